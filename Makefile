@@ -1,0 +1,50 @@
+# `make demo` and `make test` each set up a fresh clone by themselves: they need python3 >= 3.11 and make.
+# Another interpreter: make PYTHON=python3.12 test. More arguments for pytest: make PYTEST_ARGS="-x -k shuffle" test.
+
+PYTHON ?= python3
+VENV ?= .venv
+PYTEST_ARGS ?= --cov
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+
+.DELETE_ON_ERROR:
+.PHONY: demo test lint format bench setup clean
+
+demo: $(VENV)/.installed-demo
+	$(BIN)/python examples/tpch.py
+
+test: $(VENV)/.installed-test
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.installed-test $(VENV)/.installed-lint
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(VENV)/.installed-lint
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.installed-bench
+	$(BIN)/python -m benchmarks
+
+setup: $(VENV)/.installed-test $(VENV)/.installed-lint $(VENV)/.installed-bench $(VENV)/.installed-demo
+
+clean:
+	rm -rf .venv .venv-oldest demo-data benchmarks/data build dist .coverage
+	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find arrowflow benchmarks examples tests -name __pycache__ -prune -exec rm -rf {} +
+
+# The package with one dependency group of pyproject.toml.
+$(VENV)/.installed-%: $(VENV)/.made pyproject.toml
+	$(INSTALL) --group $*
+	@touch $@
+
+# `--group` needs pip 25.1.
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "arrowflow needs Python 3.11 or newer; \`$(PYTHON)\` is $$($(PYTHON) --version 2>&1)." >&2; \
+	  echo "Name another one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	@touch $@

@@ -1,0 +1,45 @@
+"""arrowflow: input pipelines over Apache Arrow record batches.
+
+Pipelines take tf.data's names, columns take Polars', states take PyTorch's. Start with `read_parquet`, `read_ipc`,
+`from_arrow`, `from_numpy`, `from_generator` or `range`; each returns a `Dataset`.
+"""
+
+from arrowflow.dataset import Dataset
+from arrowflow.errors import (
+    ArrowflowError,
+    BudgetError,
+    ClosedError,
+    DataError,
+    ForkError,
+    FunctionError,
+    PlanError,
+    SchemaError,
+    SourceError,
+    StateError,
+)
+from arrowflow.options import AUTOTUNE, Options
+from arrowflow.sources import from_arrow, from_generator, from_numpy, range, read_ipc, read_parquet
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AUTOTUNE",
+    "ArrowflowError",
+    "BudgetError",
+    "ClosedError",
+    "DataError",
+    "Dataset",
+    "ForkError",
+    "FunctionError",
+    "Options",
+    "PlanError",
+    "SchemaError",
+    "SourceError",
+    "StateError",
+    "from_arrow",
+    "from_generator",
+    "from_numpy",
+    "range",
+    "read_ipc",
+    "read_parquet",
+]

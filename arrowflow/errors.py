@@ -1,0 +1,97 @@
+"""The exception tree.
+
+Every error of the library derives from `ArrowflowError`, says what was expected, what was found and what to
+do next, and carries *where* it happened: `operator`, `file` and `row_group`, filled in by whoever knows them.
+An exception of the user's own code is always kept as `__cause__`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ArrowflowError(Exception):
+    """Base of all errors of the library.
+
+    Attributes:
+        operator: Name of the operator that failed, e.g. `filter`, or None.
+        file: Path of the file that was being read, or None.
+        row_group: Number of the row group (Parquet) or record batch (IPC) in that file, or None.
+    """
+
+    operator: str | None = None
+    file: str | None = None
+    row_group: int | None = None
+
+    def locate(
+        self, *, operator: str | None = None, file: str | None = None, row_group: int | None = None
+    ) -> ArrowflowError:
+        """Fills in where the error happened, keeping what is already known, and returns the error itself."""
+        self.operator = self.operator or operator
+        self.file = self.file or file
+        if self.row_group is None:
+            self.row_group = row_group
+        return self
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        if self.operator is not None and not text.startswith(self.operator):
+            text = f"{self.operator}: {text}"
+        if self.file is not None:
+            text += f" (in file {self.file!r}"
+            text += ")" if self.row_group is None else f", row group {self.row_group})"
+        return text
+
+
+class PlanError(ArrowflowError, ValueError):
+    """The pipeline, as written, cannot run: an unknown column, a bad size, an operator in a wrong place."""
+
+
+class SchemaError(ArrowflowError, TypeError):
+    """Data do not have the schema they were declared or found to have first."""
+
+
+class SourceError(ArrowflowError, OSError):
+    """A file or a path is missing, truncated, corrupt or cannot be reached."""
+
+    # OSError formats (errno, text) pairs by itself; here the message is always the only argument.
+
+
+class DataError(ArrowflowError, ValueError):
+    """A value that an operator cannot take: a null in `stack`, a number that a `cast` cannot hold."""
+
+
+class FunctionError(ArrowflowError):
+    """A user function raised (see `__cause__`) or returned something that is not what it has to return."""
+
+
+class BudgetError(ArrowflowError, MemoryError):
+    """The pipeline cannot run within `ram_budget`; the message names the least that it needs."""
+
+
+class StateError(ArrowflowError, ValueError):
+    """A state cannot be taken, or does not belong to this pipeline; the message says what differs."""
+
+
+class ClosedError(ArrowflowError, RuntimeError):
+    """The iterator was closed and delivers nothing more."""
+
+
+class ForkError(ArrowflowError, RuntimeError):
+    """A pipeline was started in a forked child of a process that had run one."""
+
+
+def closest(name: str, names: Iterable[str]) -> str:
+    """Returns a hint that names the candidates most like `name`, for messages about unknown names.
+
+    Example:
+        >>> closest("pricee", ["price", "tax"])
+        "did you mean 'price'?"
+    """
+    known = list(names)
+    matches = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    if matches:
+        return "did you mean " + " or ".join(repr(match) for match in matches) + "?"
+    shown = ", ".join(known[:20]) + (", …" if len(known) > 20 else "")
+    return f"known columns: {shown}"

@@ -1,0 +1,48 @@
+"""Runs chains of stages on threads. The only package that knows of them.
+
+Behaviour
+---------
+Success
+ 1. Items reach the consumer in the order of the plan, each with its position, whatever finishes first
+    (unless `deterministic=False`: then in the order of completion).
+ 2. Whoever is free runs the most downstream stage that can run. That keeps queues short and is all the balancing
+    that stages which compute need.
+ 3. A call may start if its stage has room (chunks ready, calls undelivered, ledger share), **or** if it is the head
+    of its line: nothing of its stage runs or waits, and nothing that it made waits for the next stage. So the most
+    downstream stage that has input can always run, then the one above, and so on up: a full ledger is
+    back-pressure and never a deadlock. What the rule lets in beyond the budget is one chunk a stage.
+ 4. On the consumer's thread run only the last serial kernel (slicing batches) and what the consumer itself does.
+
+Failure
+ 5. The first error of a stage ends it in order: everything before it is delivered, then it is raised once, in
+    `next()`, and the run is stopped. Rows that a serial kernel still holds back are dropped. A stage that is done
+    (a satisfied `take`) never looks at what its input does later.
+ 6. An error carries its operator, file and row group; a user's exception is its `__cause__`.
+
+Cancel and early close
+ 7. `stop()` may be called from any thread, any number of times, also by the garbage collector in the middle of
+    anything: it only sets a flag and unparks everybody; it never waits for the lock that its own thread holds.
+ 8. `close()` is `stop()`, then joining the workers for `close_timeout` seconds, then dropping all that is held. A
+    call that cannot be cancelled is named in a warning and left to end by itself; its result is dropped.
+ 9. At interpreter exit all live runs are closed before Python tears anything down.
+10. In a forked child, no run of the parent can go on and no new one can start: both raise `ForkError`. (Locks, and
+    the pools of Arrow and Polars, do not survive a fork in the middle of work.)
+
+Who owns what
+-------------
+One lock per run (`Engine.lock`, re-entrant because the garbage collector may call `stop` under it). It guards every
+queue, counter and flag of stages, streams and ledger. Kernels are called without it, except for the methods whose
+docstrings say otherwise, which do no work worth mentioning.
+
+A worker waits only parked in `Engine._park`; the consumer waits only in `Engine._await_item`; nobody waits
+for anything while holding the lock. Tickets are released by their finalizer into a lock-free queue, since it can
+run in any thread at any time, the lock's holder included.
+
+The engine does not reference the iterator that consumes it, and workers reference only the engine: an abandoned
+iterator is collected, and its finalizer stops the run.
+"""
+
+from arrowflow.executor.engine import Engine
+from arrowflow.executor.ledger import Ledger, Ticket
+
+__all__ = ["Engine", "Ledger", "Ticket"]

@@ -1,0 +1,244 @@
+"""`SerialStage`, one call at a time in order, and `BoundaryStage`, which pulls from streams of its own."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from arrowflow.errors import ArrowflowError
+from arrowflow.executor.ledger import buffers_of
+from arrowflow.executor.stage import Stage
+from arrowflow.ops.base import BoundaryKernel, Item, SerialKernel, StreamHandle
+from arrowflow.physical.stage import StagePlan
+from arrowflow.physical.tuning import StageLimits
+
+if TYPE_CHECKING:
+    from arrowflow.executor.engine import Engine
+    from arrowflow.executor.stream import Stream
+
+MAX_ITEMS_PER_CALL = 16
+"""Input items that one call takes: enough to pay the scheduling once for many cheap items."""
+
+
+class SerialStage(Stage):
+    """Runs one serial kernel. Its iterator is suspended whenever what it put out has no room."""
+
+    def __init__(
+        self, engine: Engine, plan: StagePlan, limits: StageLimits, upstream: Stage | None, kernel: SerialKernel
+    ) -> None:
+        super().__init__(engine, plan, limits, upstream)
+        self.kernel = kernel
+        self.operator = plan.kernels[0].operator
+        self.inbox: deque[Item] = deque()
+        # Owned by the running call; by nobody between calls.
+        self.iterator: Iterator[Item] | None = None
+        self.results: list[tuple[Item, Any]] = []
+        self.failure: BaseException | None = None
+        self.finishing = False
+        self.finished = False
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether all that it may still do is to put out what it holds."""
+        return self.ended or (self.upstream is not None and self.upstream.exhausted)
+
+    def can_start(self) -> bool:
+        """One call at a time, when there is input and room; cheap kernels need no more ceremony."""
+        if self.running or self.ended:
+            return False
+        if self.kernel.done and self.iterator is None:
+            self.end()
+            return False
+        if len(self.out) >= self.limits.max_ready_items:
+            return False
+        return self.iterator is not None or bool(self.inbox) or self._has_input()
+
+    def _has_input(self) -> bool:
+        upstream = self.upstream
+        assert upstream is not None
+        if upstream.out:
+            return True
+        if not upstream.ended:
+            return False
+        return self._input_ended(upstream.error)
+
+    def _input_ended(self, error: BaseException | None) -> bool:
+        """Whether a last call has to run; ends the stage when not."""
+        if error is None and not self.finished:
+            self.finishing = True
+            return True
+        self.end(error)
+        return False
+
+    def start(self) -> SerialStage:
+        """Takes input items for one call."""
+        self.running = 1
+        self._take_input()
+        return self
+
+    def _take_input(self) -> None:
+        upstream = self.upstream
+        assert upstream is not None
+        while upstream.out and len(self.inbox) < MAX_ITEMS_PER_CALL:
+            self.inbox.append(upstream.out.popleft())
+
+    def execute(self, call: SerialStage) -> None:
+        """Pushes until the input of this call is used up or there is no room for more results."""
+        room = self.limits.max_ready_items - len(self.out)
+        try:
+            while len(self.results) < room and self._advance():
+                pass
+        except BaseException as error:
+            self.failure = error.locate(operator=self.operator) if isinstance(error, ArrowflowError) else error
+
+    def _advance(self) -> bool:
+        """Makes one result, or opens the next iterator. False: nothing to do with what is here."""
+        if self.iterator is not None:
+            item = next(self.iterator, None)
+            if item is None:
+                self.iterator = None
+            else:
+                # A kernel that made a new chunk leaves its charging to the stage.
+                self.results.append((item, buffers_of(item.chunk) if item.ticket is None else ()))
+            return True
+        if self.kernel.done:
+            return False
+        if self.inbox:
+            self.iterator = self._push(self.inbox.popleft())
+            return True
+        if self.finishing and not self.finished:
+            self.finished = True
+            self.iterator = self.kernel.finish()
+            return True
+        return False
+
+    def _push(self, item: Item) -> Iterator[Item]:
+        return self.kernel.push(item)
+
+    def complete(self, call: SerialStage) -> None:
+        """Puts the results out and ends the stage when the kernel is done or failed."""
+        self.running = 0
+        results, self.results = self.results, []
+        if self.ended:
+            self._drop_held()
+            return
+        for item, buffers in results:
+            if buffers:
+                ticket = self.engine.ledger.charge(buffers)
+                self.bytes += ticket.num_bytes
+                item = item._replace(ticket=ticket)
+            self.put(item)
+        if self.failure is not None:
+            self.end(self.failure)
+        elif self.iterator is None and (self.kernel.done or (self.finished and not self.inbox)):
+            self.end()
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Ends the stage and lets go of what the kernel holds."""
+        super().end(error)
+        if not self.running:
+            self._drop_held()
+
+    def _drop_held(self) -> None:
+        self.engine.close_later(self.iterator)
+        self.iterator = None
+        self.inbox.clear()
+
+    def drop(self) -> None:
+        """Ends the stage and drops its queues."""
+        self.ended = True
+        self.out.clear()
+        if not self.running:
+            self._drop_held()
+
+
+class BoundaryStage(SerialStage):
+    """Runs a boundary kernel: its input is whichever of its streams the kernel wants next."""
+
+    kernel: BoundaryKernel
+
+    def __init__(self, engine: Engine, plan: StagePlan, limits: StageLimits, kernel: BoundaryKernel) -> None:
+        super().__init__(engine, plan, limits, None, kernel)
+        self.streams: list[Stream] = []
+        self.current: Stream | None = None
+        self.told_ahead: Stream | None = None
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether it opens no further stream and all of its streams have started all their work."""
+        return self.ended or (self.kernel.exhausted and all(stream.exhausted for stream in self.streams))
+
+    def _has_input(self) -> bool:
+        try:
+            return self._look()
+        except BaseException as error:
+            self.end(error.locate(operator=self.operator) if isinstance(error, ArrowflowError) else error)
+            return False
+
+    def _look(self) -> bool:
+        """Finds the stream to pull from; closes those that have ended, which may lead to the next one."""
+        while True:
+            if self.current is None:
+                self.current = self._wanted()
+                if self.current is None:
+                    return self._input_ended(None)
+            last = self.current.last
+            if last.out:
+                return True
+            if not last.ended:
+                if self.told_ahead is not self.current and self.current.exhausted:
+                    self.told_ahead = self.current
+                    self.kernel.ahead()
+                return False
+            if last.error is not None:
+                return self._input_ended(last.error)
+            ended, self.current = self.current, None
+            self.close_stream(ended)
+            self.kernel.ended(ended)
+
+    def _wanted(self) -> Stream | None:
+        handle = self.kernel.wants()
+        return None if handle is None else self.stream_of(handle)
+
+    def stream_of(self, handle: StreamHandle) -> Stream:
+        """Returns the stream that a handle names."""
+        return next(stream for stream in self.streams if stream is handle)
+
+    def _take_input(self) -> None:
+        if self.current is None:
+            return
+        limit = MAX_ITEMS_PER_CALL if self.kernel.reads_runs else 1
+        out = self.current.last.out
+        while out and len(self.inbox) < limit:
+            self.inbox.append(out.popleft())
+
+    def complete(self, call: SerialStage) -> None:
+        """As for every serial stage; then the kernel may want another stream."""
+        super().complete(call)
+        if not self.kernel.reads_runs and self.iterator is None and not self.inbox:
+            self.current = None
+
+    def _push(self, item: Item) -> Iterator[Item]:
+        assert self.current is not None
+        return self.kernel.push_from(self.current, item)
+
+    def close_stream(self, stream: Stream) -> None:
+        """Drops a stream."""
+        self.streams.remove(stream)
+        self.engine.remove(stream)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Ends the stage and drops its streams."""
+        super().end(error)
+        self._drop_streams()
+
+    def _drop_streams(self) -> None:
+        self.current = None
+        for stream in list(self.streams):
+            self.close_stream(stream)
+
+    def drop(self) -> None:
+        """Ends the stage and drops its streams."""
+        super().drop()
+        self._drop_streams()

@@ -1,0 +1,362 @@
+"""`Stage`, what all running stages share, and `ParallelStage`: many calls at once, delivered in order.
+
+All attributes are guarded by the engine's lock, except where a comment says otherwise. `execute` runs without it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, cast
+
+from arrowflow.errors import ArrowflowError
+from arrowflow.executor.ledger import Buffers, buffers_of, ticket_bytes
+from arrowflow.ops.base import (
+    Item,
+    Made,
+    Origin,
+    Payload,
+    Position,
+    ReaderKernel,
+    SourceKernel,
+    StatelessKernel,
+    Task,
+)
+from arrowflow.physical.stage import StagePlan
+from arrowflow.physical.tuning import StageLimits, StageStatistics
+
+if TYPE_CHECKING:
+    from arrowflow.executor.engine import Engine
+
+FIRST_CALL_BYTES = 1 << 16
+"""Reserved for a call whose size nothing is known about yet."""
+
+
+NOTHING = Task(None, Origin(0))
+
+
+class Stage(ABC):
+    """One running stage.
+
+    Attributes:
+        out: Items ready for the next stage, in order.
+        ended: Nothing more will be put into `out`.
+        error: Why it ended, if not because it was finished.
+        running: Calls in flight.
+    """
+
+    def __init__(self, engine: Engine, plan: StagePlan, limits: StageLimits, upstream: Stage | None) -> None:
+        self.engine = engine
+        self.plan = plan
+        self.limits = limits
+        self.upstream = upstream
+        self.out: deque[Item] = deque()
+        self.ended = False
+        self.error: BaseException | None = None
+        self.running = 0
+        self.computes = plan.kind == "parallel" and not plan.waits and plan.max_calls is None
+        self.calls = self.rows = self.bytes = self.chunks = self.max_ready_items = 0
+        self.busy_seconds = self.cpu_seconds = 0.0
+
+    @property
+    @abstractmethod
+    def exhausted(self) -> bool:
+        """Whether it will start no further call on new input."""
+
+    @abstractmethod
+    def can_start(self) -> bool:
+        """Whether a call may start now. Cheap; may do bookkeeping, such as noticing that the input has ended."""
+
+    @abstractmethod
+    def start(self) -> Any:
+        """Takes the input of one call and returns it. Only called right after `can_start`."""
+
+    @abstractmethod
+    def execute(self, call: Any) -> None:
+        """Does the work of a call, without the lock. Never raises: errors are results too."""
+
+    @abstractmethod
+    def complete(self, call: Any) -> None:
+        """Takes the results of a call over."""
+
+    @abstractmethod
+    def drop(self) -> None:
+        """Ends the stage and gives up all it holds, since nobody wants it any more."""
+
+    def put(self, item: Item) -> None:
+        """Hands an item to the next stage."""
+        self.out.append(item)
+        rows = item.chunk.num_rows
+        if rows:
+            self.rows += rows
+            self.chunks += 1
+        self.max_ready_items = max(self.max_ready_items, len(self.out))
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Marks that nothing more comes, and stops what is above: it would work for nobody."""
+        if not self.ended:
+            self.ended = True
+            self.error = error
+            self.engine.changed = True
+            upstream = self.upstream
+            while upstream is not None:
+                upstream.drop()
+                upstream = upstream.upstream
+
+    def statistics(self) -> StageStatistics:
+        """Returns a snapshot of what it measured."""
+        return StageStatistics(
+            operators=self.plan.operators,
+            engine=self.plan.engine,
+            max_calls=self.limits.max_calls,
+            calls=self.calls,
+            rows=self.rows,
+            bytes=self.bytes,
+            chunks=self.chunks,
+            busy_seconds=self.busy_seconds,
+            cpu_seconds=self.cpu_seconds,
+            ready_items=len(self.out),
+            max_ready_items=self.max_ready_items,
+            running=self.running,
+        )
+
+
+class Slot:
+    """One call of a parallel stage, from its start until its last chunk is delivered.
+
+    A call that yields several chunks is suspended between them: its iterator rests in the slot until there is room.
+    `results` is filled by the running worker alone while `running`, and guarded by the lock else.
+    """
+
+    __slots__ = ("buffers", "done", "error", "estimate", "item", "iterator", "results", "running")
+
+    def __init__(self, item: Item | Task) -> None:
+        self.item = item
+        self.iterator: Iterator[Made] | None = None
+        self.results: list[Item] = []
+        self.buffers: list[Buffers] = []
+        self.running = False
+        self.done = False
+        self.error: BaseException | None = None
+        self.estimate = 0
+
+
+class ParallelStage(Stage):
+    """Runs a source or reader, if it has one, and the stateless kernels fused behind it."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        plan: StagePlan,
+        limits: StageLimits,
+        upstream: Stage | None,
+        head: SourceKernel | ReaderKernel | None,
+        kernels: list[StatelessKernel],
+        tasks: Iterator[Task] | None,
+    ) -> None:
+        super().__init__(engine, plan, limits, upstream)
+        self.head = head
+        self.kernels = kernels
+        self.operators = [spec.operator for spec in plan.kernels]
+        self.tasks = tasks
+        self.next_task = next(tasks, None) if tasks is not None else None
+        self.slots: deque[Slot] = deque()
+        self.waiting = 0  # results that wait in slots for their turn
+        self.ordered = engine.options.deterministic
+        self.bytes_per_row = 0.0
+        # Decided by `can_start`, consumed by `start` under the same hold of the lock.
+        self.chosen: tuple[Slot | None, int] = (None, 0)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether all input was started, and no call is suspended that only just began."""
+        if self.ended:
+            return True
+        if self.upstream is None:
+            return self.next_task is None and not any(cast(Task, slot.item).streams and not slot.done for slot in self.slots)
+        return self.upstream.ended and not self.upstream.out
+
+    def can_start(self) -> bool:
+        """Rule 3 of the behaviour contract: room, or head of the line."""
+        if self.ended:
+            return False
+        if self.running >= self.limits.max_calls:
+            return False
+        if len(self.slots) > self.running:
+            for slot in self.slots:
+                if not slot.running and not slot.done:
+                    head = slot is self.slots[0] and not self.out and not slot.results
+                    if head or self._room(slot.estimate):
+                        self.chosen = (slot, slot.estimate)
+                        return True
+        if self.upstream is None:
+            if self.next_task is None:
+                return self._finished()
+        elif not self.upstream.out:
+            return self._finished()
+        if len(self.slots) >= self.limits.max_slots:
+            return False
+        estimate = self._estimate()
+        if (not self.slots and not self.out) or self._room(estimate):
+            self.chosen = (None, estimate)
+            return True
+        return False
+
+    def _room(self, num_bytes: int) -> bool:
+        return len(self.out) < self.limits.max_ready_items and self.engine.ledger.fits(
+            num_bytes, self.limits.ledger_share
+        )
+
+    def _finished(self) -> bool:
+        """Notices the end of the input; never starts a call."""
+        if not self.slots and not self.ended:
+            if self.upstream is None:
+                self.end()
+            elif self.upstream.ended:
+                self.end(self.upstream.error)
+        return False
+
+    def _estimate(self) -> int:
+        """Returns the bytes that the next call is expected to allocate, scratch included."""
+        if self.upstream is None:
+            return self.next_task.num_bytes if self.next_task is not None else 0
+        item = self.upstream.out[0]
+        if self.head is not None:
+            return cast(ReaderKernel, self.head).num_bytes(item.chunk)
+        if self.bytes_per_row:
+            return int(2 * self.bytes_per_row * item.chunk.num_rows)
+        return ticket_bytes(item.ticket) if self.plan.kernels else FIRST_CALL_BYTES
+
+    def start(self) -> Slot:
+        """Takes the oldest suspended call that may go on, or the next input."""
+        (slot, estimate), self.chosen = self.chosen, (None, 0)
+        if slot is None:
+            if self.upstream is None:
+                assert self.tasks is not None and self.next_task is not None
+                slot = Slot(self.next_task)
+                self.next_task = next(self.tasks, None)
+            else:
+                slot = Slot(self.upstream.out.popleft())
+            slot.estimate = estimate
+            self.slots.append(slot)
+        slot.running = True
+        self.running += 1
+        self.engine.ledger.reserve(slot.estimate)
+        return slot
+
+    def execute(self, call: Slot) -> None:
+        """Makes the next chunk of a call."""
+        try:
+            if self.head is None:
+                item = cast(Item, call.item)
+                self._emit(call, item.chunk, item.position, item.origin, item)
+                call.done = True
+                return
+            if call.iterator is None:
+                call.iterator = self._read(call.item)
+            entry = next(call.iterator, None)
+            if entry is None:
+                call.done = True
+            else:
+                origin = call.item.origin
+                if not entry.last or entry.split is not None:
+                    origin = Origin(origin.split if entry.split is None else entry.split, 0, entry.last)
+                self._emit(call, entry.chunk, entry.position, origin, None)
+        except BaseException as error:
+            call.error = self._located(error, self.plan.specs[0].operator)
+            call.done = True
+
+    def _read(self, item: Item | Task) -> Iterator[Made]:
+        if isinstance(self.head, SourceKernel):
+            return self.head.read(cast(Task, item))
+        return cast(ReaderKernel, self.head).read(cast(Item, item).chunk)
+
+    def _emit(self, call: Slot, chunk: Payload, position: Position, origin: Origin, source: Item | None) -> None:
+        """Applies the fused kernels to a chunk and keeps the result with its buffers."""
+        rows = chunk.num_rows
+        operator = ""
+        try:
+            for operator, kernel in zip(self.operators, self.kernels, strict=True):
+                if not chunk.num_rows:
+                    break
+                chunk = kernel.apply(chunk, origin)
+        except BaseException as error:
+            raise self._located(error, operator) from error.__cause__
+        same = source is not None and chunk is source.chunk
+        call.results.append(Item(chunk, position, source.ticket if same and source else None, origin))
+        call.buffers.append(() if same else buffers_of(chunk))
+        if rows and not same:
+            # A racy maximum: two workers may overwrite each other, and the next call puts it right. It is only
+            # an estimate for reservations.
+            size = sum(size for _, size in call.buffers[-1]) / rows
+            self.bytes_per_row = max(self.bytes_per_row, size)
+
+    def _located(self, error: BaseException, operator: str) -> BaseException:
+        return error.locate(operator=operator) if isinstance(error, ArrowflowError) else error
+
+    def complete(self, call: Slot) -> None:
+        """Charges what a call made and delivers what is in line."""
+        self.running -= 1
+        call.running = False
+        ledger = self.engine.ledger
+        ledger.unreserve(call.estimate)
+        if self.ended:
+            # Stopped while the call ran: its results are for nobody.
+            self.engine.close_later(call.iterator)
+            call.results.clear()
+            return
+        for index, buffers in enumerate(call.buffers):
+            if buffers:
+                at = index - len(call.buffers)
+                ticket = ledger.charge(buffers)
+                self.bytes += ticket.num_bytes
+                call.results[at] = call.results[at]._replace(ticket=ticket)
+        call.buffers.clear()
+        if call.done:
+            call.item = NOTHING  # lets go of the input while the results wait for their turn
+        self._deliver(call)
+
+    def _deliver(self, call: Slot) -> None:
+        slots = self.slots
+        if not self.ordered:
+            for item in call.results:
+                self.put(item)
+            call.results.clear()
+            if call.done:
+                slots.remove(call)
+                if call.error is not None:
+                    self.end(call.error)
+        else:
+            while slots and not slots[0].running:
+                head = slots[0]
+                for item in head.results:
+                    self.put(item)
+                head.results.clear()
+                if not head.done:
+                    break
+                slots.popleft()
+                if head.error is not None:
+                    self.end(head.error)
+                    break
+        if not self.slots and not self.out and self.exhausted:
+            self._finished()
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Ends the stage; calls that still run are dropped when they return."""
+        super().end(error)
+        self._drop_slots()
+
+    def _drop_slots(self) -> None:
+        for slot in self.slots:
+            if not slot.running:
+                self.engine.close_later(slot.iterator)
+        self.slots.clear()
+        self.engine.close_later(self.tasks)
+        self.next_task = None
+
+    def drop(self) -> None:
+        """Ends the stage and drops queues and suspended calls."""
+        self.ended = True
+        self.out.clear()
+        self._drop_slots()

@@ -1,0 +1,112 @@
+"""`Stream`: the running stages of one pass over one chain; and the `Context` that its kernels are made with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from arrowflow.executor.serial import BoundaryStage, SerialStage
+from arrowflow.executor.stage import ParallelStage, Stage
+from arrowflow.ops.base import (
+    BoundaryKernel,
+    Kernel,
+    KernelSpec,
+    Position,
+    ReaderKernel,
+    SerialKernel,
+    SourceKernel,
+    StatelessKernel,
+)
+from arrowflow.physical.planner import default_limits
+from arrowflow.physical.stage import Chain
+
+if TYPE_CHECKING:
+    from arrowflow.executor.engine import Engine
+    from arrowflow.ops.base import StreamHandle
+
+
+class StreamContext:
+    """What the kernels of one stream may ask for."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self.boundary: BoundaryStage | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the stream."""
+        return self._stream.epoch
+
+    def open(self, child: int, epoch: int, position: Position) -> StreamHandle:
+        """Opens input number `child` of the stream's boundary."""
+        assert self.boundary is not None
+        stream = Stream(self._stream.engine, self._stream.chain.children[child], epoch, position)
+        self.boundary.streams.append(stream)
+        self._stream.engine.add(stream)
+        return stream
+
+    def close(self, stream: StreamHandle) -> None:
+        """Drops a stream before its end."""
+        assert self.boundary is not None
+        self.boundary.close_stream(self.boundary.stream_of(stream))
+
+
+class Stream:
+    """One pass over a chain. Made, used and dropped under the engine's lock.
+
+    Attributes:
+        epoch: The pass's epoch: part of the key of all that is random in it.
+        stages: Its stages, upstream first.
+    """
+
+    def __init__(self, engine: Engine, chain: Chain, epoch: int, position: Position) -> None:
+        self.engine = engine
+        self.chain = chain
+        self.epoch = epoch
+        self.context = StreamContext(self)
+        kernels = [[self._make(spec) for spec in stage.specs] for stage in chain.stages]
+        position = self._open(kernels, position)
+        self.stages: list[Stage] = []
+        for index in range(len(chain.stages)):
+            self.stages.append(self._stage(index, kernels[index], position))
+
+    def _make(self, spec: KernelSpec) -> Kernel:
+        assert spec.make is not None
+        return spec.make(self.context)
+
+    def _open(self, kernels: list[list[Kernel]], position: Position) -> Position:
+        """Unwraps the position from the most downstream serial kernel to the source."""
+        for group in reversed(kernels):
+            for kernel in group:
+                if isinstance(kernel, SerialKernel):
+                    position = kernel.open(position, self.epoch)
+        return position
+
+    def _stage(self, index: int, kernels: list[Kernel], position: Position) -> Stage:
+        plan = self.chain.stages[index]
+        limits = default_limits(self.chain, index, self.engine.options)
+        upstream = self.stages[-1] if self.stages else None
+        if plan.kind == "boundary":
+            boundary = BoundaryStage(self.engine, plan, limits, cast(BoundaryKernel, kernels[0]))
+            self.context.boundary = boundary
+            return boundary
+        if plan.kind == "serial":
+            return SerialStage(self.engine, plan, limits, upstream, cast(SerialKernel, kernels[0]))
+        head = cast(SourceKernel | ReaderKernel, kernels[0]) if plan.head is not None else None
+        stateless = cast(list[StatelessKernel], kernels[1:] if head is not None else kernels)
+        tasks = head.tasks(position) if isinstance(head, SourceKernel) else None
+        return ParallelStage(self.engine, plan, limits, upstream, head, stateless, tasks)
+
+    @property
+    def last(self) -> Stage:
+        """The stage whose output is the stream's."""
+        return self.stages[-1]
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether all its work has been started."""
+        return self.last.exhausted
+
+    def drop(self) -> None:
+        """Ends all stages."""
+        for stage in self.stages:
+            stage.drop()

@@ -1,0 +1,171 @@
+"""Evaluation by the engine that owns an expression: Polars in its own pool, pyarrow through Acero.
+
+Both see only the columns an expression reads, without a copy, and what they give back is normalised by the one
+table of types. On a batch without rows the same calls say which types an expression yields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+# `pyarrow.acero` is this module plus an import of `pyarrow.dataset`, which imports pandas (600 ms).
+from pyarrow import _acero as acero
+
+from arrowflow.errors import DataError, PlanError, closest
+from arrowflow.expr.types import convert, normalise, polars_reads
+
+T = TypeVar("T")
+
+# Polars panics, which is no `Exception`, where a kernel lacks a type.
+POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException, pa.ArrowException, TypeError, ValueError)
+_OLDEST = pl.CompatLevel.oldest()
+_NOT_IN_ARROW = tuple(getattr(pl, name) for name in ("Int128", "UInt128", "Object", "Unknown") if hasattr(pl, name))
+_FILLER = "\x00rows"
+
+
+def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
+    """Returns a batch of `schema` without rows."""
+    return pa.RecordBatch.from_arrays([empty_array(type) for type in schema.types], names=schema.names)
+
+
+def empty_array(type: pa.DataType) -> pa.Array:
+    """Returns an array of `type` without values, without importing pandas as `pa.array` does."""
+    return pa.nulls(0, type)
+
+
+def empty_frame(schema: pa.Schema) -> pl.DataFrame:
+    """Returns a Polars frame without rows of those columns of `schema` that Polars can read."""
+    readable = [field for field in schema if polars_reads(field.type)]
+    return _frame(empty_batch(pa.schema(readable)), [field.name for field in readable])
+
+
+def evaluate_empty(expr: pl.Expr | pc.Expression, frame: pl.DataFrame) -> pl.Schema:
+    """Returns what the Polars expression `expr` yields on `frame`.
+
+    Raises:
+        PlanError: Polars cannot evaluate it on such columns.
+    """
+    return _guard(PlanError, expr, lambda: frame.with_columns(pl.lit(0).alias(_FILLER)).select(expr).schema)
+
+
+def run_polars(exprs: Sequence[tuple[pl.Expr, pa.DataType]], batch: pa.RecordBatch) -> list[pa.Array]:
+    """Returns what each Polars expression yields on `batch`, as the type it is paired with.
+
+    Raises:
+        DataError: Polars cannot evaluate one of them on these values.
+    """
+    return _guard(DataError, [expr for expr, _ in exprs], lambda: _run_polars(exprs, batch))
+
+
+def _run_polars(exprs: Sequence[tuple[pl.Expr, pa.DataType]], batch: pa.RecordBatch) -> list[pa.Array]:
+    frame = _frame(batch, batch.schema.names)
+    named = [expr.alias(str(index)) for index, (expr, _) in enumerate(exprs)]
+    # The filler makes constants as long as the batch.
+    result = frame.select(pl.lit(0).alias(_FILLER), *named) if batch.num_columns == 0 else frame.select(*named)
+    if result.height != batch.num_rows:
+        result = frame.with_columns(*named)
+    return [
+        convert(_one(result.get_column(str(index)).to_arrow(compat_level=_OLDEST)), type)
+        for index, (_, type) in enumerate(exprs)
+    ]
+
+
+def _one(array: pa.Array | pa.ChunkedArray) -> pa.Array:
+    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+
+
+def _frame(batch: pa.RecordBatch, names: Sequence[str]) -> pl.DataFrame:
+    if not names:
+        return pl.DataFrame({_FILLER: pl.repeat(0, batch.num_rows, dtype=pl.Int8, eager=True)})
+    frame = pl.from_arrow(batch.select(list(names)))
+    assert isinstance(frame, pl.DataFrame)
+    return frame
+
+
+def polars_type(expr: pl.Expr, schema: pa.Schema, columns: Sequence[str]) -> pa.DataType:
+    """Returns the normalised type that the Polars expression yields on `schema`, of which it reads `columns`.
+
+    Raises:
+        PlanError: Polars cannot evaluate it on such columns.
+    """
+    for name in columns:
+        if not polars_reads(schema.field(name).type):
+            raise PlanError(
+                f"Polars cannot read column {name!r} of type {schema.field(name).type}: cast it first, or write the"
+                " expression with pyarrow.compute"
+            )
+    frame = _frame(empty_batch(pa.schema([schema.field(name) for name in columns])), columns)
+
+    def dry_run() -> pa.DataType:
+        series = frame.select(expr.alias("0")).to_series()
+        if series.dtype in _NOT_IN_ARROW:
+            raise PlanError(f"{expr} gives {series.dtype}, a type that Arrow does not have: add a cast")
+        if series.dtype == pl.Enum:
+            return pa.dictionary(series.clear().to_arrow().type.index_type, pa.string())
+        return normalise(_one(series.clear().to_arrow(compat_level=_OLDEST)).type)
+
+    return _guard(PlanError, expr, dry_run)
+
+
+def run_arrow(exprs: Sequence[tuple[pc.Expression, pa.DataType]], batch: pa.RecordBatch) -> list[pa.Array]:
+    """Returns what each pyarrow expression yields on `batch`, as the type it is paired with.
+
+    Raises:
+        DataError: pyarrow cannot evaluate one of them on these values.
+    """
+    sources = [expr for expr, _ in exprs]
+    table = _guard(DataError, sources, lambda: _acero(sources, batch))
+    return [convert(_one(table.column(index)), type) for index, (_, type) in enumerate(exprs)]
+
+
+def arrow_type(expr: pc.Expression, schema: pa.Schema) -> pa.DataType:
+    """Returns the normalised type that the pyarrow expression yields on `schema`.
+
+    Raises:
+        PlanError: pyarrow cannot evaluate it on such columns.
+    """
+    table = _guard(PlanError, expr, lambda: _acero([expr], empty_batch(schema)))
+    return normalise(table.schema.field(0).type)
+
+
+def _acero(exprs: Sequence[pc.Expression], batch: pa.RecordBatch) -> pa.Table:
+    source = acero.TableSourceNodeOptions(pa.Table.from_batches([batch]))
+    project = acero.ProjectNodeOptions(list(exprs), [str(index) for index in range(len(exprs))])
+    plan = acero.Declaration.from_sequence(
+        [acero.Declaration("table_source", source), acero.Declaration("project", project)]
+    )
+    return plan.to_table(use_threads=False)
+
+
+def cast(array: pa.Array, type: pa.DataType, what: str) -> pa.Array:
+    """Returns `array` cast by pyarrow's safe rules; `what` names the column in the message.
+
+    Raises:
+        DataError: A value cannot be held by `type`.
+    """
+    try:
+        return array.cast(type)
+    except (pa.ArrowException, ValueError) as error:
+        raise DataError(f"{what} cannot be cast to {type}: {error}") from error
+
+
+def check_columns(columns: Sequence[str], known: Mapping[str, object] | Sequence[str]) -> None:
+    """Raises `PlanError` with the closest names when one of `columns` is not in `known`."""
+    for name in columns:
+        if name not in known:
+            raise PlanError(f"unknown column {name!r}: {closest(name, known)}")
+
+
+def _guard(kind: type[PlanError] | type[DataError], what: object, run: Callable[[], T]) -> T:
+    try:
+        return run()
+    except POLARS_ERRORS as error:
+        if isinstance(error, PlanError | DataError):
+            raise
+        shown = " ".join(str(what).split())[:300]
+        raise kind(f"cannot evaluate {shown}: {error}") from error

@@ -1,0 +1,120 @@
+"""How `pyarrow.compute` expressions, and pyarrow's casts, become NumPy kernels.
+
+Comparisons are IEEE's; a null condition gives null; what pyarrow checks (overflow, division by zero, lossy casts)
+stays with pyarrow, unless the types alone say that the check cannot fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import pyarrow as pa
+
+from arrowflow.expr.graph import Graph, Op
+from arrowflow.expr.lowering import FLOATS, SHARED, Lowering, require
+from arrowflow.expr.tree import Call, Literal
+from arrowflow.expr.types import is_number, numpy_dtype
+
+EXACT_DIGITS: Final = 15
+_MATCH: Final = 0  # null_matching_behavior of `is_in`: null is found if the set has it, else not found
+
+
+class ArrowLowering(Lowering):
+    """Lowers expressions that pyarrow owns."""
+
+    rules: ClassVar[dict[str, Callable[[Any, Call], Op]]]
+
+    def widens(self, source: pa.DataType, target: pa.DataType) -> bool:
+        return _fits(source, target)
+
+    def compared(self, literal: Literal, type: pa.DataType) -> Op:
+        return self.constant(literal, type)
+
+    def arithmetic(self, call: Call) -> Op:
+        type = self.type_of(call)
+        checked = bool(call.option("checked"))
+        require(type in FLOATS or (pa.types.is_integer(type) and not checked and call.function != "divide"))
+        left, right = (self.operand(arg, type) for arg in call.args)
+        if call.function == "divide" and checked:
+            require(isinstance(call.args[1], Literal) and right.param != 0)
+        return self.graph.op(call.function, (left, right), type)
+
+    def absolute(self, call: Call) -> Op:
+        op = self.lower(call.args[0])
+        require(op.type in FLOATS or (pa.types.is_signed_integer(op.type) and not call.option("checked")))
+        return self.graph.op(call.function, (op,), op.type)
+
+    def power(self, call: Call) -> Op:
+        type = self.type_of(call)
+        base, exponent = call.args
+        require(type in FLOATS and isinstance(exponent, Literal) and exponent.value == 2)
+        op = self.lower(base)
+        require(op.type.equals(type))
+        return self.graph.op("square", (op,), type)
+
+    def if_else(self, call: Call) -> Op:
+        type = self.type_of(call)
+        require(numpy_dtype(type) is not None and not pa.types.is_decimal(type))
+        condition = self.lower(call.args[0])
+        require(pa.types.is_boolean(condition.type))
+        yes, no = (self.branch(arg, type) for arg in call.args[1:])
+        return self.graph.op("if_else_null", (condition, yes, no), type)
+
+    def is_in(self, call: Call) -> Op:
+        values = call.option("value_set")
+        require(isinstance(values, tuple) and None not in values)
+        require(call.option("null_matching_behavior") == _MATCH)
+        assert isinstance(values, tuple)
+        op = self.lower(call.args[0])
+        found = self.membership(op, values, op.type)
+        no = self.graph.constant(np.bool_(False), pa.bool_())
+        return self.graph.op("fill", (found, no), pa.bool_())
+
+    def cast(self, call: Call) -> Op:
+        type = call.option("to_type")
+        return safe_cast(self.graph, self.lower(call.args[0]), type)
+
+
+def safe_cast(graph: Graph, op: Op, type: pa.DataType) -> Op:
+    """Returns `op` cast to `type` by pyarrow's rules, where no value of its type can fail.
+
+    Raises:
+        Unsupported: There are values that pyarrow would refuse, or that it converts in its own way.
+    """
+    source = op.type
+    if source.equals(type):
+        return op
+    if pa.types.is_decimal(source):
+        require(source.precision <= EXACT_DIGITS and source.scale >= 0 and type in FLOATS)
+        if type == pa.float32():
+            power = graph.constant(np.int64(10**source.scale), pa.int64())
+            return graph.op("decimal_to_float32", (op, power), type)
+        power = graph.constant(np.float64(10.0**-source.scale), pa.float64())
+        return graph.op("multiply", (op, power), type)
+    if pa.types.is_temporal(source):
+        require(type == (pa.int32() if source.bit_width == 32 else pa.int64()))
+        return graph.retype(op, type)
+    require(is_number(type) and (is_number(source) or pa.types.is_boolean(source)))
+    require(pa.types.is_boolean(source) or _fits(source, type) or (source in FLOATS and type in FLOATS))
+    return graph.convert(op, type)
+
+
+def _fits(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether every number of `source` is one of `target`, so that no check can fail."""
+    given, wanted = numpy_dtype(source), numpy_dtype(target)
+    if given is None or wanted is None:
+        return False
+    return bool(np.can_cast(given, wanted, "safe") and not (given.itemsize == 8 and given != wanted))
+
+
+ArrowLowering.rules = SHARED | {
+    **dict.fromkeys(("add", "subtract", "multiply", "divide"), ArrowLowering.arithmetic),
+    **dict.fromkeys(("abs", "negate"), ArrowLowering.absolute),
+    "log": Lowering.float_function,
+    "power": ArrowLowering.power,
+    "is_in": ArrowLowering.is_in,
+    "if_else": ArrowLowering.if_else,
+    "cast": ArrowLowering.cast,
+}

@@ -1,0 +1,219 @@
+"""Lowering: expressions become graphs of NumPy kernels where these give exactly what the owning engine gives.
+
+`Lowering` holds what Polars and pyarrow agree on; `lower_polars` and `lower_arrow` hold where they differ. A node
+without a rule raises `Unsupported`, and the whole expression then runs on its engine. The choice depends on the
+plan alone, never on the data.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import pyarrow as pa
+
+from arrowflow.errors import PlanError
+from arrowflow.expr.graph import Graph, Op
+from arrowflow.expr.tree import COMPARISONS, MIRRORED, Call, Column, Literal, Node
+from arrowflow.expr.types import is_number, numpy_dtype, scalar
+
+MAX_SET: Final = 16
+"""Most values of an `is_in` that are compared one by one; a longer list is faster in the engine's hash table."""
+
+FLOATS: Final = (pa.float32(), pa.float64())
+
+
+class Unsupported(Exception):  # noqa: N818  (a signal, never an error that anybody sees)
+    """There is no NumPy kernel that provably does the same."""
+
+
+def require(condition: object) -> None:
+    """Raises `Unsupported` unless `condition` is true."""
+    if not condition:
+        raise Unsupported
+
+
+class Lowering:
+    """Lowers the nodes of one engine's expressions.
+
+    Attributes:
+        graph: Where the operations go.
+        env: The operation that each column stands for; columns that NumPy cannot read are missing.
+        type_of: Says, by asking the engine, which type a call yields.
+    """
+
+    rules: ClassVar[dict[str, Callable[[Any, Call], Op]]] = {}
+
+    def __init__(self, graph: Graph, env: Mapping[str, Op], type_of: Callable[[Call], pa.DataType]) -> None:
+        self.graph = graph
+        self.env = env
+        self.type_of = type_of
+
+    def lower(self, node: Node) -> Op:
+        """Returns the operation that computes `node`, or raises `Unsupported`."""
+        if isinstance(node, Column):
+            require(node.name in self.env)
+            return self.env[node.name]
+        require(isinstance(node, Call) and node.function in self.rules)
+        assert isinstance(node, Call)
+        return self.rules[node.function](self, node)
+
+    # -- constants
+
+    def constant(self, literal: Literal, type: pa.DataType) -> Op:
+        """Returns `literal` as a constant of `type`, which must hold it exactly."""
+        value = literal.value
+        require(value is not None and not isinstance(value, list | tuple | dict))
+        if pa.types.is_decimal(type):
+            return self.graph.constant(np.int64(decimal_digits(value, type)), type)
+        if is_number(type):
+            return self.graph.constant(exact_number(value, type), type)
+        if pa.types.is_boolean(type):
+            require(isinstance(value, bool))
+            return self.graph.constant(np.bool_(value), type)
+        require(literal.type is not None and type.equals(literal.type))
+        dtype = numpy_dtype(type)
+        assert dtype is not None
+        return self.graph.constant(dtype.type(stored_integer(value, type)), type)
+
+    def operand(self, node: Node, type: pa.DataType) -> Op:
+        """Returns `node` as an operand of arithmetic in `type`."""
+        if isinstance(node, Literal):
+            return self.constant_as(node, type)
+        op = self.lower(node)
+        require(is_number(op.type))
+        require(self.widens(op.type, type))
+        return self.graph.convert(op, type)
+
+    def constant_as(self, literal: Literal, type: pa.DataType) -> Op:
+        """Returns `literal` as the engine converts it for arithmetic in `type`: rounded, if that is a float."""
+        value = literal.value
+        if type in FLOATS and isinstance(value, float | int) and not isinstance(value, bool):
+            require(isinstance(value, float) or abs(value) <= 1 << 24)
+            dtype = numpy_dtype(type)
+            assert dtype is not None
+            return self.graph.constant(dtype.type(value), type)
+        return self.constant(literal, type)
+
+    def widens(self, source: pa.DataType, target: pa.DataType) -> bool:
+        """Whether the engine converts numbers of `source` to `target` as C does, for every value."""
+        raise NotImplementedError
+
+    # -- rules that both engines share
+
+    def comparison(self, call: Call) -> Op:
+        left, right = call.args
+        function = call.function
+        if isinstance(left, Literal):
+            left, right, function = right, left, MIRRORED[function]
+        require(not isinstance(left, Literal))
+        op = self.lower(left)
+        other = self.compared(right, op.type) if isinstance(right, Literal) else self.lower(right)
+        require(other.type.equals(op.type) and not pa.types.is_boolean(op.type))
+        return self.compare(function, op, other, constant=isinstance(right, Literal))
+
+    def compared(self, literal: Literal, type: pa.DataType) -> Op:
+        """Returns `literal` as what a column of `type` is compared with."""
+        return self.constant(literal, type)
+
+    def compare(self, function: str, left: Op, right: Op, *, constant: bool) -> Op:
+        return self.graph.op(function, (left, right), pa.bool_())
+
+    def logic(self, call: Call) -> Op:
+        ops = tuple(self.lower(arg) for arg in call.args)
+        require(all(pa.types.is_boolean(op.type) for op in ops))
+        return self.graph.op(call.function, ops, pa.bool_())
+
+    def null_test(self, call: Call) -> Op:
+        require(not call.option("nan_is_null"))
+        return self.graph.op(call.function, (self.lower(call.args[0]),), pa.bool_())
+
+    def float_test(self, call: Call) -> Op:
+        op = self.lower(call.args[0])
+        require(op.type in FLOATS)
+        return self.graph.op(call.function, (op,), pa.bool_())
+
+    def float_function(self, call: Call) -> Op:
+        op = self.lower(call.args[0])
+        require(op.type in FLOATS)
+        return self.graph.op(call.function, (op,), op.type)
+
+    def fill_null(self, call: Call) -> Op:
+        require(len(call.args) == 2)
+        op = self.lower(call.args[0])
+        require(not pa.types.is_decimal(op.type) and self.type_of(call).equals(op.type))
+        return self.graph.op("fill", (op, self.branch(call.args[1], op.type)), op.type)
+
+    def branch(self, node: Node, type: pa.DataType) -> Op:
+        """Returns `node` as one of several values of `type` from which each row takes one."""
+        if isinstance(node, Literal):
+            return self.constant_as(node, type) if is_number(type) else self.constant(node, type)
+        op = self.lower(node)
+        require(not pa.types.is_decimal(type))
+        return op if op.type.equals(type) else self.operand(node, type)
+
+    def membership(self, op: Op, values: tuple[object, ...], type: pa.DataType | None) -> Op:
+        """Returns whether `op` equals one of `values`."""
+        require(0 < len(values) <= MAX_SET and (pa.types.is_integer(op.type) or pa.types.is_temporal(op.type)))
+        tests = [
+            self.graph.op("equal", (op, self.constant(Literal(value, type), op.type)), pa.bool_())
+            for value in values
+        ]
+        found = tests[0]
+        for test in tests[1:]:
+            found = self.graph.op("or", (found, test), pa.bool_())
+        return found
+
+
+def exact_number(value: object, type: pa.DataType) -> np.generic:
+    """Returns the number `value` of the numeric `type`, which must hold it exactly, else raises `Unsupported`."""
+    require(isinstance(value, int | float) and not isinstance(value, bool))
+    dtype = numpy_dtype(type)
+    assert dtype is not None and isinstance(value, int | float)
+    if pa.types.is_integer(type):
+        limits = np.iinfo(dtype)
+        require(isinstance(value, int) and limits.min <= value <= limits.max)
+    else:
+        require(value == value and (abs(value) <= np.finfo(dtype).max or abs(value) == float("inf")))
+        require(float(dtype.type(value)) == value)
+    number: np.generic = dtype.type(value)
+    return number
+
+
+def decimal_digits(value: object, type: pa.DataType) -> int:
+    """Returns the digits of `value` as the decimal `type` stores them, or raises `Unsupported` if it cannot."""
+    require(isinstance(value, int | decimal.Decimal) and not isinstance(value, bool))
+    assert isinstance(value, int | decimal.Decimal)
+    with decimal.localcontext(prec=76):
+        scaled = decimal.Decimal(value).scaleb(type.scale)
+        require(scaled == scaled.to_integral_value() and abs(scaled) < 10**type.precision)
+        return int(scaled)
+
+
+def stored_integer(value: object, type: pa.DataType) -> int:
+    """Returns the integer that Arrow stores for the temporal `value` in a column of `type`.
+
+    Example:
+        >>> import datetime, pyarrow as pa
+        >>> stored_integer(datetime.date(1995, 1, 1), pa.date32())
+        9131
+    """
+    require(isinstance(value, datetime.date | datetime.time | datetime.timedelta))
+    try:
+        found = scalar(value, type)
+        return int(found.cast(pa.int32() if type.bit_width == 32 else pa.int64()).as_py())
+    except (PlanError, pa.ArrowException) as error:
+        raise Unsupported from error
+
+
+SHARED: Final[dict[str, Callable[[Any, Call], Op]]] = {
+    **dict.fromkeys(COMPARISONS, Lowering.comparison),
+    **dict.fromkeys(("and", "or", "not"), Lowering.logic),
+    **dict.fromkeys(("is_null", "is_not_null"), Lowering.null_test),
+    **dict.fromkeys(("is_nan", "is_finite", "is_infinite"), Lowering.float_test),
+    **dict.fromkeys(("exp", "log1p", "sqrt", "floor", "ceil"), Lowering.float_function),
+    "fill_null": Lowering.fill_null,
+}

@@ -1,0 +1,177 @@
+"""The NumPy kernels: what each operation of a graph does to one block of values.
+
+A kernel writes into an array that it is given (`out`) and looks at no validity, save for those in `VALIDITY`,
+where null is more than "null in, null out". NumPy releases the GIL in all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from arrowflow.expr.types import Array
+
+Operand = Any  # an array of the block's length, or a NumPy scalar
+Valid = Array | None  # True where there is a value; None when there is one everywhere
+Kernel = Callable[[tuple[Operand, ...], Array], None]
+
+
+def _ufunc(function: Callable[..., Any]) -> Kernel:
+    return lambda args, out: function(*args, out=out)
+
+
+def _convert(args: tuple[Operand, ...], out: Array) -> None:
+    np.copyto(out, args[0], casting="unsafe")
+
+
+def _square(args: tuple[Operand, ...], out: Array) -> None:
+    np.multiply(args[0], args[0], out=out)
+
+
+def _clip_low(args: tuple[Operand, ...], out: Array) -> None:
+    # Not np.maximum, which may turn -0.0 into 0.0.
+    np.copyto(out, args[0])
+    np.copyto(out, args[1], where=args[0] < args[1])
+
+
+def _clip_high(args: tuple[Operand, ...], out: Array) -> None:
+    np.copyto(out, args[0])
+    np.copyto(out, args[1], where=args[0] > args[1])
+
+
+def _decimal_to_float32(args: tuple[Operand, ...], out: Array) -> None:
+    """pyarrow's own: within 24 bits one multiplication, else the whole and the fraction apart, all in float32."""
+    digits, power = args
+    size = np.abs(digits)
+    whole = np.floor(size / np.float64(power))
+    scale = np.float32(1) / np.float32(power) if power > 1 else np.float32(1)
+    np.multiply((size - whole * power).astype(np.float32), scale, out=out)
+    np.add(whole.astype(np.float32), out, out=out)
+    np.copyto(out, size.astype(np.float32) * scale, where=size < 1 << 24)
+    np.negative(out, out=out, where=digits < 0)
+
+
+KERNELS: Final[dict[str, Kernel]] = {
+    "add": _ufunc(np.add),
+    "subtract": _ufunc(np.subtract),
+    "multiply": _ufunc(np.multiply),
+    "divide": _ufunc(np.divide),
+    "floor_divide": _ufunc(np.floor_divide),
+    "modulo": _ufunc(np.remainder),
+    "power": _ufunc(np.power),
+    "square": _square,
+    "negate": _ufunc(np.negative),
+    "abs": _ufunc(np.abs),
+    "sqrt": _ufunc(np.sqrt),
+    "exp": _ufunc(np.exp),
+    "log": _ufunc(np.log),
+    "log1p": _ufunc(np.log1p),
+    "floor": _ufunc(np.floor),
+    "ceil": _ufunc(np.ceil),
+    "equal": _ufunc(np.equal),
+    "not_equal": _ufunc(np.not_equal),
+    "less": _ufunc(np.less),
+    "less_equal": _ufunc(np.less_equal),
+    "greater": _ufunc(np.greater),
+    "greater_equal": _ufunc(np.greater_equal),
+    "not": _ufunc(np.logical_not),
+    "is_nan": _ufunc(np.isnan),
+    "is_finite": _ufunc(np.isfinite),
+    "is_infinite": _ufunc(np.isinf),
+    "clip_low": _clip_low,
+    "clip_high": _clip_high,
+    "convert": _convert,
+    "decimal_to_float32": _decimal_to_float32,
+}
+
+# Kernels that see validity get values and validities of their arguments and return the validity of their result.
+ValidityKernel = Callable[[tuple[Operand, ...], tuple[Valid, ...], Array], Valid]
+
+
+def _and(args: tuple[Operand, ...], valids: tuple[Valid, ...], out: Array) -> Valid:
+    """Kleene: false and null is false."""
+    # The value under a null is arbitrary, but where the other side decides, it does not matter.
+    np.logical_and(args[0], args[1], out=out)
+    return _decided(args, valids, False)
+
+
+def _or(args: tuple[Operand, ...], valids: tuple[Valid, ...], out: Array) -> Valid:
+    """Kleene: true or null is true."""
+    np.logical_or(args[0], args[1], out=out)
+    return _decided(args, valids, True)
+
+
+def _decided(args: tuple[Operand, ...], valids: tuple[Valid, ...], deciding: bool) -> Valid:
+    left, right = valids
+    if left is None and right is None:
+        return None
+    known_left = np.True_ if left is None else left
+    known_right = np.True_ if right is None else right
+    decides_left = known_left & (args[0] == deciding)
+    decides_right = known_right & (args[1] == deciding)
+    valid: Array = (known_left & known_right) | decides_left | decides_right
+    return valid
+
+
+def _fill(args: tuple[Operand, ...], valids: tuple[Valid, ...], out: Array) -> Valid:
+    value, other = args
+    known, other_known = valids
+    np.copyto(out, value)
+    if known is None:
+        return None
+    np.copyto(out, other, where=~known)
+    return None if other_known is None else known | other_known
+
+
+def _is_null(args: tuple[Operand, ...], valids: tuple[Valid, ...], out: Array) -> Valid:
+    if valids[0] is None:
+        out[:] = False
+    else:
+        np.logical_not(valids[0], out=out)
+    return None
+
+
+def _is_not_null(args: tuple[Operand, ...], valids: tuple[Valid, ...], out: Array) -> Valid:
+    np.copyto(out, True if valids[0] is None else valids[0])
+    return None
+
+
+def _if_else(args: tuple[Operand, ...], valids: tuple[Valid, ...], out: Array) -> Valid:
+    """Polars' when/then/otherwise: a null condition is false."""
+    condition, yes, no = args
+    if valids[0] is not None:
+        condition = condition & valids[0]
+    np.copyto(out, no)
+    np.copyto(out, yes, where=condition)
+    if valids[1] is None and valids[2] is None:
+        return None
+    valid: Array = np.where(
+        condition, np.True_ if valids[1] is None else valids[1], np.True_ if valids[2] is None else valids[2]
+    )
+    return np.broadcast_to(valid, out.shape)
+
+
+def _if_else_null(args: tuple[Operand, ...], valids: tuple[Valid, ...], out: Array) -> Valid:
+    """pyarrow's if_else: a null condition gives null."""
+    valid = _if_else(args, valids, out)
+    return both(valids[0], valid)
+
+
+def both(left: Valid, right: Valid) -> Valid:
+    """Returns where both have a value."""
+    if left is None or left is right:
+        return right
+    return left if right is None else left & right
+
+
+VALIDITY: Final[dict[str, ValidityKernel]] = {
+    "and": _and,
+    "or": _or,
+    "fill": _fill,
+    "is_null": _is_null,
+    "is_not_null": _is_not_null,
+    "if_else": _if_else,
+    "if_else_null": _if_else_null,
+}

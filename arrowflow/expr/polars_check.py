@@ -1,0 +1,235 @@
+"""Which Polars expressions are element-wise: an allow-list over the tree that Polars serialises.
+
+`Expr.meta.is_row_separable()` says True for `x - x.mean()`, and new functions appear with every release, so only
+what is listed here passes. Names are those of Polars' own serialisation, oldest and newest supported release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+Json = Any
+
+_TOP: Final = frozenset(
+    "Abs Negate Sign Atan2 Clip Round RoundSF Floor Ceil Truncate Exp Log Log1p FillNull Coalesce MinHorizontal"
+    " MaxHorizontal SumHorizontal MeanHorizontal ToPhysical Reinterpret Replace ReplaceStrict Hash AsStruct"
+    " RepeatBy".split()
+)
+_FAMILIES: Final = {
+    "Pow": "Generic Sqrt Cbrt",
+    "Trigonometry": "Cos Cot Sin Tan ArcCos ArcSin ArcTan Cosh Sinh Tanh ArcCosh ArcSinh ArcTanh Degrees Radians",
+    "Bitwise": "CountOnes CountZeros LeadingOnes LeadingZeros TrailingOnes TrailingZeros",
+    "Boolean": "IsNull IsNotNull IsNan IsNotNan IsFinite IsInfinite IsBetween IsIn IsClose AnyHorizontal"
+    " AllHorizontal Not",
+    "FillNullWithStrategy": "Zero One MinBound MaxBound",
+    "StringExpr": "Contains ContainsAny CountMatches EndsWith Extract ExtractAll ExtractGroups Find Head Tail"
+    " LenBytes LenChars Lowercase Uppercase Titlecase Normalize PadStart PadEnd ZFill Replace ReplaceMany Reverse"
+    " Slice Split SplitExact SplitN StartsWith StripChars StripCharsStart StripCharsEnd StripPrefix StripSuffix"
+    " ToInteger HexEncode HexDecode Base64Encode Base64Decode ConcatHorizontal Strptime JsonDecode JsonPathMatch"
+    " EscapeRegex Format ToDecimal ExtractMany FindMany",
+    "BinaryExpr": "Contains StartsWith EndsWith HexEncode HexDecode Base64Encode Base64Decode Size Reinterpret"
+    " Slice Head Tail Get",
+    "TemporalExpr": "Millennium Century Year IsLeapYear IsoYear Quarter Month DaysInMonth Week WeekDay Day"
+    " OrdinalDay Time Date Datetime Duration Hour Minute Second Millisecond Microsecond Nanosecond TotalDays"
+    " TotalHours TotalMinutes TotalSeconds TotalMilliseconds TotalMicroseconds TotalNanoseconds ToString"
+    " CastTimeUnit WithTimeUnit ConvertTimeZone TimeStamp Truncate OffsetBy MonthStart MonthEnd BaseUtcOffset"
+    " DSTOffset Round Replace ReplaceTimeZone Combine DatetimeFunction",
+    "ListExpr": "Concat Contains DropNulls Slice Shift Get Gather GatherEvery CountMatches Sum Length Max Min Mean"
+    " Median Std Var ArgMin ArgMax Diff Sort Reverse Unique NUnique SetOperation Any All Join ToArray",
+    "ArrayExpr": "Length Min Max Sum ToList Unique NUnique Std Var Mean Median Any All Sort Reverse ArgMin ArgMax"
+    " Get Join Contains CountMatches Shift Slice Concat",
+    "StructExpr": "FieldByName RenameFields PrefixFields SuffixFields JsonEncode WithFields",
+    "Range": "IntRanges DateRanges DatetimeRanges TimeRanges",
+}
+_ALLOWED: Final = {family: frozenset(names.split()) for family, names in _FAMILIES.items()}
+_OPERATORS: Final = frozenset(
+    "Eq EqValidity NotEq NotEqValidity Lt LtEq Gt GtEq Plus Minus Multiply Divide TrueDivide RustDivide FloorDivide"
+    " Modulus And Or Xor LogicalAnd LogicalOr".split()
+)
+# Inside `list.eval` and `list.agg` a row is the whole world, so that aggregates are per row; these are still not.
+_NEVER: Final = frozenset(("Random", "Sample", "AnonymousFunction", "Hash", "Window", "Series", "RenameAlias"))
+
+
+def blame(tree: Json) -> str | None:
+    """Returns what keeps the serialised expression `tree` from being element-wise, None when nothing does."""
+    return next(_faults(tree), None)
+
+
+def _faults(node: Json) -> Iterator[str]:
+    if isinstance(node, str):
+        if node != "Element":
+            yield f"`{node.lower()}`"
+        return
+    (kind, body), *_ = node.items()
+    visit = _VISITORS.get(kind)
+    if visit is None:
+        yield _describe(kind, body)
+    else:
+        yield from visit(body)
+
+
+def _describe(kind: str, body: Json) -> str:
+    if kind == "Agg" and isinstance(body, dict):
+        return f"the aggregate `{next(iter(body)).lower()}`"
+    if kind == "Window":
+        return "`over`"
+    return "a Python function" if kind == "AnonymousFunction" else f"`{kind.lower()}`"
+
+
+def _leaf(body: Json) -> Iterator[str]:
+    return iter(())
+
+
+def _literal(body: Json) -> Iterator[str]:
+    if isinstance(body, dict) and "Series" in body:
+        yield "a whole Series as a literal"
+
+
+def _cast(body: Json) -> Iterator[str]:
+    dtype = body["dtype"]
+    target = dtype.get("Literal") if isinstance(dtype, dict) else None
+    if target is None:
+        yield "a cast to a type that is computed"
+    elif isinstance(target, dict) and "Categorical" in target:
+        yield "a cast to Categorical (its codes depend on the data; take pl.Enum or pl.String)"
+    yield from _faults(body["expr"])
+
+
+def _binary(body: Json) -> Iterator[str]:
+    if body["op"] not in _OPERATORS:
+        yield f"the operator `{body['op']}`"
+    yield from _faults(body["left"])
+    yield from _faults(body["right"])
+
+
+def _ternary(body: Json) -> Iterator[str]:
+    for part in ("predicate", "truthy", "falsy"):
+        yield from _faults(body[part])
+
+
+def _rename(body: Json) -> Iterator[str]:
+    function = body["function"]
+    if isinstance(function, dict) and "Map" in function:
+        yield "`name.map` with a Python function"
+    yield from _faults(body["expr"])
+
+
+def _agg(body: Json) -> Iterator[str]:
+    if not is_literal_list({"Agg": body}):
+        yield _describe("Agg", body)
+
+
+def _eval(body: Json) -> Iterator[str]:
+    if body["variant"] not in ("List", "ListAgg", "Array", "ArrayAgg") and not (
+        isinstance(body["variant"], dict) and "Array" in body["variant"]
+    ):
+        yield "`cumulative_eval`"
+    yield from _faults(body["expr"])
+    for key in _keys(body["evaluation"]):
+        if key in _NEVER:
+            yield f"`{key}` inside `eval`"
+
+
+def _struct_eval(body: Json) -> Iterator[str]:
+    yield from _faults(body["expr"])
+    for part in body["evaluation"]:
+        yield from _faults(part)
+
+
+def _keys(node: Json) -> Iterator[str]:
+    """Every key and bare name below `node`."""
+    if isinstance(node, dict):
+        for key, value in node.items():
+            yield key
+            yield from _keys(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _keys(value)
+    elif isinstance(node, str):
+        yield node
+
+
+def function_path(function: Json) -> tuple[str, str, Json]:
+    """Returns family (or ""), name and settings of the serialised `function`.
+
+    Example:
+        >>> function_path({"Boolean": {"IsIn": {"nulls_equal": False}}})
+        ('Boolean', 'IsIn', {'nulls_equal': False})
+    """
+    if isinstance(function, str):
+        return "", function, None
+    ((name, body),) = function.items()
+    if name not in _ALLOWED:
+        return "", name, body
+    if isinstance(body, dict):
+        ((inner, settings),) = list(body.items())[:1]
+        return name, inner, settings
+    return name, str(body), None
+
+
+def _function(body: Json) -> Iterator[str]:
+    family, name, settings = function_path(body["function"])
+    allowed = _ALLOWED[family] if family else _TOP
+    if name not in allowed:
+        yield f"`{name.lower()}`"
+    elif (family, name) in _NEEDS:
+        yield from _NEEDS[family, name](settings)
+    args = list(body["input"])
+    if name == "IsIn" and len(args) == 2:
+        if not is_literal_list(args[1]):
+            yield "`is_in` of another expression (for a list column, take `list.contains`)"
+        args.pop()
+    for arg in args:
+        yield from _faults(arg)
+
+
+def is_literal_list(node: Json) -> bool:
+    """Returns whether `node` is a constant list: a literal, or the implode of one."""
+    if not isinstance(node, dict):
+        return False
+    if "Literal" in node:
+        return True
+    body = node.get("Agg")
+    if not isinstance(body, dict) or "Implode" not in body:
+        return False
+    inner = body["Implode"]
+    return "Literal" in inner or (isinstance(inner.get("input"), dict) and "Literal" in inner["input"])
+
+
+def _needs_format(settings: Json) -> Iterator[str]:
+    if settings[1]["format"] is None:
+        yield "parsing text without `format=` (it is guessed from the first values)"
+
+
+def _needs_dtype(settings: Json) -> Iterator[str]:
+    if settings is None:
+        yield "`json_decode` without `dtype=`"
+
+
+def _needs_scale(settings: Json) -> Iterator[str]:
+    if not isinstance(settings, dict) or settings.get("scale") is None:
+        yield "`to_decimal` without `scale=`"
+
+
+_NEEDS: Final = {
+    ("StringExpr", "Strptime"): _needs_format,
+    ("StringExpr", "JsonDecode"): _needs_dtype,
+    ("StringExpr", "ToDecimal"): _needs_scale,
+}
+_VISITORS: Final = {
+    "Column": _leaf,
+    "Field": _leaf,
+    "Selector": _leaf,
+    "Literal": _literal,
+    "Alias": lambda body: _faults(body[0]),
+    "KeepName": lambda body: _faults(body),
+    "RenameAlias": _rename,
+    "Cast": _cast,
+    "BinaryExpr": _binary,
+    "Ternary": _ternary,
+    "Function": _function,
+    "Agg": _agg,
+    "Eval": _eval,
+    "StructEval": _struct_eval,
+}

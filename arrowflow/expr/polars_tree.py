@@ -1,0 +1,197 @@
+"""Polars expressions, read from their JSON form into `tree` nodes.
+
+What has no counterpart becomes a `polars:` call: it runs on Polars as a whole and is never taken apart.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import warnings
+from functools import lru_cache
+from typing import Any, Final
+
+import polars as pl
+
+from arrowflow.errors import PlanError
+from arrowflow.expr.polars_check import blame, function_path, is_literal_list
+from arrowflow.expr.tree import Call, Column, Literal, Node
+from arrowflow.expr.types import normalise
+
+Json = Any
+
+_OPERATORS: Final = {
+    "Eq": "equal",
+    "NotEq": "not_equal",
+    "Lt": "less",
+    "LtEq": "less_equal",
+    "Gt": "greater",
+    "GtEq": "greater_equal",
+    "Plus": "add",
+    "Minus": "subtract",
+    "Multiply": "multiply",
+    "TrueDivide": "divide",
+    "FloorDivide": "floor_divide",
+    "Modulus": "modulo",
+    "And": "and",
+    "LogicalAnd": "and",
+    "Or": "or",
+    "LogicalOr": "or",
+}
+_FUNCTIONS: Final = {
+    ("", "Abs"): "abs",
+    ("", "Negate"): "negate",
+    ("", "Exp"): "exp",
+    ("", "Log"): "log",
+    ("", "Log1p"): "log1p",
+    ("", "Floor"): "floor",
+    ("", "Ceil"): "ceil",
+    ("", "FillNull"): "fill_null",
+    ("", "ToPhysical"): "to_physical",
+    ("", "Clip"): "clip",
+    ("", "MaxHorizontal"): "max",
+    ("", "MinHorizontal"): "min",
+    ("Pow", "Sqrt"): "sqrt",
+    ("Pow", "Generic"): "power",
+    ("Boolean", "Not"): "not",
+    ("Boolean", "IsNull"): "is_null",
+    ("Boolean", "IsNotNull"): "is_not_null",
+    ("Boolean", "IsNan"): "is_nan",
+    ("Boolean", "IsNotNan"): "is_not_nan",
+    ("Boolean", "IsFinite"): "is_finite",
+    ("Boolean", "IsInfinite"): "is_infinite",
+    ("Boolean", "IsBetween"): "is_between",
+    ("Boolean", "IsIn"): "is_in",
+}
+
+
+def serialise(expr: pl.Expr) -> str:
+    """Returns the JSON form of `expr`.
+
+    Raises:
+        PlanError: Polars cannot serialise it, because it holds a Python function.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return expr.meta.serialize(format="json")
+        except (pl.exceptions.PolarsError, TypeError, ValueError) as error:
+            raise PlanError(
+                f"the expression is not element-wise, or cannot be proven to be: Polars cannot serialise it"
+                f" ({error}). Use `map` for Python functions"
+            ) from error
+
+
+def deserialise(text: str) -> pl.Expr:
+    """Returns the expression whose JSON form is `text`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pl.Expr.deserialize(io.BytesIO(text.encode()), format="json")
+
+
+@lru_cache(maxsize=1024)
+def check(text: str) -> str | None:
+    """Returns why the expression with the JSON form `text` is not element-wise, None when it is."""
+    return blame(json.loads(text))
+
+
+@lru_cache(maxsize=1024)
+def read(text: str) -> Node:
+    """Returns the tree of the expression with the JSON form `text`."""
+    return _read(json.loads(text))
+
+
+def _read(node: Json) -> Node:
+    if isinstance(node, str):
+        return _opaque(node)
+    (kind, body), *_ = node.items()
+    if kind == "Column":
+        return Column(body)
+    if kind == "Literal":
+        return _read_literal(node)
+    if kind == "Alias":
+        return _read(body[0])
+    if kind in ("KeepName", "RenameAlias"):
+        return _read(body if kind == "KeepName" else body["expr"])
+    if kind == "Cast":
+        folded = _folded(node)
+        if folded is not None:
+            return folded
+        options = (("strict", body["options"] == "Strict"), ("wrap", body["options"] == "Overflowing"))
+        return Call("cast", (_read(body["expr"]),), options, json.dumps(node))
+    if kind == "BinaryExpr" and body["op"] in _OPERATORS:
+        return Call(_OPERATORS[body["op"]], (_read(body["left"]), _read(body["right"])), (), json.dumps(node))
+    if kind == "Ternary":
+        args = tuple(_read(body[part]) for part in ("predicate", "truthy", "falsy"))
+        return Call("if_else", args, (), json.dumps(node))
+    return _read_function(node, body) if kind == "Function" else _opaque(node)
+
+
+def _read_function(node: Json, body: Json) -> Node:
+    family, name, settings = function_path(body["function"])
+    function = _FUNCTIONS.get((family, name))
+    if function is None:
+        return (_folded(node) if family == "TemporalExpr" else None) or _opaque(node)
+    args = [_read(arg) for arg in body["input"]]
+    if name == "IsIn":
+        args[1] = _read_literal(body["input"][1])
+    options = tuple(sorted(settings.items())) if isinstance(settings, dict) else ()
+    return Call(function, tuple(args), options, json.dumps(node))
+
+
+def _folded(node: Json) -> Literal | None:
+    """A constant such as `pl.date(1995, 1, 1)`, which Polars writes as a cast of another one."""
+    if _roots(node) or _kinds(node) & {"Series", "Selector", "Element", "Field"}:
+        return None
+    try:
+        series = pl.select(deserialise(json.dumps(node))).to_series()
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
+        return None  # it fails at run time, in its own words
+    return _constant(series)
+
+
+def _constant(series: pl.Series) -> Literal | None:
+    if series.len() != 1 or not _exact(series.dtype):
+        return None
+    return Literal(series.to_list()[0], normalise(series.clear().to_arrow().type))
+
+
+def _kinds(node: Json) -> set[str]:
+    if isinstance(node, dict):
+        return set(node).union(*(_kinds(part) for part in node.values()))
+    if isinstance(node, list):
+        return set().union(*(_kinds(part) for part in node))
+    return {node} if isinstance(node, str) else set()
+
+
+def _opaque(node: Json) -> Node:
+    names = sorted(set(_roots(node)))
+    return Call("polars:opaque", tuple(Column(name) for name in names), (), json.dumps(node))
+
+
+def _roots(node: Json) -> list[str]:
+    if isinstance(node, list):
+        return [name for part in node for name in _roots(part)]
+    if not isinstance(node, dict):
+        return []
+    if "Column" in node:
+        return [node["Column"]]
+    # What `list.eval` evaluates names the element of the list, not a column.
+    hidden = ("evaluation",) if "variant" in node and "StructEval" not in node else ()
+    return [name for key, part in node.items() if key not in hidden for name in _roots(part)]
+
+
+def _read_literal(node: Json) -> Node:
+    dynamic = node["Literal"].get("Dyn") if isinstance(node.get("Literal"), dict) else None
+    if dynamic is not None:
+        ((_, value),) = dynamic.items()
+        # JSON has no NaN and no infinity: Polars writes null for them, and only Polars itself knows which.
+        return _opaque(node) if value is None or isinstance(value, str) else Literal(value, None)
+    found = _constant(pl.select(deserialise(json.dumps(node))).to_series()) if is_literal_list(node) else None
+    return found or _opaque(node)
+
+
+def _exact(dtype: pl.DataType) -> bool:
+    """Whether a Python object can hold every value of `dtype`: datetime cannot hold nanoseconds."""
+    inner = dtype.inner if isinstance(dtype, pl.List) else dtype
+    return not (isinstance(inner, pl.Datetime | pl.Duration) and inner.time_unit == "ns") and not inner.is_nested()

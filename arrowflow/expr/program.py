@@ -1,0 +1,196 @@
+"""`compile` turns steps into a `Program`: neighbouring steps fused into as few passes over a batch as possible."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeGuard
+
+import pyarrow as pa
+
+from arrowflow.errors import PlanError
+from arrowflow.expr.expression import Expr, expand
+from arrowflow.expr.graph import Graph, Op
+from arrowflow.expr.slots import Computed, Eager, Passed, Slot, lowered, names_of, slot_of, type_of_expr
+from arrowflow.expr.stage import Stage
+from arrowflow.expr.steps import Project, Step, Where
+from arrowflow.expr.types import numpy_dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Compiled steps. Immutable; any number of threads may `run` it at the same time.
+
+    Attributes:
+        schema: The schema of what `run` returns; it depends on the input schema alone.
+        columns: The input columns that are read; `run` needs no others.
+    """
+
+    schema: pa.Schema
+    columns: frozenset[str]
+    stages: tuple[Stage, ...] = field(repr=False)
+
+    def run(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Returns the rows of `batch` that pass, with the output columns.
+
+        Columns that are only passed through are the same arrays when every row passes.
+
+        Raises:
+            DataError: A value cannot be computed with: a null in a stack, a number that a cast cannot hold.
+
+        Example:
+            >>> import polars as pl, pyarrow as pa
+            >>> from arrowflow.expr import Keep, Project, Where, compile, parse
+            >>> batch = pa.RecordBatch.from_pydict({"x": [1, 2, 3]})
+            >>> twice = parse(pl.col("x") * 2, operator="with_columns")
+            >>> positive = Where(parse(pl.col("x") > 1, operator="filter"))
+            >>> program = compile([positive, Project((("x", Keep("x")), ("y", twice)))], batch.schema)
+            >>> program.run(batch).to_pydict()
+            {'x': [2, 3], 'y': [4, 6]}
+            >>> program.explain()
+            ['filter: numpy', 'x: pass-through', 'y: numpy']
+        """
+        rows = batch.num_rows
+        names = self.stages[0].columns if self.stages else tuple(batch.schema.names)
+        columns: Mapping[str, pa.Array] = {name: batch.column(name) for name in names}
+        for stage in self.stages:
+            columns, rows = stage.run(columns, rows)
+        return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
+
+    def explain(self) -> list[str]:
+        """Returns one line per filter and output: `numpy`, `arrow`, `polars` or `pass-through`."""
+        if len(self.stages) == 1:
+            return self.stages[0].explain()
+        return [f"{number}. {line}" for number, stage in enumerate(self.stages, 1) for line in stage.explain()]
+
+
+def compile(steps: Sequence[Step], schema: pa.Schema) -> Program:
+    """Returns `steps`, one after another, as one program for batches of `schema`.
+
+    Raises:
+        PlanError: A step reads a column that is not there, or cannot compute with its type.
+    """
+    _check_names(schema.names)
+    builder = _Builder(schema)
+    stages: list[Stage] = []
+    for step in steps:
+        if not builder.add(step):
+            stages.append(builder.stage())
+            builder = _Builder(stages[-1].schema)
+            added = builder.add(step)
+            assert added
+    stages.append(builder.stage())
+    pruned = _pruned(stages)
+    return Program(pruned[-1].schema, frozenset(pruned[0].columns), tuple(pruned))
+
+
+def output_fields(expr: Expr, schema: pa.Schema) -> list[pa.Field]:
+    """Returns what `expr` yields on `schema`, a field for each output; one without a name is called "".
+
+    Raises:
+        PlanError: `expr` reads a column that is not there, or its engine cannot compute with its type.
+
+    Example:
+        >>> import polars as pl, pyarrow as pa
+        >>> from arrowflow.expr import parse
+        >>> output_fields(parse(pl.col("x") / 2, operator="select"), pa.schema([("x", pa.int32())]))
+        [pyarrow.Field<x: double>]
+    """
+    fields = []
+    for part in expand(expr, schema):
+        slot = slot_of(part, {}, schema, Graph())
+        fields.append(pa.field(part.name or "", slot.type))
+    return fields
+
+
+def _check_names(names: Sequence[str]) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise PlanError(f"column names must be unique, these are not: {', '.join(map(repr, twice))}")
+
+
+def _pruned(stages: Sequence[Stage]) -> list[Stage]:
+    """Leaves out of every stage but the last what the next one does not read."""
+    kept = [stages[-1]]
+    for stage in reversed(stages[:-1]):
+        slots = {name: slot for name, slot in stage.slots.items() if name in kept[0].columns}
+        kept.insert(0, Stage(slots, stage.predicate, stage.graph))
+    return kept
+
+
+class _Builder:
+    """Collects steps into one stage for as long as they fit."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.graph = Graph()
+        self.input = self.schema = schema
+        self.slots: dict[str, Slot] = {field.name: Passed(field.name, field.type) for field in schema}
+        self.predicate: Op | Expr | None = None
+        self.projected = False
+
+    def add(self, step: Step) -> bool:
+        """Takes `step` in, or returns False where it has to begin another stage."""
+        return self._where(step) if isinstance(step, Where) else self._project(step)
+
+    def _where(self, step: Where) -> bool:
+        if self.projected:
+            return False
+        predicate = self._predicate(step.predicate)
+        if self.predicate is None:
+            self.predicate = predicate
+        elif isinstance(predicate, Op) and isinstance(self.predicate, Op):
+            # NumPy's kernels raise nothing, so that the second may see rows that the first drops.
+            self.predicate = self.graph.op("and", (self.predicate, predicate), pa.bool_())
+        else:
+            return False
+        return True
+
+    def _predicate(self, expr: Expr) -> Op | Expr:
+        parts = expand(expr, self.schema)
+        types = [type_of_expr(part, self.schema) for part in parts]
+        if len(parts) != 1 or not pa.types.is_boolean(types[0]):
+            raise PlanError(f"a filter needs one boolean expression, {expr!r} gives {', '.join(map(str, types))}")
+        op = lowered(parts[0], self._env(), self.schema, self.graph)
+        return parts[0] if op is None else op
+
+    def _project(self, step: Project) -> bool:
+        _check_names([name for name, _ in step.outputs])
+        env = self._env()
+        slots: dict[str, Slot] = {}
+        for name, output in step.outputs:
+            slot = self._rebased(slot_of(output, env, self.schema, self.graph))
+            if slot is None:
+                return False
+            slots[name] = slot
+        self.slots = slots
+        self.schema = pa.schema([pa.field(name, slot.type) for name, slot in slots.items()])
+        self.projected = True
+        return True
+
+    def _env(self) -> dict[str, Op]:
+        env = {}
+        for name, slot in self.slots.items():
+            if isinstance(slot, Computed):
+                env[name] = slot.op
+            elif isinstance(slot, Passed) and numpy_dtype(slot.type) is not None:
+                env[name] = self.graph.input(slot.name, slot.type)
+        return env
+
+    def _rebased(self, slot: Slot) -> Slot | None:
+        """Returns `slot`, which reads the columns so far, as one that reads the stage's input, if that is one."""
+        if isinstance(slot, Passed):
+            return self.slots[slot.name]
+        reads = {name: self.slots[name] for name in names_of(slot)}
+        passed = {name: source.name for name, source in reads.items() if self._same_type(source)}
+        if len(passed) < len(reads):
+            return None
+        if isinstance(slot, Eager):
+            return Eager(tuple(passed[name] for name in slot.names), slot.type, slot.function)
+        return None if any(name != source for name, source in passed.items()) else slot
+
+    def _same_type(self, slot: Slot) -> TypeGuard[Passed]:
+        return isinstance(slot, Passed) and slot.type.equals(self.input.field(slot.name).type)
+
+    def stage(self) -> Stage:
+        """Returns the steps taken in so far as one stage."""
+        return Stage(self.slots, self.predicate, self.graph)

@@ -1,0 +1,260 @@
+"""Which row groups a predicate rules out by their statistics alone, without ever changing a result.
+
+A predicate becomes two questions about a row group: may it be true somewhere, may it be false somewhere? What is
+not understood answers "maybe" to both. `not` swaps the two; null is neither. Parquet's minimum and maximum leave
+out NaN, which for Polars is greater than everything, and for pyarrow is not comparable; so with floats only a
+bound that NaN cannot pass prunes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from arrowflow.expr.expression import Expr
+from arrowflow.expr.lowering import Unsupported, decimal_digits, exact_number, stored_integer
+from arrowflow.expr.tree import BETWEEN, COMPARISONS, MIRRORED, Call, Column, Literal, Node
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnStatistics:
+    """What a file says about one column of one row group.
+
+    Attributes:
+        min: No value is smaller (NaN aside); None when unknown, or when there is no value.
+        max: No value is greater (NaN aside); None when unknown, or when there is no value.
+        null_count: How many rows are null; None when unknown.
+    """
+
+    min: object | None
+    max: object | None
+    null_count: int | None
+
+
+Statistics = Mapping[str, ColumnStatistics]
+
+
+@dataclass(frozen=True, slots=True)
+class _May:
+    """Whether a predicate may be true, and may be false, for some row."""
+
+    true: bool
+    false: bool
+
+
+_MAYBE = _May(True, True)
+Test = Callable[[Statistics, int], _May]
+
+
+def prunable(expr: Expr, schema: pa.Schema) -> Callable[[Statistics, int], bool] | None:
+    """Returns a function that says whether provably no row of a row group passes the predicate `expr`.
+
+    The function takes the statistics of the row group's columns (any may be missing) and its number of rows.
+
+    Returns:
+        The function, or None when nothing can be concluded from any statistics.
+
+    Example:
+        >>> import polars as pl, pyarrow as pa
+        >>> from arrowflow.expr import parse
+        >>> expr = parse(pl.col("x") > 5, operator="filter")
+        >>> skip = prunable(expr, pa.schema([("x", pa.int32())]))
+        >>> skip({"x": ColumnStatistics(1, 5, 0)}, 100), skip({"x": ColumnStatistics(1, 6, 0)}, 100)
+        (True, False)
+    """
+    test = _Reader(expr.engine == "polars", schema).test(expr.tree())
+    if test is None:
+        return None
+    return lambda statistics, num_rows: not test(statistics, num_rows).true
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Makes tests of predicates.
+
+    Attributes:
+        polars: Whether Polars owns the predicate, else pyarrow.
+        schema: The types of the columns.
+    """
+
+    polars: bool
+    schema: pa.Schema
+
+    def test(self, node: Node) -> Test | None:
+        """Returns the test of `node`, None when nothing can be concluded from it."""
+        if isinstance(node, Column):
+            return self._flag(node.name)
+        if not isinstance(node, Call):
+            return None
+        if node.function in ("and", "or"):
+            return _combined(node.function == "and", [self.test(arg) for arg in node.args])
+        if node.function == "not":
+            inner = self.test(node.args[0])
+            return None if inner is None else lambda statistics, rows: _swapped(inner(statistics, rows))
+        if node.function in COMPARISONS:
+            return self._comparison(node.function, *node.args)
+        if node.function in ("is_null", "is_not_null"):
+            return self._null(node)
+        if node.function == "is_between":
+            bounds = zip(BETWEEN[str(node.option("closed"))], node.args[1:], strict=True)
+            return _combined(True, [self._comparison(name, node.args[0], bound) for name, bound in bounds])
+        return self._membership(node) if node.function == "is_in" else None
+
+    def _flag(self, name: str) -> Test | None:
+        """A boolean column by itself."""
+        if name not in self.schema.names or not pa.types.is_boolean(self.schema.field(name).type):
+            return None
+        return self._bounds("equal", name, [True])
+
+    def _null(self, node: Call) -> Test | None:
+        (column,) = node.args
+        if not isinstance(column, Column) or node.option("nan_is_null"):
+            return None
+
+        def test(statistics: Statistics, rows: int) -> _May:
+            found = statistics.get(column.name)
+            nulls = None if found is None else found.null_count
+            may = _May(nulls is None or nulls > 0, nulls is None or nulls < rows)
+            return may if node.function == "is_null" else _swapped(may)
+
+        return test
+
+    def _comparison(self, function: str, left: Node, right: Node) -> Test | None:
+        if isinstance(left, Literal):
+            left, right, function = right, left, MIRRORED[function]
+        if not isinstance(left, Column) or not isinstance(right, Literal) or left.name not in self.schema.names:
+            return None
+        values = self._comparable(right, self.schema.field(left.name).type)
+        return self._bounds(function, left.name, values) if values else None
+
+    def _membership(self, node: Call) -> Test | None:
+        column, values, type = node.args[0], node.option("value_set"), None
+        if len(node.args) == 2 and isinstance(node.args[1], Literal):
+            values, type = node.args[1].value, node.args[1].type.value_type if node.args[1].type else None
+        if not isinstance(column, Column) or not isinstance(values, list | tuple) or column.name not in self.schema.names:
+            return None
+        own = self.schema.field(column.name).type
+        found = [self._comparable(Literal(value, type or own), own) for value in values]
+        if not found or not all(found):
+            return None
+        tests = [self._bounds("equal", column.name, parts) for parts in found]
+        # Of a null, pyarrow says that it is not in the set.
+        return lambda statistics, rows: _May(any(test(statistics, rows).true for test in tests), True)
+
+    def _comparable(self, literal: Literal, type: pa.DataType) -> list[Any]:
+        """What the engine may compare a column of `type` with when `literal` is written: none if not known."""
+        value = literal.value
+        if value is None or isinstance(value, bool) is not pa.types.is_boolean(type):
+            return []
+        if pa.types.is_temporal(type):
+            return self._stored(literal, type)
+        if pa.types.is_floating(type) and isinstance(value, int | float):
+            narrow = float(_NARROW[type.bit_width](value))
+            return [] if value != value or abs(value) > _EXACT_FLOAT else [value, narrow]
+        try:
+            if pa.types.is_decimal(type):
+                decimal_digits(value, type)
+            elif pa.types.is_integer(type):
+                exact_number(value, type)
+            elif not isinstance(value, str | bytes | bool):
+                return []
+        except Unsupported:
+            return []
+        return [value]
+
+    def _stored(self, literal: Literal, type: pa.DataType) -> list[Any]:
+        # Polars compares in the coarser of two units, so that only equal units are understood.
+        if literal.type is None or (self.polars and not literal.type.equals(type)):
+            return []
+        if getattr(type, "tz", None) is None and getattr(literal.type, "tz", None) is not None:
+            return []
+        try:
+            return [stored_integer(literal.value, type)]
+        except Unsupported:
+            return []
+
+    def _bounds(self, function: str, name: str, values: Sequence[Any]) -> Test:
+        type = self.schema.field(name).type
+        floating = pa.types.is_floating(type)
+        # What a NaN, which no statistics show, answers.
+        nan = function == "not_equal" or (self.polars and function in ("greater", "greater_equal"))
+
+        def test(statistics: Statistics, rows: int) -> _May:
+            found = statistics.get(name)
+            if found is not None and found.null_count == rows:
+                return _May(False, False)
+            low, high = (None, None) if found is None else (_bound(found.min, type), _bound(found.max, type))
+            if low is None or high is None:
+                return _MAYBE
+            true = any(_possible(function, low, high, value) for value in values)
+            false = any(_possible(_OPPOSITE[function], low, high, value) for value in values)
+            return _May(true or (floating and nan), false or (floating and not nan))
+
+        return test
+
+
+_NARROW: Final = {16: np.float16, 32: np.float32, 64: np.float64}
+_OPPOSITE: Final = {
+    "equal": "not_equal",
+    "not_equal": "equal",
+    "less": "greater_equal",
+    "less_equal": "greater",
+    "greater": "less_equal",
+    "greater_equal": "less",
+}
+# Above it, an integer written for a float column may be rounded, or compared in yet another type.
+_EXACT_FLOAT: Final = float(1 << 53)
+
+
+def _possible(function: str, low: Any, high: Any, value: Any) -> bool:
+    """Whether `function` is true of `value` and some number between `low` and `high`."""
+    try:
+        return bool(_POSSIBLE[function](low, high, value))
+    except TypeError:
+        return True
+
+
+_POSSIBLE: Final[dict[str, Callable[[Any, Any, Any], Any]]] = {
+    "equal": lambda low, high, value: low <= value <= high,
+    "not_equal": lambda low, high, value: not (low == value == high),
+    "less": lambda low, high, value: low < value,
+    "less_equal": lambda low, high, value: low <= value,
+    "greater": lambda low, high, value: high > value,
+    "greater_equal": lambda low, high, value: high >= value,
+}
+
+
+def _bound(value: object, type: pa.DataType) -> object | None:
+    """Returns a minimum or maximum as what literals of `type` are compared as, None when it says nothing."""
+    if value is None or value != value:
+        return None
+    if not pa.types.is_temporal(type) or isinstance(value, int):
+        return value
+    if getattr(type, "unit", None) == "ns":  # datetime cannot hold it
+        return None
+    try:
+        return stored_integer(value, type)
+    except Unsupported:
+        return None
+
+
+def _combined(conjunction: bool, tests: Sequence[Test | None]) -> Test | None:
+    known = [test for test in tests if test is not None]
+    if not known:
+        return None
+    unknown = [_MAYBE] if len(known) < len(tests) else []
+
+    def test(statistics: Statistics, rows: int) -> _May:
+        parts = [part(statistics, rows) for part in known] + unknown
+        true, false = [part.true for part in parts], [part.false for part in parts]
+        return _May(all(true), any(false)) if conjunction else _May(any(true), all(false))
+
+    return test
+
+
+def _swapped(may: _May) -> _May:
+    return _May(may.false, may.true)

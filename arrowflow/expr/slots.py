@@ -1,0 +1,208 @@
+"""What an output column of a stage is made of, decided when a program is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import polars as pl
+import pyarrow as pa
+
+from arrowflow.errors import PlanError
+from arrowflow.expr import arrow_tree, polars_tree
+from arrowflow.expr.eager import Casting, Filling, Stacking
+from arrowflow.expr.expression import Expr, expand, parse
+from arrowflow.expr.foreign import arrow_type, check_columns, empty_array, polars_type
+from arrowflow.expr.graph import CONSTANT, Graph, Op
+from arrowflow.expr.lower_arrow import ArrowLowering, safe_cast
+from arrowflow.expr.lower_polars import PolarsLowering
+from arrowflow.expr.lowering import Lowering, Unsupported
+from arrowflow.expr.steps import Cast, FillNull, Keep, Output, Stack
+from arrowflow.expr.tree import Call, Column, Literal
+from arrowflow.expr.types import is_number, numpy_dtype, scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """The input column `name` of the stage under `type`, which stores the same values."""
+
+    name: str
+    type: pa.DataType
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """What NumPy computes."""
+
+    op: Op
+    type: pa.DataType
+
+
+@dataclass(frozen=True, slots=True)
+class Stacked:
+    """Several computed columns side by side."""
+
+    names: tuple[str, ...]
+    ops: tuple[Op, ...]
+    type: pa.DataType
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """What the engine that owns the expression computes."""
+
+    expr: Expr
+    type: pa.DataType
+
+
+@dataclass(frozen=True, slots=True)
+class Eager:
+    """What a pyarrow function makes of the input columns `names`."""
+
+    names: tuple[str, ...]
+    type: pa.DataType
+    function: Callable[..., pa.Array]
+
+
+Slot = Passed | Computed | Stacked | Foreign | Eager
+
+
+def names_of(slot: Slot) -> tuple[str, ...]:
+    """Returns the input columns that `slot` reads by itself; for what NumPy computes see `input_names`."""
+    if isinstance(slot, Passed):
+        return (slot.name,)
+    if isinstance(slot, Foreign):
+        return slot.expr.columns
+    return slot.names if isinstance(slot, Eager) else ()
+
+
+def ops_of(slot: Slot) -> tuple[Op, ...]:
+    """Returns the operations that NumPy runs for `slot`."""
+    if isinstance(slot, Computed):
+        return (slot.op,)
+    return slot.ops if isinstance(slot, Stacked) else ()
+
+
+def type_of_expr(expr: Expr, schema: pa.Schema) -> pa.DataType:
+    """Returns the type that `expr` yields on `schema`, by asking its engine."""
+    check_columns(expr.columns, schema.names)
+    if expr.engine == "polars":
+        return polars_type(expr.source, schema, expr.columns)
+    return arrow_type(expr.source, schema)
+
+
+def lowered(expr: Expr, env: Mapping[str, Op], schema: pa.Schema, graph: Graph) -> Op | None:
+    """Returns `expr` as an operation of `graph`, or None when its engine has to run it."""
+    type = type_of_expr(expr, schema)
+    engine = _engine(expr, env, schema, graph)
+    try:
+        op = engine.lower(expr.tree())
+    except Unsupported:
+        return None
+    decimals = pa.types.is_decimal(op.type)  # of which only the low word was read
+    return op if op.type.equals(type) and op.kernel != CONSTANT and not decimals else None
+
+
+def _engine(expr: Expr, env: Mapping[str, Op], schema: pa.Schema, graph: Graph) -> Lowering:
+    def type_of(call: Call) -> pa.DataType:
+        if isinstance(call.source, str):
+            return polars_type(polars_tree.deserialise(call.source), schema, expr.columns)
+        return arrow_type(arrow_tree.deserialise(call.source), schema)
+
+    return (PolarsLowering if expr.engine == "polars" else ArrowLowering)(graph, env, type_of)
+
+
+def slot_of(output: Output, env: Mapping[str, Op], schema: pa.Schema, graph: Graph) -> Slot:
+    """Returns how to make `output` on a stage with the columns `schema`, which `env` knows as operations."""
+    if isinstance(output, Expr):
+        return _expr_slot(output, env, schema, graph)
+    check_columns(output.names if isinstance(output, Stack) else (output.name,), schema.names)
+    if isinstance(output, Stack):
+        return _stack_slot(output, env, schema, graph)
+    type = schema.field(output.name).type
+    if isinstance(output, Keep):
+        return Passed(output.name, type)
+    if isinstance(output, Cast):
+        return _cast_slot(output, schema, env.get(output.name), graph)
+    return _fill_slot(output, type, env.get(output.name), graph)
+
+
+def _expr_slot(expr: Expr, env: Mapping[str, Op], schema: pa.Schema, graph: Graph) -> Slot:
+    parts = expand(expr, schema)
+    if len(parts) != 1:
+        raise PlanError(f"{expr!r} yields {len(parts)} columns where one is expected")
+    (expr,) = parts
+    type = type_of_expr(expr, schema)
+    tree = expr.tree()
+    if isinstance(tree, Column):
+        return Passed(tree.name, schema.field(tree.name).type)
+    op = lowered(expr, env, schema, graph)
+    return Foreign(expr, type) if op is None else Computed(op, type)
+
+
+def _cast_slot(cast: Cast, schema: pa.Schema, op: Op | None, graph: Graph) -> Slot:
+    name, type = cast.name, cast.type
+    if isinstance(type, pl.Enum):
+        expr = parse(pl.col(name).cast(type), operator="cast")
+        return Foreign(expr, polars_type(pl.col(name).cast(type), schema, (name,)))
+    source = schema.field(name).type
+    if source.equals(type):
+        return Passed(name, type)
+    try:
+        empty_array(source).cast(type)
+    except (pa.ArrowException, TypeError) as error:
+        raise PlanError(f"column {name!r} of type {source} cannot be cast to {type}: {error}") from error
+    if pa.types.is_dictionary(type):
+        raise PlanError(
+            f"column {name!r} cannot be cast to {type}: its codes would depend on the data. Take"
+            " with_columns(pl.col(…).cast(pl.Enum([…]))), whose codes do not"
+        )
+    found = _safe(graph, op, type)
+    return Eager((name,), type, Casting(name, type)) if found is None else Computed(found, type)
+
+
+def _safe(graph: Graph, op: Op | None, type: pa.DataType) -> Op | None:
+    if op is None or numpy_dtype(type) is None:
+        return None
+    try:
+        return safe_cast(graph, op, type)
+    except Unsupported:
+        return None
+
+
+def _fill_slot(fill: FillNull, type: pa.DataType, op: Op | None, graph: Graph) -> Slot:
+    if fill.value is None:
+        raise PlanError(f"column {fill.name!r}: fill_null needs a value, got None")
+    value = scalar(fill.value, type)
+    if op is not None and not pa.types.is_decimal(type):
+        engine = ArrowLowering(graph, {}, lambda call: type)
+        try:
+            constant = engine.constant_as(Literal(fill.value, type), type)
+            return Computed(graph.op("fill", (op, constant), type), type)
+        except Unsupported:
+            pass
+    return Eager((fill.name,), type, Filling(value))
+
+
+def _stack_slot(stack: Stack, env: Mapping[str, Op], schema: pa.Schema, graph: Graph) -> Slot:
+    types = {name: schema.field(name).type for name in stack.names}
+    type = stack.type if stack.type is not None else _one_type(types)
+    if not (is_number(type) or pa.types.is_boolean(type) or pa.types.is_float16(type)):
+        raise PlanError(f"a stack holds numbers or booleans, not {type}: name a numeric dtype= or cast first")
+    result = pa.list_(type, len(stack.names))
+    ops = [_safe(graph, env.get(name), type) for name in stack.names]
+    for name in stack.names:
+        _cast_slot(Cast(name, type), schema, None, graph)
+    if all(op is not None for op in ops):
+        return Stacked(stack.names, tuple(op for op in ops if op is not None), result)
+    return Eager(stack.names, result, Stacking(stack.names, type))
+
+
+def _one_type(types: Mapping[str, pa.DataType]) -> pa.DataType:
+    if not types:
+        raise PlanError("a stack needs at least one column")
+    first, *rest = dict.fromkeys(types.values())
+    if rest:
+        shown = ", ".join(f"{name}: {type}" for name, type in types.items())
+        raise PlanError(f"the columns of a stack have different types ({shown}); name the common one with dtype=")
+    return first

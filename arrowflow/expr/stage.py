@@ -1,0 +1,149 @@
+"""A stage: at most one predicate, then output columns, run over one batch in one go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from arrowflow.expr.columns import retyped, source
+from arrowflow.expr.expression import Expr
+from arrowflow.expr.foreign import run_arrow, run_polars
+from arrowflow.expr.graph import Graph, Op, input_names
+from arrowflow.expr.numeric import Numeric
+from arrowflow.expr.blocks import BlockPlan
+from arrowflow.expr.selection import blocks, filter_arrays, passing_blocks
+from arrowflow.expr.sinks import MaskSink
+from arrowflow.expr.slots import Eager, Foreign, Passed, Slot, names_of, ops_of
+from arrowflow.expr.types import Array
+
+Columns = Mapping[str, pa.Array]
+_BOOL = np.dtype(np.bool_)
+
+
+@dataclass(slots=True)
+class Stage:
+    """One pass over a batch.
+
+    Attributes:
+        slots: The output columns, by name and in order.
+        predicate: Which rows pass: an operation for NumPy, an expression for its engine, or None for all.
+        graph: The graph that holds the operations.
+    """
+
+    slots: dict[str, Slot]
+    predicate: Op | Expr | None
+    graph: Graph
+    schema: pa.Schema = field(init=False)
+    columns: tuple[str, ...] = field(init=False)
+    _mask: BlockPlan | None = None
+    _dense: Numeric = field(init=False)
+    _sparse: Numeric = field(init=False)
+    _filtered: tuple[str, ...] = field(init=False)
+    _foreign: tuple[_Foreigners, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.schema = pa.schema([pa.field(name, slot.type) for name, slot in self.slots.items()])
+        slots = self.slots.values()
+        names = {name for slot in slots for name in names_of(slot)}
+        names.update(input_names(op for slot in slots for op in ops_of(slot)))
+        if isinstance(self.predicate, Op):
+            self._mask = BlockPlan((self.predicate,))
+            names.update(input_names((self.predicate,)))
+        elif self.predicate is not None:
+            names.update(self.predicate.columns)
+        self.columns = tuple(sorted(names))
+        computed = {name: ops for name, slot in self.slots.items() if (ops := ops_of(slot))}
+        gathered = {} if self.predicate is None else self._gathers()
+        self._dense = Numeric(self.slots, computed)
+        self._sparse = Numeric(self.slots, computed | gathered)
+        rest = [slot for name, slot in self.slots.items() if name not in gathered]
+        self._filtered = tuple(sorted({name for slot in rest for name in names_of(slot)}))
+        self._foreign = _foreigners(self.slots)
+
+    def _gathers(self) -> dict[str, tuple[Op, ...]]:
+        """The passed columns that NumPy copies row by row when a predicate drops some."""
+        passed = {name: slot for name, slot in self.slots.items() if isinstance(slot, Passed)}
+        gathers = {name: self.graph.gather(slot.name, slot.type) for name, slot in passed.items()}
+        return {name: (op,) for name, op in gathers.items() if op is not None}
+
+    def run(self, columns: Columns, num_rows: int) -> tuple[Columns, int]:
+        """Returns the output columns for the input `columns` of `num_rows` rows, and how many rows they have.
+
+        Any number of threads may call this at the same time.
+        """
+        mask = self._passing(columns, num_rows)
+        kept = num_rows if mask is None else int(np.count_nonzero(mask))
+        if mask is None or kept == num_rows:
+            return self._finish(self._dense.run(columns, blocks(num_rows), num_rows), columns, num_rows), num_rows
+        made = self._sparse.run(columns, passing_blocks(mask), kept)
+        filtered = filter_arrays([columns[name] for name in self._filtered], mask)
+        return self._finish(made, dict(zip(self._filtered, filtered, strict=True)), kept), kept
+
+    def _finish(self, made: dict[str, pa.Array], columns: Columns, rows: int) -> Columns:
+        """Adds what NumPy did not make: `columns` are the inputs, of only the rows that pass."""
+        for foreigners in self._foreign:
+            made.update(foreigners.run(columns, rows))
+        for name, slot in self.slots.items():
+            if isinstance(slot, Eager):
+                made[name] = slot.function(*[columns[part] for part in slot.names])
+            elif isinstance(slot, Passed) and name not in made:
+                made[name] = retyped(columns[slot.name], slot.type)
+        return made
+
+    def _passing(self, columns: Columns, num_rows: int) -> Array | None:
+        if self.predicate is None:
+            return None
+        if self._mask is not None:
+            sink = MaskSink(np.empty(num_rows, np.bool_))
+            self._mask.run(columns, blocks(num_rows), [sink])
+            return sink.values
+        assert isinstance(self.predicate, Expr)
+        predicate = _Foreigners(self.predicate.engine, ("",), (Foreign(self.predicate, pa.bool_()),))
+        flags = predicate.run(columns, num_rows)[""]
+        values, valid = source(flags, _BOOL).read(0, num_rows, None, None)
+        return values if valid is None else values & valid
+
+    def explain(self) -> list[str]:
+        """Returns a line for the predicate and one for each output: what runs where."""
+        lines = [f"{name}: {_where(name, slot)}" for name, slot in self.slots.items()]
+        if self.predicate is None:
+            return lines
+        return [f"filter: {self.predicate.engine if isinstance(self.predicate, Expr) else 'numpy'}", *lines]
+
+
+def _where(name: str, slot: Slot) -> str:
+    if isinstance(slot, Passed):
+        return "pass-through" if slot.name == name else f"pass-through of {slot.name}"
+    if isinstance(slot, Foreign):
+        return slot.expr.engine
+    return "arrow" if isinstance(slot, Eager) else "numpy"
+
+
+@dataclass(frozen=True, slots=True)
+class _Foreigners:
+    """All outputs of one engine, evaluated in one call on only the columns that they read."""
+
+    engine: str
+    names: tuple[str, ...]
+    slots: tuple[Foreign, ...]
+
+    def run(self, columns: Columns, rows: int) -> dict[str, pa.Array]:
+        reads = {name: columns[name] for slot in self.slots for name in slot.expr.columns}
+        # Constants alone still need to know how many rows there are.
+        reads = reads or {"": pa.nulls(rows)}
+        batch = pa.RecordBatch.from_arrays(list(reads.values()), names=list(reads))
+        exprs = [(slot.expr.source, slot.type) for slot in self.slots]
+        arrays = run_polars(exprs, batch) if self.engine == "polars" else run_arrow(exprs, batch)
+        return dict(zip(self.names, arrays, strict=True))
+
+
+def _foreigners(slots: Mapping[str, Slot]) -> tuple[_Foreigners, ...]:
+    found = []
+    for engine in ("polars", "arrow"):
+        own = {name: slot for name, slot in slots.items() if isinstance(slot, Foreign) and slot.expr.engine == engine}
+        if own:
+            found.append(_Foreigners(engine, tuple(own), tuple(own.values())))
+    return tuple(found)

@@ -1,0 +1,199 @@
+"""The one table of types: what a column that an engine wrote, or a file held, is called in arrowflow.
+
+Engines disagree about the width of offsets and about views (Polars writes every text as `large_string`), so
+whatever they produce is brought to one spelling. What an expression does not write is never touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from arrowflow.errors import DataError, PlanError
+
+Array = npt.NDArray[Any]
+
+_FLAT: Final[dict[pa.DataType, pa.DataType]] = {
+    pa.string_view(): pa.string(),
+    pa.large_string(): pa.string(),
+    pa.binary_view(): pa.binary(),
+    pa.large_binary(): pa.binary(),
+}
+
+_FIXED: Final[dict[pa.DataType, np.dtype[Any]]] = {
+    pa.int8(): np.dtype(np.int8),
+    pa.int16(): np.dtype(np.int16),
+    pa.int32(): np.dtype(np.int32),
+    pa.int64(): np.dtype(np.int64),
+    pa.uint8(): np.dtype(np.uint8),
+    pa.uint16(): np.dtype(np.uint16),
+    pa.uint32(): np.dtype(np.uint32),
+    pa.uint64(): np.dtype(np.uint64),
+    pa.float16(): np.dtype(np.float16),
+    pa.float32(): np.dtype(np.float32),
+    pa.float64(): np.dtype(np.float64),
+    pa.bool_(): np.dtype(np.bool_),
+    pa.date32(): np.dtype(np.int32),
+    pa.date64(): np.dtype(np.int64),
+}
+
+
+def normalise(type: pa.DataType) -> pa.DataType:
+    """Returns the type that a column of `type` has inside a pipeline.
+
+    Views and large offsets become the plain `string`, `binary` and `list`; dictionaries and run-end encoded
+    columns become their values; nested types are normalised inside; every other type stays.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> print(normalise(pa.large_list(pa.string_view())))
+        list<item: string>
+        >>> print(normalise(pa.dictionary(pa.int8(), pa.large_string())))
+        string
+    """
+    flat = _FLAT.get(type)
+    if flat is not None:
+        return flat
+    if pa.types.is_dictionary(type) or pa.types.is_run_end_encoded(type):
+        return normalise(type.value_type)
+    if pa.types.is_nested(type):
+        return _normalise_nested(type)
+    return type
+
+
+def _normalise_nested(type: pa.DataType) -> pa.DataType:
+    if pa.types.is_fixed_size_list(type):
+        return pa.list_(_normalise_field(type.value_field), type.list_size)
+    if pa.types.is_struct(type):
+        return pa.struct([_normalise_field(field) for field in type.fields])
+    if pa.types.is_map(type):
+        return pa.map_(normalise(type.key_type), normalise(type.item_type))
+    if pa.types.is_union(type):
+        return type
+    return pa.list_(_normalise_field(type.value_field))
+
+
+def _normalise_field(field: pa.Field) -> pa.Field:
+    return pa.field(field.name, normalise(field.type))
+
+
+def arrow_type(value: object, *, operator: str) -> pa.DataType | pl.Enum:
+    """Returns a type of pyarrow or of Polars as the type that columns have here; an Enum stays what it is.
+
+    Raises:
+        PlanError: It is neither, or is one whose codes would depend on the data.
+
+    Example:
+        >>> import polars as pl, pyarrow as pa
+        >>> arrow_type(pl.Float32, operator="cast"), arrow_type(pa.string_view(), operator="cast")
+        (DataType(float), DataType(string))
+    """
+    if isinstance(value, pl.Enum):
+        return value
+    if isinstance(value, pa.DataType) and not pa.types.is_dictionary(value):
+        return normalise(value)
+    if isinstance(value, pa.DataType) or value is pl.Enum or value == pl.Categorical:
+        raise PlanError(
+            f"{operator}: the codes of {value} would depend on the data; take pl.Enum([…]), which lists its values"
+        )
+    if isinstance(value, pl.DataType) or (isinstance(value, type) and issubclass(value, pl.DataType)):
+        return normalise(pl.Series([], dtype=value).to_arrow().type)
+    raise PlanError(
+        f"{operator}: expected a type of pyarrow or Polars, such as pa.float32() or pl.Float32, got {value!r}"
+    )
+
+
+def convert(array: pa.Array, type: pa.DataType) -> pa.Array:
+    """Returns `array` as `type`, which is what `normalise` says of the array's own type.
+
+    Raises:
+        DataError: The values need offsets that `type` does not have (2 GiB of text in one array).
+    """
+    if array.type.equals(type):
+        return array
+    try:
+        return _convert(array, type)
+    except pa.ArrowInvalid as error:
+        raise DataError(f"{array.type} does not fit {type} in one chunk of {len(array)} rows: {error}") from error
+
+
+def _convert(array: pa.Array, type: pa.DataType) -> pa.Array:
+    if pa.types.is_dictionary(array.type) and not pa.types.is_dictionary(type):
+        array = array.dictionary_decode()
+    elif pa.types.is_run_end_encoded(array.type):
+        array = pc.run_end_decode(array)
+    return array if array.type.equals(type) else array.cast(type)
+
+
+def numpy_dtype(type: pa.DataType) -> np.dtype[Any] | None:
+    """Returns the NumPy type of one stored value of `type`, or None when its values have no fixed width.
+
+    Temporal types give the integer they are stored as; decimals of up to 18 digits their low 64 bits.
+    """
+    dtype = _FIXED.get(type)
+    if dtype is not None:
+        return dtype
+    if pa.types.is_temporal(type) and type.bit_width in (32, 64) and not pa.types.is_interval(type):
+        return np.dtype(np.int32 if type.bit_width == 32 else np.int64)
+    if pa.types.is_decimal128(type) and type.precision <= 18:
+        return np.dtype(np.int64)
+    return None
+
+
+def is_number(type: pa.DataType) -> bool:
+    """Returns whether `type` is an integer or floating-point type that NumPy and both engines compute with."""
+    return bool(pa.types.is_integer(type) or type in (pa.float32(), pa.float64()))
+
+
+def scalar(value: object, type: pa.DataType) -> pa.Scalar:
+    """Returns `value` as an Arrow scalar of `type`, without importing pandas as `pa.scalar` does.
+
+    Raises:
+        PlanError: `value` cannot be held by `type`.
+    """
+    try:
+        series = pl.Series("", [value], strict=True)
+        if series.dtype == pl.Null and value is not None:
+            raise TypeError(f"no column can hold it: {value!r}")
+        return convert(series.to_arrow(), normalise(series.to_arrow().type)).cast(type)[0]
+    except (TypeError, ValueError, OverflowError, pa.ArrowException, pl.exceptions.PolarsError) as error:
+        raise PlanError(f"{value!r} cannot be a value of type {type}: {error}") from error
+
+
+_READABLE: Final[tuple[Callable[[pa.DataType], bool], ...]] = (
+    pa.types.is_boolean,
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_string_view,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_binary_view,
+    pa.types.is_fixed_size_binary,
+    pa.types.is_date,
+    pa.types.is_timestamp,
+    pa.types.is_duration,
+    pa.types.is_time,
+    pa.types.is_decimal128,
+    pa.types.is_null,
+)
+
+
+def polars_reads(type: pa.DataType) -> bool:
+    """Returns whether Polars can take a column of `type`; for the others it panics instead of raising."""
+    if isinstance(type, pa.BaseExtensionType):
+        return False
+    if pa.types.is_dictionary(type):
+        return polars_reads(type.value_type)
+    if pa.types.is_struct(type):
+        return all(polars_reads(field.type) for field in type.fields)
+    if pa.types.is_list(type) or pa.types.is_large_list(type) or pa.types.is_fixed_size_list(type):
+        return polars_reads(type.value_type)
+    return any(reads(type) for reads in _READABLE)

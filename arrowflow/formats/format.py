@@ -1,0 +1,173 @@
+"""What every file format offers: `Format`, the footers and splits it finds, and the check of schemas.
+
+To add a format copy `ipc.py`: a class with these methods, and one line in `FORMATS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from arrowflow.errors import ArrowflowError, SchemaError, SourceError, closest
+from arrowflow.formats.types import widens
+from arrowflow.storage import File, Store
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """One row group of a Parquet file, or one record batch of an IPC file.
+
+    Attributes:
+        index: Its number in the file, whatever is pruned before it.
+        num_rows: Its rows.
+        num_bytes: Bytes of all its columns once decoded, estimated.
+    """
+
+    index: int
+    num_rows: int
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Footer:
+    """What a file says about itself. Picklable.
+
+    Attributes:
+        file: The file.
+        schema: Its columns as `read` yields them: decoded types, everything nullable, no metadata.
+        splits: Its row groups or record batches, in file order.
+        num_rows: Rows of all splits.
+        details: The format's own; nobody else looks inside.
+    """
+
+    file: File
+    schema: pa.Schema
+    splits: tuple[Split, ...]
+    num_rows: int
+    details: Any = field(default=None, repr=False)
+
+
+class ColumnStatistics(NamedTuple):
+    """What a file knows about one column of one split.
+
+    Attributes:
+        min: A value that no value of the column is below, as `Scalar.as_py` would give it; None if unknown.
+            Neither bound says anything about NaN, which may occur besides.
+        max: A value that no value of the column is above; None if unknown.
+        null_count: Number of nulls; None if unknown.
+    """
+
+    min: Any
+    max: Any
+    null_count: int | None
+
+
+MayMatch = Callable[[Mapping[str, ColumnStatistics], int], bool]
+"""A predicate over (statistics by column, number of rows) that is False only where provably no row matches. A
+column that is not in the mapping may hold anything."""
+
+
+class Format(Protocol):
+    """A file format. All methods are called from any worker, for many files and splits at the same time."""
+
+    @property
+    def name(self) -> str:
+        """The word in `read_<name>`, in `FORMATS` and in messages."""
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """Endings, in lower case, of the files that are taken from a directory."""
+
+    def footer(self, store: Store, file: File) -> Footer:
+        """Reads what the file says about itself, with ranged reads only. Called once per file and epoch.
+
+        Raises:
+            SourceError: The file is missing, truncated, corrupt, encrypted or of another format.
+        """
+
+    def column_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
+        """Estimates the decoded bytes of some columns. Called under the executor's lock: no I/O, cheap."""
+
+    def scratch_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
+        """Estimates what decoding them takes on top while it runs. Called as `column_bytes`."""
+
+    def prune(self, footer: Footer, split: Split, may_match: MayMatch) -> bool:
+        """Returns whether the split provably holds no match, so that it need not be read. No I/O."""
+
+    def read(
+        self, store: Store, footer: Footer, split: Split, schema: pa.Schema, offset_rows: int = 0
+    ) -> Iterator[pa.RecordBatch]:
+        """Decodes a split on the calling thread, without the GIL, and yields its rows from `offset_rows` on.
+
+        Yields at least one batch, of no rows if need be, and more than one only where offsets of texts or
+        lists would overflow. Columns are those of `schema`, with exactly its types, null where the file lacks
+        them. Nothing stays open between two batches that the batches themselves do not hold.
+
+        Raises:
+            SourceError: The split cannot be decoded, or is not what the footer says.
+        """
+
+
+def match(expected: pa.Schema, footer: Footer, *, widen: bool = False, operator: str | None = None) -> None:
+    """Checks that `Format.read` can yield `expected` from a file.
+
+    Columns are compared by name and type. Their order, nullability and metadata, and further columns of the
+    file, do not matter.
+
+    Args:
+        expected: Columns to read.
+        footer: The file.
+        widen: Whether a column may be absent (it is then null) or of a type whose values `expected` can all
+            hold: what a user's own `schema=` allows.
+        operator: The operator to name in errors.
+
+    Raises:
+        SchemaError: A column is missing or of another type.
+    """
+    found = dict(zip(footer.schema.names, footer.schema.types, strict=True))
+    for name, type in zip(expected.names, expected.types, strict=True):
+        if name not in found:
+            if widen:
+                continue
+            text = (
+                f"column {name!r} ({type}) is missing; {closest(name, footer.schema.names)} "
+                "Pass schema= to fill it with null"
+            )
+            raise SchemaError(text).locate(operator=operator, file=footer.file.path)
+        if found[name] != type and not (widen and widens(found[name], type)):
+            text = f"column {name!r}: expected {type}, found {found[name]}; " + (
+                "schema= only widens, so cast it after reading"
+                if widen
+                else "the first file in sorted order sets the schema, pass schema= to widen all files to one"
+            )
+            raise SchemaError(text).locate(operator=operator, file=footer.file.path)
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raises `SchemaError` if a name occurs twice, which columns that are addressed by name cannot."""
+    if len(set(names)) != len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise SchemaError(f"expected columns of different names, found several called {twice}; rename them")
+
+
+@contextmanager
+def reading(operator: str, file: File, row_group: int | None = None) -> Iterator[None]:
+    """Turns whatever a reader raises inside into a `SourceError` that says where it happened."""
+    try:
+        yield
+    except ArrowflowError as error:
+        error.locate(operator=operator, file=file.path, row_group=row_group)
+        raise
+    except FileNotFoundError as error:
+        text = "the file was removed after it was listed; list the files again"
+        raise SourceError(text).locate(operator=operator, file=file.path, row_group=row_group) from error
+    except Exception as error:
+        text = (
+            f"cannot read it: {type(error).__name__}: {str(error).strip()[:500]}; it is truncated, corrupt or "
+            "uses a feature that pyarrow does not read: write it anew, or leave it out"
+        )
+        raise SourceError(text).locate(operator=operator, file=file.path, row_group=row_group) from error

@@ -1,0 +1,219 @@
+"""Arrow IPC files (Feather V2): a split is a record batch, mapped where it is local and uncompressed."""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from arrowflow.errors import SourceError
+from arrowflow.formats.format import Footer, MayMatch, Split, check_names, reading
+from arrowflow.formats.ipc_metadata import Batch, Block, parse_batch, parse_footer
+from arrowflow.formats.types import conform, decoded_schema, width_bits
+from arrowflow.storage import File, Store, coalesce
+
+_OPERATOR: Final = "read_ipc"
+_MAGIC: Final = b"ARROW1"
+_TRAILER_BYTES: Final = 10
+_TAIL_BYTES: Final = 64 << 10
+_TRAILER: Final = struct.Struct("<i6s")
+_TEXTS: Final = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+_VARIADIC: Final = (
+    pa.types.is_string_view,
+    pa.types.is_binary_view,
+    pa.types.is_list_view,
+    pa.types.is_large_list_view,
+    pa.types.is_run_end_encoded,
+    pa.types.is_union,
+)
+_INFLATION: Final = 4
+"""How much larger compressed bytes of texts and lists are taken to become, where only decoding would tell."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Details:
+    """What `IpcFormat` keeps of a file.
+
+    Attributes:
+        tail: Where the footer starts, and the bytes from there to the end of the file.
+        names: Names of the columns, in the order of the file.
+        dictionaries: Blocks that every reader needs.
+        batches: Block of each record batch.
+        column_bytes: Decoded bytes of each column (second axis) in each batch (first axis), estimated.
+    """
+
+    tail: tuple[int, pa.Buffer]
+    names: tuple[str, ...]
+    dictionaries: tuple[Block, ...]
+    batches: tuple[Block, ...]
+    column_bytes: npt.NDArray[np.int64]
+
+
+class IpcFormat:
+    """The Arrow IPC file format. Batches of uncompressed, local files are views into the mapped file."""
+
+    name: Final = "ipc"
+    suffixes: Final = (".arrow", ".feather", ".ipc")
+
+    def footer(self, store: Store, file: File) -> Footer:
+        """See `Format.footer`: the footer, and the metadata of each batch for its number of rows."""
+        with reading(_OPERATOR, file):
+            start, tail = _read_tail(store, file)
+            with _open_file(store, file, [], (start, tail)) as opened:
+                stored = opened.schema
+            check_names(stored.names)
+            dictionaries, blocks = parse_footer(memoryview(tail)[:-_TRAILER_BYTES])
+            batches = _read_metadata(store, file, blocks)
+            sizes = _column_bytes(stored, batches)
+            details = _Details((start, tail), tuple(stored.names), tuple(dictionaries), tuple(blocks), sizes)
+            splits = tuple(
+                Split(index, batch.num_rows, int(sizes[index].sum())) for index, batch in enumerate(batches)
+            )
+            num_rows = sum(split.num_rows for split in splits)
+            return Footer(file, decoded_schema(stored), splits, num_rows, details)
+
+    def column_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
+        """See `Format.column_bytes`: exact unless dictionaries, compressed texts or lists are among them."""
+        names = footer.details.names
+        sizes = footer.details.column_bytes[split.index]
+        return sum(int(sizes[names.index(name)]) for name in columns if name in names)
+
+    def scratch_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
+        """See `Format.scratch_bytes`: at most the stored bytes, where they are not mapped."""
+        return footer.details.batches[split.index].body_bytes
+
+    def prune(self, footer: Footer, split: Split, may_match: MayMatch) -> bool:
+        """See `Format.prune`: IPC files hold no statistics."""
+        return False
+
+    def read(
+        self, store: Store, footer: Footer, split: Split, schema: pa.Schema, offset_rows: int = 0
+    ) -> Iterator[pa.RecordBatch]:
+        """See `Format.read`."""
+        with reading(_OPERATOR, footer.file, split.index):
+            batch = _decode(store, footer, split, schema)
+            yield from conform(batch.slice(offset_rows) if offset_rows else batch, schema)
+
+
+def _decode(store: Store, footer: Footer, split: Split, schema: pa.Schema) -> pa.RecordBatch:
+    details: _Details = footer.details
+    wanted = [index for index, name in enumerate(details.names) if name in set(schema.names)]
+    if not wanted:
+        return pa.RecordBatch.from_struct_array(pa.nulls(split.num_rows, pa.struct([])))
+    blocks = [*details.dictionaries, details.batches[split.index]]
+    with _open_file(store, footer.file, blocks, details.tail, included_fields=wanted) as opened:
+        batch = opened.get_batch(split.index)
+    if batch.num_rows != split.num_rows:
+        raise SourceError(f"expected {split.num_rows} rows as the metadata say, found {batch.num_rows}")
+    batch.validate(full=True)
+    return batch
+
+
+@contextmanager
+def _open_file(
+    store: Store, file: File, blocks: Sequence[Block], tail: tuple[int, pa.Buffer], **options: Any
+) -> Iterator[pa.ipc.RecordBatchFileReader]:
+    if store.is_local and blocks:
+        source = store.open(file)
+    else:
+        known = {(tail[0], file.size): tail[1]}
+        source = store.open_ranges(file, [block.range for block in blocks], known=known)
+    with (
+        source,
+        pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(use_threads=False, **options)) as opened,
+    ):
+        yield opened
+
+
+def _read_tail(store: Store, file: File) -> tuple[int, pa.Buffer]:
+    start = max(0, file.size - _TAIL_BYTES)
+    tail = store.fetch(file, [(start, file.size)])[0] if file.size else pa.py_buffer(b"")
+    length, magic = _TRAILER.unpack(tail[-_TRAILER_BYTES:]) if file.size >= _TRAILER_BYTES else (0, b"")
+    if magic != _MAGIC:
+        raise SourceError(_explain(store, file))
+    footer_start = file.size - _TRAILER_BYTES - length
+    if length <= 0 or footer_start < 0:
+        raise SourceError(
+            f"a footer of {length} bytes does not fit a file of {file.size}; the file is corrupt"
+        )
+    if footer_start < start:
+        tail = store.fetch(file, [(footer_start, file.size)])[0]
+    else:
+        tail = tail.slice(footer_start - start)
+    return footer_start, tail
+
+
+def _explain(store: Store, file: File) -> str:
+    head = store.fetch(file, [(0, min(file.size, len(_MAGIC)))])[0].to_pybytes() if file.size else b""
+    if head == _MAGIC:
+        return "the file starts as an Arrow IPC file but does not end as one: it is truncated; write it anew"
+    if head[:4] == b"FEA1":
+        return "the file is Feather V1, which read_ipc does not read; rewrite it with pyarrow.feather.write_feather"
+    if head[:4] == b"\xff\xff\xff\xff":
+        return (
+            "the file is an Arrow IPC stream, not a file: it has no footer to find batches by; read it with "
+            "af.from_arrow(pyarrow.ipc.open_stream(path)), or rewrite it as a file"
+        )
+    return f"expected an Arrow IPC file, which ends with {_MAGIC!r}; found {file.size} bytes that start with {head!r}"
+
+
+def _read_metadata(store: Store, file: File, blocks: Sequence[Block]) -> list[Batch]:
+    for block in blocks:
+        if block.offset < 0 or block.metadata_bytes < 8 or block.body_bytes < 0 or block.range[1] > file.size:
+            raise SourceError(f"the footer lists a batch {block} outside of the file; the file is corrupt")
+    ranges = [(block.offset, block.offset + block.metadata_bytes) for block in blocks]
+    merged = coalesce(ranges, hole_bytes=0) if store.is_local else coalesce(ranges)
+    buffers = store.fetch(file, merged)
+    lows = [low for low, _ in merged]
+    batches = []
+    for block, (start, end) in zip(blocks, ranges, strict=True):
+        place = bisect_right(lows, start) - 1
+        found = memoryview(buffers[place])[start - lows[place] : end - lows[place]]
+        batches.append(parse_batch(found, block.body_bytes))
+    return batches
+
+
+def _column_bytes(schema: pa.Schema, batches: Sequence[Batch]) -> npt.NDArray[np.int64]:
+    """Returns the decoded bytes of each column in each batch."""
+    bits = [width_bits(type) for type in schema.types]
+    counts = [_num_buffers(type) for type in schema.types]
+    fixed = np.array([each or 0 for each in bits], np.int64)
+    is_fixed = np.array([each is not None for each in bits], np.bool_)
+    encoded = np.array([_INFLATION if _is_encoded(type) else 1 for type in schema.types], np.int64)
+    borders = np.cumsum([0, *(count or 0 for count in counts)])
+    sizes = np.zeros((len(batches), len(bits)), np.int64)
+    for row, batch in zip(sizes, batches, strict=True):
+        stored = np.cumsum([0, *batch.buffer_bytes])
+        if None not in counts and borders[-1] == len(stored) - 1:
+            own = stored[borders[1:]] - stored[borders[:-1]]
+        else:
+            own = stored[-1] // max(1, int((~is_fixed).sum()))
+        inflated = own * (_INFLATION if batch.is_compressed else encoded)
+        row[:] = np.where(is_fixed, batch.num_rows * fixed // 8, inflated)
+    return sizes
+
+
+def _is_encoded(type: pa.DataType) -> bool:
+    return bool(pa.types.is_dictionary(type) or pa.types.is_run_end_encoded(type))
+
+
+def _num_buffers(type: pa.DataType) -> int | None:
+    """Returns how many buffers a column has in a message, or None where that depends on the data."""
+    if isinstance(type, pa.BaseExtensionType):
+        return _num_buffers(type.storage_type)
+    if pa.types.is_null(type):
+        return 0
+    if any(test(type) for test in _VARIADIC):
+        return None
+    if pa.types.is_nested(type):
+        fields = [_num_buffers(type.field(index).type) for index in range(type.num_fields)]
+        own = 1 if pa.types.is_struct(type) or pa.types.is_fixed_size_list(type) else 2
+        return None if None in fields else own + sum(count or 0 for count in fields)
+    return 3 if any(test(type) for test in _TEXTS) else 2

@@ -1,0 +1,113 @@
+"""The few fields of IPC metadata that pyarrow does not offer: where batches lie, how many rows they have.
+
+`RecordBatchFileReader` tells the rows of a batch only by decoding it. The metadata are FlatBuffers; this reads
+`Footer` and `RecordBatch` of them (see format/File.fbs and format/Message.fbs in apache/arrow), trusts no
+offset, and raises ValueError where one points outside.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+_CONTINUATION: Final = 0xFFFFFFFF
+_RECORD_BATCH: Final = 3
+
+
+class Block(NamedTuple):
+    """A message of the file: its metadata from `offset` on, then its body; sizes in bytes."""
+
+    offset: int
+    metadata_bytes: int
+    body_bytes: int
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """The bytes of the whole message, as (start, end)."""
+        return self.offset, self.offset + self.metadata_bytes + self.body_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What the metadata of a record batch say.
+
+    Attributes:
+        num_rows: Its rows.
+        is_compressed: Whether its buffers are compressed.
+        buffer_bytes: Stored bytes of each of its buffers.
+    """
+
+    num_rows: int
+    is_compressed: bool
+    buffer_bytes: npt.NDArray[np.int64]
+
+
+def parse_footer(data: memoryview) -> tuple[list[Block], list[Block]]:
+    """Returns the blocks of the dictionaries and of the record batches that a file's footer lists."""
+    root = _Table.root(data)
+    return root.blocks(2), root.blocks(3)
+
+
+def parse_batch(data: memoryview, body_bytes: int) -> Batch:
+    """Returns what the metadata of a block say; `data` are its first `metadata_bytes`."""
+    start = 8 if _unpack("<I", data, 0) == _CONTINUATION else 4
+    message = _Table.root(data[start:])
+    batch = message.table(2)
+    if message.scalar(1, "<B") != _RECORD_BATCH or batch is None:
+        raise ValueError("expected the metadata of a record batch, found another message")
+    num_rows = batch.scalar(0, "<q")
+    if num_rows < 0:
+        raise ValueError(f"a record batch cannot have {num_rows} rows")
+    buffers = np.frombuffer(batch.vector(2, 16), np.int64).reshape(-1, 2)
+    if (buffers < 0).any() or (buffers > body_bytes).any() or (buffers.sum(axis=1) > body_bytes).any():
+        raise ValueError(f"a buffer lies outside of the body of {body_bytes} bytes")
+    return Batch(num_rows, batch.table(3) is not None, buffers[:, 1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    data: memoryview
+    position: int
+
+    @classmethod
+    def root(cls, data: memoryview) -> _Table:
+        return cls(data, _unpack("<I", data, 0))
+
+    def _field(self, slot: int) -> int | None:
+        vtable = self.position - _unpack("<i", self.data, self.position)
+        if 4 + 2 * slot >= _unpack("<H", self.data, vtable):
+            return None
+        offset = _unpack("<H", self.data, vtable + 4 + 2 * slot)
+        return self.position + offset if offset else None
+
+    def scalar(self, slot: int, layout: str) -> int:
+        position = self._field(slot)
+        return 0 if position is None else _unpack(layout, self.data, position)
+
+    def table(self, slot: int) -> _Table | None:
+        position = self._field(slot)
+        return None if position is None else _Table(self.data, position + _unpack("<I", self.data, position))
+
+    def vector(self, slot: int, item_bytes: int) -> memoryview:
+        position = self._field(slot)
+        if position is None:
+            return memoryview(b"")
+        position += _unpack("<I", self.data, position)
+        end = position + 4 + _unpack("<I", self.data, position) * item_bytes
+        if end > len(self.data):
+            raise ValueError(f"a vector ends at byte {end} of {len(self.data)}")
+        return self.data[position + 4 : end]
+
+    def blocks(self, slot: int) -> list[Block]:
+        items = struct.iter_unpack("<qi4xq", self.vector(slot, 24))
+        return [Block(*item) for item in items]
+
+
+def _unpack(layout: str, data: memoryview, position: int) -> int:
+    if not 0 <= position <= len(data) - struct.calcsize(layout):
+        raise ValueError(f"an offset points to byte {position} of {len(data)}")
+    return int(struct.unpack_from(layout, data, position)[0])

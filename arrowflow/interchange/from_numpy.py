@@ -1,0 +1,101 @@
+"""NumPy arrays as Arrow arrays: views of their memory wherever the layouts agree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from arrowflow.errors import SchemaError
+from arrowflow.expr.types import convert, normalise
+
+_TYPES = {
+    np.dtype(name): getattr(pa, name)()
+    for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32")
+} | {np.dtype("float64"): pa.float64()}
+
+
+def batch_from_arrays(columns: Mapping[str, Any]) -> pa.RecordBatch:
+    """Returns arrays of one length as a record batch.
+
+    Arrays of numbers, dates and durations become views; further dimensions become nested `fixed_size_list`.
+    Booleans are packed, NaT and masked values become null, texts and Python objects are copied.
+
+    Raises:
+        SchemaError: Arrays differ in length, or one has no Arrow type.
+
+    Example:
+        >>> batch_from_arrays({"x": np.zeros((2, 3), np.float32)}).schema.field("x").type
+        FixedSizeListType(fixed_size_list<item: float>[3])
+    """
+    arrays = {str(name): _to_arrow(str(name), values) for name, values in columns.items()}
+    lengths = {name: len(array) for name, array in arrays.items()}
+    if len(set(lengths.values())) > 1:
+        raise SchemaError(f"columns have one length, got {lengths}")
+    return pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
+
+
+def _to_arrow(name: str, values: Any) -> pa.Array:
+    if isinstance(values, pa.Array):
+        return convert(values, normalise(values.type))
+    array = np.ma.asanyarray(values) if isinstance(values, np.ma.MaskedArray) else np.asarray(values)
+    if array.ndim == 0:
+        raise SchemaError(f"column {name!r}: expected an array with one entry a row, got the scalar {values!r}")
+    try:
+        return _nested(array)
+    except (pa.ArrowException, pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
+        raise SchemaError(f"column {name!r}: an array of {array.dtype} has no Arrow type ({error})") from error
+
+
+def _nested(array: np.ndarray[Any, Any]) -> pa.Array:
+    if array.ndim == 1:
+        return _flat(array)
+    size = array.shape[1]
+    child = _nested(array.reshape(array.shape[0] * size, *array.shape[2:]))
+    return pa.Array.from_buffers(pa.list_(child.type, size), array.shape[0], [None], children=[child])
+
+
+def _flat(array: np.ndarray[Any, Any]) -> pa.Array:
+    mask = np.ma.getmaskarray(array) if isinstance(array, np.ma.MaskedArray) else None
+    array = np.ma.getdata(array)
+    dtype = array.dtype.newbyteorder("=")
+    if dtype.kind == "b":
+        packed = pa.py_buffer(np.packbits(array, bitorder="little"))
+        return pa.Array.from_buffers(pa.bool_(), len(array), [_validity(mask), packed])
+    if dtype.kind in "mM":
+        type, array = _temporal(array.astype(dtype, copy=False))
+        missing = np.isnat(array) if array.dtype.kind in "mM" else array == np.iinfo(np.int32).min
+        mask = missing if mask is None else mask | missing
+        mask = mask if mask.any() else None
+    elif dtype in _TYPES:
+        type = _TYPES[dtype]
+    else:
+        return _objects(array, mask)
+    values = np.ascontiguousarray(array, dtype=None if dtype.kind in "mM" else dtype)
+    return pa.Array.from_buffers(type, len(values), [_validity(mask), pa.py_buffer(values.view(np.uint8))])
+
+
+def _temporal(array: np.ndarray[Any, Any]) -> tuple[pa.DataType, np.ndarray[Any, Any]]:
+    unit = np.datetime_data(array.dtype)[0]
+    if array.dtype.kind == "M" and unit == "D":
+        days = array.view(np.int64)
+        return pa.date32(), np.where(np.isnat(array), np.iinfo(np.int32).min, days).astype(np.int32)
+    make = pa.timestamp if array.dtype.kind == "M" else pa.duration
+    if unit not in ("s", "ms", "us", "ns"):
+        raise TypeError(f"unit {unit!r} is none of D, s, ms, us, ns")
+    return make(unit), array
+
+
+def _objects(array: np.ndarray[Any, Any], mask: np.ndarray[Any, Any] | None) -> pa.Array:
+    values = array.tolist()
+    if mask is not None:
+        values = [None if gone else value for value, gone in zip(values, mask, strict=True)]
+    result = pl.Series(values, strict=True).to_arrow()
+    return convert(result, normalise(result.type))
+
+
+def _validity(mask: np.ndarray[Any, Any] | None) -> pa.Buffer | None:
+    return None if mask is None else pa.py_buffer(np.packbits(~mask, bitorder="little"))

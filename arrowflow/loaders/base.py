@@ -1,0 +1,139 @@
+"""`Loader`: a dataset seen through an export kernel. Iterable again and again, one epoch each time."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+import pyarrow as pa
+
+from arrowflow import run
+from arrowflow.errors import PlanError
+from arrowflow.ops.base import Position
+from arrowflow.options import check_size
+from arrowflow.physical.tuning import Statistics
+from arrowflow.run import EpochCounter, Iterator, Prepared, Progress
+
+T = TypeVar("T", covariant=True)
+
+
+class Export(Protocol[T]):
+    """What a loader needs to know of a framework."""
+
+    def __call__(self, batch: pa.RecordBatch) -> T:
+        """Returns one batch as the framework has it. On the consumer's thread."""
+
+    def explain(self) -> list[str]:
+        """Returns one line per column: zero-copy, or why not."""
+
+
+class Loader(Generic[T]):
+    """Batches of a dataset in a framework's types. Made by `Dataset.to_numpy` and its like.
+
+    Each `iter()` runs the dataset's next epoch. A loader remembers where its latest iterator is, so its state can be
+    taken inside the loop and after it.
+    """
+
+    def __init__(
+        self,
+        prepared: Callable[[], Prepared],
+        counter: EpochCounter,
+        make_export: Callable[[pa.Schema, bool], Export[T]],
+    ) -> None:
+        self._prepared = prepared
+        self._counter = counter
+        self._make_export = make_export
+        self._latest: weakref.ref[Iterator[T]] | None = None
+        self._progress: Progress | None = None
+        self._resume: tuple[int, Position, int] | None = None
+
+    def __iter__(self) -> Iterator[T]:
+        prepared = self._prepared()
+        iterator = Iterator(prepared, self._counter, self._exporter(prepared))
+        if self._resume is not None:
+            iterator.progress.place(*self._resume)
+            self._counter.next = self._resume[0] + 1
+            self._resume = None
+        self._progress = iterator.progress
+        # Weak, so that a loop that was left by `break` ends its run although the loader lives on.
+        self._latest = weakref.ref(iterator)
+        return iterator
+
+    def _exporter(self, prepared: Prepared) -> Callable[[pa.RecordBatch], T]:
+        """Returns the export kernel; above a `map` without `schema=` it is made for the first batch."""
+        owned = prepared.owns_buffers
+        schema = prepared.optimised.schema
+        if schema is not None:
+            return self._make_export(schema, owned)
+        made: list[Export[T]] = []
+
+        def export(batch: pa.RecordBatch) -> T:
+            if not made:
+                made.append(self._make_export(batch.schema, owned))
+            return made[0](batch)
+
+        return export
+
+    def __len__(self) -> int:
+        """Returns the number of batches of one epoch.
+
+        Raises:
+            TypeError: Only running the pipeline tells, or it does not end in batches.
+        """
+        batches = run.count_batches(self._prepared().bound)
+        if batches is None:
+            raise TypeError("this pipeline has no length that is known before it runs")
+        return batches
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the latest iterator, if it is still there."""
+        iterator = self._iterator()
+        if iterator is not None:
+            iterator.close()
+
+    def _iterator(self) -> Iterator[T] | None:
+        return None if self._latest is None else self._latest()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the state after the last batch that the latest iterator delivered; see `Iterator.state_dict`."""
+        progress = self._progress
+        if self._resume is not None:
+            progress = Progress(*self._resume)
+        return run.state_of(self._prepared(), progress or Progress(self._counter.next))
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Makes the next `iter()` go on with the batch after the state was taken.
+
+        Raises:
+            StateError: The state belongs to another pipeline; the message says what differs.
+        """
+        self._resume = run.place_of(self._prepared(), state_dict)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Makes the next `iter()` run this epoch."""
+        self._counter.next = check_size("set_epoch", "epoch", epoch, least=0)
+        self._resume = None
+
+    def stats(self) -> Statistics:
+        """Returns what the latest iterator measured; see `Statistics`."""
+        iterator = self._iterator()
+        if iterator is not None:
+            return iterator.stats()
+        return run.statistics_of(self._prepared(), self._progress or Progress(self._counter.next), None)
+
+    def explain(self) -> str:
+        """Returns one line per column: zero-copy, or why not."""
+        prepared = self._prepared()
+        if prepared.optimised.schema is None:
+            raise PlanError("the columns are only known once it runs; pass schema= to `map`")
+        return "\n".join(self._make_export(prepared.optimised.schema, prepared.owns_buffers).explain())

@@ -1,0 +1,243 @@
+"""How each Arrow type becomes a NumPy array: what the loaders of all frameworks share.
+
+`column_export` decides once per column and returns a kernel for it; a kernel runs once per batch, on the
+thread of the consumer. Kernels go by buffers: `Array.to_numpy` imports pandas.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from arrowflow.errors import DataError, SchemaError
+
+NumpyArray = npt.NDArray[Any]
+Exported = tuple[Any, NumpyArray]
+"""An array, after the Arrow buffer that it is a view of, or None where it is a copy."""
+
+Kernel = Callable[[Any], Exported]
+
+
+def is_text(kind: Any) -> bool:
+    """Returns whether values of this type are strings or binaries of any length."""
+    return kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+
+
+_REMEDIES: Final[tuple[tuple[Callable[[Any], bool], str], ...]] = (
+    (pa.types.is_decimal, 'convert it below with cast({"NAME": pa.float64()})'),
+    (pa.types.is_dictionary, 'convert it below with cast({"NAME": pa.string()}), or to integers with map'),
+    (lambda kind: str(kind).endswith("_view"), 'convert it below with cast({"NAME": pa.string()})'),
+    (
+        lambda kind: pa.types.is_list(kind) or pa.types.is_large_list(kind),
+        "rows of different length make no array: pad them with padded_batch, make them a fixed_size_list "
+        "with map, or take batches of Arrow (iterate the dataset) or Polars (to_polars)",
+    ),
+    (pa.types.is_struct, 'take its fields out below with with_columns(x=pl.col("NAME").struct.field("x"))'),
+    (pa.types.is_date32, 'convert it below with cast({"NAME": pa.int32()})'),
+    (
+        lambda kind: pa.types.is_temporal(kind) and not pa.types.is_interval(kind),
+        'convert it below with cast({"NAME": pa.int64()})',
+    ),
+    (is_text, "drop it, or turn it into numbers below with with_columns or map"),
+    (pa.types.is_null, "a column of nothing but nulls has no dtype: drop it, or cast it and fill_null"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnExport:
+    """What becomes of one column.
+
+    Attributes:
+        name: Name of the column.
+        type: Its Arrow type.
+        dtype: Dtype of the array.
+        row_shape: Shape of one row of it: `()` for flat columns.
+        copied: Why the array is a copy, or None where it is a view of Arrow's memory.
+        kernel: Makes the array of a column; raises `DataError` for nulls.
+    """
+
+    name: str
+    type: Any
+    dtype: np.dtype[Any]
+    row_shape: tuple[int, ...]
+    copied: str | None
+    kernel: Kernel
+
+    def describe(self, fate: str) -> str:
+        """Returns the line of this column in `explain(copies=True)`."""
+        shape = "".join(f"[{size}]" for size in self.row_shape)
+        return f"{self.name}: {self.type} -> {self.dtype}{shape}: {fate}"
+
+
+def column_export(name: str, kind: Any) -> ColumnExport:
+    """Returns how the column `name` of type `kind` is exported.
+
+    Raises:
+        SchemaError: There is no array for this type; the message names a way out.
+
+    Example:
+        >>> column_export("day", pa.date32()).dtype
+        dtype('<M8[D]')
+    """
+    if is_text(kind):
+        return ColumnExport(name, kind, np.dtype(object), (), "made of Python objects", _objects(name))
+    layout = _layout(kind)
+    dtype = _dtype(layout.value)
+    if dtype is None:
+        raise SchemaError(refusal(name, kind, "a NumPy array"))
+    leaf, copied = _leaf(layout.value, dtype)
+    if copied is None and not layout.shape:
+        return ColumnExport(name, kind, dtype, (), None, _flat(name, dtype))
+    return ColumnExport(name, kind, dtype, layout.row_shape, copied, _nested(name, leaf, layout))
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Where the values of a row lie: `sizes` of the nested lists, `shape` in memory, `order` of the axes."""
+
+    value: Any
+    sizes: tuple[int, ...] = ()
+    shape: tuple[int, ...] = ()
+    order: tuple[int, ...] = ()
+    extension: bool = False
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        return tuple(self.shape[axis] for axis in self.order) if self.order else self.shape
+
+
+def _layout(kind: Any) -> _Layout:
+    if isinstance(kind, pa.FixedShapeTensorType):
+        shape = tuple(kind.shape)
+        order = tuple(kind.permutation or ())
+        return _Layout(kind.value_type, (math.prod(shape),), shape, order, extension=True)
+    sizes: tuple[int, ...] = ()
+    while pa.types.is_fixed_size_list(kind):
+        sizes += (kind.list_size,)
+        kind = kind.value_type
+    width = (kind.byte_width,) if pa.types.is_fixed_size_binary(kind) else ()
+    return _Layout(kind, sizes, sizes + width)
+
+
+def _dtype(kind: Any) -> np.dtype[Any] | None:
+    """Returns the dtype of flat values of this type, or None."""
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+        return np.dtype(
+            {"halffloat": "float16", "float": "float32", "double": "float64"}.get(str(kind), str(kind))
+        )
+    if pa.types.is_timestamp(kind):
+        return np.dtype(f"datetime64[{kind.unit}]")
+    if pa.types.is_duration(kind):
+        return np.dtype(f"timedelta64[{kind.unit}]")
+    if pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind):
+        return np.dtype(np.uint8)
+    plain = {
+        pa.date32(): "datetime64[D]",
+        pa.date64(): "datetime64[ms]",
+        pa.time32("s"): "int32",
+        pa.time32("ms"): "int32",
+        pa.time64("us"): "int64",
+        pa.time64("ns"): "int64",
+    }
+    return np.dtype(plain[kind]) if kind in plain else None
+
+
+def refusal(name: str, kind: Any, framework: str) -> str:
+    """Returns the message that says that `framework` has nothing for this type, and what to do."""
+    remedy = next((text for matches, text in _REMEDIES if matches(kind)), "drop it, or convert it with map")
+    return f"column {name!r} has type {kind}, which {framework} cannot hold; {remedy.replace('NAME', name)}"
+
+
+def _nested(name: str, leaf: Kernel, layout: _Layout) -> Kernel:
+    shape = layout.shape
+    axes = (0, *(axis + 1 for axis in layout.order)) if layout.order else None
+
+    def kernel(column: Any) -> Exported:
+        _refuse_nulls(name, column)
+        values = column.storage if layout.extension else column
+        for size in layout.sizes:
+            values = values.values.slice(values.offset * size, len(values) * size)
+            _refuse_nulls(name, values)
+        buffer, flat = leaf(values)
+        array = flat.reshape(len(column), *shape)
+        return buffer, array if axes is None else array.transpose(axes)
+
+    return kernel
+
+
+def _flat(name: str, dtype: np.dtype[Any]) -> Kernel:
+    """The commonest case, with the checks in line: 0.6 µs a column."""
+    item_bytes = dtype.itemsize
+    frombuffer = np.frombuffer
+
+    def kernel(column: Any) -> Exported:
+        if column.null_count:
+            _refuse_nulls(name, column)
+        buffer = column.buffers()[1]
+        if buffer is None:
+            return None, np.empty(0, dtype)
+        return buffer, frombuffer(buffer, dtype, len(column), column.offset * item_bytes)
+
+    return kernel
+
+
+def _refuse_nulls(name: str, values: Any) -> None:
+    if num_nulls := values.null_count:
+        raise DataError(
+            f"column {name!r} has {num_nulls} null{'s' * (num_nulls > 1)} among {len(values)} values, which "
+            "an array cannot hold; fill them below with fill_null, or drop the rows with filter"
+        )
+
+
+def _leaf(kind: Any, dtype: np.dtype[Any]) -> tuple[Kernel, str | None]:
+    """Returns what makes a flat array of values without nulls, and why that copies, if it does."""
+    if pa.types.is_boolean(kind):
+        return _unpacked_bits, "bit-packed in Arrow"
+    if kind == pa.date32():
+        return _widened_days, "days are 32 bits in Arrow, 64 in NumPy"
+    item_bytes = kind.bit_width // 8
+    item_values = item_bytes // dtype.itemsize
+
+    def leaf(values: Any) -> Exported:
+        buffer = values.buffers()[1]
+        if buffer is None:
+            return None, np.empty(0, dtype)
+        return buffer, np.frombuffer(buffer, dtype, len(values) * item_values, values.offset * item_bytes)
+
+    return leaf, None
+
+
+def _unpacked_bits(values: Any) -> Exported:
+    buffer = values.buffers()[1]
+    if not buffer:
+        return None, np.empty(0, np.bool_)
+    first, skipped = divmod(values.offset, 8)
+    stop = skipped + len(values)
+    packed = np.frombuffer(buffer, np.uint8, (stop + 7) // 8, first)
+    return None, np.unpackbits(packed, count=stop, bitorder="little")[skipped:].view(np.bool_)
+
+
+def _widened_days(values: Any) -> Exported:
+    buffer = values.buffers()[1]
+    if not buffer:
+        return None, np.empty(0, "datetime64[D]")
+    days = np.frombuffer(buffer, np.int32, len(values), values.offset * 4)
+    return None, days.astype(np.int64).view("datetime64[D]")
+
+
+def _objects(name: str) -> Kernel:
+    """Python strings in an object array: 0.3 ms for 8192, half the price of NumPy's StringDType."""
+
+    def kernel(column: Any) -> Exported:
+        _refuse_nulls(name, column)
+        objects = np.empty(len(column), np.object_)
+        objects[:] = column.to_pylist()
+        return None, objects
+
+    return kernel

@@ -1,0 +1,95 @@
+"""`PolarsExport`: record batches as Polars data frames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import polars as pl
+import pyarrow as pa
+
+from arrowflow.errors import SchemaError
+from arrowflow.loaders.mapping import is_text
+
+_REFUSED: Final = {
+    "decimal256": "cast it below to pa.decimal128(38, scale) or pa.float64()",
+    "month_day_nano_interval": "drop it, or convert it with map",
+    "run_end_encoded": "decode it with map",
+    "dense_union": "drop it, or convert it with map",
+    "sparse_union": "drop it, or convert it with map",
+}
+_COPIED: Final[tuple[tuple[Callable[[Any], bool], str], ...]] = (
+    (is_text, "16 bytes a value, Polars keeps views of strings; their bytes are shared"),
+    (lambda kind: str(kind).startswith(("timestamp[s", "duration[s")), "Polars has no unit of seconds"),
+    (lambda kind: pa.types.is_date64(kind) or pa.types.is_time(kind), "Polars has another unit or width"),
+    (lambda kind: pa.types.is_float16(kind) and not hasattr(pl, "Float16"), "this Polars has no float16"),
+    (pa.types.is_fixed_size_binary, "Polars has no binaries of fixed width"),
+    (pa.types.is_dictionary, "Polars keeps its own categories"),
+    (lambda kind: pa.types.is_list(kind) or pa.types.is_map(kind), "only the offsets: 64 bits in Polars"),
+)
+
+
+class PolarsExport:
+    """Turns record batches of one schema into Polars data frames, nulls and all.
+
+    Columns share Arrow's memory where Polars has the type. Extension types, tensors among them, arrive as
+    what they are stored as. Data frames are immutable, so it does not matter who else shares the memory.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> batch = pa.RecordBatch.from_pydict({"x": [1, None]}, pa.schema({"x": pa.int64()}))
+        >>> PolarsExport(batch.schema)(batch)["x"].null_count()
+        1
+    """
+
+    __slots__ = ("_extensions", "_schema")
+
+    def __init__(self, schema: Any, *, owned: bool = False) -> None:
+        """Decides on every column of `schema`; `owned` is of no consequence here.
+
+        Raises:
+            SchemaError: Polars has no such type as that of a column; the message says what to do.
+        """
+        for field in schema:
+            _check(field.name, field.type)
+        self._schema = schema
+        self._extensions = [
+            i for i, field in enumerate(schema) if isinstance(field.type, pa.BaseExtensionType)
+        ]
+
+    def __call__(self, batch: Any) -> pl.DataFrame:
+        """Returns the batch as a data frame."""
+        for i in self._extensions:
+            batch = batch.set_column(i, self._schema.field(i).name, batch.column(i).storage)
+        frame = pl.from_arrow(batch, rechunk=False)
+        assert isinstance(frame, pl.DataFrame)
+        return frame
+
+    def chunk(self, batch: Any) -> Callable[[int, int], pl.DataFrame]:
+        """Converts a large batch once, for cutting data frames out of it."""
+        frame = self(batch)
+        return lambda start, stop: frame.slice(start, stop - start)
+
+    def explain(self) -> list[str]:
+        """Returns one line per column: zero-copy, or why not."""
+        return [f"{field.name}: {field.type}: {_fate(field.type)}" for field in self._schema]
+
+
+def _check(name: str, kind: Any) -> None:
+    for part in _parts(kind):
+        for refused, remedy in _REFUSED.items():
+            if str(part).startswith(refused):
+                raise SchemaError(f"column {name!r} has type {kind}, which Polars cannot hold; {remedy}")
+
+
+def _fate(kind: Any) -> str:
+    reasons = [reason for part in _parts(kind) for matches, reason in _COPIED if matches(part)]
+    return f"copied: {reasons[0]}" if reasons else "zero-copy"
+
+
+def _parts(kind: Any) -> Iterator[Any]:
+    """Yields the type and all the types that it is made of."""
+    kind = getattr(kind, "storage_type", kind)
+    yield kind
+    for i in range(kind.num_fields):
+        yield from _parts(kind.field(i).type)

@@ -1,0 +1,332 @@
+"""The protocol between operators and the executor: `Operator`, items, positions and the kinds of kernel.
+
+**Positions.** Every chunk travels with the state from which its producer would make the *next* chunk. A
+position is a nested tuple of JSON values; None is the start. A kernel that passes rows on one to one passes the
+position on. A kernel that keeps rows back emits (the position before the oldest row it still holds, how many
+rows of it are gone, its own counters), which is what `Held.mark` computes. The state of an iterator is the
+position of the last batch that it delivered; so readahead needs no care at all.
+
+**Kernels know nothing of threads.** The executor calls them as written at each method; a kernel is made anew
+for each stream, that is for each pass over a sub-plan.
+
+| kind | order of calls | example |
+|---|---|---|
+| `SourceKernel` | `tasks` once, then `read` per task, several tasks at once | range, footers of files |
+| `ReaderKernel` | `read` per item, several items at once | row groups |
+| `StatelessKernel` | `apply` per chunk, several chunks at once | filter, gather of a shuffle window |
+| `SerialKernel` | `open`, then `push` per item in order, then `finish`; one call at a time | batch, take |
+| `BoundaryKernel` | like a serial kernel, but it opens and pulls streams of its own | repeat |
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from arrowflow.options import ResolvedOptions
+from arrowflow.plan.node import Columns, Node
+
+Position = tuple[Any, ...] | None
+"""State from which the next chunk is made: nested tuples of JSON values, None for the start."""
+
+Payload = Any
+"""What travels in an item: a `pyarrow.RecordBatch`, or, between two kernels of one operator, anything else that
+has `num_rows`."""
+
+Ticket = Any
+"""A claim on the ledger: the bytes are released when the last item that holds the ticket is gone."""
+
+
+class Origin(NamedTuple):
+    """Where a chunk comes from: the key of everything random.
+
+    Attributes:
+        split: Number of the split (row group, window, batch); never changed by parallelism or by rules.
+        piece: Number of the piece within the split, where an operator sees borders; else 0.
+        last: Whether this chunk ends its split. False does not promise that another one follows.
+    """
+
+    split: int
+    piece: int = 0
+    last: bool = True
+
+
+class Item(NamedTuple):
+    """A chunk on its way.
+
+    Attributes:
+        chunk: The rows. May have none: then only the position matters.
+        position: The position after it.
+        ticket: Its claim on the ledger, or None for a new chunk that is not charged yet.
+        origin: Where it comes from.
+    """
+
+    chunk: Payload
+    position: Position
+    ticket: Ticket
+    origin: Origin
+
+
+class Task(NamedTuple):
+    """One piece of work of a source: what `SourceKernel.read` can do on its own.
+
+    Attributes:
+        payload: What to read; the kernel's own.
+        origin: Origin of its chunks.
+        num_bytes: Bytes to reserve while it runs: output and scratch, estimated.
+        streams: Whether it yields chunks for long, like a generator, rather than one or two.
+    """
+
+    payload: Any
+    origin: Origin
+    num_bytes: int = 0
+    streams: bool = False
+
+
+class Made(NamedTuple):
+    """What a source or reader makes.
+
+    Attributes:
+        chunk: The rows.
+        position: The position after them.
+        last: Whether they end their split.
+        split: Number of their split, or None for the task's.
+    """
+
+    chunk: Payload
+    position: Position
+    last: bool = True
+    split: int | None = None
+
+
+class StreamHandle(Protocol):
+    """An opened sub-plan, as a boundary kernel sees it: something to name in `wants`."""
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether all its work has been started, so that opening the next stream costs it nothing."""
+
+
+class Context(Protocol):
+    """What the executor gives a kernel when it makes it."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the stream that the kernel belongs to."""
+
+    def open(self, child: int, epoch: int, position: Position) -> StreamHandle:
+        """Starts the sub-plan of input number `child` in the same executor and ledger; no I/O."""
+
+    def close(self, stream: StreamHandle) -> None:
+        """Stops a stream and drops what it holds."""
+
+
+class SourceKernel(ABC):
+    """Yields work and does it."""
+
+    @abstractmethod
+    def tasks(self, position: Position) -> Iterator[Task]:
+        """Yields the tasks from `position` on, in order. Called under the executor's lock: cheap, no I/O."""
+
+    @abstractmethod
+    def read(self, task: Task) -> Iterator[Made]:
+        """Yields the chunks of a task. Any worker, several tasks at once.
+
+        The iterator is never used by two threads at the same time, but may move between threads.
+        """
+
+
+class ReaderKernel(ABC):
+    """Makes any number of chunks of one item, like the row group that a split descriptor names."""
+
+    @abstractmethod
+    def num_bytes(self, payload: Payload) -> int:
+        """Returns the bytes to reserve for reading it. Under the executor's lock: cheap."""
+
+    @abstractmethod
+    def read(self, payload: Payload) -> Iterator[Made]:
+        """As `SourceKernel.read`."""
+
+
+class StatelessKernel(ABC):
+    """Makes one chunk of one chunk, from that chunk and its origin alone."""
+
+    @abstractmethod
+    def apply(self, chunk: Payload, origin: Origin) -> Payload:
+        """Any worker, several chunks at once. Never called for a chunk without rows."""
+
+
+class SerialKernel(ABC):
+    """Sees all items in order. Retains and slices; what allocates belongs into a `StatelessKernel`."""
+
+    done: bool = False
+    """Set by the kernel when it will yield nothing more, so that everything below can stop."""
+
+    @abstractmethod
+    def open(self, position: Position, epoch: int) -> Position:
+        """Returns the position that its input starts from. Called once, first, under the executor's lock."""
+
+    @abstractmethod
+    def push(self, item: Item) -> Iterator[Item]:
+        """Takes one item, also one without rows, and yields what is ready. One call at a time, any thread.
+
+        The iterator may be left unfinished when the run stops.
+        """
+
+    def finish(self) -> Iterator[Item]:
+        """Yields what is left after the last item; not called after an error or once `done`."""
+        return iter(())
+
+
+class BoundaryKernel(SerialKernel):
+    """A serial kernel that opens its inputs itself, any number of times, and says which one it pulls from."""
+
+    reads_runs: bool = False
+    """Whether it wants one stream until that stream has ended, so that several items may be taken at once."""
+
+    @abstractmethod
+    def wants(self) -> StreamHandle | None:
+        """Returns the stream to take the next item from; None ends it. Under the executor's lock: opens, no I/O."""
+
+    @abstractmethod
+    def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
+        """Takes one item of one of its streams. As `push`."""
+
+    @abstractmethod
+    def ended(self, stream: StreamHandle) -> None:
+        """Is told that a stream has delivered its last item. Under the executor's lock."""
+
+    def ahead(self) -> None:
+        """Is told that the wanted stream has started all its work: the time to open the next one.
+
+        Called under the executor's lock.
+        """
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether it will open no further stream. Under the executor's lock."""
+        return True
+
+    def push(self, item: Item) -> Iterator[Item]:
+        """Not used: a boundary is pushed to by stream."""
+        raise NotImplementedError
+
+
+Kernel = SourceKernel | ReaderKernel | StatelessKernel | SerialKernel
+Kind = Literal["source", "reader", "stateless", "serial", "boundary", "buffer"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelSpec:
+    """How the planner learns of a kernel without making one.
+
+    Attributes:
+        operator: Name of the operator, for errors and statistics.
+        kind: The kind of kernel; `buffer` has none and only sets how far the stage below may run ahead.
+        make: Makes the kernel of one stream.
+        engine: Where its work runs, for `explain`: "arrow", "numpy", "polars", "python" or mixtures.
+        max_calls: Calls at the same time that the user asked for, or None for the CPU budget.
+        waits: Whether its calls mostly wait (I/O), so that they are no use of the CPU budget.
+        buffer_items: How many chunks its stage (for `buffer`: the stage below) may hold ready, or None.
+        floor_bytes: The least bytes that it needs to make progress, as far as the plan tells.
+        details: Lines for `explain`, one per fact.
+    """
+
+    operator: str
+    kind: Kind
+    make: Callable[[Context], Kernel] | None = None
+    engine: str = "python"
+    max_calls: int | None = None
+    waits: bool = False
+    buffer_items: int | None = None
+    floor_bytes: int = 0
+    details: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator(Node):
+    """A node that says which kernels run it: the base of everything in `arrowflow.ops`."""
+
+    @abstractmethod
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns its kernels, from its input to its output. Called by the planner, on bound nodes only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowOperator(Operator):
+    """An operator on whole rows of one input: it reads no column, changes none, and copies none."""
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
+        """Returns its input's schema."""
+        return inputs[0]
+
+    def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
+        """Returns the wanted columns: it reads none itself."""
+        return (wanted,)
+
+    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
+        """Rows go to one chunk each, so what its input owns stays owned."""
+        return inputs[0]
+
+
+class Held:
+    """The rows that an operator keeps back, with the position to come back to. Used by all that do.
+
+    Args:
+        before: Position that the input was opened at.
+        skip: Rows after `before` that were delivered already and are dropped.
+    """
+
+    __slots__ = ("_after", "_entries", "_skip", "rows")
+
+    def __init__(self, before: Position = None, skip: int = 0) -> None:
+        self.rows = 0
+        self._after = before
+        self._skip = skip
+        # [chunk, position before it, first row still held, ticket]
+        self._entries: deque[list[Any]] = deque()
+
+    def add(self, item: Item) -> None:
+        """Keeps an item's rows."""
+        rows = item.chunk.num_rows
+        if self._skip >= rows:
+            # `_after` moves on only when the chunk is skipped whole: a position lies between chunks.
+            self._skip -= rows
+        else:
+            self._entries.append([item.chunk, self._after, self._skip, item.ticket])
+            self.rows += rows - self._skip
+            self._skip = 0
+        self._after = item.position
+
+    def pop(self, rows: int) -> tuple[list[pa.RecordBatch], list[Ticket]]:
+        """Removes the oldest `rows` rows and returns them as zero-copy slices with the tickets they stand on."""
+        chunks, tickets = [], []
+        self.rows -= rows
+        while rows:
+            entry = self._entries[0]
+            chunk, _, start, ticket = entry
+            here = min(rows, chunk.num_rows - start)
+            chunks.append(chunk if here == chunk.num_rows else chunk.slice(start, here))
+            tickets.append(ticket)
+            rows -= here
+            if start + here == chunk.num_rows:
+                self._entries.popleft()
+            else:
+                entry[2] = start + here
+        return chunks, tickets
+
+    def mark(self) -> tuple[Position, int]:
+        """Returns the position before the oldest held row, and how many rows from there on are gone."""
+        if self._entries:
+            return self._entries[0][1], self._entries[0][2]
+        return self._after, self._skip
+
+
+def join(chunks: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Returns the chunks as one record batch; a single one is returned as it is."""
+    return chunks[0] if len(chunks) == 1 else pa.concat_batches(chunks)

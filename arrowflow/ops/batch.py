@@ -1,0 +1,89 @@
+"""`batch`: batches of an exact number of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from arrowflow.ops.base import Held, Item, KernelSpec, Origin, Position, RowOperator, SerialKernel, join
+from arrowflow.options import ResolvedOptions
+from arrowflow.plan.traits import Borders, Traits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch(RowOperator):
+    """Batches of exactly `size` rows across all borders; the last may be short, or is dropped.
+
+    Row order: as its input. Memory: less than one batch beyond the chunk that it slices. Deterministic. Resume:
+    (position before the oldest held row, rows gone from there, batches made).
+    """
+
+    name: ClassVar[str] = "batch"
+    traits: ClassVar[Traits] = Traits(borders=Borders.CUT)
+
+    size: int
+    drop_remainder: bool = False
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns the size, and whether a short last batch is dropped."""
+        return {"size": self.size, "drop_remainder": self.drop_remainder}
+
+    def count_rows(self, inputs: Sequence[int | None]) -> int | None:
+        """Returns its input's rows, less the remainder if that is dropped."""
+        rows = inputs[0]
+        return rows - rows % self.size if rows is not None and self.drop_remainder else rows
+
+    def count_batches(self, rows: Sequence[int | None], batches: Sequence[int | None]) -> int | None:
+        """Returns the number of batches that its input's rows make."""
+        if rows[0] is None:
+            return None
+        return rows[0] // self.size if self.drop_remainder else -(-rows[0] // self.size)
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns one serial kernel."""
+        return (
+            KernelSpec(
+                operator=self.name,
+                kind="serial",
+                make=lambda context: BatchKernel(self.size, self.drop_remainder),
+                engine="arrow",
+            ),
+        )
+
+
+class BatchKernel(SerialKernel):
+    """Slices batches without a copy; only a batch that crosses a border between chunks is joined."""
+
+    def __init__(self, size: int, drop_remainder: bool) -> None:
+        self._size = size
+        self._drop_remainder = drop_remainder
+        self._held = Held()
+        self._number = 0
+
+    def open(self, position: Position, epoch: int) -> Position:
+        """Restores the number of batches made and the rows to drop."""
+        if position is None:
+            return None
+        before, offset, self._number = position
+        self._held = Held(before, offset)
+        return before
+
+    def push(self, item: Item) -> Iterator[Item]:
+        """Yields the batches that are full."""
+        self._held.add(item)
+        while self._held.rows >= self._size:
+            yield self._cut(self._size)
+
+    def finish(self) -> Iterator[Item]:
+        """Yields what is left, unless it is dropped."""
+        if self._held.rows and not self._drop_remainder:
+            yield self._cut(self._held.rows)
+
+    def _cut(self, rows: int) -> Item:
+        chunks, tickets = self._held.pop(rows)
+        self._number += 1
+        position = (*self._held.mark(), self._number)
+        # A joined batch is new memory, which the stage charges; a slice stands on its chunk's ticket.
+        ticket = tickets[0] if len(chunks) == 1 else None
+        return Item(join(chunks), position, ticket, Origin(self._number - 1))

@@ -1,0 +1,160 @@
+"""What all column operators share: each says its `steps`, and one program runs the steps of all neighbours.
+
+`select with_columns drop rename cast fill_null stack filter` differ only in the steps that they make of their
+arguments and their input's schema. Rules replace them by `Columns`, which holds the steps themselves.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from arrowflow.errors import PlanError, closest
+from arrowflow.expr import Program, Project, Step, Where, columns_of, compile
+from arrowflow.ops.base import Context, KernelSpec, Operator, Origin, StatelessKernel
+from arrowflow.options import ResolvedOptions
+from arrowflow.plan.node import Columns as ColumnNames
+from arrowflow.plan.traits import Traits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnOperator(Operator):
+    """Base of the operators that look at columns, row by row.
+
+    Row order: as its input. Memory: the columns that it writes, one chunk a call. Resume: as its input.
+    """
+
+    traits: ClassVar[Traits] = Traits(one_to_one=True)
+
+    @abstractmethod
+    def steps(self, schema: pa.Schema) -> tuple[Step, ...]:
+        """Returns the steps that it stands for, on an input of this schema.
+
+        Raises:
+            PlanError: It does not fit the schema.
+        """
+
+    def program(self, schema: pa.Schema) -> Program:
+        """Returns the compiled steps."""
+        try:
+            return compile(self.steps(schema), schema)
+        except PlanError as error:
+            raise error.locate(operator=self.name)
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """Returns what the steps make of its input's schema."""
+        return self.program(inputs[0]).schema
+
+    def columns_needed(self, wanted: ColumnNames) -> tuple[ColumnNames, ...]:
+        """Returns the columns that the wanted outputs are made from."""
+        schema = self.inputs[0].schema
+        if schema is None:
+            return (None,)
+        for step in reversed(self.steps(schema)):
+            wanted = _needed(step, wanted)
+        return (wanted,)
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns one stateless kernel around the compiled program."""
+        schema = self.inputs[0].schema
+        program = None if schema is None else self.program(schema)
+
+        def make(context: Context) -> ProgramKernel:
+            return ProgramKernel(self, schema, program)
+
+        return (
+            KernelSpec(
+                operator=self.name,
+                kind="stateless",
+                make=make,
+                engine="numpy" if program is None else _engines(program),
+                details=tuple(program.explain()) if program is not None else ("compiled on the first chunk",),
+            ),
+        )
+
+
+def _engines(program: Program) -> str:
+    """Returns where a program's parts run, joined by plus signs."""
+    text = " ".join(program.explain())
+    return "+".join(engine for engine in ("numpy", "arrow", "polars") if engine in text) or "pass-through"
+
+
+def _needed(step: Step, wanted: ColumnNames) -> ColumnNames:
+    if isinstance(step, Where):
+        return None if wanted is None else wanted | set(step.predicate.columns)
+    outputs = [output for name, output in step.outputs if wanted is None or name in wanted]
+    return frozenset(name for output in outputs for name in columns_of(output))
+
+
+class ProgramKernel(StatelessKernel):
+    """Runs a program; compiles it on the first chunk where the schema was not known before."""
+
+    def __init__(self, node: ColumnOperator, schema: pa.Schema | None, program: Program | None) -> None:
+        self._node = node
+        # Replaced as a pair: two workers may both compile, and either result is right.
+        self._compiled = (schema, program)
+
+    def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
+        """Returns the program's output."""
+        schema, program = self._compiled
+        if program is None or (schema is not chunk.schema and schema != chunk.schema):
+            program = self._node.program(chunk.schema)
+            self._compiled = (chunk.schema, program)
+        return program.run(chunk)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns(ColumnOperator):
+    """Steps as they are: what rules make of neighbouring column operators.
+
+    Attributes:
+        listed: The steps.
+        operators: Names of the operators that they came from, upstream first.
+    """
+
+    name: ClassVar[str] = "columns"
+
+    listed: tuple[Step, ...]
+    operators: tuple[str, ...]
+
+    def describe(self) -> str:
+        """Returns the operators that were merged."""
+        return f"columns[{' · '.join(self.operators)}]"
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns nothing: states are compared by the plan as written."""
+        return {}
+
+    def steps(self, schema: pa.Schema) -> tuple[Step, ...]:
+        """Returns the steps."""
+        return self.listed
+
+    def count_rows(self, inputs: Sequence[int | None]) -> int | None:
+        """Returns its input's rows, unless a step drops some."""
+        keeps = not any(isinstance(step, Where) for step in self.listed)
+        return inputs[0] if keeps or inputs[0] == 0 else None
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns the kernel under the names of the operators that it stands for."""
+        (spec,) = ColumnOperator.lower(self, options)
+        return (dataclasses.replace(spec, operator="+".join(dict.fromkeys(self.operators))),)
+
+
+def check_columns(names: Sequence[str], schema: pa.Schema) -> None:
+    """Raises `PlanError` for the first name that is no column, with the closest that are."""
+    for name in names:
+        if name not in schema.names:
+            raise PlanError(f"unknown column {name!r}; {closest(name, schema.names)}")
+
+
+def check_unique(names: Sequence[str]) -> None:
+    """Raises `PlanError` if an output column would come twice."""
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise PlanError(f"output columns have different names, got {', '.join(map(repr, twice))} more than once")
+

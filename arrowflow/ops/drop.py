@@ -1,0 +1,33 @@
+"""`drop`: all columns but these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from arrowflow.expr import Keep, Project, Step
+from arrowflow.ops.columns import ColumnOperator, check_columns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drop(ColumnOperator):
+    """Its input without some columns.
+
+    Row order: as its input. Memory: nothing new. Deterministic. Resume: as its input.
+    """
+
+    name: ClassVar[str] = "drop"
+
+    columns: tuple[str, ...]
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns the columns."""
+        return {"columns": list(self.columns)}
+
+    def steps(self, schema: pa.Schema) -> tuple[Step, ...]:
+        """Returns one projection of what is left."""
+        check_columns(self.columns, schema)
+        return (Project(tuple((name, Keep(name)) for name in schema.names if name not in self.columns)),)

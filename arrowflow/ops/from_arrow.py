@@ -1,0 +1,209 @@
+"""`from_arrow`: data that other libraries hold or stream as Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.dataset
+
+from arrowflow.errors import ArrowflowError, PlanError, SchemaError, SourceError
+from arrowflow.expr.types import convert, normalise
+from arrowflow.ops.base import KernelSpec, Made, Operator, Origin, Position, SourceKernel, Task
+from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
+from arrowflow.plan.node import Node
+from arrowflow.plan.traits import Borders, Resume, Traits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FromMemory(Operator):
+    """The rows of record batches in memory, without a copy.
+
+    Row order: as given. Memory: none of its own. Deterministic. Resume: seeks. A split is one record batch as given;
+    inside, it travels in chunks of at most 65,536 rows, so that what follows can work on several at once.
+    """
+
+    name: ClassVar[str] = "from_arrow"
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE)
+
+    batches: tuple[pa.RecordBatch, ...] = field(repr=False)
+    types: pa.Schema
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns rows and schema, which is what tells other data apart cheaply."""
+        return {"rows": self.count_rows(()), "schema": str(self.types)}
+
+    def describe(self) -> str:
+        """Returns rows and columns as one line."""
+        return f"from_arrow({self.count_rows(()):,} rows, {len(self.types)} columns in memory)"
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """Returns the batches' schema."""
+        return self.types
+
+    def count_rows(self, inputs: Sequence[int | None]) -> int:
+        """Returns the rows of all batches."""
+        return sum(batch.num_rows for batch in self.batches)
+
+    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
+        """The memory is the user's."""
+        return False
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns a source of slices."""
+        return (KernelSpec(operator=self.name, kind="source", make=lambda context: MemoryKernel(self.batches)),)
+
+
+class MemoryKernel(SourceKernel):
+    """One task per slice; the position is (batch, row)."""
+
+    def __init__(self, batches: tuple[pa.RecordBatch, ...]) -> None:
+        self._batches = batches
+
+    def tasks(self, position: Position) -> Iterator[Task]:
+        """Yields slices from `position` on."""
+        first, row = (0, 0) if position is None else position
+        for index in range(first, len(self._batches)):
+            for start in range(row if index == first else 0, self._batches[index].num_rows, MAX_CHUNK_ROWS):
+                yield Task((index, start), Origin(index))
+
+    def read(self, task: Task) -> Iterator[Made]:
+        """Yields the slice."""
+        index, start = task.payload
+        batch = self._batches[index]
+        chunk = batch.slice(start, MAX_CHUNK_ROWS) if batch.num_rows > MAX_CHUNK_ROWS else batch.slice(start)
+        stop = start + chunk.num_rows
+        yield Made(chunk, (index, stop), stop == batch.num_rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FromStream(Operator):
+    """The rows of something that streams Arrow, asked for a new stream in each epoch.
+
+    Row order: as streamed. Memory: one record batch, and what the stream holds itself. Resume: runs the stream
+    again and drops what was delivered.
+    """
+
+    name: ClassVar[str] = "from_arrow"
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, resume=Resume.REPLAY)
+
+    source: Any = field(hash=False)
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns the kind of source."""
+        return {"source": type(self.source).__name__}
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """Returns the stream's schema."""
+        return normalised_schema(_open(self.source).schema)
+
+    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
+        """Others may hold what the stream hands out."""
+        return False
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns a source of one task."""
+        assert self.schema is not None
+        schema = self.schema
+        return (
+            KernelSpec(
+                operator=self.name, kind="source", make=lambda context: StreamKernel(self.source, schema), waits=True
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FromOneShot(FromStream):
+    """The rows of a stream that can be read once. The second epoch is an error, and so is a state."""
+
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, resume=Resume.NONE)
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """Returns the stream's schema."""
+        return normalised_schema(self.source.schema)
+
+
+class StreamKernel(SourceKernel):
+    """One task, the whole stream; the position is (record batches read,)."""
+
+    def __init__(self, source: Any, schema: pa.Schema) -> None:
+        self._source = source
+        self._schema = schema
+
+    def tasks(self, position: Position) -> Iterator[Task]:
+        """Yields the one task."""
+        yield Task(0 if position is None else position[0], Origin(0), streams=True)
+
+    def read(self, task: Task) -> Iterator[Made]:
+        """Yields the stream's record batches, from the one that is next."""
+        number = 0
+        try:
+            for batch in _open(self._source):
+                number += 1
+                if number > task.payload:
+                    yield Made(normalised(batch, self._schema), (number,))
+        except (pa.ArrowException, OSError) as error:
+            if isinstance(error, ArrowflowError):
+                raise
+            raise SourceError(f"the stream broke off after {number} record batches: {error}") from error
+
+
+def _open(source: Any) -> pa.RecordBatchReader:
+    if isinstance(source, pa.RecordBatchReader):
+        return source
+    if isinstance(source, pa.dataset.Dataset):
+        return source.scanner().to_reader()
+    return pa.RecordBatchReader.from_stream(source)
+
+
+def from_arrow(source: Any) -> Node:
+    """Returns the node for anything that holds or streams Arrow data.
+
+    Raises:
+        PlanError: It does neither.
+    """
+    if isinstance(source, pa.RecordBatch):
+        source = [source]
+    if isinstance(source, pa.Table):
+        return from_batches(source.to_batches(), source.schema)
+    if isinstance(source, list | tuple):
+        if not source or not all(isinstance(batch, pa.RecordBatch) for batch in source):
+            raise PlanError("from_arrow: a list holds record batches, and at least one, which tells the schema")
+        return from_batches(source, source[0].schema)
+    if isinstance(source, pa.RecordBatchReader):
+        return FromOneShot(source=source)
+    if isinstance(source, pa.dataset.Dataset) or hasattr(source, "__arrow_c_stream__"):
+        return FromStream(source=source)
+    raise PlanError(
+        "from_arrow: expected a table, record batches, a pyarrow.dataset.Dataset or anything with "
+        f"__arrow_c_stream__ (Polars, DuckDB, …), got {type(source).__name__}"
+    )
+
+
+def from_batches(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> FromMemory:
+    """Returns the node for record batches in memory; each has to have the schema's columns."""
+    types = normalised_schema(schema)
+    for index, batch in enumerate(batches):
+        if not batch.schema.equals(schema):
+            raise SchemaError(
+                f"from_arrow: record batch {index} has the schema {batch.schema}, the first one {schema}"
+            ).locate(operator="from_arrow")
+    kept = tuple(normalised(batch, types) for batch in batches if batch.num_rows)
+    return FromMemory(batches=kept, types=types)
+
+
+def normalised_schema(schema: pa.Schema) -> pa.Schema:
+    """Returns a schema with the types that travel inside a pipeline, without metadata."""
+    names = schema.names
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise SchemaError(f"expected columns of different names, found several called {twice}; rename them")
+    return pa.schema([pa.field(field.name, normalise(field.type)) for field in schema])
+
+
+def normalised(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Returns a record batch with exactly this schema, whose types its own normalise to."""
+    columns = [convert(column, type) for column, type in zip(batch.columns, schema.types, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -1,0 +1,132 @@
+"""`from_generator`: rows or chunks that a Python generator yields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from arrowflow.errors import FunctionError, SchemaError
+from arrowflow.expr.foreign import empty_batch
+from arrowflow.interchange.from_numpy import batch_from_arrays
+from arrowflow.ops.base import KernelSpec, Made, Operator, Origin, Position, SourceKernel, Task
+from arrowflow.ops.from_arrow import normalised, normalised_schema
+from arrowflow.ops.functions import code_digest, conform, function_name
+from arrowflow.options import ResolvedOptions
+from arrowflow.plan.traits import Borders, Resume, Traits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FromGenerator(Operator):
+    """What `fn()` yields: record batches, data frames, dicts of arrays (columns), or dicts of scalars (one row).
+
+    Row order: as yielded. Memory: one element, and a few ahead. Deterministic if `fn` is. Resume: runs `fn` again and
+    drops what was delivered. Each element is a split.
+    """
+
+    name: ClassVar[str] = "from_generator"
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, opaque=True, resume=Resume.REPLAY)
+
+    fn: Callable[[], Iterable[Any]] = field(hash=False)
+    types: pa.Schema | None = None
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns the function's name."""
+        return {"fn": function_name(self.fn)}
+
+    def functions(self) -> Mapping[str, str]:
+        """Returns a digest of the function's code."""
+        return {self.name: code_digest(self.fn)}
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
+        """Returns the declared schema; without one only running it tells."""
+        return self.types
+
+    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
+        """The generator may keep what it yields."""
+        return False
+
+    def count_rows(self, inputs: Sequence[int | None]) -> int | None:
+        """Returns None: only running it tells."""
+        return None
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns a source of one task."""
+        return (
+            KernelSpec(
+                operator=self.name,
+                kind="source",
+                make=lambda context: GeneratorKernel(self.fn, self.types),
+                waits=True,
+                details=(f"runs {function_name(self.fn)}() in order, one element at a time",),
+            ),
+        )
+
+
+class GeneratorKernel(SourceKernel):
+    """One task, the whole generator; the position is (elements taken,)."""
+
+    def __init__(self, fn: Callable[[], Iterable[Any]], schema: pa.Schema | None) -> None:
+        self._fn = fn
+        self._schema = schema
+
+    def tasks(self, position: Position) -> Iterator[Task]:
+        """Yields the one task."""
+        yield Task(0 if position is None else position[0], Origin(0), streams=True)
+
+    def read(self, task: Task) -> Iterator[Made]:
+        """Yields one chunk per element, from the one that is next."""
+        schema = self._schema
+        elements = self._elements()
+        try:
+            for number, element in enumerate(elements):
+                if number < task.payload and schema is not None:
+                    continue
+                chunk = self._chunk(element, number, schema)
+                schema = chunk.schema
+                if number >= task.payload:
+                    yield Made(chunk, (number + 1,), split=number)
+        finally:
+            elements.close()
+
+    def _elements(self) -> Iterator[Any]:
+        try:
+            yield from self._fn()
+        except Exception as error:
+            raise FunctionError(f"{function_name(self._fn)} raised {type(error).__name__}: {error}") from error
+
+    def _chunk(self, element: Any, number: int, schema: pa.Schema | None) -> pa.RecordBatch:
+        try:
+            batch = as_batch(element)
+        except SchemaError as error:
+            raise FunctionError(f"element {number} of {function_name(self._fn)}: {error}") from error
+        return batch if schema is None else conform(batch, schema, f"element {number} of {function_name(self._fn)}")
+
+
+def as_batch(element: Any) -> pa.RecordBatch:
+    """Returns one element of a generator as a record batch.
+
+    Raises:
+        SchemaError: It is none of the things that a generator may yield.
+    """
+    if isinstance(element, pa.RecordBatch):
+        return normalised(element, normalised_schema(element.schema))
+    if isinstance(element, Mapping):
+        values = {name: value if _is_column(value) else [value] for name, value in element.items()}
+        return batch_from_arrays(values)
+    if hasattr(element, "__arrow_c_stream__"):
+        table = pa.RecordBatchReader.from_stream(element).read_all().combine_chunks()
+        batches = table.to_batches()
+        batch = batches[0] if len(batches) == 1 else empty_batch(table.schema)
+        return normalised(batch, normalised_schema(batch.schema))
+    raise SchemaError(
+        "expected a record batch, a data frame, a dict of arrays or a dict of scalars, got "
+        f"{type(element).__name__}"
+    )
+
+
+def _is_column(value: Any) -> bool:
+    return isinstance(value, pa.Array | list) or (isinstance(value, np.ndarray) and value.ndim > 0)

@@ -1,0 +1,70 @@
+"""What operators with user functions share: names, code digests, and the check of what a function returned."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from arrowflow.errors import SchemaError
+
+
+def function_name(fn: Callable[..., Any]) -> str:
+    """Returns what a person calls a function.
+
+    Example:
+        >>> function_name(len)
+        'len'
+    """
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return getattr(fn, "__qualname__", type(fn).__qualname__).replace("<locals>.", "")
+
+
+def code_digest(fn: Callable[..., Any]) -> str:
+    """Returns a digest of a function's code: instructions, constants and names, not comments or line numbers.
+
+    What the function calls, and what its closure holds, is not in it.
+
+    Example:
+        >>> code_digest(lambda x: x + 1) == code_digest(lambda x: x + 1)
+        True
+        >>> code_digest(lambda x: x + 1) == code_digest(lambda x: x + 2)
+        False
+    """
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    code = getattr(fn, "__code__", None) or getattr(getattr(type(fn), "__call__", None), "__code__", None)
+    text = function_name(fn) if code is None else repr(_code_parts(code))
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _code_parts(code: types.CodeType) -> tuple[Any, ...]:
+    constants = [
+        _code_parts(constant) if isinstance(constant, types.CodeType) else repr(constant)
+        for constant in code.co_consts
+    ]
+    return (code.co_code, constants, code.co_names, code.co_varnames)
+
+
+def conform(batch: pa.RecordBatch, schema: pa.Schema, what: str) -> pa.RecordBatch:
+    """Returns the batch with the columns of `schema` in its order.
+
+    Raises:
+        SchemaError: A column is missing, superfluous or of another type.
+    """
+    if batch.schema.equals(schema):
+        return batch
+    found, expected = batch.schema, schema
+    if sorted(found.names) != sorted(expected.names):
+        raise SchemaError(f"{what} has the columns {found.names}, expected {expected.names}")
+    for field in expected:
+        if found.field(field.name).type != field.type:
+            raise SchemaError(
+                f"{what}: column {field.name!r} is {found.field(field.name).type}, expected {field.type}"
+            )
+    return pa.RecordBatch.from_arrays([batch.column(name) for name in expected.names], schema=expected)

@@ -1,0 +1,169 @@
+"""`Options`: the settings of a whole pipeline, and the parsing of sizes.
+
+A field that is None was not set. `Dataset.with_options` merges: of several settings of one field the last one
+(the most downstream) wins. `Options.resolved` fills in what nobody set.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from arrowflow.errors import PlanError
+
+AUTOTUNE: Final = -1
+"""Let the library choose; the default of every `num_parallel_calls`, as `tf.data.AUTOTUNE`."""
+
+MAX_CHUNK_ROWS: Final = 65_536
+CLOSE_TIMEOUT_SECONDS: Final = 5.0
+
+_UNITS: Final = {"": 1, "B": 1} | {
+    f"{prefix}{infix}B": (1024 if infix else 1000) ** power
+    for power, prefix in enumerate("KMGT", start=1)
+    for infix in ("", "i")
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Settings of a pipeline. Fields that are None keep what an earlier `with_options` or the default says.
+
+    Attributes:
+        cpu_budget: Calls that compute at the same time, and the number of workers for them. Default: the
+            cores this process may use.
+        ram_budget: Bytes (a number, or a text like `"512MiB"`) that the pipeline may hold in queues, work in
+            flight, windows and reorder buffers. Default: a quarter of the memory available to the process.
+        deterministic: Whether rows come in one exact order. With False they come as they are ready, and
+            `state_dict` is refused. Default: True.
+        seed: Where operators without a seed of their own derive theirs from. Default: 0.
+        max_chunk_rows: Most rows that a user function sees in one call. Part of the plan: changing it changes
+            what user functions see. Default: 65,536.
+        close_timeout: Seconds that `close()` waits for a user function that does not return. Default: 5.
+        disabled_rules: Names of optimizer rules that must not run, see `Dataset.explain`. Default: none.
+
+    Example:
+        >>> Options(ram_budget="2GiB").ram_budget
+        2147483648
+    """
+
+    cpu_budget: int | None = None
+    ram_budget: int | str | None = None
+    deterministic: bool | None = None
+    seed: int | None = None
+    max_chunk_rows: int | None = None
+    close_timeout: float | None = None
+    disabled_rules: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.cpu_budget is not None:
+            check_size("Options", "cpu_budget", self.cpu_budget)
+        if self.max_chunk_rows is not None:
+            check_size("Options", "max_chunk_rows", self.max_chunk_rows)
+        if self.seed is not None:
+            check_seed("Options", self.seed)
+        if self.close_timeout is not None and not self.close_timeout >= 0:
+            raise PlanError(f"Options: close_timeout is in seconds and not negative, got {self.close_timeout!r}")
+        if self.ram_budget is not None:
+            object.__setattr__(self, "ram_budget", parse_bytes("ram_budget", self.ram_budget))
+        if self.disabled_rules is not None:
+            object.__setattr__(self, "disabled_rules", tuple(self.disabled_rules))
+
+    def merged(self, later: Options) -> Options:
+        """Returns these options with every field that `later` sets replaced by its value."""
+        changes = {
+            field.name: value
+            for field in dataclasses.fields(later)
+            if (value := getattr(later, field.name)) is not None
+        }
+        return dataclasses.replace(self, **changes)
+
+    def resolved(self) -> ResolvedOptions:
+        """Returns these options with the defaults filled in."""
+        return ResolvedOptions(
+            cpu_budget=self.cpu_budget or available_cpus(),
+            ram_budget=int(self.ram_budget) if self.ram_budget is not None else available_memory_bytes() // 4,
+            deterministic=self.deterministic is not False,
+            seed=self.seed or 0,
+            max_chunk_rows=self.max_chunk_rows or MAX_CHUNK_ROWS,
+            close_timeout=CLOSE_TIMEOUT_SECONDS if self.close_timeout is None else self.close_timeout,
+            disabled_rules=self.disabled_rules or (),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedOptions:
+    """`Options` without gaps: what one run uses. The fields mean what they mean there."""
+
+    cpu_budget: int
+    ram_budget: int
+    deterministic: bool
+    seed: int
+    max_chunk_rows: int
+    close_timeout: float
+    disabled_rules: tuple[str, ...]
+
+
+def parse_bytes(name: str, value: int | str) -> int:
+    """Returns the number of bytes that `value` means; `"1KB"` is 1000 and `"1KiB"` is 1024.
+
+    Raises:
+        PlanError: `value` is not a positive size.
+
+    Example:
+        >>> parse_bytes("ram_budget", "1.5 GiB")
+        1610612736
+    """
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)
+        if match and match[2] in _UNITS:
+            value = int(float(match[1]) * _UNITS[match[2]])
+        else:
+            raise PlanError(f"{name}: expected bytes as a number or a text like '512MiB' or '2GB', got {value!r}")
+    return check_size(name, "bytes", value)
+
+
+def check_size(operator: str, name: str, value: object, *, least: int = 1) -> int:
+    """Returns `value` if it is a whole number of at least `least`, else raises `PlanError`."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise PlanError(f"{operator}: {name} is a whole number, got {value!r} ({type(value).__name__})")
+    number = int(value.__index__())
+    if number < least:
+        raise PlanError(f"{operator}: {name} is at least {least}, got {number}")
+    return number
+
+
+def check_seed(operator: str, value: object) -> int:
+    """Returns `value` if it is a whole number that fits 64 bits unsigned, else raises `PlanError`."""
+    number = check_size(operator, "seed", value, least=0)
+    if number >= 1 << 64:
+        raise PlanError(f"{operator}: seed fits 64 bits, got {number}")
+    return number
+
+
+def available_cpus() -> int:
+    """Returns the cores this process may use: its affinity and its cgroup's quota, not the host's count."""
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _cgroup_value("cpu.max")
+    if quota is not None:
+        limit, _, period = quota.partition(" ")
+        if limit != "max" and period:
+            affinity = min(affinity, max(1, int(limit) // int(period)))
+    return affinity
+
+
+def available_memory_bytes() -> int:
+    """Returns the memory this process may use in bytes: its cgroup's limit or the machine's memory."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = _cgroup_value("memory.max")
+    return min(total, int(limit)) if limit is not None and limit != "max" else total
+
+
+def _cgroup_value(name: str) -> str | None:
+    try:
+        return Path("/sys/fs/cgroup", name).read_text(encoding="ascii").strip()
+    except OSError:
+        return None

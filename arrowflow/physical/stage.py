@@ -1,0 +1,75 @@
+"""`Chain` and `StagePlan`: the physical plan, immutable; the executor makes running stages of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from arrowflow.ops.base import KernelSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagePlan:
+    """Kernels that run as one stage.
+
+    Attributes:
+        kind: `parallel` (many calls at once, delivered in order), `serial` (one call at a time) or `boundary`
+            (serial, over streams of its own).
+        head: The source or reader that a parallel stage starts with, if any.
+        kernels: The stateless kernels fused behind the head; or the one serial or boundary kernel.
+        buffer_items: Chunks it may hold ready, where a `prefetch` says so.
+    """
+
+    kind: Literal["parallel", "serial", "boundary"]
+    head: KernelSpec | None = None
+    kernels: tuple[KernelSpec, ...] = ()
+    buffer_items: int | None = None
+
+    @property
+    def specs(self) -> tuple[KernelSpec, ...]:
+        """All its kernels, upstream first."""
+        return ((self.head,) if self.head else ()) + self.kernels
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """Names of its operators, upstream first, each once."""
+        return tuple(dict.fromkeys(spec.operator for spec in self.specs))
+
+    @property
+    def engine(self) -> str:
+        """Where its work runs."""
+        return "+".join(dict.fromkeys(part for spec in self.specs for part in spec.engine.split("+")))
+
+    @property
+    def max_calls(self) -> int | None:
+        """Calls at the same time that the user asked for, or None."""
+        given = [spec.max_calls for spec in self.specs if spec.max_calls is not None]
+        return min(given) if given else None
+
+    @property
+    def waits(self) -> bool:
+        """Whether its calls mostly wait, so that they are no use of the CPU budget."""
+        return any(spec.waits for spec in self.specs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """The stages between a source or boundary and the next boundary or the consumer, upstream first.
+
+    Attributes:
+        stages: At least one; the first is a source or a boundary.
+        children: The chains that the boundary opens, one per input.
+    """
+
+    stages: tuple[StagePlan, ...]
+    children: tuple[Chain, ...] = ()
+
+    def shape(self) -> list[object]:
+        """Returns the operators that have a say in positions, as JSON: states fit only the same shape."""
+        names = [
+            spec.operator
+            for stage in self.stages
+            for spec in stage.specs
+            if spec.kind in ("source", "serial", "boundary")
+        ]
+        return [*names, *(child.shape() for child in self.children)]

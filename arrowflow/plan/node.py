@@ -1,0 +1,154 @@
+"""`Node`: one operator of a plan, as written and as bound.
+
+A plan is a tree of nodes; a node holds its inputs. Two decisions matter:
+
+* **One tree, two stages.** As written, a node knows only its arguments. `bind` returns a copy that also knows
+  its `schema`, its seed and, for a source, its files. Rules and the planner see bound nodes only, so there is
+  no second class per operator.
+* **A node answers, nobody asks what it is.** Which columns it reads, how many rows it yields, what may pass
+  through it: all are methods; `arrowflow.ops.base.Operator` adds which kernels run it. No rule and no planner
+  has a branch per operator.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
+
+import pyarrow as pa
+
+from arrowflow.errors import PlanError
+from arrowflow.options import ResolvedOptions
+from arrowflow.plan.traits import Borders, Resume, Traits
+
+Columns = frozenset[str] | None
+"""Names of columns, or None for all of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOrder:
+    """How a `shuffle` above wants its source ordered: a pure function of (seed, epoch).
+
+    Attributes:
+        seed: The shuffle's seed.
+        reshuffle: Whether each epoch has an order of its own.
+    """
+
+    seed: int
+    reshuffle: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BindContext:
+    """What `Node.bind` may look at.
+
+    Attributes:
+        options: The options of the whole pipeline.
+        place: Number of the operator in the plan as written, counted from the sources. Part of the key of
+            everything random, so that no rule changes a value.
+    """
+
+    options: ResolvedOptions
+    place: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node(ABC):
+    """One operator. Subclasses are frozen dataclasses that live in `arrowflow.ops`, one file each.
+
+    Attributes:
+        inputs: The operators that it reads from.
+        bound: Whether `bind` made this copy.
+        schema: Schema of what it yields; None while not bound, and where only the data can tell (a `map`
+            without `schema=` and what is above it).
+    """
+
+    name: ClassVar[str]
+    traits: ClassVar[Traits] = Traits()
+
+    inputs: tuple[Node, ...] = ()
+    bound: bool = field(default=False, compare=False)
+    schema: pa.Schema | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.traits.needs_rows and any(child.batched for child in self.inputs):
+            raise PlanError(
+                f"{self.name}: above `batch` the rows are no longer addressable, since batch(32).{self.name}(…) "
+                f"could mean batches or rows; put `{self.name}` below `batch`"
+            )
+
+    @property
+    def batched(self) -> bool:
+        """Whether its output comes in batches, so that single rows are not addressable."""
+        if self.traits.borders is Borders.KEEP:
+            return any(child.batched for child in self.inputs)
+        return self.traits.borders is Borders.CUT
+
+    @property
+    def resume(self) -> Resume:
+        """How the whole plan up to here goes on from a position: the weakest of its operators."""
+        order = list(Resume)
+        return max((self.traits.resume, *(child.resume for child in self.inputs)), key=order.index)
+
+    def describe(self) -> str:
+        """Returns the operator as one line for `explain` and `repr`."""
+        shown = ", ".join(f"{key}={value!r}" for key, value in self.arguments().items() if value is not None)
+        return f"{self.name}({shown})"
+
+    @abstractmethod
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns what decides its rows and their order, as JSON values; a state is compared by them."""
+
+    def functions(self) -> Mapping[str, str]:
+        """Returns a digest of the code of each user function; a state from other code warns."""
+        return {}
+
+    def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
+        """Returns a bound copy on top of bound inputs. Called once per plan, from the thread that asks.
+
+        Raises:
+            PlanError: The operator does not fit its inputs, such as an unknown column.
+        """
+        return self.on(*inputs)
+
+    def on(self, *inputs: Node) -> Self:
+        """Returns a bound copy of itself on other bound inputs; how rules rebuild a plan."""
+        schemas = [child.schema for child in inputs]
+        known = [schema for schema in schemas if schema is not None]
+        schema = self.output_schema(known) if len(known) == len(schemas) else self.declared_schema()
+        return dataclasses.replace(self, inputs=inputs, bound=True, schema=schema)
+
+    @abstractmethod
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
+        """Returns the schema of what it yields, given those of its inputs; raises `PlanError` where they clash."""
+
+    def declared_schema(self) -> pa.Schema | None:
+        """Returns the schema it yields whatever comes in, where its arguments say so."""
+        return None
+
+    def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
+        """Returns, per input, the columns it has to read so that the `wanted` ones of its output are right."""
+        return (None,) * len(self.inputs)
+
+    def count_rows(self, inputs: Sequence[int | None]) -> int | None:
+        """Returns the exact number of rows of one epoch, given those of its inputs, or None if unknowable."""
+        if self.traits.one_to_one:
+            return inputs[0]
+        return 0 if inputs and inputs[0] == 0 else None
+
+    def count_batches(self, rows: Sequence[int | None], batches: Sequence[int | None]) -> int | None:
+        """Returns the exact number of batches of one epoch where the output is batched, else None."""
+        return batches[0] if self.traits.one_to_one and batches else None
+
+    def with_source_order(self, order: SourceOrder) -> Node:
+        """Returns itself with the file source below ordered by `order`, where nothing in between forbids it."""
+        if (self.traits.one_to_one or self.traits.drops_rows) and not self.traits.opaque and len(self.inputs) == 1:
+            return dataclasses.replace(self, inputs=(self.inputs[0].with_source_order(order),))
+        return self
+
+    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
+        """Returns whether nobody but its batches holds the memory that it yields, so that it may be written."""
+        return (self.traits.one_to_one or self.traits.drops_rows) and not self.traits.opaque and inputs[0]

@@ -1,0 +1,49 @@
+"""`Traits`: what rules and checks may know about an operator without knowing the operator."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Borders(enum.Enum):
+    """What an operator does to the borders between the chunks that it passes on."""
+
+    FREE = enum.auto()
+    """Borders carry no meaning, neither before nor after."""
+    KEEP = enum.auto()
+    """Borders that have a meaning below (batches) keep it above."""
+    CUT = enum.auto()
+    """Makes borders that the consumer sees: the output is in batches."""
+
+
+class Resume(enum.Enum):
+    """How an operator goes on from a position."""
+
+    SEEK = enum.auto()
+    """Goes to the position directly."""
+    REPLAY = enum.auto()
+    """Runs the epoch again from its start and discards what was delivered."""
+    NONE = enum.auto()
+    """Cannot: `state_dict` raises `StateError`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """What an operator promises.
+
+    Attributes:
+        one_to_one: Each row in gives exactly one row out, in the same order, from that row alone.
+        drops_rows: Each row in gives itself or nothing, decided by that row alone.
+        opaque: Runs a user function: nothing may be moved across it.
+        borders: What it does to the borders between chunks.
+        needs_rows: Works on single rows, so it is refused above `batch`, where rows are not addressable.
+        resume: How it goes on from a position.
+    """
+
+    one_to_one: bool = False
+    drops_rows: bool = False
+    opaque: bool = False
+    borders: Borders = Borders.KEEP
+    needs_rows: bool = False
+    resume: Resume = Resume.SEEK

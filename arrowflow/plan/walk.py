@@ -1,0 +1,39 @@
+"""Walks over plans: bottom-up rebuilding and folding."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from arrowflow.plan.node import Node
+
+T = TypeVar("T")
+
+
+def post_order(node: Node) -> Iterator[Node]:
+    """Yields all nodes, inputs before the node that reads them: the numbering of places in a plan."""
+    for child in node.inputs:
+        yield from post_order(child)
+    yield node
+
+
+def fold(node: Node, combine: Callable[[Node, Sequence[T]], T]) -> T:
+    """Returns `combine(node, results of its inputs)`, computed from the sources up."""
+    return combine(node, [fold(child, combine) for child in node.inputs])
+
+
+def rebuild(node: Node, change: Callable[[Node], Node]) -> Node:
+    """Returns the bound plan with `change` applied to every node, from the sources up.
+
+    Nodes whose inputs changed are bound again on them; where nothing changes the very same tree comes back,
+    which is how a rule tells that it did nothing.
+    """
+    inputs = tuple(rebuild(child, change) for child in node.inputs)
+    same = all(new is old for new, old in zip(inputs, node.inputs, strict=True))
+    return change(node if same else node.on(*inputs))
+
+
+def replace_input(node: Node, child: Node) -> Node:
+    """Returns an unbound `node` that reads from `child` instead of its one input."""
+    return dataclasses.replace(node, inputs=(child,))

@@ -1,0 +1,139 @@
+"""States: what `state_dict` returns, and the check that a state belongs to a pipeline.
+
+A state is JSON: the position of the last delivered batch with what identifies the pipeline (operators, the
+arguments that decide rows and order, digests of sources and of user functions, the shape of the physical plan that
+the position follows). It is never unpickled or executed, and a digest over all of it catches what was edited or cut.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from arrowflow.errors import StateError
+from arrowflow.ops.base import Position
+from arrowflow.physical.stage import Chain
+from arrowflow.plan.node import Node
+from arrowflow.plan.traits import Resume
+from arrowflow.plan.walk import post_order
+
+VERSION = 1
+MAX_ARGUMENT_CHARACTERS = 160
+"""Longer arguments are kept as a digest, so that a state stays small whatever the plan says."""
+
+
+def digest(value: object) -> str:
+    """Returns 16 hexadecimal digits that identify a JSON value.
+
+    Example:
+        >>> digest({"count": 3})
+        'bc5b3a86e95ebab7'
+    """
+    text = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def identify(plan: Node, chain: Chain) -> dict[str, Any]:
+    """Returns what a state of this pipeline says about it. `plan` is bound and as written, not optimised."""
+    nodes = list(post_order(plan))
+    functions = {f"{place}:{key}": code for place, node in enumerate(nodes) for key, code in node.functions().items()}
+    what = {
+        "operators": [[node.name, _shortened(node.arguments())] for node in nodes if node.arguments() or node.inputs],
+        "functions": functions,
+        "shape": chain.shape(),
+    }
+    # The digest of the unchanging part is kept, so that a state costs one small digest.
+    return {**what, "plan": digest(what)}
+
+
+def _shortened(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: value if len(json.dumps(value, default=str)) <= MAX_ARGUMENT_CHARACTERS else f"digest {digest(value)}"
+        for key, value in arguments.items()
+    }
+
+
+def pack(identity: Mapping[str, Any], epoch: int, position: Position, batches: int) -> dict[str, Any]:
+    """Returns the state of an iterator that has delivered the batch at `position`."""
+    moving = {"epoch": epoch, "position": _listed(position), "batches": batches}
+    return {"version": VERSION, **identity, **moving, "digest": digest([identity["plan"], moving])}
+
+
+def unpack(state: Mapping[str, Any], identity: Mapping[str, Any]) -> tuple[int, Position, int]:
+    """Returns (epoch, position, batches) of a state that belongs to the pipeline that `identity` describes.
+
+    Raises:
+        StateError: It belongs to another pipeline (the message says what differs), another version, or was
+            altered.
+    """
+    if not isinstance(state, Mapping) or "version" not in state:
+        raise StateError(f"expected what state_dict() returned, got {type(state).__name__}")
+    if state["version"] != VERSION:
+        raise StateError(f"the state has format version {state['version']}, this release reads {VERSION}")
+    moving = {key: state.get(key) for key in ("epoch", "position", "batches")}
+    what = {key: state.get(key) for key in ("operators", "functions", "shape")}
+    if state.get("plan") != digest(what) or state.get("digest") != digest([state["plan"], moving]):
+        raise StateError("the state was altered or cut after state_dict() returned it; take it from the original")
+    _compare(what, _plain(identity))
+    return int(moving["epoch"]), _tupled(moving["position"]), int(moving["batches"])
+
+
+def _compare(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    here, there = expected["operators"], found["operators"]
+    for index in range(max(len(here), len(there))):
+        mine = here[index] if index < len(here) else None
+        theirs = there[index] if index < len(there) else None
+        if mine != theirs:
+            raise StateError(
+                f"the state belongs to another pipeline: operator {index + 1} is {_shown(mine)} here and "
+                f"{_shown(theirs)} in the state"
+            )
+    if found["shape"] != expected["shape"]:
+        raise StateError(
+            "the state was taken under other optimizer rules: its position follows "
+            f"{found['shape']}, this pipeline runs {expected['shape']}; use the same Options.disabled_rules"
+        )
+    changed = [key for key, code in expected["functions"].items() if found["functions"].get(key) != code]
+    if changed:
+        operators = ", ".join(sorted({key.split(":", 1)[1] for key in changed}))
+        warnings.warn(
+            f"the code of a user function has changed since the state was taken ({operators}); rows from here on "
+            "are made by the new code",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
+def _shown(operator: Any) -> str:
+    if operator is None:
+        return "missing"
+    name, arguments = operator
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
+
+
+def check_resumable(plan: Node, *, deterministic: bool) -> None:
+    """Raises `StateError` where no state can be taken, naming the operator that stands in the way."""
+    if not deterministic:
+        raise StateError("with deterministic=False no order is kept, so there is no place in it to come back to")
+    for node in post_order(plan):
+        if node.traits.resume is Resume.NONE:
+            raise StateError(
+                f"{node.name}: a one-shot stream cannot be read again from its start; give `from_arrow` something "
+                "that can (a table, a list of batches, a dataset), or write it to a file first"
+            ).locate(operator=node.name)
+
+
+def _plain(value: Any) -> Any:
+    """Returns a value as it is after a round trip through JSON, which is how a stored state comes back."""
+    return json.loads(json.dumps(value, default=str))
+
+
+def _listed(position: Any) -> Any:
+    return [_listed(part) for part in position] if isinstance(position, tuple) else position
+
+
+def _tupled(position: Any) -> Any:
+    return tuple(_tupled(part) for part in position) if isinstance(position, list) else position

@@ -1,0 +1,420 @@
+"""Where files are: listing them in a known order, and opening them on any file system.
+
+`resolve` turns what a user wrote (paths, globs, directories, URLs) into one `Store` and its sorted files.
+Nothing here knows a format, a thread or a pipeline. It is longer than other modules because listing, fetching
+and the file that serves fetched ranges share no type with anything but each other.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import importlib
+import io
+import os
+import posixpath
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from arrowflow.errors import ArrowflowError, PlanError, SourceError, closest
+
+HOLE_BYTES: Final = 1 << 20
+"""Bytes between two ranges that are fetched along rather than asked for apart: a round trip's worth."""
+
+MAX_RANGE_BYTES: Final = 64 << 20
+"""Most bytes that ranges are merged to, so that a file system which fetches ranges at once can do so."""
+
+Range = tuple[int, int]
+"""Bytes of a file, from the first to before the second."""
+
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+://")
+_MAGIC: Final = re.compile(r"[*?\[]")
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file of a source.
+
+    Attributes:
+        path: Full path within its file system.
+        relative: Path below the folder that all files of the source have in common; the part of the path that
+            stays when the data move, which is what a state digests.
+        size: Bytes.
+    """
+
+    path: str
+    relative: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A file system as the readers see it. Picklable, and safe to use from many threads at the same time.
+
+    Attributes:
+        filesystem: The `pyarrow.fs.FileSystem` that the paths belong to.
+        memory_map: Whether local files are mapped. A mapped file that another process shortens while it is
+            read kills the process (SIGBUS); False reads them instead.
+    """
+
+    filesystem: Any
+    memory_map: bool = True
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the files lie on this machine's own file system."""
+        return isinstance(self.filesystem, pafs.LocalFileSystem)
+
+    @property
+    def is_python(self) -> bool:
+        """Whether the file system is written in Python (fsspec): Arrow's own threads must not enter it."""
+        return isinstance(self.filesystem, pafs.PyFileSystem)
+
+    def open(self, file: File) -> pa.NativeFile:
+        """Opens a file for random access; the caller closes it."""
+        if self.is_local and self.memory_map and file.size > 0:
+            return pa.memory_map(file.path)
+        return self.filesystem.open_input_file(file.path)
+
+    def open_ranges(
+        self, file: File, ranges: Iterable[Range], *, known: Mapping[Range, pa.Buffer] | None = None
+    ) -> pa.NativeFile:
+        """Fetches byte ranges with few requests and returns a file that serves reads from them.
+
+        A read elsewhere asks the file system again, on the thread that reads. `known` are bytes that need not
+        be fetched.
+        """
+        merged = coalesce(ranges)
+        held = dict(zip(merged, self.fetch(file, merged), strict=True)) | dict(known or {})
+        return pa.PythonFile(_RangeFile(self, file, held), "r")
+
+    def fetch(self, file: File, ranges: Sequence[Range]) -> list[pa.Buffer]:
+        """Returns the bytes of each range; fsspec file systems may fetch them at the same time."""
+        if not ranges:
+            return []
+        if self.is_python and isinstance(self.filesystem.handler, pafs.FSSpecHandler):
+            starts, ends = zip(*ranges, strict=True)
+            found = self.filesystem.handler.fs.cat_ranges(
+                [file.path] * len(ranges), list(starts), list(ends), on_error="raise"
+            )
+            buffers = [pa.py_buffer(data) for data in found]
+        else:
+            with self.filesystem.open_input_file(file.path) as source:
+                buffers = [_read_at(source, start, end) for start, end in ranges]
+        for (start, end), buffer in zip(ranges, buffers, strict=True):
+            if buffer.size != end - start:
+                raise SourceError(
+                    f"expected {end - start} bytes at offset {start}, got {buffer.size}: the file is "
+                    "truncated or changed while it was read"
+                ).locate(file=file.path)
+        return buffers
+
+
+def coalesce(ranges: Iterable[Range], *, hole_bytes: int = HOLE_BYTES) -> list[Range]:
+    """Merges byte ranges that overlap or lie at most `hole_bytes` apart.
+
+    Example:
+        >>> coalesce([(100, 200), (0, 50), (200, 300), (90_000_000, 90_000_001)])
+        [(0, 300), (90000000, 90000001)]
+    """
+    merged: list[Range] = []
+    for start, end in sorted(ranges):
+        if merged and start <= merged[-1][1] + hole_bytes and end - merged[-1][0] <= MAX_RANGE_BYTES:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        elif end > start:
+            merged.append((start, end))
+    return merged
+
+
+def resolve(
+    paths: object, *, filesystem: Any = None, suffixes: tuple[str, ...], operator: str
+) -> tuple[Store, tuple[File, ...]]:
+    """Lists the files that `paths` mean, sorted by path, whatever order they were named in.
+
+    Args:
+        paths: One path, URL, glob (`*`, `?`, `[a-z]`, `**`) or directory, or a sequence of them. In a URL `?`
+            starts the query and is no wildcard. In directories, and where wildcards meet them, names that
+            start with `.` or `_` are left out.
+        filesystem: A `pyarrow.fs` or fsspec file system, to which all paths then belong.
+        suffixes: Endings of the files that are taken from directories.
+        operator: The operator to name in errors.
+
+    Raises:
+        SourceError: A path is missing, a glob or a directory is empty, a file system cannot be reached.
+        PlanError: `paths` is no path, or the paths belong to different file systems.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> for name in "b.parquet", "a.parquet", "_SUCCESS":
+        ...     _ = (folder / name).write_bytes(b"...")
+        >>> store, files = resolve(folder, suffixes=(".parquet",), operator="read_parquet")
+        >>> [file.relative for file in files]
+        ['a.parquet', 'b.parquet']
+    """
+    wanted = _as_texts(paths, operator)
+    opener = _Opener(filesystem, operator)
+    try:
+        located = [opener.locate(text) for text in wanted]
+        infos = _list(opener.filesystem, located, suffixes, operator)
+    except ArrowflowError:
+        raise
+    except Exception as error:
+        text = f"cannot list {_shorten(wanted)}: {error}; check the address, the credentials and the network"
+        raise SourceError(text).locate(operator=operator) from error
+    return Store(opener.filesystem), _as_files(opener.filesystem, infos)
+
+
+class _Opener:
+    """Finds the file system of each path; all paths of a source must have the same one."""
+
+    def __init__(self, filesystem: Any, operator: str) -> None:
+        self.given = filesystem is not None
+        self.filesystem: Any = _as_arrow(filesystem, operator) if self.given else None
+        self.operator = operator
+        self.first = ""
+
+    def locate(self, text: str) -> str:
+        """Returns the path within the file system, keeping wildcards."""
+        if self.given:
+            return self._strip(text)
+        if not _URL.match(text):
+            self._same(pafs.LocalFileSystem(), text)
+            return os.path.abspath(text).replace(os.sep, "/")
+        url, mark, query = text.partition("?")
+        base, pattern = _split_pattern(url)
+        filesystem, path = _from_url(base + mark + query, self.operator)
+        self._same(filesystem, text)
+        return posixpath.join(path, unquote(pattern)) if pattern else path
+
+    def _strip(self, text: str) -> str:
+        if isinstance(self.filesystem, pafs.PyFileSystem) and isinstance(
+            self.filesystem.handler, pafs.FSSpecHandler
+        ):
+            return str(self.filesystem.handler.fs._strip_protocol(text))
+        if _URL.match(text):
+            parts = urlsplit(text)
+            text = unquote(parts.netloc + parts.path)
+        if isinstance(self.filesystem, pafs.LocalFileSystem):
+            return os.path.abspath(text).replace(os.sep, "/")
+        return text
+
+    def _same(self, filesystem: Any, text: str) -> None:
+        if self.filesystem is None:
+            self.filesystem, self.first = filesystem, text
+        elif self.filesystem != filesystem:
+            raise PlanError(
+                f"{self.operator}: all paths of one source belong to one file system, but {self.first!r} and "
+                f"{text!r} do not; read them as two sources and concatenate these"
+            )
+
+
+def _from_url(url: str, operator: str) -> tuple[Any, str]:
+    try:
+        filesystem, path = pafs.FileSystem.from_uri(url)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        if isinstance(error, pa.ArrowInvalid) and "Unrecognized filesystem type" not in str(error):
+            raise
+        filesystem, path = _import_fsspec(url, operator).url_to_fs(url)
+        return _as_arrow(filesystem, operator), path
+    return filesystem, path
+
+
+def _import_fsspec(url: str, operator: str) -> Any:
+    try:
+        return importlib.import_module("fsspec.core")
+    except ImportError as error:
+        scheme = url.partition(":")[0]
+        text = (
+            f"pyarrow does not know {scheme!r} URLs and fsspec is not installed; pip install fsspec, or pass "
+        )
+        raise SourceError(text + "filesystem=").locate(operator=operator, file=url) from error
+
+
+def _as_arrow(filesystem: Any, operator: str) -> Any:
+    if isinstance(filesystem, pafs.FileSystem):
+        return filesystem
+    if not hasattr(filesystem, "cat_ranges"):
+        raise PlanError(
+            f"{operator}: filesystem is a pyarrow.fs.FileSystem or an fsspec file system, "
+            f"got {type(filesystem).__name__}"
+        )
+    protocols = filesystem.protocol
+    if "file" in ((protocols,) if isinstance(protocols, str) else protocols):
+        return pafs.LocalFileSystem()
+    return pafs.PyFileSystem(pafs.FSSpecHandler(filesystem))
+
+
+def _as_texts(paths: object, operator: str) -> list[str]:
+    if isinstance(paths, (str, os.PathLike)):
+        paths = [paths]
+    texts: list[str] = []
+    for path in paths if isinstance(paths, Iterable) and not isinstance(paths, bytes) else [paths]:
+        text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
+        if not isinstance(text, str) or not text:
+            raise PlanError(
+                f"{operator}: expected a path, glob, directory or URL, or several of them, got {path!r}"
+            )
+        texts.append(text)
+    if not texts:
+        raise SourceError("no paths given; name at least one file").locate(operator=operator)
+    return texts
+
+
+def _as_files(filesystem: Any, infos: list[Any]) -> tuple[File, ...]:
+    infos = sorted(infos, key=lambda info: info.path)
+    root = posixpath.commonpath([posixpath.dirname(info.path) for info in infos])
+    return tuple(
+        File(info.path, posixpath.relpath(info.path, root or "."), _size(filesystem, info)) for info in infos
+    )
+
+
+def _size(filesystem: Any, info: Any) -> int:
+    if info.size is not None:
+        return int(info.size)
+    with filesystem.open_input_file(info.path) as source:  # HTTP servers list no sizes
+        return int(source.size())
+
+
+def _list(filesystem: Any, paths: list[str], suffixes: tuple[str, ...], operator: str) -> list[Any]:
+    found: list[Any] = []
+    for path, info in zip(paths, filesystem.get_file_info(paths), strict=True):
+        if info.type in (pafs.FileType.File, pafs.FileType.Unknown):
+            found.append(info)
+        elif info.type == pafs.FileType.Directory:
+            found += _directory(filesystem, path, suffixes, operator)
+        elif _MAGIC.search(path):  # only now: a file may be called `a[1].parquet`
+            found += _glob(filesystem, path, suffixes, operator)
+        else:
+            raise SourceError(_missing(filesystem, path)).locate(operator=operator, file=path)
+    return found
+
+
+def _directory(filesystem: Any, path: str, suffixes: tuple[str, ...], operator: str) -> list[Any]:
+    depth = len(path.rstrip("/")) + 1
+    listed = [
+        info
+        for info in _children(filesystem, path, recursive=True)
+        if info.type == pafs.FileType.File and not _is_hidden(info.path[depth:])
+    ]
+    found = [info for info in listed if info.path.lower().endswith(suffixes)]
+    if not found:
+        others = f"; it has {len(listed)} other files, a glob such as '*' takes them" if listed else ""
+        text = f"the directory has no {' or '.join(suffixes)} files{others}"
+        raise SourceError(text).locate(operator=operator, file=path)
+    return found
+
+
+def _glob(filesystem: Any, pattern: str, suffixes: tuple[str, ...], operator: str) -> list[Any]:
+    base, rest = _split_pattern(pattern)
+    found: dict[str, Any] = {}  # by path: `**` may come to a file by several ways
+    for info in _expand(filesystem, base, rest.strip("/").split("/")):
+        if info.type == pafs.FileType.File:
+            found[info.path] = info
+        elif not rest.endswith("**"):
+            found |= {each.path: each for each in _directory(filesystem, info.path, suffixes, operator)}
+    if not found:
+        raise SourceError("the glob matches no file; check it, and the folder that it starts in").locate(
+            operator=operator, file=pattern
+        )
+    return list(found.values())
+
+
+def _expand(filesystem: Any, base: str, pattern: list[str]) -> Iterator[Any]:
+    """Matches one segment of a glob after the other, so that only folders which match are listed."""
+    if pattern[0] == "**":
+        depth = len(base.rstrip("/")) + 1
+        for info in _children(filesystem, base, recursive=True):
+            if _matches(info.path[depth:].split("/"), pattern):
+                yield info
+        return
+    for info in _children(filesystem, base):
+        if not _matches_name(posixpath.basename(info.path), pattern[0]):
+            continue
+        if len(pattern) == 1:
+            yield info
+        elif info.type == pafs.FileType.Directory:
+            yield from _expand(filesystem, info.path, pattern[1:])
+
+
+def _matches(parts: list[str], pattern: list[str]) -> bool:
+    if not pattern or not parts:
+        return not parts and all(segment == "**" for segment in pattern)
+    if pattern[0] == "**":
+        return _matches(parts, pattern[1:]) or (not _is_hidden(parts[0]) and _matches(parts[1:], pattern))
+    return _matches_name(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
+
+
+def _matches_name(name: str, pattern: str) -> bool:
+    return fnmatch.fnmatchcase(name, pattern) and (not _is_hidden(name) or pattern[0] == name[0])
+
+
+def _children(filesystem: Any, base: str, *, recursive: bool = False) -> list[Any]:
+    selector = pafs.FileSelector(base, allow_not_found=True, recursive=recursive)
+    return list(filesystem.get_file_info(selector))
+
+
+def _split_pattern(path: str) -> tuple[str, str]:
+    match = _MAGIC.search(path)
+    if match is None:
+        return path, ""
+    cut = path.rfind("/", 0, match.start())
+    return path[: max(cut, 1)] if cut >= 0 else "", path[cut + 1 :]
+
+
+def _is_hidden(relative: str) -> bool:
+    return any(part.startswith((".", "_")) for part in relative.split("/"))
+
+
+def _missing(filesystem: Any, path: str) -> str:
+    names = [posixpath.basename(info.path) for info in _children(filesystem, posixpath.dirname(path))]
+    hint = closest(posixpath.basename(path), names) if names else "its folder is missing or empty"
+    return f"there is no such file or directory; {hint.replace('known columns', 'the folder has')}"
+
+
+def _shorten(texts: Sequence[str]) -> str:
+    return ", ".join(map(repr, texts[:3])) + (f" and {len(texts) - 3} more" if len(texts) > 3 else "")
+
+
+def _read_at(source: Any, start: int, end: int) -> pa.Buffer:
+    source.seek(start)
+    return source.read_buffer(end - start)
+
+
+class _RangeFile:
+    """A read-only file whose fetched ranges are served from memory; what `pa.PythonFile` needs of a file."""
+
+    def __init__(self, store: Store, file: File, ranges: dict[Range, pa.Buffer]) -> None:
+        self._store = store
+        self._file = file
+        self._ranges = ranges
+        self._position = 0
+        self.closed = False
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file.size}[whence]
+        self._position = base + offset
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def read(self, size: int = -1) -> pa.Buffer:
+        start = self._position
+        end = self._file.size if size < 0 else min(start + size, self._file.size)
+        self._position = max(start, end)
+        if end <= start:
+            return pa.py_buffer(b"")
+        for (low, high), buffer in self._ranges.items():
+            if low <= start and end <= high:
+                return buffer.slice(start - low, end - start)
+        return self._store.fetch(self._file, [(start, end)])[0]
+
+    def close(self) -> None:
+        self._ranges = {}
+        self.closed = True

@@ -1,0 +1,24 @@
+"""Runs all benchmarks, one after the other; exits with 1 where a bar is not met."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+NAMES = ("startup", "overhead", "stream", "wide", "borders", "memory")
+
+
+def main() -> None:
+    """Runs them with the arguments given."""
+    root = Path(__file__).parent.parent
+    missed = []
+    for name in NAMES:
+        print(f"\n=== {name}", flush=True)
+        command = [sys.executable, "-m", f"benchmarks.{name}", *sys.argv[1:]]
+        if subprocess.run(command, cwd=root, check=False).returncode:
+            missed.append(name)
+    print(f"\nbars missed in: {', '.join(missed)}" if missed else "\nall bars met")
+    sys.exit(bool(missed))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""The executor's own cost: no-op kernels over one tiny chunk, so that nothing else is left to measure.
+
+Four stages: a source, two parallel stages, one serial stage. The same for 2,000 and for 100,000 chunks, since
+the cost must not grow with the length of the run; and how long it takes to start and to close a pipeline.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+from benchmarks import harness
+
+STAGES: Final = 4
+SHORT: Final = 2_000
+LONG: Final = 100_000
+STARTS: Final = 50
+NEEDED_MICROSECONDS: Final = 15.0
+NEEDED_START_MILLISECONDS: Final = 10.0
+FLATNESS: Final = 1.25
+
+
+def chain(num_chunks: int) -> Any:
+    """Returns a physical plan of no-op kernels that sends `num_chunks` chunks through four stages."""
+    import pyarrow as pa
+
+    from arrowflow.ops import base
+    from arrowflow.physical.stage import Chain, StagePlan
+
+    chunk = pa.record_batch({"x": pa.nulls(1, pa.int32())})
+
+    class Source(base.SourceKernel):
+        def tasks(self, position: base.Position) -> Iterator[base.Task]:
+            return (base.Task(number, base.Origin(number), 64) for number in range(num_chunks))
+
+        def read(self, task: base.Task) -> Iterator[tuple[base.Payload, base.Position]]:
+            yield chunk, (task.payload + 1,)
+
+    class Same(base.StatelessKernel):
+        def apply(self, chunk: base.Payload, origin: base.Origin) -> base.Payload:
+            return chunk
+
+    class Through(base.SerialKernel):
+        def open(self, position: base.Position, epoch: int) -> base.Position:
+            return position
+
+        def push(self, item: base.Item) -> Iterator[base.Item]:
+            yield item
+
+    def spec(name: str, kind: base.Kind, kernel: type[Any]) -> base.KernelSpec:
+        return base.KernelSpec(operator=name, kind=kind, make=lambda context: kernel())
+
+    same = StagePlan(kind="parallel", kernels=(spec("same", "stateless", Same),))
+    source = StagePlan(kind="parallel", head=spec("source", "source", Source))
+    through = StagePlan(kind="serial", kernels=(spec("through", "serial", Through),))
+    return Chain(stages=(source, same, same, through))
+
+
+class WallClock:
+    """The clocks that the engine measures with."""
+
+    now = staticmethod(time.perf_counter)
+    thread_cpu = staticmethod(time.thread_time)
+
+
+def _run(num_chunks: int) -> harness.Measurement:
+    from arrowflow.executor import Engine
+    from arrowflow.options import Options
+
+    _drain(Engine(chain(200), 0, None, Options().resolved(), WallClock()))
+    engine = Engine(chain(num_chunks), 0, None, Options().resolved(), WallClock())
+    watch = harness.Stopwatch()
+    chunks = _drain(engine)
+    if chunks != num_chunks:
+        raise AssertionError(f"expected {num_chunks} chunks, got {chunks}")
+    return watch.measurement(num_chunks)
+
+
+def _drain(engine: Any) -> int:
+    chunks = 0
+    while engine.next_item() is not None:
+        chunks += 1
+    engine.close()
+    return chunks
+
+
+def short() -> harness.Measurement:
+    """Measures a short run."""
+    return _run(SHORT)
+
+
+def long() -> harness.Measurement:
+    """Measures a long run."""
+    return _run(LONG)
+
+
+def start_and_close() -> harness.Measurement:
+    """Measures how long a bound pipeline takes from `iter` to its first batch and through `close`."""
+    import arrowflow as af
+
+    dataset = af.range(10_000_000).shuffle(10_000, seed=1).batch(100)
+    with iter(dataset) as warm:
+        next(warm)
+    seconds = []
+    watch = harness.Stopwatch()
+    for _ in range(STARTS):
+        started = time.perf_counter()
+        iterator = iter(dataset)
+        next(iterator)
+        iterator.close()
+        seconds.append(time.perf_counter() - started)
+    return watch.measurement(STARTS, median_seconds=statistics.median(seconds), max_seconds=max(seconds))
+
+
+def judge(rounds: harness.Rounds) -> list[harness.Bar]:
+    """Returns the bars: cost a chunk and stage, its flatness, and start and close."""
+    bars = []
+    for name in ("short", "long"):
+        if name in rounds:
+            got = 1e6 / harness.median_speed(rounds[name]) / STAGES
+            title = f"overhead, {SHORT if name == 'short' else LONG:,} chunks"
+            needed = f"<= {NEEDED_MICROSECONDS:.0f} us a chunk and stage"
+            bars.append(harness.Bar(title, needed, f"{got:.1f} us", got <= NEEDED_MICROSECONDS))
+    if "short" in rounds and "long" in rounds:
+        growth = harness.ratio(rounds, "short", "long")
+        bars.append(
+            harness.Bar(
+                "overhead, long / short", f"<= {FLATNESS}", f"{growth:.2f}", growth <= FLATNESS, growth
+            )
+        )
+    if "start-and-close" in rounds:
+        got = 1e3 * harness.median_extra(rounds["start-and-close"], "median_seconds")
+        needed = f"<= {NEEDED_START_MILLISECONDS:.0f} ms"
+        bars.append(harness.Bar("start and close", needed, f"{got:.1f} ms", got <= NEEDED_START_MILLISECONDS))
+    return bars
+
+
+CONTENDERS: Final = {"short": short, "long": long, "start-and-close": start_and_close}
+
+if __name__ == "__main__":
+    harness.main("overhead", CONTENDERS, judge)

@@ -1,0 +1,75 @@
+"""What every test gets: hypothesis profiles, the corpus, and a guard against threads that outlive a test."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import os
+import threading
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+THREAD_NAME_PREFIX = "arrowflow"
+JOIN_SECONDS = 5.0
+CORPUS = os.environ.get("ARROWFLOW_CORPUS")
+OUTCOME = pytest.StashKey[bool]()
+
+SLOW_MACHINES = [HealthCheck.too_slow]
+settings.register_profile("dev", deadline=None, suppress_health_check=SLOW_MACHINES)
+settings.register_profile("ci", deadline=None, suppress_health_check=SLOW_MACHINES, derandomize=True)
+settings.register_profile("thorough", deadline=None, suppress_health_check=SLOW_MACHINES, max_examples=2_000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out the corpus tests without a corpus, and skips those of PyTorch where it is missing."""
+    if not CORPUS:
+        corpus = [item for item in items if item.get_closest_marker("corpus")]
+        items[:] = [item for item in items if item not in corpus]
+        config.hook.pytest_deselected(items=corpus)
+    if importlib.util.find_spec("torch") is None:
+        for item in items:
+            if item.get_closest_marker("torch"):
+                item.add_marker(pytest.mark.skip(reason="PyTorch is not installed"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Remembers whether the test itself passed, for `no_thread_survives`."""
+    report = yield
+    if report.when == "call":
+        item.stash[OUTCOME] = report.passed
+    return report
+
+
+@pytest.fixture(autouse=True)
+def no_thread_survives(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails a test that leaves a thread of a pipeline behind; a failed test keeps its iterators alive."""
+    before = set(threading.enumerate())
+    yield
+    if request.node.stash.get(OUTCOME, False) and _survivors(before):
+        gc.collect()
+        for thread in _survivors(before):
+            thread.join(JOIN_SECONDS)
+        left = [thread.name for thread in _survivors(before)]
+        assert not left, f"threads outlived the test: {left}"
+
+
+@pytest.fixture(scope="session")
+def corpus() -> Path:
+    """The folder of files that other projects publish; mark its tests with `corpus`."""
+    assert CORPUS, "mark tests that use the corpus with @pytest.mark.corpus"
+    return Path(CORPUS)
+
+
+def _survivors(before: set[threading.Thread]) -> list[threading.Thread]:
+    return [
+        thread
+        for thread in threading.enumerate()
+        if thread.name.startswith(THREAD_NAME_PREFIX) and thread not in before
+    ]

@@ -1,0 +1,394 @@
+"""What NumPy computes is what the owning engine computes: same type, same nulls, same values."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import _acero as acero
+
+from arrowflow.expr import Program, Project, Where, compile, normalise, output_fields, parse
+from arrowflow.expr.lowering import stored_integer
+
+INTEGERS: Final = {
+    "i8": pa.int8(),
+    "i16": pa.int16(),
+    "i32": pa.int32(),
+    "i64": pa.int64(),
+    "u8": pa.uint8(),
+    "u32": pa.uint32(),
+    "u64": pa.uint64(),
+}
+SCHEMA: Final = pa.schema(
+    [
+        *INTEGERS.items(),
+        ("f32", pa.float32()),
+        ("f64", pa.float64()),
+        ("g32", pa.float32()),
+        ("g64", pa.float64()),
+        ("b", pa.bool_()),
+        ("c", pa.bool_()),
+        ("day", pa.date32()),
+        ("ts", pa.timestamp("us")),
+        ("utc", pa.timestamp("ms", "UTC")),
+        ("span", pa.duration("us")),
+        ("dec", pa.decimal128(15, 2)),
+        ("whole", pa.decimal128(9, 0)),
+        ("s", pa.string()),
+    ]
+)
+DAY: Final = datetime.date(1995, 1, 1)
+MOMENT: Final = datetime.datetime(2001, 2, 3, 4, 5, 6, 789000)
+c, f = pl.col, pc.field
+
+POLARS: Final[list[Any]] = [
+    *(c(name) + 1 for name in INTEGERS),
+    *(c(name) * 3 - c(name) for name in INTEGERS),
+    *(c(name) / 7 for name in INTEGERS),
+    *(c(name) // 3 for name in INTEGERS),
+    *(c(name) % 5 for name in INTEGERS),
+    *(c(name) > 1 for name in INTEGERS),
+    *(c(name).cast(pl.Float32) for name in INTEGERS),
+    *(c(name).cast(pl.Float64) for name in INTEGERS),
+    *(c(name).abs() for name in ("i8", "i32", "i64", "f32", "f64")),
+    *(-c(name) for name in ("i8", "i32", "i64", "f32", "f64")),
+    c("i8") + c("i32"),
+    c("i32") * c("f32"),
+    c("i64") / c("f32"),
+    1 - c("f32"),
+    c("f32") * 0.1,
+    c("f32") / c("g32"),
+    c("f64") - c("f32"),
+    c("f64") ** 2,
+    c("f32") ** 2,
+    c("f64") > 1,
+    c("f32") > 0.1,
+    c("f32") == 0.1,
+    c("f32") <= 0.1,
+    c("f32") >= 2,
+    c("f64") < 1.5,
+    c("f64") != 0,
+    2 < c("f64"),
+    c("f32") > c("g32"),
+    c("f32") >= c("g32"),
+    c("f64") < c("g64"),
+    c("f64") <= c("g64"),
+    c("f64") == c("g64"),
+    c("i32") == c("i32"),
+    c("day") >= DAY,
+    c("day") < pl.date(1995, 1, 1),
+    c("ts") > MOMENT,
+    c("ts").cast(pl.Int64),
+    c("utc").to_physical(),
+    c("day").cast(pl.Int32),
+    c("day").to_physical(),
+    c("day").cast(pl.Int64),
+    c("span").cast(pl.Int64),
+    c("span") > datetime.timedelta(seconds=1),
+    c("dec").cast(pl.Float64),
+    c("dec").cast(pl.Float32),
+    c("whole").cast(pl.Float32),
+    c("dec") > 0,
+    c("dec") >= Decimal("1.5"),
+    c("dec") == Decimal("1.25"),
+    (c("dec").cast(pl.Float64) * (1 - c("dec").cast(pl.Float64))).cast(pl.Float32),
+    c("dec").cast(pl.Float32) * (1 - c("dec").cast(pl.Float32)),
+    c("i8").cast(pl.Int32),
+    c("u8").cast(pl.Int16),
+    c("f64").cast(pl.Float32),
+    c("b").cast(pl.Int8),
+    c("b").cast(pl.Float32),
+    c("b") & c("c"),
+    c("b") | c("c"),
+    ~c("b"),
+    (c("f64") > 1) & (c("i32") < 5) | c("b"),
+    c("b") | (c("f32") > 0),
+    c("f64").is_nan(),
+    c("f32").is_not_nan(),
+    c("f64").is_finite(),
+    c("f32").is_infinite(),
+    c("f64").is_null(),
+    c("i64").is_not_null(),
+    c("b").is_null(),
+    c("f32").fill_null(0),
+    c("f64").fill_null(0.5),
+    c("i32").fill_null(-1),
+    c("i8").fill_null(1000),
+    c("b").fill_null(True),
+    c("day").fill_null(DAY),
+    c("f32").fill_null(c("g32")),
+    c("f32").fill_null(0) + c("g32").fill_null(1),
+    c("f64").is_between(-1, 1),
+    c("f32").is_between(0, 2, closed="left"),
+    c("i32").is_between(-1, 1, closed="none"),
+    c("day").is_between(DAY, datetime.date(1996, 1, 1), closed="right"),
+    c("i32").is_in([1, 2, 3]),
+    c("i8").is_in([1, None]),
+    c("day").is_in([DAY]),
+    c("f64").is_in([1.0, 2.0]),
+    c("s").is_in(["a", "b"]),
+    c("f64").clip(-1, 1),
+    c("f32").clip(lower_bound=0),
+    c("i32").clip(upper_bound=3),
+    c("f64").floor(),
+    c("f32").ceil(),
+    c("f64").sqrt(),
+    c("f32").sqrt(),
+    pl.when(c("f64") > 0).then(c("f64")).otherwise(0),
+    pl.when(c("b")).then(1).otherwise(c("i32")),
+    pl.when(c("b")).then(c("f32")),
+    pl.when(c("i32") > 0).then(c("b")).otherwise(c("c")),
+    pl.max_horizontal("f64", "g64"),
+    pl.min_horizontal("i32", "i64"),
+    c("s").str.len_bytes(),
+    c("s") + "x",
+    pl.lit(3),
+    pl.lit(1.5, dtype=pl.Float32) * c("f32"),
+    pl.lit(5, dtype=pl.Int8) + c("i32"),
+    c("f32") * float("inf"),
+    c("f64") > float("nan"),
+    c("i32") > 2**40,
+    c("i32") + 2**40,
+    c("i64") + 0.5,
+    c("i8") * 0.5,
+    c("f32") * 16777217,
+    c("f32") > 16777217,
+]
+ARROW: Final[list[Any]] = [
+    f("f64") + 1,
+    f("f32") * 0.1,
+    f("f32") / 2,
+    f("f64") - f("f32"),
+    f("i32").cast("float64") * f("f64"),
+    f("i16") * f("f32"),
+    f("i32") * f("f32"),
+    pc.multiply(f("i32"), f("i32")),
+    pc.subtract(f("u8"), f("u8")),
+    pc.divide(f("f64"), f("g64")),
+    pc.power(f("f64"), 2),
+    pc.negate(f("f32")),
+    pc.abs(f("f64")),
+    pc.abs(f("i32")),
+    f("f64") > 1,
+    f("f32") > 0.1,
+    f("f32") == 0.1,
+    f("f64") != 0,
+    f("f64") >= f("g64"),
+    f("f32") <= f("g32"),
+    f("i32") > 1,
+    f("i8") < 300,
+    f("u64") >= 1,
+    pc.scalar(2) < f("f64"),
+    f("day") >= DAY,
+    f("ts") > MOMENT,
+    f("utc") > pa.scalar(MOMENT, pa.timestamp("ms", "UTC")),
+    f("dec") > 0,
+    f("dec") >= Decimal("1.5"),
+    f("dec").cast("float64"),
+    f("dec").cast("float32"),
+    f("whole").cast("float32"),
+    f("whole").cast("float64"),
+    (f("dec").cast("float64") * (pc.scalar(1) - f("dec").cast("float64"))).cast("float32"),
+    f("day").cast("int32"),
+    f("ts").cast("int64"),
+    f("i8").cast("int32"),
+    f("i32").cast("float64"),
+    f("i8").cast("float32"),
+    f("u8").cast("int16"),
+    f("f64").cast("float32"),
+    f("f32").cast("float64"),
+    f("b").cast("int8"),
+    f("b") & f("c"),
+    f("b") | f("c"),
+    ~f("b"),
+    (f("f64") > 1) & ~(f("i32") < 5) | f("b"),
+    f("f64").is_nan(),
+    f("f64").is_null(),
+    f("f64").is_null(nan_is_null=True),
+    f("i32").is_valid(),
+    pc.is_finite(f("f32")),
+    pc.is_inf(f("f32")),
+    pc.coalesce(f("f32"), pa.scalar(0, pa.float32())),
+    pc.coalesce(f("f32"), 0.0),
+    pc.coalesce(f("i32"), f("i32")),
+    pc.coalesce(f("f64"), f("g64"), 0.0),
+    f("f64"),
+    f("i32").isin([1, 2, 3]),
+    f("f64").isin([1.0]),
+    f("day").isin([DAY]),
+    pc.is_in(f("i32"), value_set=pa.array([1, None], pa.int32())),
+    pc.if_else(f("b"), f("f64"), f("g64")),
+    pc.if_else(f("f64") > 0, f("i32"), 0),
+    pc.floor(f("f64")),
+    pc.ceil(f("f32")),
+    pc.sqrt(f("f64")),
+    pc.utf8_length(f("s")),
+    pc.max_element_wise(f("f64"), f("g64")),
+]
+TRANSCENDENTAL: Final[list[Any]] = [
+    c("f32").log1p(),
+    c("f64").log1p(),
+    c("f32").log(),
+    c("f64").log(),
+    c("f32").exp(),
+    c("f64").exp(),
+    pc.log1p(f("f32")),
+    pc.ln(f("f64")),
+    pc.exp(f("f32")),
+    pc.exp(f("f64")),
+]
+EXACT: Final[list[Any]] = [*POLARS, *ARROW]
+EVERYTHING: Final[list[Any]] = [*EXACT, *TRANSCENDENTAL]
+PREDICATES: Final = [
+    index
+    for index, source in enumerate(EXACT)
+    if output_fields(parse(source, operator="test"), SCHEMA)[0].type == pa.bool_()
+]
+
+
+def stored(type: pa.DataType, rows: int, rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    """Values as `type` stores them, with every special one among them."""
+    if pa.types.is_boolean(type):
+        return np.packbits(rng.integers(0, 2, rows, dtype=np.uint8), bitorder="little")
+    if pa.types.is_decimal(type):
+        top = 10**type.precision
+        low = np.where(rng.random(rows) < 0.5, rng.integers(-300, 300, rows), rng.integers(-top + 1, top, rows))
+        return np.stack([low, low >> 63], axis=1)
+    if pa.types.is_floating(type):
+        dtype = np.dtype(f"f{type.bit_width // 8}")
+        special = np.array([0.0, -0.0, 1.0, 2.0, 0.5, np.nan, np.inf, -np.inf, 0.1, 16777216.0], dtype)
+        wide = (rng.standard_normal(rows) * 10.0 ** rng.integers(-30, 30, rows)).astype(dtype)
+        return np.where(rng.random(rows) < 0.5, rng.choice(special, rows), wide)
+    dtype = np.dtype(f"{'u' if pa.types.is_unsigned_integer(type) else 'i'}{type.bit_width // 8}")
+    if not pa.types.is_integer(type):
+        moment = MOMENT.replace(tzinfo=datetime.UTC) if type == pa.timestamp("ms", "UTC") else MOMENT
+        middle = {"ts": moment, "day": DAY}.get("day" if pa.types.is_date(type) else "ts")
+        day = 1_000_000 if pa.types.is_duration(type) else stored_integer(middle, type)
+        return (day + rng.integers(-3, 3, rows) * rng.integers(0, 2, rows)).astype(dtype)
+    limits = np.iinfo(dtype)
+    full = rng.integers(limits.min, limits.max, rows, dtype, endpoint=True)
+    near = rng.integers(max(limits.min, -3), 6, rows).astype(dtype)
+    edges = rng.choice(np.array([limits.min, limits.max], dtype), rows)
+    kind = rng.integers(0, 4, rows)
+    return np.where(kind < 2, near, np.where(kind == 2, full, edges))
+
+
+def column(type: pa.DataType, rows: int, nulls: bool, rng: np.random.Generator) -> pa.Array:
+    if pa.types.is_string(type):
+        words = [None if nulls and rng.random() < 0.3 else str(rng.choice(["", "a", "b", "xyz"])) for _ in range(rows)]
+        return pa.array(words, type)
+    flags = rng.random(rows) < 0.7
+    valid = pa.py_buffer(np.packbits(flags, bitorder="little")) if nulls else None
+    return pa.Array.from_buffers(type, rows, [valid, pa.py_buffer(np.ascontiguousarray(stored(type, rows, rng)))])
+
+
+def make_batch(rows: int, seed: int, nulls: bool, offset: int) -> pa.RecordBatch:
+    rng = np.random.default_rng(seed)
+    arrays = [column(field.type, rows + offset, nulls, rng) for field in SCHEMA]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA).slice(offset)
+
+
+BATCHES: Final = st.builds(
+    make_batch, st.sampled_from([0, 1, 7, 64, 300]), st.integers(0, 1 << 32), st.booleans(), st.integers(0, 11)
+)
+
+
+def by_engine(source: Any, batch: pa.RecordBatch) -> pa.Array:
+    if isinstance(source, pl.Expr):
+        frame = pl.from_arrow(batch)
+        assert isinstance(frame, pl.DataFrame)
+        found = frame.with_columns(source.alias("out")).get_column("out").to_arrow()
+    else:
+        table = acero.TableSourceNodeOptions(pa.Table.from_batches([batch]))
+        project = acero.ProjectNodeOptions([source], ["out"])
+        plan = [acero.Declaration("table_source", table), acero.Declaration("project", project)]
+        found = acero.Declaration.from_sequence(plan).to_table(use_threads=False).column(0).combine_chunks()
+    if isinstance(found, pa.ChunkedArray):
+        found = found.combine_chunks()
+    return found.cast(normalise(found.type))
+
+
+def same(left: pa.Array, right: pa.Array, ulps: int) -> bool:
+    """Equal type, nulls and values, the bits of floats included (any NaN is a NaN)."""
+    if left.type != right.type or len(left) != len(right) or not left.is_null().equals(right.is_null()):
+        return False
+    mine, other = left.drop_null(), right.drop_null()
+    if not pa.types.is_floating(left.type):
+        return bool(mine.equals(other))
+    one, two = np.asarray(mine), np.asarray(other)
+    both_nan = np.isnan(one) & np.isnan(two)
+    one, two = one[~both_nan], two[~both_nan]
+    if ulps == 0:
+        integer = np.dtype(f"i{one.dtype.itemsize}")
+        return bool((one.view(integer) == two.view(integer)).all())
+    close = np.abs(one - two) <= ulps * np.spacing(np.maximum(np.abs(one), np.abs(two)))
+    return bool(((one == two) | close).all())
+
+
+def outcome(run: Callable[[], pa.Array]) -> pa.Array | None:
+    try:
+        return run()
+    except Exception:
+        return None
+
+
+@lru_cache(maxsize=None)
+def program_at(index: int) -> Program:
+    return compile([Project((("out", parse(EVERYTHING[index], operator="test")),))], SCHEMA)
+
+
+@lru_cache(maxsize=None)
+def filter_at(index: int) -> Program:
+    return compile([Where(parse(EVERYTHING[index], operator="test"))], SCHEMA)
+
+
+def check(index: int, batch: pa.RecordBatch, ulps: int = 0) -> None:
+    source, program = EVERYTHING[index], program_at(index)
+    expected = outcome(lambda: by_engine(source, batch))
+    found = outcome(lambda: program.run(batch).column("out"))
+    if expected is None or found is None:
+        assert (expected is None) == (found is None), f"{source}: {program.explain()} {expected} {found}"
+        return
+    assert same(found, expected, ulps), f"{source}: {program.explain()}\n{found}\n{expected}"
+    assert found.type == program.schema.field("out").type
+
+
+@settings(max_examples=25, deadline=None)
+@given(BATCHES)
+def test_expressions_are_exact(batch: pa.RecordBatch) -> None:
+    for index in range(len(EXACT)):
+        check(index, batch)
+
+
+@settings(max_examples=25, deadline=None)
+@given(BATCHES)
+def test_transcendental_functions_are_within_two_ulps(batch: pa.RecordBatch) -> None:
+    for index in range(len(EXACT), len(EVERYTHING)):
+        check(index, batch, ulps=2)
+
+
+@settings(max_examples=15, deadline=None)
+@given(BATCHES)
+def test_predicates_keep_the_rows_that_the_engine_keeps(batch: pa.RecordBatch) -> None:
+    for index in PREDICATES:
+        source = EVERYTHING[index]
+        expected = batch.filter(by_engine(source, batch))
+        found = filter_at(index).run(batch)
+        assert found.num_rows == expected.num_rows, source
+        for name in SCHEMA.names:
+            assert same(found.column(name), expected.column(name), 0), f"{source} {name}"
+
+
+@pytest.mark.parametrize("index", range(len(EVERYTHING)), ids=lambda index: str(EVERYTHING[index])[:60])
+def test_columns_of_nulls(index: int) -> None:
+    check(index, pa.RecordBatch.from_arrays([pa.nulls(3, field.type) for field in SCHEMA], schema=SCHEMA))

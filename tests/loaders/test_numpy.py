@@ -1,0 +1,334 @@
+"""NumPy export: values, addresses, who may write where, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arrowflow.errors import DataError, SchemaError
+from arrowflow.loaders.numpy import NumpyExport
+
+FLAT = {
+    **{kind: str(kind) for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64())},
+    **{kind: str(kind) for kind in (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())},
+    pa.float16(): "float16",
+    pa.float32(): "float32",
+    pa.float64(): "float64",
+    pa.date64(): "datetime64[ms]",
+    pa.time32("s"): "int32",
+    pa.time32("ms"): "int32",
+    pa.time64("us"): "int64",
+    pa.time64("ns"): "int64",
+    **{pa.timestamp(unit): f"datetime64[{unit}]" for unit in ("s", "ms", "us", "ns")},
+    **{pa.duration(unit): f"timedelta64[{unit}]" for unit in ("s", "ms", "us", "ns")},
+    pa.timestamp("us", "Europe/Berlin"): "datetime64[us]",
+}
+COPIED = {pa.bool_(): "bool", pa.date32(): "datetime64[D]"}
+PLACES = st.tuples(st.integers(0, 40), st.integers(0, 40))
+
+
+def values(kind: Any, num_values: int, seed: int = 0) -> pa.Array:
+    """Random bits as an array of `kind` in memory of its own."""
+    num_bytes = (num_values * kind.bit_width + 7) // 8
+    buffer = pa.allocate_buffer(num_bytes)
+    np.frombuffer(buffer, np.uint8)[:] = np.random.default_rng(seed).integers(0, 128, num_bytes)
+    return pa.Array.from_buffers(kind, num_values, [None, buffer])
+
+
+def batch_of(**columns: Any) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def export(batch: pa.RecordBatch, *, owned: bool = True) -> dict[str, Any]:
+    return NumpyExport(batch.schema, owned=owned)(batch)
+
+
+def address(array: Any) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+@pytest.mark.parametrize("kind", FLAT, ids=str)
+@settings(max_examples=10, deadline=None)
+@given(place=PLACES)
+def test_flat_columns_are_views(kind: Any, place: tuple[int, int]) -> None:
+    start, num_rows = place
+    column = values(kind, 80)
+    found = export(batch_of(x=column).slice(start, num_rows))["x"]
+    whole = np.frombuffer(column.buffers()[1], FLAT[kind], 80)
+    assert found.dtype == FLAT[kind]
+    assert found.tobytes() == whole[start : start + num_rows].tobytes()
+    assert address(found) == column.buffers()[1].address + start * found.itemsize
+    assert found.flags.writeable
+
+
+def test_values_are_those_of_arrow() -> None:
+    batch = pa.RecordBatch.from_pydict(
+        {"t": [0, 86_400], "d": [1, 2], "u": [3, 4], "h": [0.5, 2.0], "i": [-1, 1]},
+        pa.schema(
+            {"t": pa.timestamp("s"), "d": pa.date32(), "u": pa.uint16(), "h": pa.float16(), "i": pa.int8()}
+        ),
+    )
+    found = export(batch)
+    assert found["t"].tolist() == batch["t"].to_pylist()
+    assert found["d"].tolist() == batch["d"].to_pylist()
+    assert found["u"].tolist() == [3, 4]
+    assert found["h"].tolist() == [0.5, 2.0]
+    assert found["i"].tolist() == [-1, 1]
+
+
+@pytest.mark.parametrize("kind", COPIED, ids=str)
+@settings(max_examples=25, deadline=None)
+@given(place=PLACES)
+def test_booleans_and_days_are_copied_and_writable(kind: Any, place: tuple[int, int]) -> None:
+    column = values(kind, 80).slice(*place)
+    found = export(batch_of(x=column), owned=False)["x"]
+    assert found.dtype == COPIED[kind]
+    assert found.flags.writeable
+    plain = column if kind == pa.bool_() else column.cast(pa.int32())
+    assert found.astype(np.int64).tolist() == [int(value) for value in plain.to_pylist()]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    kind=st.sampled_from([pa.int16(), pa.float64(), pa.bool_(), pa.date32(), pa.duration("s"), pa.binary(3)]),
+    sizes=st.lists(st.integers(1, 4), min_size=1, max_size=3),
+    place=st.tuples(st.integers(0, 12), st.integers(0, 12)),
+    inner=st.integers(0, 5),
+)
+def test_fixed_size_lists_nest_at_any_offset(
+    kind: Any, sizes: list[int], place: tuple[int, int], inner: int
+) -> None:
+    column = values(kind, 24 * int(np.prod(sizes)) + inner).slice(inner)
+    flat = export(batch_of(x=column))["x"]
+    for size in reversed(sizes):
+        column = pa.FixedSizeListArray.from_arrays(column, size)
+    start, num_rows = place
+    found = export(batch_of(x=column).slice(start, num_rows))["x"]
+    whole = flat.reshape(24, *sizes, *flat.shape[1:])
+    assert found.shape == (num_rows, *whole.shape[1:])
+    assert np.array_equal(found, whole[start : start + num_rows])
+    if kind not in COPIED and num_rows:
+        assert address(found) == address(whole[start:])
+
+
+def test_lists_of_size_zero() -> None:
+    column = pa.FixedSizeListArray.from_buffers(
+        pa.list_(pa.int8(), 0), 3, [None], children=[values(pa.int8(), 0)]
+    )
+    assert export(batch_of(x=column))["x"].shape == (3, 0)
+
+
+@pytest.mark.parametrize("permutation", [None, [0, 1, 2], [2, 0, 1], [1, 0, 2]])
+def test_tensors_have_their_logical_shape(permutation: list[int] | None) -> None:
+    kind = pa.fixed_shape_tensor(pa.float32(), (2, 3, 4), permutation=permutation)
+    storage = pa.FixedSizeListArray.from_arrays(values(pa.float32(), 7 * 24), 24)
+    column = pa.ExtensionArray.from_storage(kind, storage)
+    found = export(batch_of(x=column).slice(2, 4))["x"]
+    physical = np.frombuffer(storage.values.buffers()[1], np.float32).reshape(7, 2, 3, 4)
+    for place, value in np.ndenumerate(found):
+        logical, axes = place[1:], permutation or [0, 1, 2]
+        assert value == physical[place[0] + 2][tuple(logical[axes.index(axis)] for axis in range(3))]
+    if permutation != [2, 0, 1]:  # where pyarrow up to 26 gives overlapping strides
+        assert np.array_equal(found, column.to_numpy_ndarray()[2:6])
+    assert address(found) == storage.values.buffers()[1].address + 2 * 24 * 4
+    assert NumpyExport(batch_of(x=column).schema, owned=True).columns[0].row_shape == found.shape[1:]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()], ids=str)
+def test_texts_become_objects(kind: Any) -> None:
+    texts = ["a", "", "żółw"] if "string" in str(kind) else [b"a", b"", b"\xff"]
+    found = export(batch_of(x=pa.array(texts, kind)).slice(1))["x"]
+    assert found.dtype == object
+    assert found.tolist() == texts[1:]
+
+
+REFUSED = {
+    pa.decimal128(12, 2): "cast",
+    pa.list_(pa.int32()): "padded_batch",
+    pa.large_list(pa.int32()): "to_polars",
+    pa.struct({"a": pa.int8()}): "struct.field",
+    pa.map_(pa.string(), pa.int8()): "map",
+    pa.null(): "drop",
+    pa.dictionary(pa.int8(), pa.string()): "cast",
+    pa.string_view(): "cast",
+    pa.month_day_nano_interval(): "map",
+    pa.list_(pa.string(), 2): "map",
+    pa.uuid(): "map",
+    pa.fixed_shape_tensor(pa.decimal128(3), (2,)): "map",
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED, ids=str)
+def test_types_without_arrays_are_refused_at_once(kind: Any) -> None:
+    with pytest.raises(SchemaError, match="'price'") as caught:
+        NumpyExport(pa.schema({"fine": pa.int8(), "price": kind}), owned=True)
+    assert str(kind) in str(caught.value)
+    assert REFUSED[kind] in str(caught.value)
+
+
+NULLS = {
+    "flat": pa.array([1, None, 3, None]),
+    "bits": pa.array([True, None, False, None]),
+    "text": pa.array(["a", None, "b", None]),
+    "list": pa.array([[1, 2], None, [3, 4], None], pa.list_(pa.int8(), 2)),
+    "inside": pa.array([[1, 2], [None, 5], [3, 4], [6, None]], pa.list_(pa.int8(), 2)),
+    "deep": pa.array([[[1]], [[None]], [[3]], [[None]]], pa.list_(pa.list_(pa.int8(), 1), 1)),
+}
+
+
+@pytest.mark.parametrize("name", NULLS)
+def test_nulls_are_counted_and_refused(name: str) -> None:
+    batch = batch_of(**{name: NULLS[name]})
+    with pytest.raises(DataError, match=rf"'{name}' has 2 nulls.*fill_null"):
+        export(batch)
+    assert len(export(batch.slice(0, 1))[name]) == 1
+    assert len(export(batch.slice(2, 1))[name]) == 1
+    with pytest.raises(DataError, match="has 1 null"):
+        export(batch.slice(1, 2))
+
+
+@pytest.mark.parametrize("name", NULLS)
+def test_nulls_of_a_chunk_are_an_error_of_their_slice(name: str) -> None:
+    batch = batch_of(x=values(pa.int8(), 4), **{name: NULLS[name]})
+    slicer = NumpyExport(batch.schema, owned=True).chunk(batch)
+    assert len(slicer(0, 1)[name]) == 1
+    with pytest.raises(DataError, match="1 null"):
+        slicer(1, 2)
+    assert len(slicer(2, 3)[name]) == 1
+
+
+def test_one_null_is_singular() -> None:
+    with pytest.raises(DataError, match="has 1 null among 2 values"):
+        export(batch_of(x=pa.array([1, None])))
+
+
+KINDS = [*FLAT, *COPIED, pa.string(), pa.binary(), pa.list_(pa.int32(), 3), pa.binary(5)]
+
+
+@pytest.mark.parametrize("num_rows", [0, 3])
+@pytest.mark.parametrize("owned", [False, True])
+def test_empty_batches(num_rows: int, owned: bool) -> None:
+    """Sliced to nothing, and never filled."""
+    columns = {str(kind): pa.nulls(num_rows, kind) for kind in KINDS}
+    for name, array in export(batch_of(**columns).slice(num_rows), owned=owned).items():
+        assert len(array) == 0, name
+
+
+def test_what_is_shared_is_read_only() -> None:
+    tensor = pa.ExtensionArray.from_storage(
+        pa.fixed_shape_tensor(pa.int8(), (2, 2), permutation=[1, 0]),
+        pa.FixedSizeListArray.from_arrays(values(pa.int8(), 16), 4),
+    )
+    batch = batch_of(a=values(pa.int8(), 4), b=tensor.storage, c=tensor, d=values(pa.binary(2), 4))
+    for name, array in export(batch, owned=False).items():
+        assert not array.flags.writeable, name
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 0
+
+
+@pytest.mark.parametrize("owned", [False, True])
+def test_immutable_memory_is_read_only(owned: bool) -> None:
+    column = pa.Array.from_buffers(pa.int8(), 4, [None, pa.py_buffer(b"abcd")])
+    assert not export(batch_of(x=column), owned=owned)["x"].flags.writeable
+
+
+def test_columns_that_alias_are_read_only() -> None:
+    one, two, three = (values(pa.int32(), 8, seed) for seed in range(3))
+    lists = pa.FixedSizeListArray.from_arrays(two, 2).slice(0, 4)
+    found = export(
+        batch_of(a=one.slice(0, 4), b=three.slice(2, 4), c=one.slice(4), d=lists, e=two.slice(1, 4))
+    )
+    assert {name for name, array in found.items() if array.flags.writeable} == {"b"}
+
+
+def test_buffers_within_a_buffer_alias_it() -> None:
+    outer = np.zeros(64, np.int8)
+    parts = [pa.py_buffer(memory) for memory in (outer, outer[8:16], outer[48:56])]
+    columns = [pa.Array.from_buffers(pa.int8(), 8, [None, part]) for part in parts]
+    found = export(batch_of(b=columns[1], a=columns[0], c=columns[2]))
+    assert not any(array.flags.writeable for array in found.values())
+    apart = export(batch_of(b=columns[1], c=columns[2]))
+    assert all(array.flags.writeable for array in apart.values())
+
+
+def test_arrays_keep_the_memory_alive() -> None:
+    before = pa.total_allocated_bytes()
+    array = export(batch_of(x=values(pa.int64(), 100_000, seed=5)))["x"]
+    assert pa.total_allocated_bytes() >= before + 800_000
+    del array
+    assert pa.total_allocated_bytes() < before + 800_000
+
+
+@settings(max_examples=30, deadline=None)
+@given(cuts=st.lists(st.integers(0, 60), max_size=6), owned=st.booleans())
+def test_slices_of_a_chunk_equal_batches(cuts: list[int], owned: bool) -> None:
+    columns = {str(kind): values(kind, 60) for kind in [*FLAT, *COPIED, pa.binary(5)]}
+    columns["list"] = pa.FixedSizeListArray.from_arrays(values(pa.int16(), 180), 3)
+    columns["text"] = pa.array([str(i) for i in range(60)])
+    batch = batch_of(**columns)
+    exporter = NumpyExport(batch.schema, owned=owned)
+    slicer = exporter.chunk(batch)
+    edges = [0, *sorted(cuts), 60]
+    for start, stop in itertools.pairwise(edges):
+        cut, whole = slicer(start, stop), exporter(batch.slice(start, stop - start))
+        assert list(cut) == list(whole) == batch.schema.names
+        for name, array in whole.items():
+            assert cut[name].tobytes() == array.tobytes() or array.dtype == object
+            assert cut[name].tolist() == array.tolist() or array.dtype.kind == "f"
+            assert len(array) == 0 or cut[name].flags.writeable == array.flags.writeable
+
+
+@pytest.mark.parametrize("sliced", [False, True])
+def test_writing_into_an_owned_batch_changes_no_other(sliced: bool) -> None:
+    kinds = [pa.int8(), pa.int64(), pa.float32(), pa.bool_(), pa.date32(), pa.binary(4)]
+    batch = batch_of(**{str(kind): values(kind, 64, seed) for seed, kind in enumerate(kinds)})
+    exporter = NumpyExport(batch.schema, owned=True)
+    slicer = exporter.chunk(batch)
+    batches = [slicer(i, i + 8) if sliced else exporter(batch.slice(i, 8)) for i in range(0, 64, 8)]
+    before = [{name: array.copy() for name, array in arrays.items()} for arrays in batches]
+    for array in batches[3].values():
+        array.view(np.uint8)[:] = 1
+    for i, (arrays, copies) in enumerate(zip(batches, before, strict=True)):
+        for name, array in arrays.items():
+            assert np.array_equal(array, copies[name]) == (i != 3), (i, name)
+
+
+def test_explain_names_what_is_copied() -> None:
+    schema = pa.schema(
+        {"x": pa.float32(), "v": pa.list_(pa.bool_(), 3), "day": pa.date32(), "s": pa.string()}
+    )
+    assert NumpyExport(schema, owned=False).explain() == [
+        "x: float -> float32: zero-copy, read-only",
+        "v: fixed_size_list<item: bool>[3] -> bool[3]: copied: bit-packed in Arrow",
+        "day: date32[day] -> datetime64[D]: copied: days are 32 bits in Arrow, 64 in NumPy",
+        "s: string -> object: copied: made of Python objects",
+    ]
+    assert "writable" in NumpyExport(schema, owned=True).explain()[0]
+
+
+def test_pandas_stays_out() -> None:
+    code = """
+import sys
+import numpy as np, polars as pl, pyarrow as pa
+from arrowflow.loaders.dlpack import DlpackExport
+from arrowflow.loaders.numpy import NumpyExport
+from arrowflow.loaders.polars import PolarsExport
+kinds = [pa.int32(), pa.bool_(), pa.date32(), pa.string(), pa.list_(pa.int8(), 2), pa.timestamp("us")]
+batch = pa.RecordBatch.from_arrays([pa.nulls(4, kind).slice(4) for kind in kinds], names=list("abcdef"))
+for exporter in (NumpyExport(batch.schema, owned=True), PolarsExport(batch.schema)):
+    exporter(batch), exporter.chunk(batch)(0, 0), exporter.explain()
+DlpackExport(batch.select(["a"]).schema, owned=False)(batch.select(["a"]))
+text = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(np.array([0, 2], "i4")), pa.py_buffer(b"ab")])
+batch = pa.RecordBatch.from_arrays([text], names=["t"])
+assert NumpyExport(batch.schema, owned=True)(batch)["t"][0] == "ab"
+assert "pandas" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,142 @@
+"""PyTorch export: views of what a batch owns, copies of what is shared, no warnings."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from arrowflow.errors import ArrowflowError, DataError, SchemaError
+from arrowflow.loaders.torch import MissingTorchError, TorchExport
+
+KINDS = [
+    *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
+    *(pa.float16(), pa.float32(), pa.float64(), pa.bool_()),
+]
+
+
+class FakeTorch:
+    """Stands in for PyTorch, so that the rules on sharing are tested without it, too."""
+
+    @staticmethod
+    def from_numpy(array: Any) -> Any:
+        assert array.flags.writeable
+        return array
+
+
+@pytest.fixture(params=["fake", "real"])
+def torch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    if request.param == "real":
+        return pytest.importorskip("torch", reason="PyTorch is not installed")
+    monkeypatch.setitem(sys.modules, "torch", FakeTorch)
+    return FakeTorch
+
+
+def batch(num_rows: int = 16) -> pa.RecordBatch:
+    columns = {}
+    for kind in KINDS:
+        buffer = pa.allocate_buffer(num_rows * 4 * max(kind.bit_width // 8, 1))
+        np.frombuffer(buffer, np.uint8)[:] = np.arange(buffer.size) % 100
+        columns[str(kind)] = pa.Array.from_buffers(kind, num_rows, [None, buffer])
+        flat = pa.Array.from_buffers(kind, num_rows * 4, [None, pa.py_buffer(bytearray(bytes(buffer)))])
+        columns[f"{kind}[4]"] = pa.FixedSizeListArray.from_arrays(flat, 4)
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def memory(rows: pa.RecordBatch) -> bytes:
+    return b"".join(bytes(buffer) for column in rows.columns for buffer in column.buffers() if buffer)
+
+
+def address(tensor: Any) -> int:
+    return int(np.asarray(tensor).__array_interface__["data"][0])
+
+
+@pytest.mark.parametrize("sliced", [False, True])
+def test_owned_columns_are_views(torch: Any, sliced: bool) -> None:
+    rows = batch()
+    exporter = TorchExport(rows.schema, owned=True)
+    tensors = exporter.chunk(rows)(4, 12) if sliced else exporter(rows.slice(4, 8))
+    assert list(tensors) == rows.schema.names
+    for name, tensor in tensors.items():
+        column = rows.column(name)
+        assert np.asarray(tensor).tolist() == column.to_pylist()[4:12]
+        item_bytes = np.asarray(tensor)[0].nbytes
+        in_place = address(tensor) == column.buffers()[-1].address + 4 * item_bytes
+        assert in_place != name.startswith("bool"), name
+
+
+@pytest.mark.parametrize("sliced", [False, True])
+def test_writing_into_tensors_of_shared_memory_changes_nothing(torch: Any, sliced: bool) -> None:
+    rows = batch()
+    before = memory(rows)
+    exporter = TorchExport(rows.schema, owned=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tensors = exporter.chunk(rows)(4, 12) if sliced else exporter(rows)
+    for tensor in tensors.values():
+        tensor[...] = 1
+    assert memory(rows) == before
+
+
+def test_columns_that_alias_are_apart(torch: Any) -> None:
+    column = batch().column("int32")
+    rows = pa.RecordBatch.from_arrays([column, column], names=["a", "b"])
+    tensors = TorchExport(rows.schema, owned=True)(rows)
+    tensors["a"][...] = 7
+    assert np.asarray(tensors["b"]).tolist() == column.to_pylist()
+
+
+def test_empty_batches(torch: Any) -> None:
+    rows = batch()
+    for owned in (False, True):
+        for name, tensor in TorchExport(rows.schema, owned=owned)(rows.slice(16)).items():
+            assert tuple(tensor.shape) == ((0, 4) if name.endswith("]") else (0,))
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.date32(), pa.date64(), pa.timestamp("us", "UTC"), pa.duration("s")], ids=str
+)
+def test_times_are_refused(kind: Any) -> None:
+    with pytest.raises(SchemaError, match=r"'when' has type .* a PyTorch tensor cannot hold; .*cast"):
+        TorchExport(pa.schema({"when": kind}), owned=True)
+
+
+def test_texts_are_refused() -> None:
+    with pytest.raises(SchemaError, match=r"'s' has type string.*into numbers"):
+        TorchExport(pa.schema({"s": pa.string()}), owned=True)
+
+
+def test_nulls_are_refused(torch: Any) -> None:
+    rows = pa.RecordBatch.from_pydict({"x": [1, None]})
+    with pytest.raises(DataError, match="fill_null"):
+        TorchExport(rows.schema, owned=True)(rows)
+
+
+def test_explain(torch: Any) -> None:
+    schema = pa.schema({"x": pa.int8(), "b": pa.bool_()})
+    shared, bits = TorchExport(schema, owned=False).explain()
+    assert shared == "x: int8 -> int8: copied: shared, and PyTorch has no read-only tensors"
+    assert bits == "b: bool -> bool: copied: bit-packed in Arrow"
+    assert "zero-copy" in TorchExport(schema, owned=True).explain()[0]
+
+
+def test_missing_torch_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(MissingTorchError, match=r"pip install arrowflow\[torch\]") as caught:
+        TorchExport(pa.schema({"x": pa.int8()}), owned=True)
+    assert isinstance(caught.value, ImportError)
+    assert isinstance(caught.value, ArrowflowError)
+
+
+def test_gradients_and_in_place_steps() -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    rows = batch()
+    x = TorchExport(rows.schema, owned=True)(rows)["float"]
+    weight = torch.ones(16, requires_grad=True)
+    (x * weight).sum().backward()
+    assert torch.equal(weight.grad, x)
+    x += 1

@@ -1,0 +1,265 @@
+"""`storage`: what paths mean, in which order, and how bytes are fetched."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pytest
+
+from arrowflow.errors import PlanError, SourceError
+from arrowflow.storage import File, Store, coalesce, resolve
+
+SUFFIXES = (".parquet", ".pq")
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for name in (
+        "b.parquet",
+        "a.parquet",
+        "c.PQ",
+        "notes.txt",
+        "_SUCCESS",
+        ".hidden.parquet",
+        "year=1/x.parquet",
+        "year=2/y.parquet",
+        "year=2/deep/z.parquet",
+        "_delta_log/0.parquet",
+        "odd[1].parquet",
+        "spa ce.parquet",
+    ):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_bytes(name.encode())
+    return tmp_path
+
+
+@pytest.fixture
+def memory() -> Iterator[Any]:
+    filesystem = fsspec.filesystem("memory")
+    for name in ("b", "a"):
+        filesystem.pipe(f"/bucket/{name}.parquet", bytes(range(100)))
+    yield filesystem
+    filesystem.rm("/bucket", recursive=True)
+
+
+def names(paths: object, **options: Any) -> list[str]:
+    _, files = resolve(paths, suffixes=SUFFIXES, operator="read_parquet", **options)
+    return [file.relative for file in files]
+
+
+def test_directory(tree: Path) -> None:
+    assert names(tree) == [
+        "a.parquet",
+        "b.parquet",
+        "c.PQ",
+        "odd[1].parquet",
+        "spa ce.parquet",
+        "year=1/x.parquet",
+        "year=2/deep/z.parquet",
+        "year=2/y.parquet",
+    ]
+    assert names(str(tree) + "/") == names(tree)
+
+
+def test_one_file_and_its_size(tree: Path) -> None:
+    store, files = resolve(tree / "a.parquet", suffixes=SUFFIXES, operator="read_parquet")
+    assert files == (File(str(tree / "a.parquet"), "a.parquet", 9),)
+    assert store.is_local
+    assert not store.is_python
+
+
+def test_list_is_sorted_and_keeps_duplicates(tree: Path) -> None:
+    assert names([tree / "b.parquet", str(tree / "a.parquet"), tree / "b.parquet"]) == [
+        "a.parquet",
+        "b.parquet",
+        "b.parquet",
+    ]
+    assert names(iter([tree / "year=2", tree / "a.parquet"])) == [
+        "a.parquet",
+        "year=2/deep/z.parquet",
+        "year=2/y.parquet",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("*.parquet", ["a.parquet", "b.parquet", "odd[1].parquet", "spa ce.parquet"]),
+        ("[ab].parquet", ["a.parquet", "b.parquet"]),
+        ("[!a].parquet", ["b.parquet"]),
+        ("?.PQ", ["c.PQ"]),
+        ("odd[1].parquet", ["odd[1].parquet"]),
+        ("*.txt", ["notes.txt"]),
+        (".h*.parquet", [".hidden.parquet"]),
+        ("_S*", ["_SUCCESS"]),
+        ("year=*/*.parquet", ["year=1/x.parquet", "year=2/y.parquet"]),
+        ("year=*", ["year=1/x.parquet", "year=2/deep/z.parquet", "year=2/y.parquet"]),
+        ("**/[xz].parquet", ["year=1/x.parquet", "year=2/deep/z.parquet"]),
+        ("year=2/**", ["deep/z.parquet", "y.parquet"]),
+        ("year=?/**/*.parquet", ["year=1/x.parquet", "year=2/deep/z.parquet", "year=2/y.parquet"]),
+        ("_delta_log/*", ["0.parquet"]),
+    ],
+)
+def test_globs(tree: Path, pattern: str, expected: list[str]) -> None:
+    assert names(str(tree / pattern)) == expected
+    assert names(f"file://{tree}/{pattern}".replace("?", "[0-9c]")) == expected
+
+
+def test_relative_paths_and_working_directory(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tree)
+    _, files = resolve("*.PQ", suffixes=SUFFIXES, operator="read_parquet")
+    assert files[0].path == str(tree / "c.PQ")
+
+
+def test_url_escapes(tree: Path) -> None:
+    assert names(f"file://{tree}/spa%20ce.parquet") == ["spa ce.parquet"]
+    assert names(f"file://{tree}/spa%20*.parquet") == ["spa ce.parquet"]
+
+
+def test_errors_of_listing(tree: Path) -> None:
+    with pytest.raises(SourceError, match=r"read_parquet: there is no such file.*did you mean 'a.parquet'"):
+        names(tree / "aa.parquet")
+    with pytest.raises(SourceError, match="its folder is missing or empty"):
+        names(tree / "nowhere" / "a.parquet")
+    with pytest.raises(SourceError, match="the glob matches no file") as caught:
+        names(str(tree / "*.csv"))
+    assert caught.value.file == str(tree / "*.csv")
+    assert caught.value.operator == "read_parquet"
+    with pytest.raises(SourceError, match="the glob matches no file"):
+        names(str(tree / "nowhere" / "*.csv"))
+    (tree / "texts").mkdir()
+    with pytest.raises(SourceError, match=r"no \.parquet or \.pq files \(in file"):
+        names(tree / "texts")
+    (tree / "texts" / "a.txt").touch()
+    with pytest.raises(SourceError, match="it has 1 other files"):
+        names(tree / "texts")
+    with pytest.raises(SourceError, match="no paths given"):
+        names([])
+
+
+@pytest.mark.parametrize("paths", [3, [3], b"a", "", [None]])
+def test_what_is_no_path(paths: object) -> None:
+    with pytest.raises(PlanError, match="expected a path"):
+        names(paths)
+
+
+def test_fsspec_url(memory: Any) -> None:
+    store, files = resolve("memory://bucket/*.parquet", suffixes=SUFFIXES, operator="read_parquet")
+    assert [file.relative for file in files] == ["a.parquet", "b.parquet"]
+    assert store.is_python
+    assert not store.is_local
+    with store.open(files[0]) as source:
+        assert source.read() == bytes(range(100))
+
+
+def test_fsspec_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec.core", None)
+    with pytest.raises(SourceError, match="fsspec is not installed"):
+        names("memory://bucket/*.parquet")
+
+
+def test_unknown_scheme() -> None:
+    with pytest.raises(SourceError, match="cannot list 'nosuch://bucket/x'"):
+        names("nosuch://bucket/x")
+    with pytest.raises(SourceError, match="and 1 more"):
+        names(["nosuch://bucket/x"] * 4)
+
+
+def test_broken_url() -> None:
+    with pytest.raises(SourceError, match="check the address"):
+        names("file://elsewhere/x")
+
+
+def test_given_file_systems(tree: Path, memory: Any) -> None:
+    assert names("/bucket", filesystem=memory) == ["a.parquet", "b.parquet"]
+    assert names("memory://bucket/a.parquet", filesystem=memory) == ["a.parquet"]
+    assert names(str(tree / "*.PQ"), filesystem=pafs.LocalFileSystem()) == ["c.PQ"]
+    assert names(f"file://{tree}/c.PQ", filesystem=pafs.LocalFileSystem()) == ["c.PQ"]
+    local = fsspec.filesystem("file")
+    store, _ = resolve(tree, filesystem=local, suffixes=SUFFIXES, operator="read_parquet")
+    assert store.is_local
+    below = pafs.SubTreeFileSystem(str(tree), pafs.LocalFileSystem())
+    assert names("year=*", filesystem=below) == names(str(tree / "year=*"))
+    assert names("*.PQ", filesystem=below) == ["c.PQ"]
+    with pytest.raises(PlanError, match=r"filesystem is a pyarrow\.fs"):
+        names("a", filesystem="s3")
+
+
+def test_one_file_system_per_source(tree: Path, memory: Any) -> None:
+    with pytest.raises(PlanError, match="belong to one file system"):
+        names([tree / "a.parquet", "memory://bucket/a.parquet"])
+
+
+class _Unsized(fsspec.AbstractFileSystem):
+    """A server that lists no sizes, as HTTP servers do."""
+
+    protocol = "unsized"
+
+    def info(self, path: str, **_: Any) -> dict[str, Any]:
+        return {"name": path, "type": "file", "size": None}
+
+    def _open(self, path: str, mode: str = "rb", **_: Any) -> Any:
+        import io
+
+        return io.BytesIO(b"12345")
+
+
+def test_unknown_sizes() -> None:
+    _, files = resolve("a.parquet", filesystem=_Unsized(), suffixes=SUFFIXES, operator="read_parquet")
+    assert files[0].size == 5
+
+
+def test_coalesce() -> None:
+    assert coalesce([]) == []
+    assert coalesce([(0, 0), (5, 5)]) == []
+    assert coalesce([(0, 10), (20, 30)], hole_bytes=9) == [(0, 10), (20, 30)]
+    assert coalesce([(20, 30), (0, 10), (2, 4)], hole_bytes=10) == [(0, 30)]
+
+
+@pytest.mark.parametrize("kind", ["memory", "subtree", "mapped", "read"])
+def test_fetching(kind: str, memory: Any, tmp_path: Path) -> None:
+    data = bytes(range(100))
+    (tmp_path / "a.parquet").write_bytes(data)
+    if kind == "memory":
+        store, files = resolve("/bucket/a.parquet", filesystem=memory, suffixes=SUFFIXES, operator="x")
+    elif kind == "subtree":
+        below = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
+        store, files = resolve("a.parquet", filesystem=below, suffixes=SUFFIXES, operator="x")
+    else:
+        store, files = resolve(tmp_path / "a.parquet", suffixes=SUFFIXES, operator="x")
+        store = Store(store.filesystem, memory_map=kind == "mapped")
+    store = pickle.loads(pickle.dumps(store))
+    file = pickle.loads(pickle.dumps(files[0]))
+    assert [bytes(buffer) for buffer in store.fetch(file, [(0, 3), (97, 100)])] == [data[:3], data[97:]]
+    assert store.fetch(file, []) == []
+    with store.open(file) as source:
+        assert isinstance(source, pa.MemoryMappedFile) == (kind == "mapped")
+        assert source.read() == data
+    with store.open_ranges(file, [(10, 20)], known={(90, 100): pa.py_buffer(data[90:])}) as source:
+        source.seek(12)
+        assert source.read(5) == data[12:17]
+        assert source.tell() == 17
+        source.seek(50)
+        assert source.read(10) == data[50:60], "outside of the ranges"
+        source.seek(95)
+        assert source.read() == data[95:]
+        assert source.read(3) == b""
+        assert source.size() == 100
+    assert source.closed
+    with pytest.raises(SourceError, match="expected 20 bytes at offset 90, got 10"):
+        store.fetch(file, [(90, 110)])
+
+
+def test_large_file_system_paths_need_no_listing(tmp_path: Path) -> None:
+    for index in range(50):
+        (tmp_path / f"{index:03}.parquet").touch()
+    assert len(names([os.fspath(path) for path in tmp_path.iterdir()])) == 50
