@@ -35,8 +35,8 @@ def chain(num_chunks: int) -> Any:
         def tasks(self, position: base.Position) -> Iterator[base.Task]:
             return (base.Task(number, base.Origin(number), 64) for number in range(num_chunks))
 
-        def read(self, task: base.Task) -> Iterator[tuple[base.Payload, base.Position]]:
-            yield chunk, (task.payload + 1,)
+        def read(self, task: base.Task) -> Iterator[base.Made]:
+            yield base.Made(chunk, (task.payload + 1,))
 
     class Same(base.StatelessKernel):
         def apply(self, chunk: base.Payload, origin: base.Origin) -> base.Payload:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from benchmarks import data, harness
+from benchmarks import harness
 
 FEW: Final = 10
 MANY: Final = 1_000
@@ -17,6 +17,7 @@ NEEDED_IMPORT_MILLISECONDS: Final = 60.0
 def first_batch(shards: int, *, shuffle: bool) -> harness.Measurement:
     """Measures from building the pipeline to its first batch."""
     import arrowflow as af
+    from benchmarks import data
 
     paths = data.shards(shards)
     data.read_through(paths)

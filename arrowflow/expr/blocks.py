@@ -14,10 +14,10 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from arrowflow.expr.columns import Source, source
+from arrowflow.expr.columns import Block, Source, source
 from arrowflow.expr.graph import CONSTANT, INPUT, Op, reachable
 from arrowflow.expr.numpy_kernels import KERNELS, VALIDITY, Kernel, Valid, ValidityKernel, both
-from arrowflow.expr.selection import BLOCK_ROWS, Block
+from arrowflow.expr.selection import BLOCK_ROWS
 from arrowflow.expr.types import Array
 
 
@@ -103,8 +103,7 @@ class BlockPlan:
             out = sinks[ins.outputs[0]].values[done:stop] if ins.outputs else slot[: stop - done]
             if ins.column >= 0:
                 target = out if ins.outputs or block.rows is not None else None
-                result = sources[ins.column].read(block.start, block.stop, block.rows, target)
-                values[ins.at], valids[ins.at] = result
+                values[ins.at], valids[ins.at] = sources[ins.column].read(block, target)
             else:
                 valids[ins.at] = _compute(ins, values, valids, out)
                 values[ins.at] = out
@@ -133,7 +132,8 @@ def _compute(ins: _Instruction, values: list[Any], valids: list[Valid], out: Arr
     ins.kernel(args, out)
     valid = None
     for arg in ins.args:
-        valid = both(valid, valids[arg])
+        if valids[arg] is not None:
+            valid = both(valid, valids[arg])
     return valid
 
 

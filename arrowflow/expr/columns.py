@@ -12,6 +12,26 @@ from arrowflow.expr.numpy_kernels import Valid
 from arrowflow.expr.types import Array
 
 
+@dataclass(slots=True)
+class Block:
+    """Rows `start` to `stop` of a batch; `rows`, counted from `start`, are those that pass (None: all)."""
+
+    start: int
+    stop: int
+    rows: Array | None
+    _stepped: tuple[int, Array] | None = None
+
+    def __len__(self) -> int:
+        return self.stop - self.start if self.rows is None else len(self.rows)
+
+    def stepped(self, step: int) -> Array:
+        """Returns `rows` for arrays of which one row takes `step` places; made once for all columns."""
+        if self._stepped is None or self._stepped[0] != step:
+            assert self.rows is not None
+            self._stepped = step, self.rows * step
+        return self._stepped[1]
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """An input column, read in blocks.
@@ -30,30 +50,35 @@ class Source:
     offset: int
     bits: bool
 
-    def read(self, start: int, stop: int, rows: Array | None, out: Array | None) -> tuple[Array, Valid]:
-        """Returns values and validity of the rows from `start` to `stop`, of those only `rows` if given.
+    def read(self, block: Block, out: Array | None) -> tuple[Array, Valid]:
+        """Returns values and validity of the rows of `block` that pass.
 
-        Where `out` is None, the values may be a view; else they are written there. `rows` needs `out`.
+        Where `out` is None, which needs a block of which all rows pass, the values may be a view; else they are
+        written there.
         """
+        start, stop, rows = block.start, block.stop, block.rows
         valid = None if self.valid is None else self._unpack(self.valid, start, stop)
+        if valid is not None and rows is not None:
+            valid = valid[rows]
         if self.bits:
             values = self._unpack(self.values, start, stop)
-        elif rows is not None:
-            return self._take(start, stop, rows, out), valid if valid is None else valid[rows]
+        elif self.step == 1:
+            values = self.values[start:stop]
         else:
-            values = self.values[start * self.step : stop * self.step : self.step]
+            values = self.values[start * self.step : stop * self.step]
+            if rows is not None:
+                rows = block.stepped(self.step)
+            else:
+                values = values[:: self.step]
         if rows is not None:
-            values = values[rows]
-            valid = valid if valid is None else valid[rows]
-        if out is not None:
+            # Rows are in range: "wrap" is the fastest way to say so, and like "clip" writes straight to `out`.
+            values.take(rows, out=out, mode="wrap")
+        elif out is None:
+            return values, valid
+        else:
             np.copyto(out, values)
-        return values if out is None else out, valid
-
-    def _take(self, start: int, stop: int, rows: Array, out: Array | None) -> Array:
-        block = self.values[start * self.step : stop * self.step]
-        # mode="clip" writes to `out` without a buffer of its own; the rows are in range anyway.
-        taken: Array = np.take(block, rows if self.step == 1 else rows * self.step, out=out, mode="clip")
-        return taken
+        assert out is not None
+        return out, valid
 
     def _unpack(self, bitmap: Array, start: int, stop: int) -> Array:
         first = self.offset + start

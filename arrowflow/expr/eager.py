@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowflow.errors import DataError
-from arrowflow.expr.columns import source
+from arrowflow.expr.columns import Block, source
 from arrowflow.expr.sinks import Matrix, check_nulls
 from arrowflow.expr.types import numpy_dtype
 
@@ -64,6 +64,6 @@ class Stacking:
         matrix = Matrix(self.names, pa.list_(self.type, len(self.names)), dtype, rows)
         sinks = matrix.sinks()
         for name, array, sink in zip(self.names, arrays, sinks, strict=True):
-            values, _ = source(Casting(name, self.type)(array), dtype).read(0, rows, None, None)
+            values, _ = source(Casting(name, self.type)(array), dtype).read(Block(0, rows, None), None)
             np.copyto(sink.values, values)
         return matrix.array(sinks)

@@ -160,7 +160,8 @@ def expand(expr: Expr, schema: pa.Schema) -> list[Expr]:
     expected = evaluate_empty(expr.source, frame)
     chosen = {part: _chosen(part, frame) for part in selectors}
     parts = [_replaced(tree, chosen, index) for index in range(len(expected))] if _aligned(chosen, expected) else []
-    single = [_parse_resolved(json.dumps(part)) for part in parts]
+    resolved = [polars_tree.deserialise(json.dumps(part)) for part in parts]
+    single = [_resolved(part) for part in resolved if part is not None]
     found = [field for part in single for field in evaluate_empty(part.source, frame).items()]
     if found == list(expected.items()):
         return single
@@ -170,10 +171,9 @@ def expand(expr: Expr, schema: pa.Schema) -> list[Expr]:
     raise PlanError(f"write one expression for each column instead of {_shown(expr.source)}")
 
 
-def _parse_resolved(text: str) -> Expr:
-    source = polars_tree.deserialise(text)
+def _resolved(source: pl.Expr) -> Expr:
     name = source.meta.output_name(raise_if_undetermined=False)
-    return Expr("polars", source, name, column_names(polars_tree.read(text)))
+    return Expr("polars", source, name, column_names(polars_tree.read(polars_tree.serialise(source))))
 
 
 def _aligned(chosen: dict[str, tuple[str, ...]], expected: pl.Schema) -> bool:
@@ -181,7 +181,9 @@ def _aligned(chosen: dict[str, tuple[str, ...]], expected: pl.Schema) -> bool:
 
 
 def _chosen(selector: str, frame: pl.DataFrame) -> tuple[str, ...]:
-    return tuple(frame.select(polars_tree.deserialise(selector)).columns)
+    source = polars_tree.deserialise(selector)
+    assert source is not None
+    return tuple(frame.select(source).columns)
 
 
 def _selectors(node: object) -> Iterable[dict[str, object]]:

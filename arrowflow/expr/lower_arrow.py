@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from arrowflow.expr.graph import Graph, Op
 from arrowflow.expr.lowering import FLOATS, SHARED, Lowering, require
-from arrowflow.expr.tree import Call, Literal
+from arrowflow.expr.tree import COMPARISONS, MIRRORED, Call, Literal
 from arrowflow.expr.types import is_number, numpy_dtype
 
 EXACT_DIGITS: Final = 15
@@ -29,8 +29,19 @@ class ArrowLowering(Lowering):
     def widens(self, source: pa.DataType, target: pa.DataType) -> bool:
         return _fits(source, target)
 
-    def compared(self, literal: Literal, type: pa.DataType) -> Op:
-        return self.constant(literal, type)
+    def comparison(self, call: Call) -> Op:
+        left, right = call.args
+        if isinstance(left, Literal):
+            return self.comparison(Call(MIRRORED[call.function], (right, left)))
+        if not isinstance(right, Literal) or right.type is None or not is_number(right.type):
+            return super().comparison(call)
+        op = self.lower(left)
+        if op.type.equals(right.type) or (op.type in FLOATS and pa.types.is_integer(right.type)):
+            return super().comparison(call)
+        # Compared in the wider of both types; pyarrow checks the conversion of 64 bits, which may fail.
+        require(_fits(op.type, right.type))
+        constant = self.constant(right, right.type)
+        return self.compare(call.function, self.graph.convert(op, right.type), constant, constant=True)
 
     def arithmetic(self, call: Call) -> Op:
         type = self.type_of(call)
@@ -110,6 +121,7 @@ def _fits(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 ArrowLowering.rules = SHARED | {
+    **dict.fromkeys(COMPARISONS, ArrowLowering.comparison),
     **dict.fromkeys(("add", "subtract", "multiply", "divide"), ArrowLowering.arithmetic),
     **dict.fromkeys(("abs", "negate"), ArrowLowering.absolute),
     "log": Lowering.float_function,

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from arrowflow.expr.graph import Op
 from arrowflow.expr.lowering import FLOATS, SHARED, Lowering, require
-from arrowflow.expr.tree import BETWEEN, Call, Literal, Node
+from arrowflow.expr.tree import BETWEEN, COMPARISONS, Call, Literal, Node
 from arrowflow.expr.types import is_number, numpy_dtype
 
 # A decimal of so many digits is exact in a float64, in which Polars divides it by its power of ten.
@@ -38,18 +38,21 @@ class PolarsLowering(Lowering):
                 opposite = "less_equal" if function == "greater" else "less"
                 return graph.op("not", (graph.op(opposite, (left, right), boolean),), boolean)
             return graph.op(function, (left, right), boolean)
-        require(function not in ("equal", "not_equal"))
+        if function in ("equal", "not_equal"):
+            equal = graph.op("equal", (left, right), boolean)
+            nans = tuple(graph.op("is_nan", (side,), boolean) for side in (left, right))
+            same = graph.op("either", (equal, graph.op("both", nans, boolean)), boolean)
+            return same if function == "equal" else graph.op("not", (same,), boolean)
         if function in ("less", "less_equal"):
             mirrored = "greater" if function == "less" else "greater_equal"
             return self.compare(mirrored, right, left, constant=False)
-        strict = function == "greater"
-        smaller = graph.op("less_equal" if strict else "less", (left, right), boolean)
-        nan = graph.op("is_nan", (right if strict else left,), boolean)
-        larger = graph.op("not", (smaller,), boolean)
-        if strict:
-            return graph.op("and", (larger, graph.op("not", (nan,), boolean)), boolean)
-        either = graph.op("or", (graph.op("greater_equal", (left, right), boolean), nan), boolean)
-        return either
+        # Not Kleene's logic: a null on either side is null.
+        if function == "greater_equal":
+            larger = graph.op(function, (left, right), boolean)
+            return graph.op("either", (larger, graph.op("is_nan", (left,), boolean)), boolean)
+        larger = graph.op("not", (graph.op("less_equal", (left, right), boolean),), boolean)
+        number = graph.op("not", (graph.op("is_nan", (right,), boolean),), boolean)
+        return graph.op("both", (larger, number), boolean)
 
     def compared(self, literal: Literal, type: pa.DataType) -> Op:
         if literal.type is None and type in FLOATS and isinstance(literal.value, float):
@@ -60,6 +63,11 @@ class PolarsLowering(Lowering):
         type = self.type_of(call)
         require(is_number(type))
         left, right = (self.operand(arg, type) for arg in call.args)
+        if call.function == "divide" and isinstance(call.args[1], Literal):
+            # Polars multiplies by the reciprocal of a constant, which rounds differently.
+            require(right.param != 0)
+            reciprocal = self.graph.constant(right.dtype.type(1) / right.param, type)
+            return self.graph.op("multiply", (left, reciprocal), type)
         return self.graph.op(call.function, (left, right), type)
 
     def integer_division(self, call: Call) -> Op:
@@ -162,6 +170,7 @@ def _integer(type: pa.DataType) -> pa.DataType:
 
 
 PolarsLowering.rules = SHARED | {
+    **dict.fromkeys(COMPARISONS, PolarsLowering.comparison),
     **dict.fromkeys(("add", "subtract", "multiply", "divide"), PolarsLowering.arithmetic),
     **dict.fromkeys(("floor_divide", "modulo"), PolarsLowering.integer_division),
     **dict.fromkeys(("abs", "negate"), PolarsLowering.absolute),

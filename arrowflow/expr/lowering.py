@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from arrowflow.errors import PlanError
 from arrowflow.expr.graph import Graph, Op
-from arrowflow.expr.tree import COMPARISONS, MIRRORED, Call, Column, Literal, Node
+from arrowflow.expr.tree import MIRRORED, Call, Column, Literal, Node
 from arrowflow.expr.types import is_number, numpy_dtype, scalar
 
 MAX_SET: Final = 16
@@ -210,7 +210,6 @@ def stored_integer(value: object, type: pa.DataType) -> int:
 
 
 SHARED: Final[dict[str, Callable[[Any, Call], Op]]] = {
-    **dict.fromkeys(COMPARISONS, Lowering.comparison),
     **dict.fromkeys(("and", "or", "not"), Lowering.logic),
     **dict.fromkeys(("is_null", "is_not_null"), Lowering.null_test),
     **dict.fromkeys(("is_nan", "is_finite", "is_infinite"), Lowering.float_test),

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from arrowflow.expr.blocks import BlockPlan, Sink
 from arrowflow.expr.graph import Op
-from arrowflow.expr.selection import Block
+from arrowflow.expr.columns import Block
 from arrowflow.expr.sinks import ColumnSink, Matrix, StackSink
 from arrowflow.expr.slots import Slot, Stacked
 

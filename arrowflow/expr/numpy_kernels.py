@@ -44,9 +44,13 @@ def _clip_high(args: tuple[Operand, ...], out: Array) -> None:
 def _decimal_to_float32(args: tuple[Operand, ...], out: Array) -> None:
     """pyarrow's own: within 24 bits one multiplication, else the whole and the fraction apart, all in float32."""
     digits, power = args
+    scale = np.float32(1) / np.float32(power) if power > 1 else np.float32(1)
+    if max(digits.max(), -digits.min()) < 1 << 24:
+        np.copyto(out, digits, casting="unsafe")
+        np.multiply(out, scale, out=out)
+        return
     size = np.abs(digits)
     whole = np.floor(size / np.float64(power))
-    scale = np.float32(1) / np.float32(power) if power > 1 else np.float32(1)
     np.multiply((size - whole * power).astype(np.float32), scale, out=out)
     np.add(whole.astype(np.float32), out, out=out)
     np.copyto(out, size.astype(np.float32) * scale, where=size < 1 << 24)
@@ -76,6 +80,8 @@ KERNELS: Final[dict[str, Kernel]] = {
     "less_equal": _ufunc(np.less_equal),
     "greater": _ufunc(np.greater),
     "greater_equal": _ufunc(np.greater_equal),
+    "both": _ufunc(np.logical_and),
+    "either": _ufunc(np.logical_or),
     "not": _ufunc(np.logical_not),
     "is_nan": _ufunc(np.isnan),
     "is_finite": _ufunc(np.isfinite),

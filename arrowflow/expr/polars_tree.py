@@ -82,11 +82,14 @@ def serialise(expr: pl.Expr) -> str:
             ) from error
 
 
-def deserialise(text: str) -> pl.Expr:
-    """Returns the expression whose JSON form is `text`."""
+def deserialise(text: str) -> pl.Expr | None:
+    """Returns the expression whose JSON form is `text`, None where JSON cannot say it (it has no NaN)."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return pl.Expr.deserialize(io.BytesIO(text.encode()), format="json")
+        try:
+            return pl.Expr.deserialize(io.BytesIO(text.encode()), format="json")
+        except pl.exceptions.ComputeError:
+            return None
 
 
 @lru_cache(maxsize=1024)
@@ -143,15 +146,16 @@ def _folded(node: Json) -> Literal | None:
     """A constant such as `pl.date(1995, 1, 1)`, which Polars writes as a cast of another one."""
     if _roots(node) or _kinds(node) & {"Series", "Selector", "Element", "Field"}:
         return None
+    return _constant(node)
+
+
+def _constant(node: Json) -> Literal | None:
+    expr = deserialise(json.dumps(node))
     try:
-        series = pl.select(deserialise(json.dumps(node))).to_series()
+        series = None if expr is None else pl.select(expr).to_series()
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
         return None  # it fails at run time, in its own words
-    return _constant(series)
-
-
-def _constant(series: pl.Series) -> Literal | None:
-    if series.len() != 1 or not _exact(series.dtype):
+    if series is None or series.len() != 1 or not _exact(series.dtype):
         return None
     return Literal(series.to_list()[0], normalise(series.clear().to_arrow().type))
 
@@ -187,7 +191,7 @@ def _read_literal(node: Json) -> Node:
         ((_, value),) = dynamic.items()
         # JSON has no NaN and no infinity: Polars writes null for them, and only Polars itself knows which.
         return _opaque(node) if value is None or isinstance(value, str) else Literal(value, None)
-    found = _constant(pl.select(deserialise(json.dumps(node))).to_series()) if is_literal_list(node) else None
+    found = _constant(node) if is_literal_list(node) else None
     return found or _opaque(node)
 
 

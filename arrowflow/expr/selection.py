@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from arrowflow.expr.columns import bool_array
+from arrowflow.expr.columns import Block, bool_array
 from arrowflow.expr.types import Array
 
 # Rows that are computed together: the arrays of a block stay in the second-level cache. Measured on the TPC-H
 # stream (2 cores, 1 MiB of L2): see benchmarks of `expr`.
-BLOCK_ROWS: Final = 16_384
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Rows `start` to `stop` of a batch; `rows`, counted from `start`, are those that pass (None: all)."""
-
-    start: int
-    stop: int
-    rows: Array | None
-
-    def __len__(self) -> int:
-        return self.stop - self.start if self.rows is None else len(self.rows)
+BLOCK_ROWS: Final = 1024
 
 
 def blocks(num_rows: int) -> Iterator[Block]:

@@ -16,7 +16,7 @@ from arrowflow.expr.foreign import arrow_type, check_columns, empty_array, polar
 from arrowflow.expr.graph import CONSTANT, Graph, Op
 from arrowflow.expr.lower_arrow import ArrowLowering, safe_cast
 from arrowflow.expr.lower_polars import PolarsLowering
-from arrowflow.expr.lowering import Lowering, Unsupported
+from arrowflow.expr.lowering import Lowering, Unsupported, require
 from arrowflow.expr.steps import Cast, FillNull, Keep, Output, Stack
 from arrowflow.expr.tree import Call, Column, Literal
 from arrowflow.expr.types import is_number, numpy_dtype, scalar
@@ -106,7 +106,9 @@ def lowered(expr: Expr, env: Mapping[str, Op], schema: pa.Schema, graph: Graph) 
 def _engine(expr: Expr, env: Mapping[str, Op], schema: pa.Schema, graph: Graph) -> Lowering:
     def type_of(call: Call) -> pa.DataType:
         if isinstance(call.source, str):
-            return polars_type(polars_tree.deserialise(call.source), schema, expr.columns)
+            part = polars_tree.deserialise(call.source)
+            require(part is not None)
+            return polars_type(part, schema, expr.columns)
         return arrow_type(arrow_tree.deserialise(call.source), schema)
 
     return (PolarsLowering if expr.engine == "polars" else ArrowLowering)(graph, env, type_of)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from arrowflow.expr.columns import retyped, source
+from arrowflow.expr.columns import Block, retyped, source
 from arrowflow.expr.expression import Expr
 from arrowflow.expr.foreign import run_arrow, run_polars
 from arrowflow.expr.graph import Graph, Op, input_names
@@ -103,7 +103,7 @@ class Stage:
         assert isinstance(self.predicate, Expr)
         predicate = _Foreigners(self.predicate.engine, ("",), (Foreign(self.predicate, pa.bool_()),))
         flags = predicate.run(columns, num_rows)[""]
-        values, valid = source(flags, _BOOL).read(0, num_rows, None, None)
+        values, valid = source(flags, _BOOL).read(Block(0, num_rows, None), None)
         return values if valid is None else values & valid
 
     def explain(self) -> list[str]:

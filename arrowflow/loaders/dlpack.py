@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from arrowflow.loaders.mapping import NumpyArray
+from arrowflow.interchange.to_numpy import NumpyArray
 from arrowflow.loaders.numpy import NumpyExport, Slicer
 
 _KINDS = "biufc"

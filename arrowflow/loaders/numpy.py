@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import Any
 
 from arrowflow.errors import DataError, SchemaError
-from arrowflow.loaders.mapping import ColumnExport, Exported, Kernel, NumpyArray, column_export, refusal
+from arrowflow.interchange.to_numpy import ColumnExport, Exported, Kernel, NumpyArray, column_export, refusal
 
 Slicer = Callable[[int, int], dict[str, NumpyArray]]
 """Gives the arrays of the rows from `start` to before `stop` of a converted chunk."""

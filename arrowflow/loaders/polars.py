@@ -9,7 +9,7 @@ import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import SchemaError
-from arrowflow.loaders.mapping import is_text
+from arrowflow.interchange.to_numpy import is_text
 
 _REFUSED: Final = {
     "decimal256": "cast it below to pa.decimal128(38, scale) or pa.float64()",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from arrowflow.errors import ArrowflowError
-from arrowflow.loaders.mapping import NumpyArray
+from arrowflow.interchange.to_numpy import NumpyArray
 from arrowflow.loaders.numpy import NumpyExport
 
 _KINDS = "biuf"

@@ -15,10 +15,11 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from arrowflow.errors import PlanError, closest
-from arrowflow.expr import Program, Project, Step, Where, columns_of, compile
+from arrowflow.expr import Expr, Keep, Program, Project, Stack, Step, Where, columns_of, compile
 from arrowflow.ops.base import Context, KernelSpec, Operator, Origin, StatelessKernel
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import Columns as ColumnNames
+from arrowflow.plan.node import Node
 from arrowflow.plan.traits import Traits
 
 
@@ -59,6 +60,50 @@ class ColumnOperator(Operator):
             wanted = _needed(step, wanted)
         return (wanted,)
 
+    def merged(self) -> Columns:
+        """Returns the steps themselves, on what is below it and the column operators right below it."""
+        below = self.inputs[0]
+        lower = below.merged() if isinstance(below, ColumnOperator) and below.inputs[0].schema is not None else None
+        assert below.schema is not None
+        return Columns(
+            listed=(*(lower.listed if lower else ()), *self.steps(below.schema)),
+            operators=(*(lower.operators if lower else ()), *self.operators_merged()),
+        ).on(*(lower or self).inputs)
+
+    def operators_merged(self) -> tuple[str, ...]:
+        """Returns the operators that it stands for."""
+        return (self.name,)
+
+    def narrow(self, wanted: frozenset[str]) -> Node:
+        """Returns the steps that the wanted columns need, and nothing else."""
+        schema = self.inputs[0].schema
+        if schema is None or self.schema is None:
+            return self
+        listed: list[Step] = []
+        needed: ColumnNames = wanted
+        for step in reversed(self.steps(schema)):
+            listed.append(step if isinstance(step, Where) else _narrowed(step, needed))
+            needed = _needed(step, needed)
+        listed.reverse()
+        if tuple(listed) == self.steps(schema) and len(wanted) == len(self.schema):
+            return self
+        narrowed = Columns(listed=tuple(listed), operators=self.operators_merged())
+        if isinstance(listed[-1], Where) and len(wanted) < len(self.schema):
+            keep = Project(tuple((name, Keep(name)) for name in self.schema.names if name in wanted))
+            narrowed = dataclasses.replace(narrowed, listed=(*narrowed.listed, keep))
+        return narrowed.on(*self.inputs)
+
+    def predicates(self, schema: pa.Schema) -> tuple[Expr, ...]:
+        """Returns the predicates on its input's own columns that the rows it passes on fulfil."""
+        found: list[Expr] = []
+        unchanged = set(schema.names)
+        for step in self.steps(schema):
+            if isinstance(step, Where):
+                found += [step.predicate] if unchanged.issuperset(step.predicate.columns) else []
+            else:
+                unchanged &= {name for name, output in step.outputs if output == Keep(name)}
+        return tuple(found)
+
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns one stateless kernel around the compiled program."""
         schema = self.inputs[0].schema
@@ -73,7 +118,7 @@ class ColumnOperator(Operator):
                 kind="stateless",
                 make=make,
                 engine="numpy" if program is None else _engines(program),
-                details=tuple(program.explain()) if program is not None else ("compiled on the first chunk",),
+                details=("compiled on the first chunk",) if program is None else _facts(program),
             ),
         )
 
@@ -82,6 +127,18 @@ def _engines(program: Program) -> str:
     """Returns where a program's parts run, joined by plus signs."""
     text = " ".join(program.explain())
     return "+".join(engine for engine in ("numpy", "arrow", "polars") if engine in text) or "pass-through"
+
+
+def _facts(program: Program) -> tuple[str, ...]:
+    """Returns what ran where, the columns that are only passed through in one line."""
+    lines = program.explain()
+    passed = [line.removesuffix(": pass-through") for line in lines if line.endswith(": pass-through")]
+    written = [line for line in lines if not line.endswith(": pass-through")]
+    return (*written, f"pass-through: {', '.join(passed)}") if passed else tuple(written)
+
+
+def _narrowed(step: Project, wanted: ColumnNames) -> Project:
+    return Project(tuple((name, output) for name, output in step.outputs if wanted is None or name in wanted))
 
 
 def _needed(step: Step, wanted: ColumnNames) -> ColumnNames:
@@ -122,6 +179,21 @@ class Columns(ColumnOperator):
     listed: tuple[Step, ...]
     operators: tuple[str, ...]
 
+    @property
+    def traits(self) -> Traits:  # type: ignore[override]  # of all operators only this one's depend on an instance
+        """One row out per row in, unless a step drops rows."""
+        drops = any(isinstance(step, Where) for step in self.listed)
+        return Traits(one_to_one=not drops, drops_rows=drops)
+
+    @property
+    def stacks(self) -> bool:
+        """Whether it makes fewer columns of more."""
+        return any(isinstance(output, Stack) for step in self.listed if isinstance(step, Project) for _, output in step.outputs)
+
+    def operators_merged(self) -> tuple[str, ...]:
+        """Returns the operators that were merged."""
+        return self.operators
+
     def describe(self) -> str:
         """Returns the operators that were merged."""
         return f"columns[{' · '.join(self.operators)}]"
@@ -133,11 +205,6 @@ class Columns(ColumnOperator):
     def steps(self, schema: pa.Schema) -> tuple[Step, ...]:
         """Returns the steps."""
         return self.listed
-
-    def count_rows(self, inputs: Sequence[int | None]) -> int | None:
-        """Returns its input's rows, unless a step drops some."""
-        keeps = not any(isinstance(step, Where) for step in self.listed)
-        return inputs[0] if keeps or inputs[0] == 0 else None
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the kernel under the names of the operators that it stands for."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import pyarrow as pa
-import pyarrow.dataset
+
 
 from arrowflow.errors import ArrowflowError, PlanError, SchemaError, SourceError
 from arrowflow.expr.types import convert, normalise
@@ -153,9 +154,15 @@ class StreamKernel(SourceKernel):
 def _open(source: Any) -> pa.RecordBatchReader:
     if isinstance(source, pa.RecordBatchReader):
         return source
-    if isinstance(source, pa.dataset.Dataset):
+    if _is_dataset(source):
         return source.scanner().to_reader()
     return pa.RecordBatchReader.from_stream(source)
+
+
+def _is_dataset(source: Any) -> bool:
+    # `import pyarrow.dataset` imports pandas where it is installed; who has a dataset has imported it already.
+    module = sys.modules.get("pyarrow.dataset")
+    return module is not None and isinstance(source, module.Dataset)
 
 
 def from_arrow(source: Any) -> Node:
@@ -174,7 +181,7 @@ def from_arrow(source: Any) -> Node:
         return from_batches(source, source[0].schema)
     if isinstance(source, pa.RecordBatchReader):
         return FromOneShot(source=source)
-    if isinstance(source, pa.dataset.Dataset) or hasattr(source, "__arrow_c_stream__"):
+    if _is_dataset(source) or hasattr(source, "__arrow_c_stream__"):
         return FromStream(source=source)
     raise PlanError(
         "from_arrow: expected a table, record batches, a pyarrow.dataset.Dataset or anything with "

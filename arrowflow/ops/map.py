@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from arrowflow.errors import ArrowflowError, FunctionError, SchemaError
 from arrowflow.interchange.from_numpy import batch_from_arrays
-from arrowflow.loaders.numpy import NumpyExport
+from arrowflow.interchange.to_numpy import arrays_of
 from arrowflow.ops.base import (
     Context,
     Item,
@@ -124,8 +124,6 @@ class MapKernel(StatelessKernel):
         self._node = node
         self._epoch = context.epoch
         self._what = f"what {function_name(node.fn)} returned"
-        # (schema, converter) of the last chunk, replaced as a pair: workers may both make one, and either is right.
-        self._export: tuple[pa.Schema, NumpyExport] | None = None
 
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
         """Returns what the function makes of a chunk."""
@@ -150,9 +148,7 @@ class MapKernel(StatelessKernel):
             return chunk
         if self._node.format == "polars":
             return pl.DataFrame(chunk)
-        if self._export is None or self._export[0] != chunk.schema:
-            self._export = (chunk.schema, NumpyExport(chunk.schema, owned=False))
-        return self._export[1](chunk)
+        return arrays_of(chunk)
 
     def _batch(self, result: Any) -> pa.RecordBatch:
         expected = {"arrow": pa.RecordBatch, "numpy": dict, "polars": pl.DataFrame}[self._node.format]

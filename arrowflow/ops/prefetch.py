@@ -29,6 +29,11 @@ class Prefetch(RowOperator):
         """Returns nothing: it has no say in rows or order."""
         return {}
 
+    @property
+    def noop(self) -> bool:
+        """No buffer is what there is without it."""
+        return self.count == 0
+
     def describe(self) -> str:
         """Returns the operator as one line."""
         return f"prefetch({'AUTOTUNE' if self.count is None else self.count})"

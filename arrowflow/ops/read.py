@@ -149,6 +149,24 @@ class Read(Operator):
         start, stop = self.rows
         return max(0, (total if stop is None else min(stop, total)) - start)
 
+    def with_row_range(self, start: int, stop: int | None) -> Node | None:
+        """Counts rows by footers; an ordered source has no first rows."""
+        if self.order is not None:
+            return None
+        first, before = self.rows
+        ends = [end for end in (before, None if stop is None else first + stop) if end is not None]
+        return dataclasses.replace(self, rows=(first + start, min(ends, default=None))).on()
+
+    def with_predicates(self, predicates: tuple[Any, ...]) -> Node:
+        """Prunes by them."""
+        return dataclasses.replace(self, predicates=self.predicates + predicates)
+
+    def narrow(self, wanted: frozenset[str]) -> Node:
+        """Reads only the wanted columns."""
+        assert self.schema is not None
+        names = tuple(name for name in self.schema.names if name in wanted)
+        return self if len(names) == len(self.schema) else dataclasses.replace(self, columns=names).on()
+
     def with_source_order(self, order: SourceOrder) -> Node:
         """Takes the order over."""
         return dataclasses.replace(self, order=order)

@@ -42,6 +42,11 @@ class Repeat(RowOperator):
         """Returns the number of epochs, None if endless."""
         return {"count": self.count}
 
+    @property
+    def noop(self) -> bool:
+        """Once is no repetition."""
+        return self.count == 1
+
     def describe(self) -> str:
         """Returns the operator as one line."""
         return f"repeat({'' if self.count is None else self.count})"

@@ -40,6 +40,11 @@ class Shard(RowOperator):
         """Returns the number of shards and which one it is."""
         return {"num_shards": self.num_shards, "index": self.index}
 
+    @property
+    def noop(self) -> bool:
+        """The one shard is everything."""
+        return self.num_shards == 1
+
     def count_rows(self, inputs: Sequence[int | None]) -> int | None:
         """Returns its share of its input's rows."""
         return None if inputs[0] is None else len(range(self.index, inputs[0], self.num_shards))
@@ -50,8 +55,6 @@ class Shard(RowOperator):
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns a serial kernel that counts and a stateless one that gathers."""
-        if self.num_shards == 1:
-            return ()
         return (
             KernelSpec(
                 operator=self.name,

@@ -55,7 +55,7 @@ class Shuffle(RowOperator):
     """
 
     name: ClassVar[str] = "shuffle"
-    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True)
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, gathers=True, needs_rows=True)
 
     size: int
     seed: int | None = None

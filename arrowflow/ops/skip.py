@@ -27,6 +27,16 @@ class Skip(RowOperator):
         """Returns the number of rows."""
         return {"count": self.count}
 
+    @property
+    def noop(self) -> bool:
+        """Skipping nothing."""
+        return self.count == 0
+
+    @property
+    def row_range(self) -> tuple[int, int | None]:
+        """All rows from number `count` on."""
+        return self.count, None
+
     def count_rows(self, inputs: Sequence[int | None]) -> int | None:
         """Returns the rows that are left."""
         return None if inputs[0] is None else max(0, inputs[0] - self.count)

@@ -27,6 +27,11 @@ class Take(RowOperator):
         """Returns the number of rows."""
         return {"count": self.count}
 
+    @property
+    def row_range(self) -> tuple[int, int | None]:
+        """The first `count` rows."""
+        return 0, self.count
+
     def count_rows(self, inputs: Sequence[int | None]) -> int | None:
         """Returns the lesser of `count` and the rows there are."""
         return None if inputs[0] is None else min(self.count, inputs[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -27,9 +28,15 @@ class WithOptions(RowOperator):
         """Returns nothing: what has a say in rows is in the operators' own arguments once bound."""
         return {}
 
+    @property
+    def noop(self) -> bool:
+        """Options are read from the plan as written."""
+        return True
+
     def describe(self) -> str:
         """Returns the operator with the options that it sets."""
-        return f"with_options({self.options})"
+        fields = ((field.name, getattr(self.options, field.name)) for field in dataclasses.fields(self.options))
+        return f"with_options({', '.join(f'{name}={value!r}' for name, value in fields if value is not None)})"
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns nothing: it does not run."""

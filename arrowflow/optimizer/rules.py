@@ -6,6 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from arrowflow.errors import PlanError, closest
+from arrowflow.optimizer.limit_reads import limit_reads
+from arrowflow.optimizer.merge_columns import merge_columns
+from arrowflow.optimizer.prune_columns import prune_columns
+from arrowflow.optimizer.prune_row_groups import prune_row_groups
+from arrowflow.optimizer.remove_noops import remove_noops
+from arrowflow.optimizer.stack_before_shuffle import stack_before_shuffle
 from arrowflow.plan.node import Node
 
 
@@ -24,7 +30,38 @@ class Rule:
     apply: Callable[[Node], Node]
 
 
-RULES: tuple[Rule, ...] = ()
+RULES: tuple[Rule, ...] = (
+    Rule(
+        name="remove_noops",
+        reason="first, so that operators stand side by side that only a no-op kept apart",
+        apply=remove_noops,
+    ),
+    Rule(
+        name="limit_reads",
+        reason="while take and skip still stand where they were written, above one-to-one operators",
+        apply=limit_reads,
+    ),
+    Rule(
+        name="merge_columns",
+        reason="before all rules that look at columns, so that they see one program and not a chain",
+        apply=merge_columns,
+    ),
+    Rule(
+        name="stack_before_shuffle",
+        reason="before columns are pruned, since it changes which of them a shuffle has to carry",
+        apply=stack_before_shuffle,
+    ),
+    Rule(
+        name="prune_columns",
+        reason="once every operator is where it will run",
+        apply=prune_columns,
+    ),
+    Rule(
+        name="prune_row_groups",
+        reason="last, when the filters right above a source are known",
+        apply=prune_row_groups,
+    ),
+)
 
 
 def optimise(plan: Node, disabled: tuple[str, ...]) -> tuple[Node, tuple[str, ...]]:

@@ -133,6 +133,28 @@ class Node(ABC):
         """Returns, per input, the columns it has to read so that the `wanted` ones of its output are right."""
         return (None,) * len(self.inputs)
 
+    @property
+    def noop(self) -> bool:
+        """Whether leaving it out changes nothing that a batch shows."""
+        return False
+
+    @property
+    def row_range(self) -> tuple[int, int | None] | None:
+        """The rows of its input that it passes on, as (first, before), if that is all it does."""
+        return None
+
+    def with_row_range(self, start: int, stop: int | None) -> Node | None:
+        """Returns itself with only these rows of its output, or None if it cannot leave others out cheaply."""
+        return None
+
+    def narrow(self, wanted: frozenset[str]) -> Node:
+        """Returns itself with no other columns than the wanted ones, in the same order, where it can."""
+        return self
+
+    def with_predicates(self, predicates: tuple[Any, ...]) -> Node | None:
+        """Returns itself without splits that hold no row for which all predicates are true; None if it has none."""
+        return None
+
     def count_rows(self, inputs: Sequence[int | None]) -> int | None:
         """Returns the exact number of rows of one epoch, given those of its inputs, or None if unknowable."""
         if self.traits.one_to_one:

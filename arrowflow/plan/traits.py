@@ -37,6 +37,7 @@ class Traits:
         drops_rows: Each row in gives itself or nothing, decided by that row alone.
         opaque: Runs a user function: nothing may be moved across it.
         borders: What it does to the borders between chunks.
+        gathers: Copies whole rows, so that its cost grows with the number of columns.
         needs_rows: Works on single rows, so it is refused above `batch`, where rows are not addressable.
         resume: How it goes on from a position.
     """
@@ -45,5 +46,6 @@ class Traits:
     drops_rows: bool = False
     opaque: bool = False
     borders: Borders = Borders.KEEP
+    gathers: bool = False
     needs_rows: bool = False
     resume: Resume = Resume.SEEK

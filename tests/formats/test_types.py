@@ -53,7 +53,7 @@ def test_other_encodings() -> None:
     for array, type in (
         (runs, pa.string()),
         (views, pa.list_(pa.int32())),
-        (views.cast(pa.large_list_view(pa.int32())), pa.large_list(pa.int32())),
+        (pa.array([[1], None], pa.large_list_view(pa.int32())), pa.large_list(pa.int32())),
         (lists, pa.list_(pa.int64())),
     ):
         assert decoded_type(array.type) == type
@@ -163,15 +163,22 @@ def big(kind: str) -> pa.Array:
 
 
 @pytest.mark.parametrize("kind", ["dictionary", "view", "list"])
-def test_rows_are_halved_where_offsets_would_overflow(kind: str) -> None:
+def test_first_part_where_offsets_would_overflow(kind: str) -> None:
     array = big(kind)
     schema = pa.schema({"a": decoded_type(array.type)})
-    rows = 0
-    for part in conform(pa.RecordBatch.from_arrays([array], names=["a"]), schema):
-        part.validate()
-        assert part.num_rows < 600
-        rows += part.num_rows
-    assert rows == 600
+    part = next(conform(pa.RecordBatch.from_arrays([array], names=["a"]), schema))
+    assert part.num_rows == 300
+
+
+@pytest.mark.parametrize("values", [VIEWS, CODES], ids=lambda v: str(v.type))
+def test_rows_are_halved_until_they_fit(values: pa.Array, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arrowflow.formats.types._MAX_OFFSET", 60)
+    for array in (values, *nested(values)):
+        schema = pa.schema({"a": decoded_type(array.type)})
+        array = pa.concat_arrays([array] * 9)
+        parts = list(conform(pa.RecordBatch.from_arrays([array], names=["a"]), schema))
+        assert len(parts) > 1
+        assert pa.Table.from_batches(parts).column(0).to_pylist() == array.to_pylist()
 
 
 def test_what_cannot_be_cut_raises() -> None:

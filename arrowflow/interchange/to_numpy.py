@@ -241,3 +241,24 @@ def _objects(name: str) -> Kernel:
         return None, objects
 
     return kernel
+
+
+def arrays_of(batch: Any) -> dict[str, NumpyArray]:
+    """Returns a record batch as arrays by column: read-only views of Arrow's memory, or copies.
+
+    Raises:
+        SchemaError: A column has a type that no array has.
+        DataError: A column has nulls.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> arrays_of(pa.RecordBatch.from_pydict({"x": [1, 2]}))
+        {'x': array([1, 2])}
+    """
+    arrays = {}
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        buffer, array = column_export(field.name, field.type).kernel(column)
+        if buffer is not None:
+            array.setflags(write=False)
+        arrays[field.name] = array
+    return arrays

@@ -1,0 +1,38 @@
+"""Columns that nothing needs are not read, and not carried along."""
+
+from __future__ import annotations
+
+from arrowflow.expr import Keep, Project
+from arrowflow.ops.columns import Columns
+from arrowflow.plan.node import Columns as ColumnNames
+from arrowflow.plan.node import Node
+from arrowflow.plan.widths import type_bits
+
+
+def prune_columns(plan: Node) -> Node:
+    """Asks from the consumer down to the sources which columns are needed, and leaves the others out."""
+    return _prune(plan, None)
+
+
+def _prune(node: Node, wanted: ColumnNames) -> Node:
+    """Returns the plan with at least the wanted columns; below a source or a user function exactly these."""
+    if node.schema is not None:
+        names = frozenset(node.schema.names)
+        wanted = names if wanted is None else wanted & names or _cheapest(node)
+        node = node.narrow(wanted)
+    inputs = tuple(
+        _prune(child, needed) for child, needed in zip(node.inputs, node.columns_needed(wanted), strict=True)
+    )
+    if any(new is not old for new, old in zip(inputs, node.inputs, strict=True)):
+        node = node.on(*inputs)
+    if wanted is not None and node.schema is not None and len(wanted) < len(node.schema):
+        if not node.inputs or node.traits.opaque:
+            keep = Project(tuple((name, Keep(name)) for name in node.schema.names if name in wanted))
+            return Columns(listed=(keep,), operators=("select",)).on(node)
+    return node
+
+
+def _cheapest(node: Node) -> frozenset[str]:
+    """Returns the narrowest column: what is read when only the number of rows is wanted."""
+    assert node.schema is not None
+    return frozenset([min(node.schema, key=lambda field: type_bits(field.type)).name])

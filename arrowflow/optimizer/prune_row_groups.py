@@ -1,0 +1,25 @@
+"""Row groups that provably hold no row for a filter are not read. The filter itself stays where it is."""
+
+from __future__ import annotations
+
+from arrowflow.ops.columns import ColumnOperator
+from arrowflow.plan.node import Node
+from arrowflow.plan.walk import rebuild
+
+
+def prune_row_groups(plan: Node) -> Node:
+    """Tells sources the predicates of the filters right above them."""
+    return rebuild(plan, _push)
+
+
+def _push(node: Node) -> Node:
+    """Moves the predicates of one operator into its source.
+
+    Of a run of column operators only the lowest stands right above the source; where they were not merged, the
+    others' predicates are simply not used.
+    """
+    if not isinstance(node, ColumnOperator) or node.inputs[0].schema is None:
+        return node
+    predicates = node.predicates(node.inputs[0].schema)
+    source = node.inputs[0].with_predicates(predicates) if predicates else None
+    return node if source is None else node.on(source)

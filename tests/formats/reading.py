@@ -1,0 +1,51 @@
+"""What the tests of formats share: reading whole files through a format, on every kind of file system."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from arrowflow.formats import Footer, Format, Split
+from arrowflow.storage import Store, resolve
+
+KINDS = ("mapped", "read", "subtree", "fsspec")
+
+
+def open_footer(format: Format, path: Path, kind: str = "mapped") -> tuple[Store, Footer]:
+    filesystem: Any = None
+    where: Any = path
+    if kind == "subtree":
+        filesystem, where = pafs.SubTreeFileSystem(str(path.parent), pafs.LocalFileSystem()), path.name
+    elif kind == "fsspec":
+        filesystem = fsspec.filesystem("memory")
+        filesystem.pipe(f"/arrowflow/{path.name}", path.read_bytes())
+        where = f"/arrowflow/{path.name}"
+    store, files = resolve(where, filesystem=filesystem, suffixes=format.suffixes, operator="read")
+    if kind == "read":
+        store = dataclasses.replace(store, memory_map=False)
+    return store, format.footer(store, files[0])
+
+
+def read_split(
+    format: Format, store: Store, footer: Footer, split: Split, schema: pa.Schema, offset_rows: int = 0
+) -> pa.Table:
+    batches = list(format.read(store, footer, split, schema, offset_rows))
+    assert batches
+    for batch in batches:
+        assert batch.schema.equals(schema, check_metadata=True)
+        batch.validate(full=True)
+    return pa.Table.from_batches(batches, schema)
+
+
+def read_all(format: Format, path: Path, *, kind: str = "mapped", schema: pa.Schema | None = None) -> pa.Table:
+    store, footer = open_footer(format, path, kind)
+    wanted = footer.schema if schema is None else schema
+    parts = [read_split(format, store, footer, split, wanted) for split in footer.splits]
+    assert [part.num_rows for part in parts] == [split.num_rows for split in footer.splits]
+    assert sum(part.num_rows for part in parts) == footer.num_rows
+    return pa.concat_tables([wanted.empty_table(), *parts])

@@ -1,0 +1,276 @@
+"""IPC: every column and file system gives what pyarrow reads, rows are counted without decoding, the rest raises."""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.feather as feather
+import pytest
+
+from arrowflow.errors import SchemaError, SourceError
+from arrowflow.formats import FORMATS, decoded_schema, ipc, match
+from arrowflow.formats.ipc_metadata import parse_batch, parse_footer
+from arrowflow.storage import Store
+from tests.formats.reading import KINDS, open_footer, read_all, read_split
+from tests.formats.test_parquet import table as columns
+
+IPC = FORMATS["ipc"]
+
+
+def table(rows: int = 10) -> pa.Table:
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([rows], pa.int32()), pa.array(["x"]))
+    views = pa.array([[i] for i in range(rows)], pa.list_view(pa.int8()))
+    union = pa.UnionArray.from_sparse(pa.array(np.zeros(rows, np.int8)), [pa.array(range(rows))])
+    found = columns(rows).append_column("views", views).append_column("union", union)
+    return found.append_column("runs", runs) if rows else found
+
+
+def write(path: Path, data: pa.Table, *, rows: int = 4, compression: str | None = None) -> Path:
+    options = pa.ipc.IpcWriteOptions(compression=compression, unify_dictionaries=True)
+    with pa.ipc.new_file(path, data.schema, options=options) as writer:
+        for batch in data.to_batches(max_chunksize=rows):
+            writer.write_batch(batch)
+    return path
+
+
+def as_lists(data: pa.Table) -> dict[str, list[Any]]:
+    return {name: data.column(name).to_pylist() for name in data.column_names}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("compression", [None, "zstd", "lz4"])
+def test_all_columns_on_all_file_systems(tmp_path: Path, kind: str, compression: str | None) -> None:
+    path = write(tmp_path / "x.arrow", table(), compression=compression)
+    found = read_all(IPC, path, kind=kind)
+    assert found.schema == decoded_schema(table().schema)
+    assert as_lists(found) == as_lists(table())
+
+
+@pytest.mark.parametrize("name", table().column_names)
+def test_one_column_whatever_its_name(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path / "x.arrow", table())
+    schema = decoded_schema(table().select([name]).schema)
+    for kind in ("mapped", "fsspec"):
+        found = read_all(IPC, path, kind=kind, schema=schema)
+        assert found.column(0).to_pylist() == table().column(name).to_pylist()
+
+
+def test_footer_and_pickles(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.arrow", table())
+    store, footer = pickle.loads(pickle.dumps(open_footer(IPC, path)))
+    assert [(split.index, split.num_rows) for split in footer.splits] == [(0, 4), (1, 4), (2, 2)]
+    assert footer.num_rows == 10
+    assert read_split(IPC, store, footer, footer.splits[2], footer.schema).num_rows == 2
+    assert not IPC.prune(footer, footer.splits[0], lambda *_: False)
+
+
+def test_mapped_columns_are_views(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.arrow", pa.table({"a": np.arange(1000)}), rows=1000)
+    store, footer = open_footer(IPC, path)
+    before = pa.total_allocated_bytes()
+    [batch] = IPC.read(store, footer, footer.splits[0], footer.schema)
+    assert pa.total_allocated_bytes() == before
+    assert batch.column(0).to_pylist() == list(range(1000))
+
+
+def test_order_widening_absent_columns_and_offsets(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.arrow", table())
+    schema = pa.schema({"text": pa.large_string(), "new": pa.int8(), "a": pa.int64()})
+    store, footer = open_footer(IPC, path)
+    match(schema, footer, widen=True)
+    for offset in range(5):
+        found = read_split(IPC, store, footer, footer.splits[1], schema, offset)
+        assert found.column("a").to_pylist() == [4, 5, 6, 7][offset:]
+        assert found.column("new").null_count == 4 - offset
+    found = read_split(IPC, store, footer, footer.splits[1], pa.schema({"new": pa.int8()}))
+    assert found.num_rows == 4
+
+
+def test_without_rows(tmp_path: Path) -> None:
+    empty = table(0)
+    with pa.ipc.new_file(tmp_path / "none.arrow", empty.schema):
+        pass
+    assert read_all(IPC, tmp_path / "none.arrow").num_rows == 0
+    with pa.ipc.new_file(tmp_path / "groups.arrow", empty.schema) as writer:
+        for part in (empty, columns(3), empty):
+            data = pa.table({name: part.column(name) for name in part.column_names if name in empty.column_names})
+            for name in ("views", "union"):
+                data = data.append_column(name, table(3).column(name) if part.num_rows else empty.column(name))
+            for batch in data.to_batches() or [
+                pa.RecordBatch.from_arrays([pa.nulls(0, t) for t in data.schema.types], schema=data.schema)
+            ]:
+                writer.write_batch(batch)
+    _, footer = open_footer(IPC, tmp_path / "groups.arrow")
+    assert [split.num_rows for split in footer.splits] == [0, 3, 0]
+    assert read_all(IPC, tmp_path / "groups.arrow").num_rows == 3
+
+
+def test_many_batches_are_counted_without_their_bodies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "x.arrow", pa.table({"a": np.arange(40_000)}), rows=20)
+    fetched: list[int] = []
+    fetch = Store.fetch
+
+    def counting(self: Store, file: Any, ranges: Any) -> Any:
+        fetched.extend(end - start for start, end in ranges)
+        return fetch(self, file, ranges)
+
+    monkeypatch.setattr(Store, "fetch", counting)
+    _, footer = open_footer(IPC, path)
+    assert len(footer.splits) == 2000
+    assert sum(fetched) < path.stat().st_size * 0.8, "a page of metadata a batch, no body"
+
+
+def test_long_footers_are_fetched_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ipc, "_TAIL_BYTES", 64)
+    path = write(tmp_path / "x.arrow", table())
+    assert read_all(IPC, path).num_rows == 10
+
+
+def test_delta_dictionaries(tmp_path: Path) -> None:
+    parts = [pa.array(values).dictionary_encode() for values in (["a", "b"], ["a", "b", "c"])]
+    deltas = [parts[0], pa.DictionaryArray.from_arrays(parts[1].indices, pa.array(["a", "b", "c"]))]
+    options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
+    path = tmp_path / "x.arrow"
+    batches = [pa.RecordBatch.from_arrays([part], names=["a"]) for part in deltas]
+    with pa.ipc.new_file(path, batches[0].schema, options=options) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    assert read_all(IPC, path).column(0).to_pylist() == ["a", "b", "a", "b", "c"]
+
+
+@pytest.mark.parametrize("name", [*table().column_names, "^all"])
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_sizes_are_near_the_truth(tmp_path: Path, name: str, compression: str | None) -> None:
+    data = table(10_000) if name == "^all" else table(10_000).select([name])
+    path = write(tmp_path / "x.arrow", data, rows=10_000, compression=compression)
+    store, footer = open_footer(IPC, path)
+    [split] = footer.splits
+    found = read_split(IPC, store, footer, split, footer.schema)
+    guess = IPC.column_bytes(footer, split, data.column_names)
+    assert guess == split.num_bytes
+    assert IPC.scratch_bytes(footer, split, data.column_names) >= 0
+    assert IPC.column_bytes(footer, split, ["absent"]) == 0
+    if name not in {"runs", "code", "null"}:
+        assert found.nbytes / 4 <= guess <= found.nbytes * 6 + 10_000
+
+
+# --- bad input -------------------------------------------------------------------------------------------
+
+
+def refuse(path: Path, text: str, *, row_group: int | None = None) -> None:
+    for kind in ("mapped", "fsspec"):
+        with pytest.raises(SourceError, match=text) as caught:
+            read_all(IPC, path, kind=kind)
+        assert caught.value.operator == "read_ipc"
+        assert path.name in str(caught.value.file)
+        assert caught.value.row_group == row_group
+
+
+def test_other_formats(tmp_path: Path) -> None:
+    data = pa.table({"a": [1]})
+    path = tmp_path / "x.arrow"
+    with pa.ipc.new_stream(path, data.schema) as writer:
+        writer.write_table(data)
+    refuse(path, r"stream.*af\.from_arrow\(pyarrow\.ipc\.open_stream\(path\)\)")
+    path.write_bytes(b"FEA1" + b"x" * 100 + b"FEA1")
+    refuse(path, "Feather V1")
+    feather.write_feather(data, path, compression="lz4")
+    assert read_all(IPC, path).equals(data)
+    for content in (b"", b"ab", b"x" * 1000):
+        path.write_bytes(content)
+        refuse(path, f"found {len(content)} bytes")
+
+
+def test_truncated(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.arrow", table())
+    content = path.read_bytes()
+    for keep in (len(content) - 1, len(content) // 2, 20):
+        path.write_bytes(content[:keep])
+        refuse(path, "it is truncated")
+
+
+def test_broken_footers(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.arrow", table())
+    content = path.read_bytes()
+    [length] = struct.unpack("<i", content[-10:-6])
+    for broken in (-5, 0, 2**31 - 1):
+        path.write_bytes(content[:-10] + struct.pack("<i", broken) + b"ARROW1")
+        refuse(path, "does not fit a file of")
+    path.write_bytes(content[: -10 - length] + bytes(length) + content[-10:])
+    refuse(path, "cannot read it")
+    dictionaries, batches = parse_footer(memoryview(content)[-10 - length : -10])
+    assert len(dictionaries) == 1
+    block = struct.pack("<qi4xq", *batches[1])
+    assert content.count(block) == 1
+    path.write_bytes(content.replace(block, struct.pack("<qi4xq", 10**9, *batches[1][1:])))
+    refuse(path, "outside of the file")
+    path.write_bytes(content.replace(block, struct.pack("<qi4xq", *dictionaries[0])))
+    refuse(path, "found another message")
+
+
+def test_broken_body(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.arrow", pa.table({"a": ["one", "two"]}))
+    content = path.read_bytes()
+    offsets = np.array([0, 3, 6], np.int32).tobytes()
+    assert content.count(offsets) == 1
+    path.write_bytes(content.replace(offsets, np.array([0, 10**6, 6], np.int32).tobytes()))
+    refuse(path, "cannot read it", row_group=0)
+    path.write_bytes(content.replace(b"onetwo", b"\xff\xfe\xfd\xfc\xfb\xfa"))
+    refuse(path, "UTF8|UTF-8", row_group=0)
+
+
+def test_every_byte_may_be_wrong(tmp_path: Path) -> None:
+    """Whatever byte of the metadata is flipped: rows or a typed error, and the parser never leaves its buffer."""
+    data = pa.table({"a": [1, 2, 3], "b": ["x", None, "z"]})
+    path = write(tmp_path / "x.arrow", data, rows=2)
+    content = path.read_bytes()
+    [length] = struct.unpack("<i", content[-10:-6])
+    footer = content[-10 - length : -10]
+    _, batches = parse_footer(memoryview(footer))
+    block = batches[0]
+    message = content[block.offset : block.offset + block.metadata_bytes]
+    for part, parse in (
+        (footer, parse_footer),
+        (message, lambda data: parse_batch(data, block.body_bytes)),
+    ):
+        for position in range(len(part)):
+            for value in (0, 0x7F, 0xFF):
+                broken = bytearray(part)
+                broken[position] = value
+                try:
+                    parse(memoryview(bytes(broken)))
+                except ValueError:
+                    pass
+
+
+def test_rows_that_disagree_with_the_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Reader:
+        schema = pa.schema({"a": pa.int64()})
+
+        def __enter__(self) -> Reader:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def get_batch(self, _: int) -> pa.RecordBatch:
+            return pa.RecordBatch.from_pydict({"a": [1, 2, 3]})
+
+    path = write(tmp_path / "x.arrow", pa.table({"a": [1]}))
+    monkeypatch.setattr(pa.ipc, "open_file", lambda *_, **__: Reader())
+    refuse(path, "expected 1 rows", row_group=0)
+
+
+def test_messages_of_other_kinds() -> None:
+    with pytest.raises(ValueError, match="points to byte"):
+        parse_batch(memoryview(b""), 0)
+
+
+def test_names_that_occur_twice(tmp_path: Path) -> None:
+    data = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
+    with pytest.raises(SchemaError, match=r"several called \['a'\]"):
+        read_all(IPC, write(tmp_path / "x.arrow", data))
