@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
     import torch
 
-    Expression = pl.Expr | pc.Expression
+    Expression: TypeAlias = pl.Expr | pc.Expression
 
 
 class Dataset:
@@ -520,7 +520,9 @@ class Dataset:
         if schema is None:
             first = next(batches, None)
             if first is None:
-                raise PlanError("the pipeline yields no rows, and only rows could tell its schema; pass schema=")
+                raise PlanError(
+                    "the pipeline yields no rows, and only rows could tell its schema; pass schema="
+                )
             schema = first.schema
             batches = _chained(first, batches)
         return pa.RecordBatchReader.from_batches(schema, batches)
@@ -625,7 +627,9 @@ def _parsed(operator: str, value: Any) -> Any:
 def _names(operator: str, columns: Sequence[Any]) -> tuple[str, ...]:
     names: list[str] = []
     for entry in columns:
-        found = [entry] if isinstance(entry, str) else list(entry) if isinstance(entry, list | tuple) else None
+        found = (
+            [entry] if isinstance(entry, str) else list(entry) if isinstance(entry, list | tuple) else None
+        )
         if not found or not all(isinstance(name, str) for name in found):
             raise PlanError(f"{operator}: expected names of columns, got {entry!r}")
         names += found

@@ -66,7 +66,9 @@ class Options:
         if self.seed is not None:
             check_seed("Options", self.seed)
         if self.close_timeout is not None and not self.close_timeout >= 0:
-            raise PlanError(f"Options: close_timeout is in seconds and not negative, got {self.close_timeout!r}")
+            raise PlanError(
+                f"Options: close_timeout is in seconds and not negative, got {self.close_timeout!r}"
+            )
         if self.ram_budget is not None:
             object.__setattr__(self, "ram_budget", parse_bytes("ram_budget", self.ram_budget))
         if self.disabled_rules is not None:
@@ -122,7 +124,9 @@ def parse_bytes(name: str, value: int | str) -> int:
         if match and match[2] in _UNITS:
             value = int(float(match[1]) * _UNITS[match[2]])
         else:
-            raise PlanError(f"{name}: expected bytes as a number or a text like '512MiB' or '2GB', got {value!r}")
+            raise PlanError(
+                f"{name}: expected bytes as a number or a text like '512MiB' or '2GB', got {value!r}"
+            )
     return check_size(name, "bytes", value)
 
 

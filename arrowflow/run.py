@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar, cast
@@ -177,7 +177,7 @@ class Progress:
     last: float = 0.0
     waited_seconds: float = 0.0
     first_batch_seconds: float = 0.0
-    final: EngineStatistics = EngineStatistics()
+    final: EngineStatistics = field(default_factory=EngineStatistics)
 
     def place(self, epoch: int, position: Position = None, batches: int = 0) -> None:
         """Moves to a place in the data."""

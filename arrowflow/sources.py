@@ -146,7 +146,7 @@ def from_numpy(arrays: Mapping[str, Any]) -> Dataset:
         >>> af.from_numpy({"x": np.zeros((4, 2)), "y": np.arange(4)}).num_rows
         4
     """
-    if not isinstance(arrays, Mapping) or not arrays:
+    if not isinstance(arrays, Mapping) or len(arrays) == 0:
         raise PlanError(f"from_numpy: expected a mapping from names to arrays, got {type(arrays).__name__}")
     batch = batch_from_arrays(arrays)
     return Dataset(from_batches([batch], batch.schema))

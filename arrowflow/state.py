@@ -39,9 +39,13 @@ def digest(value: object) -> str:
 def identify(plan: Node, chain: Chain) -> dict[str, Any]:
     """Returns what a state of this pipeline says about it. `plan` is bound and as written, not optimised."""
     nodes = list(post_order(plan))
-    functions = {f"{place}:{key}": code for place, node in enumerate(nodes) for key, code in node.functions().items()}
+    functions = {
+        f"{place}:{key}": code for place, node in enumerate(nodes) for key, code in node.functions().items()
+    }
     what = {
-        "operators": [[node.name, _shortened(node.arguments())] for node in nodes if node.arguments() or node.inputs],
+        "operators": [
+            [node.name, _shortened(node.arguments())] for node in nodes if node.arguments() or node.inputs
+        ],
         "functions": functions,
         "shape": chain.shape(),
     }
@@ -51,7 +55,9 @@ def identify(plan: Node, chain: Chain) -> dict[str, Any]:
 
 def _shortened(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        key: value if len(json.dumps(value, default=str)) <= MAX_ARGUMENT_CHARACTERS else f"digest {digest(value)}"
+        key: value
+        if len(json.dumps(value, default=str)) <= MAX_ARGUMENT_CHARACTERS
+        else f"digest {digest(value)}"
         for key, value in arguments.items()
     }
 
@@ -62,7 +68,7 @@ def pack(identity: Mapping[str, Any], epoch: int, position: Position, batches: i
     return {"version": VERSION, **identity, **moving, "digest": digest([identity["plan"], moving])}
 
 
-def unpack(state: Mapping[str, Any], identity: Mapping[str, Any]) -> tuple[int, Position, int]:
+def unpack(state: object, identity: Mapping[str, Any]) -> tuple[int, Position, int]:
     """Returns (epoch, position, batches) of a state that belongs to the pipeline that `identity` describes.
 
     Raises:
@@ -76,9 +82,11 @@ def unpack(state: Mapping[str, Any], identity: Mapping[str, Any]) -> tuple[int, 
     moving = {key: state.get(key) for key in ("epoch", "position", "batches")}
     what = {key: state.get(key) for key in ("operators", "functions", "shape")}
     if state.get("plan") != digest(what) or state.get("digest") != digest([state["plan"], moving]):
-        raise StateError("the state was altered or cut after state_dict() returned it; take it from the original")
+        raise StateError(
+            "the state was altered or cut after state_dict() returned it; take it from the original"
+        )
     _compare(what, _plain(identity))
-    return int(moving["epoch"]), _tupled(moving["position"]), int(moving["batches"])
+    return int(state["epoch"]), _tupled(state["position"]), int(state["batches"])
 
 
 def _compare(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
@@ -117,7 +125,9 @@ def _shown(operator: Any) -> str:
 def check_resumable(plan: Node, *, deterministic: bool) -> None:
     """Raises `StateError` where no state can be taken, naming the operator that stands in the way."""
     if not deterministic:
-        raise StateError("with deterministic=False no order is kept, so there is no place in it to come back to")
+        raise StateError(
+            "with deterministic=False no order is kept, so there is no place in it to come back to"
+        )
     for node in post_order(plan):
         if node.traits.resume is Resume.NONE:
             raise StateError(

@@ -32,6 +32,8 @@ def _measure(paths: list[str], pipeline: Any) -> harness.Measurement:
         len(waits) * stream.BATCH_ROWS,
         mean_seconds=mean,
         longest_wait=steady[-1] / mean,
+        longest_wait_at=waits.index(steady[-1]),
+        epoch_batches=batches / EPOCHS,
         p99_wait=steady[int(0.99 * len(steady))] / mean,
         median_wait=statistics.median(steady) / mean,
     )

@@ -139,6 +139,11 @@ def median_speed(measurements: Sequence[Measurement]) -> float:
     return statistics.median(one.rows_per_second for one in measurements)
 
 
+def median_cpu(measurements: Sequence[Measurement]) -> float:
+    """Returns the median of the CPU seconds."""
+    return statistics.median(one.cpu_seconds for one in measurements)
+
+
 def median_extra(measurements: Sequence[Measurement], name: str) -> float:
     """Returns the median of one of the other figures."""
     return statistics.median(one.extra[name] for one in measurements)
@@ -157,6 +162,7 @@ def race_bar(rounds: Rounds, title: str, *, ours: str, theirs: Iterable[str], ne
         return []
     got = ratio(rounds, ours, best)
     speeds = f"{millions(rounds, ours)} against {millions(rounds, best)} M rows/s ({best})"
+    speeds += f"; CPU {median_cpu(rounds[ours]):.2f} against {median_cpu(rounds[best]):.2f} s"
     return [Bar(title, f">= {needed:.2f} x by hand", speeds, got >= needed, got)]
 
 
@@ -226,9 +232,8 @@ def _print_speeds(measured: Rounds) -> None:
     rows = [("contender", "rows/s (median)", "wall s (min median max)", "cpu s (median)")]
     for name, ones in measured.items():
         seconds = sorted(one.seconds for one in ones)
-        cpu = statistics.median(one.cpu_seconds for one in ones)
         spread = f"{seconds[0]:.3f} {statistics.median(seconds):.3f} {seconds[-1]:.3f}"
-        rows.append((name, f"{median_speed(ones):,.0f}", spread, f"{cpu:.3f}"))
+        rows.append((name, f"{median_speed(ones):,.0f}", spread, f"{median_cpu(ones):.3f}"))
     print_table(rows)
 
 

@@ -72,7 +72,9 @@ def serialise(expr: pc.Expression) -> bytes:
     try:
         return bytes(expr.__reduce__()[1][0])
     except pa.ArrowException as error:
-        raise PlanError(f"pyarrow cannot serialise the expression {expr} ({error}); name columns by name") from error
+        raise PlanError(
+            f"pyarrow cannot serialise the expression {expr} ({error}); name columns by name"
+        ) from error
 
 
 def deserialise(data: bytes) -> pc.Expression:

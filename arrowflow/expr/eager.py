@@ -62,8 +62,7 @@ class Stacking:
         assert dtype is not None
         rows = len(arrays[0])
         matrix = Matrix(self.names, pa.list_(self.type, len(self.names)), dtype, rows)
-        sinks = matrix.sinks()
-        for name, array, sink in zip(self.names, arrays, sinks, strict=True):
+        for name, array, sink in zip(self.names, arrays, matrix.sinks, strict=True):
             values, _ = source(Casting(name, self.type)(array), dtype).read(Block(0, rows, None), None)
             np.copyto(sink.values, values)
-        return matrix.array(sinks)
+        return matrix.array()

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 from typing import Literal as Choice
 
 import polars as pl
@@ -17,7 +18,8 @@ from arrowflow.expr import arrow_tree, polars_tree
 from arrowflow.expr.foreign import empty_frame, evaluate_empty
 from arrowflow.expr.tree import Column, Node, column_names
 
-Source = pl.Expr | pc.Expression
+Source: TypeAlias = Any
+"""A `pl.Expr` or a `pc.Expression`; pyarrow has no type information."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,7 +46,7 @@ class Expr:
 
     def serialised(self) -> str | bytes:
         """Returns the engine's own serialised form, from which `tree` reads."""
-        if isinstance(self.source, pl.Expr):
+        if self.engine == "polars":
             return polars_tree.serialise(self.source)
         return arrow_tree.serialise(self.source)
 
@@ -95,7 +97,8 @@ def parse(value: object, *, operator: str, allow_name: bool = False) -> Expr:
         if isinstance(value, pc.Expression):
             return _parse_arrow(value)
     except PlanError as error:
-        raise error.locate(operator=operator)
+        error.locate(operator=operator)
+        raise
     if allow_name and isinstance(value, str):
         return Expr("polars", pl.col(value), value, (value,))
     names = ", or the name of a column" if allow_name else ""
@@ -117,7 +120,9 @@ def _parse_polars(value: pl.Expr) -> Expr:
     _refuse(polars_tree.check(text), value)
     name = value.meta.output_name(raise_if_undetermined=False)
     selects = "Selector" in _kinds(json.loads(text))
-    return Expr("polars", value, None if selects else name, () if selects else column_names(polars_tree.read(text)))
+    return Expr(
+        "polars", value, None if selects else name, () if selects else column_names(polars_tree.read(text))
+    )
 
 
 def _parse_arrow(value: pc.Expression) -> Expr:
@@ -159,14 +164,20 @@ def expand(expr: Expr, schema: pa.Schema) -> list[Expr]:
     frame = empty_frame(schema)
     expected = evaluate_empty(expr.source, frame)
     chosen = {part: _chosen(part, frame) for part in selectors}
-    parts = [_replaced(tree, chosen, index) for index in range(len(expected))] if _aligned(chosen, expected) else []
+    parts = (
+        [_replaced(tree, chosen, index) for index in range(len(expected))]
+        if _aligned(chosen, expected)
+        else []
+    )
     resolved = [polars_tree.deserialise(json.dumps(part)) for part in parts]
     single = [_resolved(part) for part in resolved if part is not None]
     found = [field for part in single for field in evaluate_empty(part.source, frame).items()]
     if found == list(expected.items()):
         return single
     if len(expected) == 1:  # selectors among the arguments of one function, as in pl.max_horizontal(pl.all())
-        columns = {name for names in chosen.values() for name in names} | set(column_names(polars_tree.read(text)))
+        columns = {name for names in chosen.values() for name in names} | set(
+            column_names(polars_tree.read(text))
+        )
         return [Expr("polars", expr.source, next(iter(expected)), tuple(sorted(columns)))]
     raise PlanError(f"write one expression for each column instead of {_shown(expr.source)}")
 

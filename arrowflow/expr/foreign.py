@@ -22,9 +22,17 @@ from arrowflow.expr.types import convert, normalise, polars_reads
 T = TypeVar("T")
 
 # Polars panics, which is no `Exception`, where a kernel lacks a type.
-POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException, pa.ArrowException, TypeError, ValueError)
+POLARS_ERRORS = (
+    pl.exceptions.PolarsError,
+    pl.exceptions.PanicException,
+    pa.ArrowException,
+    TypeError,
+    ValueError,
+)
 _OLDEST = pl.CompatLevel.oldest()
-_NOT_IN_ARROW = tuple(getattr(pl, name) for name in ("Int128", "UInt128", "Object", "Unknown") if hasattr(pl, name))
+_NOT_IN_ARROW = tuple(
+    getattr(pl, name) for name in ("Int128", "UInt128", "Object", "Unknown") if hasattr(pl, name)
+)
 _FILLER = "\x00rows"
 
 
@@ -66,7 +74,9 @@ def _run_polars(exprs: Sequence[tuple[pl.Expr, pa.DataType]], batch: pa.RecordBa
     frame = _frame(batch, batch.schema.names)
     named = [expr.alias(str(index)) for index, (expr, _) in enumerate(exprs)]
     # The filler makes constants as long as the batch.
-    result = frame.select(pl.lit(0).alias(_FILLER), *named) if batch.num_columns == 0 else frame.select(*named)
+    result = (
+        frame.select(pl.lit(0).alias(_FILLER), *named) if batch.num_columns == 0 else frame.select(*named)
+    )
     if result.height != batch.num_rows:
         result = frame.with_columns(*named)
     return [

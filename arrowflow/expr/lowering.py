@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final
 
@@ -26,7 +27,7 @@ MAX_SET: Final = 16
 FLOATS: Final = (pa.float32(), pa.float64())
 
 
-class Unsupported(Exception):  # noqa: N818  (a signal, never an error that anybody sees)
+class Unsupported(Exception):
     """There is no NumPy kernel that provably does the same."""
 
 
@@ -157,7 +158,9 @@ class Lowering:
 
     def membership(self, op: Op, values: tuple[object, ...], type: pa.DataType | None) -> Op:
         """Returns whether `op` equals one of `values`."""
-        require(0 < len(values) <= MAX_SET and (pa.types.is_integer(op.type) or pa.types.is_temporal(op.type)))
+        require(
+            0 < len(values) <= MAX_SET and (pa.types.is_integer(op.type) or pa.types.is_temporal(op.type))
+        )
         tests = [
             self.graph.op("equal", (op, self.constant(Literal(value, type), op.type)), pa.bool_())
             for value in values
@@ -177,7 +180,7 @@ def exact_number(value: object, type: pa.DataType) -> np.generic:
         limits = np.iinfo(dtype)
         require(isinstance(value, int) and limits.min <= value <= limits.max)
     else:
-        require(value == value and (abs(value) <= np.finfo(dtype).max or abs(value) == float("inf")))
+        require(not math.isnan(value) and (abs(value) <= np.finfo(dtype).max or abs(value) == float("inf")))
         require(float(dtype.type(value)) == value)
     number: np.generic = dtype.type(value)
     return number

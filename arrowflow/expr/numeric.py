@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import pyarrow as pa
 
 from arrowflow.expr.blocks import BlockPlan, Sink
-from arrowflow.expr.graph import Op
 from arrowflow.expr.columns import Block
-from arrowflow.expr.sinks import ColumnSink, Matrix, StackSink
+from arrowflow.expr.graph import Op
+from arrowflow.expr.sinks import ColumnSink, Matrix
 from arrowflow.expr.slots import Slot, Stacked
 
 
@@ -25,15 +25,15 @@ class Numeric:
         if not self._outputs:
             return {}
         sinks: list[Sink] = []
-        made: list[ColumnSink | tuple[Matrix, list[StackSink]]] = []
+        finish: list[Callable[[], pa.Array]] = []
         for _, slot, ops in self._outputs:
             if isinstance(slot, Stacked):
                 matrix = Matrix(slot.names, slot.type, ops[0].dtype, rows)
-                made.append((matrix, matrix.sinks()))
-                sinks.extend(made[-1][1])
+                sinks.extend(matrix.sinks)
+                finish.append(matrix.array)
             else:
-                made.append(ColumnSink(slot.type, ops[0].dtype, rows))
-                sinks.append(made[-1])
+                column = ColumnSink(slot.type, ops[0].dtype, rows)
+                sinks.append(column)
+                finish.append(column.array)
         self._plan.run(columns, chosen, sinks)
-        arrays = [part.array() if isinstance(part, ColumnSink) else part[0].array(part[1]) for part in made]
-        return {name: array for (name, _, _), array in zip(self._outputs, arrays, strict=True)}
+        return {name: array() for (name, _, _), array in zip(self._outputs, finish, strict=True)}

@@ -12,9 +12,34 @@ from typing import Any, Final
 Json = Any
 
 _TOP: Final = frozenset(
-    "Abs Negate Sign Atan2 Clip Round RoundSF Floor Ceil Truncate Exp Log Log1p FillNull Coalesce MinHorizontal"
-    " MaxHorizontal SumHorizontal MeanHorizontal ToPhysical Reinterpret Replace ReplaceStrict Hash AsStruct"
-    " RepeatBy".split()
+    [
+        "Abs",
+        "Negate",
+        "Sign",
+        "Atan2",
+        "Clip",
+        "Round",
+        "RoundSF",
+        "Floor",
+        "Ceil",
+        "Truncate",
+        "Exp",
+        "Log",
+        "Log1p",
+        "FillNull",
+        "Coalesce",
+        "MinHorizontal",
+        "MaxHorizontal",
+        "SumHorizontal",
+        "MeanHorizontal",
+        "ToPhysical",
+        "Reinterpret",
+        "Replace",
+        "ReplaceStrict",
+        "Hash",
+        "AsStruct",
+        "RepeatBy",
+    ]
 )
 _FAMILIES: Final = {
     "Pow": "Generic Sqrt Cbrt",
@@ -44,11 +69,34 @@ _FAMILIES: Final = {
 }
 _ALLOWED: Final = {family: frozenset(names.split()) for family, names in _FAMILIES.items()}
 _OPERATORS: Final = frozenset(
-    "Eq EqValidity NotEq NotEqValidity Lt LtEq Gt GtEq Plus Minus Multiply Divide TrueDivide RustDivide FloorDivide"
-    " Modulus And Or Xor LogicalAnd LogicalOr".split()
+    [
+        "Eq",
+        "EqValidity",
+        "NotEq",
+        "NotEqValidity",
+        "Lt",
+        "LtEq",
+        "Gt",
+        "GtEq",
+        "Plus",
+        "Minus",
+        "Multiply",
+        "Divide",
+        "TrueDivide",
+        "RustDivide",
+        "FloorDivide",
+        "Modulus",
+        "And",
+        "Or",
+        "Xor",
+        "LogicalAnd",
+        "LogicalOr",
+    ]
 )
 # Inside `list.eval` and `list.agg` a row is the whole world, so that aggregates are per row; these are still not.
-_NEVER: Final = frozenset(("Random", "Sample", "AnonymousFunction", "Hash", "Window", "Series", "RenameAlias"))
+_NEVER: Final = frozenset(
+    ("Random", "Sample", "AnonymousFunction", "Hash", "Window", "Series", "RenameAlias")
+)
 
 
 def blame(tree: Json) -> str | None:
@@ -223,7 +271,7 @@ _VISITORS: Final = {
     "Selector": _leaf,
     "Literal": _literal,
     "Alias": lambda body: _faults(body[0]),
-    "KeepName": lambda body: _faults(body),
+    "KeepName": _faults,
     "RenameAlias": _rename,
     "Cast": _cast,
     "BinaryExpr": _binary,

@@ -198,4 +198,7 @@ def _read_literal(node: Json) -> Node:
 def _exact(dtype: pl.DataType) -> bool:
     """Whether a Python object can hold every value of `dtype`: datetime cannot hold nanoseconds."""
     inner = dtype.inner if isinstance(dtype, pl.List) else dtype
-    return not (isinstance(inner, pl.Datetime | pl.Duration) and inner.time_unit == "ns") and not inner.is_nested()
+    return (
+        not (isinstance(inner, pl.Datetime | pl.Duration) and inner.time_unit == "ns")
+        and not inner.is_nested()
+    )

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from arrowflow.errors import PlanError
 from arrowflow.expr.expression import Expr, expand
-from arrowflow.expr.graph import Graph, Op
+from arrowflow.expr.graph import INPUT, Graph, Op
 from arrowflow.expr.slots import Computed, Eager, Passed, Slot, lowered, names_of, slot_of, type_of_expr
 from arrowflow.expr.stage import Stage
 from arrowflow.expr.steps import Project, Step, Where
@@ -61,7 +61,9 @@ class Program:
         """Returns one line per filter and output: `numpy`, `arrow`, `polars` or `pass-through`."""
         if len(self.stages) == 1:
             return self.stages[0].explain()
-        return [f"{number}. {line}" for number, stage in enumerate(self.stages, 1) for line in stage.explain()]
+        return [
+            f"{number}. {line}" for number, stage in enumerate(self.stages, 1) for line in stage.explain()
+        ]
 
 
 def compile(steps: Sequence[Step], schema: pa.Schema) -> Program:
@@ -149,7 +151,9 @@ class _Builder:
         parts = expand(expr, self.schema)
         types = [type_of_expr(part, self.schema) for part in parts]
         if len(parts) != 1 or not pa.types.is_boolean(types[0]):
-            raise PlanError(f"a filter needs one boolean expression, {expr!r} gives {', '.join(map(str, types))}")
+            raise PlanError(
+                f"a filter needs one boolean expression, {expr!r} gives {', '.join(map(str, types))}"
+            )
         op = lowered(parts[0], self._env(), self.schema, self.graph)
         return parts[0] if op is None else op
 
@@ -180,6 +184,8 @@ class _Builder:
         """Returns `slot`, which reads the columns so far, as one that reads the stage's input, if that is one."""
         if isinstance(slot, Passed):
             return self.slots[slot.name]
+        if isinstance(slot, Computed) and slot.op.kernel == INPUT:  # the same values under another type
+            return Passed(slot.op.param, slot.type)
         reads = {name: self.slots[name] for name in names_of(slot)}
         passed = {name: source.name for name, source in reads.items() if self._same_type(source)}
         if len(passed) < len(reads):

@@ -8,6 +8,7 @@ bound that NaN cannot pass prunes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -126,7 +127,11 @@ class _Reader:
     def _comparison(self, function: str, left: Node, right: Node) -> Test | None:
         if isinstance(left, Literal):
             left, right, function = right, left, MIRRORED[function]
-        if not isinstance(left, Column) or not isinstance(right, Literal) or left.name not in self.schema.names:
+        if (
+            not isinstance(left, Column)
+            or not isinstance(right, Literal)
+            or left.name not in self.schema.names
+        ):
             return None
         values = self._comparable(right, self.schema.field(left.name).type)
         return self._bounds(function, left.name, values) if values else None
@@ -135,7 +140,11 @@ class _Reader:
         column, values, type = node.args[0], node.option("value_set"), None
         if len(node.args) == 2 and isinstance(node.args[1], Literal):
             values, type = node.args[1].value, node.args[1].type.value_type if node.args[1].type else None
-        if not isinstance(column, Column) or not isinstance(values, list | tuple) or column.name not in self.schema.names:
+        if (
+            not isinstance(column, Column)
+            or not isinstance(values, list | tuple)
+            or column.name not in self.schema.names
+        ):
             return None
         own = self.schema.field(column.name).type
         found = [self._comparable(Literal(value, type or own), own) for value in values]
@@ -154,7 +163,7 @@ class _Reader:
             return self._stored(literal, type)
         if pa.types.is_floating(type) and isinstance(value, int | float):
             narrow = float(_NARROW[type.bit_width](value))
-            return [] if value != value or abs(value) > _EXACT_FLOAT else [value, narrow]
+            return [] if math.isnan(value) or abs(value) > _EXACT_FLOAT else [value, narrow]
         try:
             if pa.types.is_decimal(type):
                 decimal_digits(value, type)
@@ -197,7 +206,7 @@ class _Reader:
         return test
 
 
-_NARROW: Final = {16: np.float16, 32: np.float32, 64: np.float64}
+_NARROW: Final[dict[int, Any]] = {16: np.float16, 32: np.float32, 64: np.float64}
 _OPPOSITE: Final = {
     "equal": "not_equal",
     "not_equal": "equal",
@@ -230,7 +239,7 @@ _POSSIBLE: Final[dict[str, Callable[[Any, Any, Any], Any]]] = {
 
 def _bound(value: object, type: pa.DataType) -> object | None:
     """Returns a minimum or maximum as what literals of `type` are compared as, None when it says nothing."""
-    if value is None or value != value:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
     if not pa.types.is_temporal(type) or isinstance(value, int):
         return value

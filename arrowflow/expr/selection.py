@@ -13,7 +13,7 @@ from arrowflow.expr.types import Array
 
 # Rows that are computed together: the arrays of a block stay in the second-level cache. Measured on the TPC-H
 # stream (2 cores, 1 MiB of L2): see benchmarks of `expr`.
-BLOCK_ROWS: Final = 1024
+BLOCK_ROWS: Final = 32_768
 
 
 def blocks(num_rows: int) -> Iterator[Block]:

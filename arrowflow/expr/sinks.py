@@ -75,12 +75,13 @@ class StackSink:
 
 @dataclass(slots=True)
 class Matrix:
-    """A stack of `names` as one fixed-size list column of `rows` rows."""
+    """A stack of `names` as one fixed-size list column of `rows` rows, with a sink for each of them in order."""
 
     names: tuple[str, ...]
     type: pa.DataType
     dtype: np.dtype[Any]
     rows: int
+    sinks: list[StackSink] = field(init=False)
     _values: Array = field(init=False)
     _buffer: pa.Buffer | None = None
 
@@ -90,19 +91,16 @@ class Matrix:
             self._values = np.empty(size, np.bool_)
         else:
             self._buffer, self._values = allocate(size, self.dtype)
-
-    def sinks(self) -> list[StackSink]:
-        """Returns a sink for each column, in order."""
         table = self._values.reshape(self.rows, len(self.names))
-        return [StackSink(name, table[:, index]) for index, name in enumerate(self.names)]
+        self.sinks = [StackSink(name, table[:, index]) for index, name in enumerate(self.names)]
 
-    def array(self, sinks: list[StackSink]) -> pa.Array:
-        """Returns the stack, once `sinks` have every row.
+    def array(self) -> pa.Array:
+        """Returns the stack, once its sinks have every row.
 
         Raises:
             DataError: One of them saw a null.
         """
-        check_nulls({sink.name: sink.nulls for sink in sinks})
+        check_nulls({sink.name: sink.nulls for sink in self.sinks})
         data = bitmap(self._values) if self._buffer is None else self._buffer
         items = pa.Array.from_buffers(self.type.value_type, len(self._values), [None, data], 0)
         return pa.Array.from_buffers(self.type, self.rows, [None], 0, children=[items])

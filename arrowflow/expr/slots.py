@@ -16,7 +16,7 @@ from arrowflow.expr.foreign import arrow_type, check_columns, empty_array, polar
 from arrowflow.expr.graph import CONSTANT, Graph, Op
 from arrowflow.expr.lower_arrow import ArrowLowering, safe_cast
 from arrowflow.expr.lower_polars import PolarsLowering
-from arrowflow.expr.lowering import Lowering, Unsupported, require
+from arrowflow.expr.lowering import Lowering, Unsupported
 from arrowflow.expr.steps import Cast, FillNull, Keep, Output, Stack
 from arrowflow.expr.tree import Call, Column, Literal
 from arrowflow.expr.types import is_number, numpy_dtype, scalar
@@ -107,7 +107,8 @@ def _engine(expr: Expr, env: Mapping[str, Op], schema: pa.Schema, graph: Graph) 
     def type_of(call: Call) -> pa.DataType:
         if isinstance(call.source, str):
             part = polars_tree.deserialise(call.source)
-            require(part is not None)
+            if part is None:
+                raise Unsupported
             return polars_type(part, schema, expr.columns)
         return arrow_type(arrow_tree.deserialise(call.source), schema)
 
@@ -206,5 +207,7 @@ def _one_type(types: Mapping[str, pa.DataType]) -> pa.DataType:
     first, *rest = dict.fromkeys(types.values())
     if rest:
         shown = ", ".join(f"{name}: {type}" for name, type in types.items())
-        raise PlanError(f"the columns of a stack have different types ({shown}); name the common one with dtype=")
+        raise PlanError(
+            f"the columns of a stack have different types ({shown}); name the common one with dtype="
+        )
     return first

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from arrowflow.expr.blocks import BlockPlan
 from arrowflow.expr.columns import Block, retyped, source
 from arrowflow.expr.expression import Expr
 from arrowflow.expr.foreign import run_arrow, run_polars
 from arrowflow.expr.graph import Graph, Op, input_names
 from arrowflow.expr.numeric import Numeric
-from arrowflow.expr.blocks import BlockPlan
 from arrowflow.expr.selection import blocks, filter_arrays, passing_blocks
 from arrowflow.expr.sinks import MaskSink
 from arrowflow.expr.slots import Eager, Foreign, Passed, Slot, names_of, ops_of
@@ -77,7 +77,9 @@ class Stage:
         mask = self._passing(columns, num_rows)
         kept = num_rows if mask is None else int(np.count_nonzero(mask))
         if mask is None or kept == num_rows:
-            return self._finish(self._dense.run(columns, blocks(num_rows), num_rows), columns, num_rows), num_rows
+            return self._finish(
+                self._dense.run(columns, blocks(num_rows), num_rows), columns, num_rows
+            ), num_rows
         made = self._sparse.run(columns, passing_blocks(mask), kept)
         filtered = filter_arrays([columns[name] for name in self._filtered], mask)
         return self._finish(made, dict(zip(self._filtered, filtered, strict=True)), kept), kept
@@ -143,7 +145,11 @@ class _Foreigners:
 def _foreigners(slots: Mapping[str, Slot]) -> tuple[_Foreigners, ...]:
     found = []
     for engine in ("polars", "arrow"):
-        own = {name: slot for name, slot in slots.items() if isinstance(slot, Foreign) and slot.expr.engine == engine}
+        own = {
+            name: slot
+            for name, slot in slots.items()
+            if isinstance(slot, Foreign) and slot.expr.engine == engine
+        }
         if own:
             found.append(_Foreigners(engine, tuple(own), tuple(own.values())))
     return tuple(found)

@@ -6,6 +6,7 @@ whatever they produce is brought to one spelling. What an expression does not wr
 
 from __future__ import annotations
 
+import decimal
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -120,7 +121,9 @@ def convert(array: pa.Array, type: pa.DataType) -> pa.Array:
     try:
         return _convert(array, type)
     except pa.ArrowInvalid as error:
-        raise DataError(f"{array.type} does not fit {type} in one chunk of {len(array)} rows: {error}") from error
+        raise DataError(
+            f"{array.type} does not fit {type} in one chunk of {len(array)} rows: {error}"
+        ) from error
 
 
 def _convert(array: pa.Array, type: pa.DataType) -> pa.Array:
@@ -157,6 +160,8 @@ def scalar(value: object, type: pa.DataType) -> pa.Scalar:
     Raises:
         PlanError: `value` cannot be held by `type`.
     """
+    if pa.types.is_decimal(type) and isinstance(value, int):
+        value = decimal.Decimal(value)  # pyarrow refuses to make a small decimal of a 64-bit integer
     try:
         series = pl.Series("", [value], strict=True)
         if series.dtype == pl.Null and value is not None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +20,8 @@ from arrowflow.storage import File, Store, coalesce
 
 _OPERATOR: Final = "read_ipc"
 _MAGIC: Final = b"ARROW1"
+_FILE_START: Final = pa.py_buffer(b"ARROW1\0\0")
+_HEAD_OFFSET: Final = 8
 _TRAILER_BYTES: Final = 10
 _TAIL_BYTES: Final = 64 << 10
 _TRAILER: Final = struct.Struct("<i6s")
@@ -42,17 +43,19 @@ class _Details:
     """What `IpcFormat` keeps of a file.
 
     Attributes:
-        tail: Where the footer starts, and the bytes from there to the end of the file.
+        head: The schema message, with which a stream of batches starts.
         names: Names of the columns, in the order of the file.
         dictionaries: Blocks that every reader needs.
         batches: Block of each record batch.
+        compressed: Whether the record batches are compressed.
         column_bytes: Decoded bytes of each column (second axis) in each batch (first axis), estimated.
     """
 
-    tail: tuple[int, pa.Buffer]
+    head: pa.Buffer
     names: tuple[str, ...]
     dictionaries: tuple[Block, ...]
     batches: tuple[Block, ...]
+    compressed: tuple[bool, ...]
     column_bytes: npt.NDArray[np.int64]
 
 
@@ -66,13 +69,18 @@ class IpcFormat:
         """See `Format.footer`: the footer, and the metadata of each batch for its number of rows."""
         with reading(_OPERATOR, file):
             start, tail = _read_tail(store, file)
-            with _open_file(store, file, [], (start, tail)) as opened:
-                stored = opened.schema
-            check_names(stored.names)
+            stored = _read_schema(tail)
             dictionaries, blocks = parse_footer(memoryview(tail)[:-_TRAILER_BYTES])
+            _check_blocks([*dictionaries, *blocks], file)
+            first = min([start, *(block.offset for block in (*dictionaries, *blocks))])
+            head = store.fetch(file, [(_HEAD_OFFSET, max(first, _HEAD_OFFSET))])[0]
+            check_names(stored.names)
             batches = _read_metadata(store, file, blocks)
             sizes = _column_bytes(stored, batches)
-            details = _Details((start, tail), tuple(stored.names), tuple(dictionaries), tuple(blocks), sizes)
+            compressed = tuple(batch.is_compressed for batch in batches)
+            details = _Details(
+                head, tuple(stored.names), tuple(dictionaries), tuple(blocks), compressed, sizes
+            )
             splits = tuple(
                 Split(index, batch.num_rows, int(sizes[index].sum())) for index, batch in enumerate(batches)
             )
@@ -107,29 +115,49 @@ def _decode(store: Store, footer: Footer, split: Split, schema: pa.Schema) -> pa
     wanted = [index for index, name in enumerate(details.names) if name in set(schema.names)]
     if not wanted:
         return pa.RecordBatch.from_struct_array(pa.nulls(split.num_rows, pa.struct([])))
-    blocks = [*details.dictionaries, details.batches[split.index]]
-    with _open_file(store, footer.file, blocks, details.tail, included_fields=wanted) as opened:
-        batch = opened.get_batch(split.index)
+    if store.is_local:
+        batch = _read_local(store, footer, split, wanted)
+    else:
+        batch = _read_remote(store, footer, split, wanted)
     if batch.num_rows != split.num_rows:
         raise SourceError(f"expected {split.num_rows} rows as the metadata say, found {batch.num_rows}")
     batch.validate(full=True)
     return batch
 
 
-@contextmanager
-def _open_file(
-    store: Store, file: File, blocks: Sequence[Block], tail: tuple[int, pa.Buffer], **options: Any
-) -> Iterator[pa.ipc.RecordBatchFileReader]:
-    if store.is_local and blocks:
-        source = store.open(file)
-    else:
-        known = {(tail[0], file.size): tail[1]}
-        source = store.open_ranges(file, [block.range for block in blocks], known=known)
-    with (
-        source,
-        pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(use_threads=False, **options)) as opened,
-    ):
-        yield opened
+def _read_local(store: Store, footer: Footer, split: Split, wanted: list[int]) -> pa.RecordBatch:
+    # Choosing fields makes Arrow copy what it would map, and saves decoding only where there is any.
+    is_view = store.memory_map and not footer.details.compressed[split.index]
+    options = pa.ipc.IpcReadOptions(included_fields=[] if is_view else wanted, use_threads=False)
+    with store.open(footer.file) as source, pa.ipc.open_file(source, options=options) as opened:
+        batch = opened.get_batch(split.index)
+    return batch.select(wanted) if is_view else batch
+
+
+def _read_remote(store: Store, footer: Footer, split: Split, wanted: list[int]) -> pa.RecordBatch:
+    """Reads the batch as a stream of its own: Arrow opens *files* in its I/O threads, which must not meet Python."""
+    details: _Details = footer.details
+    blocks = [block.range for block in (*details.dictionaries, details.batches[split.index])]
+    options = pa.ipc.IpcReadOptions(included_fields=wanted, use_threads=False)
+    data = _join([details.head, *store.fetch(footer.file, blocks)])
+    with pa.ipc.open_stream(pa.BufferReader(data), options=options) as opened:
+        return opened.read_next_batch()
+
+
+def _join(parts: Sequence[pa.Buffer]) -> pa.Buffer:
+    """Copies into Arrow's memory: any thread may let go of that, whatever holds the GIL."""
+    joined = pa.allocate_buffer(sum(part.size for part in parts))
+    view, position = memoryview(joined).cast("B"), 0
+    for part in parts:
+        view[position : position + part.size] = memoryview(part).cast("B")
+        position += part.size
+    return joined
+
+
+def _read_schema(tail: pa.Buffer) -> pa.Schema:
+    """Opens the footer as if it were a file, so that Arrow verifies all of it before `parse_footer` reads it."""
+    with pa.ipc.open_file(pa.BufferReader(_join([_FILE_START, tail]))) as opened:
+        return opened.schema
 
 
 def _read_tail(store: Store, file: File) -> tuple[int, pa.Buffer]:
@@ -164,10 +192,15 @@ def _explain(store: Store, file: File) -> str:
     return f"expected an Arrow IPC file, which ends with {_MAGIC!r}; found {file.size} bytes that start with {head!r}"
 
 
-def _read_metadata(store: Store, file: File, blocks: Sequence[Block]) -> list[Batch]:
+def _check_blocks(blocks: Sequence[Block], file: File) -> None:
     for block in blocks:
         if block.offset < 0 or block.metadata_bytes < 8 or block.body_bytes < 0 or block.range[1] > file.size:
-            raise SourceError(f"the footer lists a batch {block} outside of the file; the file is corrupt")
+            raise SourceError(
+                f"the footer lists a message at {block} outside of the file; the file is corrupt"
+            )
+
+
+def _read_metadata(store: Store, file: File, blocks: Sequence[Block]) -> list[Batch]:
     ranges = [(block.offset, block.offset + block.metadata_bytes) for block in blocks]
     merged = coalesce(ranges, hole_bytes=0) if store.is_local else coalesce(ranges)
     buffers = store.fetch(file, merged)

@@ -70,7 +70,9 @@ class ParquetFormat:
         bytes a row more for each text.
         """
         texts = sum(1 for name in columns if footer.details.column_bits.get(name, 64) is None)
-        return 3 * self.column_bytes(footer, split, columns) // 2 + _TEXT_SCRATCH_BYTES * texts * split.num_rows
+        return (
+            3 * self.column_bytes(footer, split, columns) // 2 + _TEXT_SCRATCH_BYTES * texts * split.num_rows
+        )
 
     def _sizes(self, footer: Footer, split: Split, columns: Sequence[str]) -> Iterator[int]:
         details: _Details = footer.details

@@ -204,7 +204,38 @@ def convert(array: pa.Array, type: pa.DataType) -> pa.Array:
         return convert(pc.take(array.dictionary, array.indices), type)
     if pa.types.is_run_end_encoded(array.type):
         return convert(pc.run_end_decode(array), type)
+    if _is_list_view(array.type):
+        return _gather_list_view(array, type)
+    if _has_list_view(array.type):
+        raise pa.ArrowNotImplementedError(f"a list_view inside of another type: {array.type}")
     return array.cast(type)
+
+
+def _is_list_view(type: pa.DataType) -> bool:
+    return pa.types.is_list_view(type) or pa.types.is_large_list_view(type)
+
+
+def _has_list_view(type: pa.DataType) -> bool:
+    return any(_is_list_view(leaf) or _has_list_view(leaf) for leaf in _children(type))
+
+
+def _children(type: pa.DataType) -> list[pa.DataType]:
+    return [type.field(index).type for index in range(type.num_fields)]
+
+
+def _gather_list_view(array: pa.Array, type: pa.DataType) -> pa.Array:
+    """Copies the lists behind each other; `cast` makes lists that lack their last offset (pyarrow 22 to 26)."""
+    lengths = pc.fill_null(pc.list_value_length(array), 0)
+    width = np.int32 if pa.types.is_list(type) else np.int64
+    counts = np.frombuffer(lengths.buffers()[1], np.dtype(f"i{lengths.type.bit_width // 8}"), len(array))
+    total = int(counts.sum(dtype=np.int64))
+    if total > np.iinfo(width).max:
+        raise pa.ArrowCapacityError(f"{len(array)} lists of {total} values need offsets over 2 GiB")
+    offsets = np.zeros(len(array) + 1, width)
+    np.cumsum(counts, out=offsets[1:])
+    buffers = [array.is_valid().buffers()[1], pa.py_buffer(offsets)]
+    values = convert(array.flatten(), type.value_type)
+    return pa.Array.from_buffers(type, len(array), buffers, array.null_count, children=[values])
 
 
 def check_texts(batch: pa.RecordBatch) -> None:
@@ -220,11 +251,12 @@ def check_texts(batch: pa.RecordBatch) -> None:
 
 
 def _has_offsets(type: pa.DataType) -> bool:
-    if pa.types.is_struct(type) or pa.types.is_fixed_size_list(type):
-        return any(_has_offsets(type.field(index).type) for index in range(type.num_fields))
-    return any(
+    """Returns whether a column of `type` has 32-bit offsets, of which a smaller batch needs smaller ones."""
+    if any(
         test(type) for test in (pa.types.is_string, pa.types.is_binary, pa.types.is_list, pa.types.is_map)
-    )
+    ):
+        return True
+    return any(_has_offsets(child) for child in _children(type))
 
 
 def leaf_types(type: pa.DataType) -> list[pa.DataType]:

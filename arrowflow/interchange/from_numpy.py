@@ -14,7 +14,18 @@ from arrowflow.expr.types import convert, normalise
 
 _TYPES = {
     np.dtype(name): getattr(pa, name)()
-    for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32")
+    for name in (
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "float16",
+        "float32",
+    )
 } | {np.dtype("float64"): pa.float64()}
 
 
@@ -43,11 +54,15 @@ def _to_arrow(name: str, values: Any) -> pa.Array:
         return convert(values, normalise(values.type))
     array = np.ma.asanyarray(values) if isinstance(values, np.ma.MaskedArray) else np.asarray(values)
     if array.ndim == 0:
-        raise SchemaError(f"column {name!r}: expected an array with one entry a row, got the scalar {values!r}")
+        raise SchemaError(
+            f"column {name!r}: expected an array with one entry a row, got the scalar {values!r}"
+        )
     try:
         return _nested(array)
     except (pa.ArrowException, pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
-        raise SchemaError(f"column {name!r}: an array of {array.dtype} has no Arrow type ({error})") from error
+        raise SchemaError(
+            f"column {name!r}: an array of {array.dtype} has no Arrow type ({error})"
+        ) from error
 
 
 def _nested(array: np.ndarray[Any, Any]) -> pa.Array:

@@ -16,13 +16,14 @@ from arrowflow.options import check_size
 from arrowflow.physical.tuning import Statistics
 from arrowflow.run import EpochCounter, Iterator, Prepared, Progress
 
-T = TypeVar("T", covariant=True)
+T_co = TypeVar("T_co", covariant=True)
+T = TypeVar("T")
 
 
-class Export(Protocol[T]):
+class Export(Protocol[T_co]):
     """What a loader needs to know of a framework."""
 
-    def __call__(self, batch: pa.RecordBatch) -> T:
+    def __call__(self, batch: pa.RecordBatch) -> T_co:
         """Returns one batch as the framework has it. On the consumer's thread."""
 
     def explain(self) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from arrowflow.ops.base import Held, Item, KernelSpec, Origin, Position, RowOperator, SerialKernel, join
 from arrowflow.options import ResolvedOptions
@@ -67,7 +67,7 @@ class BatchKernel(SerialKernel):
             return None
         before, offset, self._number = position
         self._held = Held(before, offset)
-        return before
+        return cast(Position, before)
 
     def push(self, item: Item) -> Iterator[Item]:
         """Yields the batches that are full."""

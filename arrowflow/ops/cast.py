@@ -41,7 +41,8 @@ class Cast(ColumnOperator):
         return (
             Project(
                 tuple(
-                    (name, CastStep(name, types[name]) if name in types else Keep(name)) for name in schema.names
+                    (name, CastStep(name, types[name]) if name in types else Keep(name))
+                    for name in schema.names
                 )
             ),
         )
@@ -62,4 +63,6 @@ def arrow_type(value: Any, *, operator: str) -> pa.DataType:
     if isinstance(value, pl.DataType) or (isinstance(value, type) and issubclass(value, pl.DataType)):
         found = pl.Series([], dtype=value).to_arrow().type
         return found if pa.types.is_dictionary(found) else normalise(found)
-    raise PlanError(f"{operator}: expected a type of pyarrow or Polars, such as pa.float32() or pl.Float32, got {value!r}")
+    raise PlanError(
+        f"{operator}: expected a type of pyarrow or Polars, such as pa.float32() or pl.Float32, got {value!r}"
+    )

@@ -45,7 +45,8 @@ class ColumnOperator(Operator):
         try:
             return compile(self.steps(schema), schema)
         except PlanError as error:
-            raise error.locate(operator=self.name)
+            error.locate(operator=self.name)
+            raise
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Returns what the steps make of its input's schema."""
@@ -63,7 +64,11 @@ class ColumnOperator(Operator):
     def merged(self) -> Columns:
         """Returns the steps themselves, on what is below it and the column operators right below it."""
         below = self.inputs[0]
-        lower = below.merged() if isinstance(below, ColumnOperator) and below.inputs[0].schema is not None else None
+        lower = (
+            below.merged()
+            if isinstance(below, ColumnOperator) and below.inputs[0].schema is not None
+            else None
+        )
         assert below.schema is not None
         return Columns(
             listed=(*(lower.listed if lower else ()), *self.steps(below.schema)),
@@ -93,7 +98,7 @@ class ColumnOperator(Operator):
             narrowed = dataclasses.replace(narrowed, listed=(*narrowed.listed, keep))
         return narrowed.on(*self.inputs)
 
-    def predicates(self, schema: pa.Schema) -> tuple[Expr, ...]:
+    def source_predicates(self, schema: pa.Schema) -> tuple[Expr, ...]:
         """Returns the predicates on its input's own columns that the rows it passes on fulfil."""
         found: list[Expr] = []
         unchanged = set(schema.names)
@@ -188,7 +193,12 @@ class Columns(ColumnOperator):
     @property
     def stacks(self) -> bool:
         """Whether it makes fewer columns of more."""
-        return any(isinstance(output, Stack) for step in self.listed if isinstance(step, Project) for _, output in step.outputs)
+        return any(
+            isinstance(output, Stack)
+            for step in self.listed
+            if isinstance(step, Project)
+            for _, output in step.outputs
+        )
 
     def operators_merged(self) -> tuple[str, ...]:
         """Returns the operators that were merged."""
@@ -223,5 +233,6 @@ def check_unique(names: Sequence[str]) -> None:
     """Raises `PlanError` if an output column would come twice."""
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise PlanError(f"output columns have different names, got {', '.join(map(repr, twice))} more than once")
-
+        raise PlanError(
+            f"output columns have different names, got {', '.join(map(repr, twice))} more than once"
+        )

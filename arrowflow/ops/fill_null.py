@@ -37,7 +37,9 @@ class FillNull(ColumnOperator):
 
     def describe(self) -> str:
         """Returns the values as text."""
-        return f"fill_null({self.value!r})" if self.by_column is None else f"fill_null({dict(self.by_column)})"
+        return (
+            f"fill_null({self.value!r})" if self.by_column is None else f"fill_null({dict(self.by_column)})"
+        )
 
     def steps(self, schema: pa.Schema) -> tuple[Step, ...]:
         """Returns one projection."""
@@ -82,7 +84,9 @@ def holds(type: pa.DataType, value: Any) -> bool:
         case str():
             return bool(types.is_string(type) or types.is_large_string(type))
         case bytes():
-            return bool(types.is_binary(type) or types.is_large_binary(type) or types.is_fixed_size_binary(type))
+            return bool(
+                types.is_binary(type) or types.is_large_binary(type) or types.is_fixed_size_binary(type)
+            )
         case datetime.datetime():
             return bool(types.is_timestamp(type)) and (type.tz is None) == (value.tzinfo is None)
         case datetime.date():

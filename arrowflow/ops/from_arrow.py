@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import polars as pl
 import pyarrow as pa
-
 
 from arrowflow.errors import ArrowflowError, PlanError, SchemaError, SourceError
 from arrowflow.expr.types import convert, normalise
@@ -54,7 +54,9 @@ class FromMemory(Operator):
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns a source of slices."""
-        return (KernelSpec(operator=self.name, kind="source", make=lambda context: MemoryKernel(self.batches)),)
+        return (
+            KernelSpec(operator=self.name, kind="source", make=lambda context: MemoryKernel(self.batches)),
+        )
 
 
 class MemoryKernel(SourceKernel):
@@ -110,7 +112,10 @@ class FromStream(Operator):
         schema = self.schema
         return (
             KernelSpec(
-                operator=self.name, kind="source", make=lambda context: StreamKernel(self.source, schema), waits=True
+                operator=self.name,
+                kind="source",
+                make=lambda context: StreamKernel(self.source, schema),
+                waits=True,
             ),
         )
 
@@ -173,11 +178,15 @@ def from_arrow(source: Any) -> Node:
     """
     if isinstance(source, pa.RecordBatch):
         source = [source]
+    if isinstance(source, pl.DataFrame):
+        source = source.to_arrow()
     if isinstance(source, pa.Table):
         return from_batches(source.to_batches(), source.schema)
     if isinstance(source, list | tuple):
         if not source or not all(isinstance(batch, pa.RecordBatch) for batch in source):
-            raise PlanError("from_arrow: a list holds record batches, and at least one, which tells the schema")
+            raise PlanError(
+                "from_arrow: a list holds record batches, and at least one, which tells the schema"
+            )
         return from_batches(source, source[0].schema)
     if isinstance(source, pa.RecordBatchReader):
         return FromOneShot(source=source)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -92,18 +92,24 @@ class GeneratorKernel(SourceKernel):
         finally:
             elements.close()
 
-    def _elements(self) -> Iterator[Any]:
+    def _elements(self) -> Generator[Any]:
         try:
             yield from self._fn()
         except Exception as error:
-            raise FunctionError(f"{function_name(self._fn)} raised {type(error).__name__}: {error}") from error
+            raise FunctionError(
+                f"{function_name(self._fn)} raised {type(error).__name__}: {error}"
+            ) from error
 
     def _chunk(self, element: Any, number: int, schema: pa.Schema | None) -> pa.RecordBatch:
         try:
             batch = as_batch(element)
         except SchemaError as error:
             raise FunctionError(f"element {number} of {function_name(self._fn)}: {error}") from error
-        return batch if schema is None else conform(batch, schema, f"element {number} of {function_name(self._fn)}")
+        return (
+            batch
+            if schema is None
+            else conform(batch, schema, f"element {number} of {function_name(self._fn)}")
+        )
 
 
 def as_batch(element: Any) -> pa.RecordBatch:

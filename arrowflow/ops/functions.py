@@ -38,7 +38,8 @@ def code_digest(fn: Callable[..., Any]) -> str:
     """
     while isinstance(fn, functools.partial):
         fn = fn.func
-    code = getattr(fn, "__code__", None) or getattr(getattr(type(fn), "__call__", None), "__code__", None)
+    # Of an object that can be called, the code is its class's.
+    code = getattr(fn, "__code__", None) or getattr(type(fn).__dict__.get("__call__"), "__code__", None)
     text = function_name(fn) if code is None else repr(_code_parts(code))
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 

@@ -162,7 +162,9 @@ class MapKernel(StatelessKernel):
                 return batch_from_arrays(result)
             if isinstance(result, pl.DataFrame):
                 result = result.to_arrow().combine_chunks()
-                result = pa.RecordBatch.from_arrays([_whole(column) for column in result.columns], schema=result.schema)
+                result = pa.RecordBatch.from_arrays(
+                    [_whole(column) for column in result.columns], schema=result.schema
+                )
             return normalised(result, normalised_schema(result.schema))
         except SchemaError as error:
             raise FunctionError(f"{self._what} is no table: {error}") from error

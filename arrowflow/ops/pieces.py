@@ -7,6 +7,7 @@ user function sees them, so in front of one the rows of each split are counted a
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 from arrowflow.ops.base import Held, Item, KernelSpec, Origin, Position, SerialKernel, join
 from arrowflow.options import ResolvedOptions
@@ -38,7 +39,7 @@ class PiecesKernel(SerialKernel):
             return None
         before, offset, self._split, self._piece = position
         self._held = Held(before, offset)
-        return before
+        return cast(Position, before)
 
     def push(self, item: Item) -> Iterator[Item]:
         """Yields full pieces, and the short one at the end of a split."""

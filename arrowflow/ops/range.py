@@ -50,7 +50,9 @@ class Range(Operator):
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns a source of one task per split."""
         return (
-            KernelSpec(operator=self.name, kind="source", make=lambda context: RangeKernel(self), engine="numpy"),
+            KernelSpec(
+                operator=self.name, kind="source", make=lambda context: RangeKernel(self), engine="numpy"
+            ),
         )
 
 

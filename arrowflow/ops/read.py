@@ -204,7 +204,8 @@ class Read(Operator):
                 max_calls=self.num_parallel_calls,
                 floor_bytes=max(
                     (
-                        format.column_bytes(self.first, split, names) + format.scratch_bytes(self.first, split, names)
+                        format.column_bytes(self.first, split, names)
+                        + format.scratch_bytes(self.first, split, names)
                         for split in self.first.splits
                     ),
                     default=0,
@@ -241,7 +242,11 @@ class FooterSource(SourceKernel):
     def tasks(self, position: Position) -> Iterator[Task]:
         """Yields one task a file, from the first one of a block on."""
         files = len(self._node.files)
-        order = range(files) if self._order is None else permuted(files, self._order, FILE_ORDER, self._context.epoch)
+        order = (
+            range(files)
+            if self._order is None
+            else permuted(files, self._order, FILE_ORDER, self._context.epoch)
+        )
         first = 0 if position is None else position[0] * self._block_files
         for place in range(first, files):
             yield Task(int(order[place]), Origin(place), FOOTER_BYTES)
@@ -354,7 +359,10 @@ class SplitPlanner(SerialKernel):
             places = permuted(len(splits), order, SPLIT_ORDER, self._context.epoch, file.number)
             queues.append([(file.number, file.footer, splits[place]) for place in places])
         return [
-            queue[turn] for turn in range(max(map(len, queues), default=0)) for queue in queues if turn < len(queue)
+            queue[turn]
+            for turn in range(max(map(len, queues), default=0))
+            for queue in queues
+            if turn < len(queue)
         ]
 
 
@@ -388,4 +396,7 @@ class SplitReader(ReaderKernel):
 
 def permuted(count: int, order: SourceOrder, purpose: int, epoch: int, *more: int) -> Sequence[int]:
     """Returns a permutation of `range(count)` for one purpose of a source order."""
-    return permutation(count, (order.seed, purpose, epoch if order.reshuffle else 0, *more))
+    places: list[int] = permutation(
+        count, (order.seed, purpose, epoch if order.reshuffle else 0, *more)
+    ).tolist()
+    return places

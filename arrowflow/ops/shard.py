@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -97,7 +97,7 @@ class CountKernel(SerialKernel):
         if position is None:
             return None
         child, self._counted = position
-        return child
+        return cast(Position, child)
 
     def push(self, item: Item) -> Iterator[Item]:
         """Passes the chunk on with the number of its first wanted row."""

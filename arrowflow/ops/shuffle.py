@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pyarrow as pa
 
@@ -63,7 +63,11 @@ class Shuffle(RowOperator):
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns window, seed and whether epochs differ."""
-        return {"size": self.size, "seed": self.seed, "reshuffle_each_iteration": self.reshuffle_each_iteration}
+        return {
+            "size": self.size,
+            "seed": self.seed,
+            "reshuffle_each_iteration": self.reshuffle_each_iteration,
+        }
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
         """Fixes the seed, and orders the source below by it where it can."""
@@ -126,7 +130,7 @@ class WindowKernel(SerialKernel):
             return None
         before, offset, self._number = position
         self._held = Held(before, offset)
-        return before
+        return cast(Position, before)
 
     def push(self, item: Item) -> Iterator[Item]:
         """Yields the windows that are full."""
@@ -142,7 +146,9 @@ class WindowKernel(SerialKernel):
     def _cut(self, rows: int) -> Item:
         chunks, tickets = self._held.pop(rows)
         self._number += 1
-        return Item(Window(chunks, rows), (*self._held.mark(), self._number), tickets, Origin(self._number - 1))
+        return Item(
+            Window(chunks, rows), (*self._held.mark(), self._number), tickets, Origin(self._number - 1)
+        )
 
 
 class GatherKernel(StatelessKernel):

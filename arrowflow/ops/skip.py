@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from arrowflow.ops.base import Item, KernelSpec, Position, RowOperator, SerialKernel
 from arrowflow.options import ResolvedOptions
@@ -58,7 +58,7 @@ class SkipKernel(SerialKernel):
         if position is None:
             return None
         child, self._skipped = position
-        return child
+        return cast(Position, child)
 
     def push(self, item: Item) -> Iterator[Item]:
         """Passes on what is behind the first `count` rows; a chunk that is dropped whole goes on empty."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from arrowflow.ops.base import Item, KernelSpec, Position, RowOperator, SerialKernel
 from arrowflow.options import ResolvedOptions
@@ -55,7 +55,7 @@ class TakeKernel(SerialKernel):
             return None
         child, self._taken = position
         self.done = self._taken >= self._count
-        return child
+        return cast(Position, child)
 
     def push(self, item: Item) -> Iterator[Item]:
         """Passes the chunk on, cut where `count` is reached."""

@@ -35,8 +35,12 @@ class WithOptions(RowOperator):
 
     def describe(self) -> str:
         """Returns the operator with the options that it sets."""
-        fields = ((field.name, getattr(self.options, field.name)) for field in dataclasses.fields(self.options))
-        return f"with_options({', '.join(f'{name}={value!r}' for name, value in fields if value is not None)})"
+        fields = (
+            (field.name, getattr(self.options, field.name)) for field in dataclasses.fields(self.options)
+        )
+        return (
+            f"with_options({', '.join(f'{name}={value!r}' for name, value in fields if value is not None)})"
+        )
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns nothing: it does not run."""

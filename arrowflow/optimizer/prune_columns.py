@@ -25,10 +25,10 @@ def _prune(node: Node, wanted: ColumnNames) -> Node:
     )
     if any(new is not old for new, old in zip(inputs, node.inputs, strict=True)):
         node = node.on(*inputs)
-    if wanted is not None and node.schema is not None and len(wanted) < len(node.schema):
-        if not node.inputs or node.traits.opaque:
-            keep = Project(tuple((name, Keep(name)) for name in node.schema.names if name in wanted))
-            return Columns(listed=(keep,), operators=("select",)).on(node)
+    ends_here = not node.inputs or node.traits.opaque
+    if ends_here and wanted is not None and node.schema is not None and len(wanted) < len(node.schema):
+        keep = Project(tuple((name, Keep(name)) for name in node.schema.names if name in wanted))
+        return Columns(listed=(keep,), operators=("select",)).on(node)
     return node
 
 

@@ -20,6 +20,6 @@ def _push(node: Node) -> Node:
     """
     if not isinstance(node, ColumnOperator) or node.inputs[0].schema is None:
         return node
-    predicates = node.predicates(node.inputs[0].schema)
+    predicates = node.source_predicates(node.inputs[0].schema)
     source = node.inputs[0].with_predicates(predicates) if predicates else None
     return node if source is None else node.on(source)

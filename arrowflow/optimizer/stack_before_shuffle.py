@@ -29,7 +29,11 @@ def _move(node: Node) -> Node:
 
 def _passes(node: Node) -> bool:
     """Whether one-to-one column operators may change places with it: it moves whole rows, and all of them."""
-    return node.traits.gathers or node.traits.borders is Borders.CUT or (node.traits.one_to_one and not node.traits.opaque)
+    return (
+        node.traits.gathers
+        or node.traits.borders is Borders.CUT
+        or (node.traits.one_to_one and not node.traits.opaque)
+    )
 
 
 def _gathers(node: Node) -> bool:

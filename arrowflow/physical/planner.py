@@ -35,7 +35,10 @@ def _append(chain: Chain, spec: KernelSpec, children: Sequence[Chain]) -> Chain:
     last = stages[-1] if stages else None
     match spec.kind:
         case "boundary":
-            return Chain(stages=(StagePlan(kind="boundary", buffer_items=spec.buffer_items, kernels=(spec,)),), children=tuple(children))
+            return Chain(
+                stages=(StagePlan(kind="boundary", buffer_items=spec.buffer_items, kernels=(spec,)),),
+                children=tuple(children),
+            )
         case "buffer":
             assert last is not None
             stages = (*stages[:-1], dataclasses.replace(last, buffer_items=spec.buffer_items))
@@ -71,7 +74,9 @@ def default_limits(chain: Chain, index: int, options: ResolvedOptions) -> StageL
     k/n. So whatever a fast source has read ahead, what is downstream still finds room to work.
     """
     stage = chain.stages[index]
-    ready = stage.buffer_items or (max(4, 2 * options.cpu_budget) if stage.kind == "parallel" else SERIAL_READY_ITEMS)
+    ready = stage.buffer_items or (
+        max(4, 2 * options.cpu_budget) if stage.kind == "parallel" else SERIAL_READY_ITEMS
+    )
     if stage.kind != "parallel":
         return StageLimits(max_calls=1, max_ready_items=ready)
     allocating = [i for i, other in enumerate(chain.stages) if other.kind == "parallel" and not other.waits]

@@ -167,7 +167,11 @@ class Node(ABC):
 
     def with_source_order(self, order: SourceOrder) -> Node:
         """Returns itself with the file source below ordered by `order`, where nothing in between forbids it."""
-        if (self.traits.one_to_one or self.traits.drops_rows) and not self.traits.opaque and len(self.inputs) == 1:
+        if (
+            (self.traits.one_to_one or self.traits.drops_rows)
+            and not self.traits.opaque
+            and len(self.inputs) == 1
+        ):
             return dataclasses.replace(self, inputs=(self.inputs[0].with_source_order(order),))
         return self
 

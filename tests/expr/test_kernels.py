@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable
 from decimal import Decimal
-from functools import lru_cache
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -48,7 +48,7 @@ SCHEMA: Final = pa.schema(
     ]
 )
 DAY: Final = datetime.date(1995, 1, 1)
-MOMENT: Final = datetime.datetime(2001, 2, 3, 4, 5, 6, 789000)
+MOMENT: Final = datetime.datetime(2001, 2, 3, 4, 5, 6, 789000, datetime.UTC).replace(tzinfo=None)
 c, f = pl.col, pc.field
 
 POLARS: Final[list[Any]] = [
@@ -83,7 +83,7 @@ POLARS: Final[list[Any]] = [
     c("f32") >= 2,
     c("f64") < 1.5,
     c("f64") != 0,
-    2 < c("f64"),
+    c("f64") > 2,
     c("f32") > c("g32"),
     c("f32") >= c("g32"),
     c("f64") < c("g64"),
@@ -161,7 +161,7 @@ POLARS: Final[list[Any]] = [
     pl.lit(1.5, dtype=pl.Float32) * c("f32"),
     pl.lit(5, dtype=pl.Int8) + c("i32"),
     c("f32") * float("inf"),
-    c("f64") > float("nan"),
+    c("f64") > pl.lit(float("nan")),
     c("i32") > 2**40,
     c("i32") + 2**40,
     c("i64") + 0.5,
@@ -266,7 +266,9 @@ def stored(type: pa.DataType, rows: int, rng: np.random.Generator) -> np.ndarray
         return np.packbits(rng.integers(0, 2, rows, dtype=np.uint8), bitorder="little")
     if pa.types.is_decimal(type):
         top = 10**type.precision
-        low = np.where(rng.random(rows) < 0.5, rng.integers(-300, 300, rows), rng.integers(-top + 1, top, rows))
+        low = np.where(
+            rng.random(rows) < 0.5, rng.integers(-300, 300, rows), rng.integers(-top + 1, top, rows)
+        )
         return np.stack([low, low >> 63], axis=1)
     if pa.types.is_floating(type):
         dtype = np.dtype(f"f{type.bit_width // 8}")
@@ -289,11 +291,16 @@ def stored(type: pa.DataType, rows: int, rng: np.random.Generator) -> np.ndarray
 
 def column(type: pa.DataType, rows: int, nulls: bool, rng: np.random.Generator) -> pa.Array:
     if pa.types.is_string(type):
-        words = [None if nulls and rng.random() < 0.3 else str(rng.choice(["", "a", "b", "xyz"])) for _ in range(rows)]
+        words = [
+            None if nulls and rng.random() < 0.3 else str(rng.choice(["", "a", "b", "xyz"]))
+            for _ in range(rows)
+        ]
         return pa.array(words, type)
     flags = rng.random(rows) < 0.7
     valid = pa.py_buffer(np.packbits(flags, bitorder="little")) if nulls else None
-    return pa.Array.from_buffers(type, rows, [valid, pa.py_buffer(np.ascontiguousarray(stored(type, rows, rng)))])
+    return pa.Array.from_buffers(
+        type, rows, [valid, pa.py_buffer(np.ascontiguousarray(stored(type, rows, rng)))]
+    )
 
 
 def make_batch(rows: int, seed: int, nulls: bool, offset: int) -> pa.RecordBatch:
@@ -303,7 +310,11 @@ def make_batch(rows: int, seed: int, nulls: bool, offset: int) -> pa.RecordBatch
 
 
 BATCHES: Final = st.builds(
-    make_batch, st.sampled_from([0, 1, 7, 64, 300]), st.integers(0, 1 << 32), st.booleans(), st.integers(0, 11)
+    make_batch,
+    st.sampled_from([0, 1, 7, 64, 300]),
+    st.integers(0, 1 << 32),
+    st.booleans(),
+    st.integers(0, 11),
 )
 
 
@@ -343,16 +354,16 @@ def same(left: pa.Array, right: pa.Array, ulps: int) -> bool:
 def outcome(run: Callable[[], pa.Array]) -> pa.Array | None:
     try:
         return run()
-    except Exception:
+    except (ValueError, pa.ArrowException, pl.exceptions.PolarsError):  # DataError is a ValueError
         return None
 
 
-@lru_cache(maxsize=None)
+@cache
 def program_at(index: int) -> Program:
     return compile([Project((("out", parse(EVERYTHING[index], operator="test")),))], SCHEMA)
 
 
-@lru_cache(maxsize=None)
+@cache
 def filter_at(index: int) -> Program:
     return compile([Where(parse(EVERYTHING[index], operator="test"))], SCHEMA)
 
@@ -387,7 +398,10 @@ def test_transcendental_functions_are_within_two_ulps(batch: pa.RecordBatch) -> 
 def test_predicates_keep_the_rows_that_the_engine_keeps(batch: pa.RecordBatch) -> None:
     for index in PREDICATES:
         source = EVERYTHING[index]
-        expected = batch.filter(by_engine(source, batch))
+        flags = outcome(lambda source=source: by_engine(source, batch))
+        if flags is None:  # as for pyarrow's u64 >= 1, see the expressions' own test
+            continue
+        expected = batch.filter(flags)
         found = filter_at(index).run(batch)
         assert found.num_rows == expected.num_rows, source
         for name in SCHEMA.names:

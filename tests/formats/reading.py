@@ -42,7 +42,9 @@ def read_split(
     return pa.Table.from_batches(batches, schema)
 
 
-def read_all(format: Format, path: Path, *, kind: str = "mapped", schema: pa.Schema | None = None) -> pa.Table:
+def read_all(
+    format: Format, path: Path, *, kind: str = "mapped", schema: pa.Schema | None = None
+) -> pa.Table:
     store, footer = open_footer(format, path, kind)
     wanted = footer.schema if schema is None else schema
     parts = [read_split(format, store, footer, split, wanted) for split in footer.splits]

@@ -19,13 +19,21 @@ import pyarrow.parquet.encryption as pe
 import pytest
 
 from arrowflow.errors import SchemaError, SourceError
-from arrowflow.formats import FORMATS, ColumnStatistics, Footer, decoded_schema, match, parquet, parquet_polars
+from arrowflow.formats import (
+    FORMATS,
+    ColumnStatistics,
+    Footer,
+    decoded_schema,
+    match,
+    parquet,
+    parquet_polars,
+)
 from arrowflow.formats.parquet import _rows_from
 from tests.formats.reading import KINDS, open_footer, read_all, read_split
 
 PARQUET = FORMATS["parquet"]
 DAY = dt.date(2020, 1, 1)
-TIME = dt.datetime(2020, 1, 1, 12)
+TIME = dt.datetime(2020, 1, 1, 12, tzinfo=dt.UTC).replace(tzinfo=None)
 
 
 def table(rows: int = 10) -> pa.Table:
@@ -147,7 +155,9 @@ def test_texts_over_2_gib_of_lists_are_read_in_parts(folder: Path, monkeypatch: 
             self.iter_batches = reader.iter_batches
 
         def read_row_group(self, *_: Any, **__: Any) -> pa.Table:
-            raise pa.ArrowNotImplementedError("Nested data conversions not implemented for chunked array outputs")
+            raise pa.ArrowNotImplementedError(
+                "Nested data conversions not implemented for chunked array outputs"
+            )
 
     original = parquet._read
     monkeypatch.setattr(parquet, "_PART_ROWS", 3)
@@ -207,7 +217,9 @@ def decoded_by_polars(format_path: Path, names: list[str] | None = None) -> list
     ],
     ids=str,
 )
-def test_both_decoders_agree(tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_decoders_agree(
+    tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write(tmp_path / "n.parquet", numbers(1000), row_group_size=300, **options)
     assert decoded_by_polars(path) == [True] * 4
     fast = read_all(PARQUET, path)
@@ -266,7 +278,9 @@ def test_headers_that_cannot_be_told() -> None:
 
 
 @pytest.mark.usefixtures("few_values")
-def test_chunks_outside_of_the_file_are_left_to_arrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_outside_of_the_file_are_left_to_arrow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write(tmp_path / "n.parquet", numbers(100))
     monkeypatch.setattr(parquet_polars, "chunk_range", lambda _: (10**9, 10**9 + 5))
     assert decoded_by_polars(path, ["f32"]) == [False]
@@ -417,7 +431,7 @@ def test_invalid_utf8(tmp_path: Path) -> None:
     texts = pa.Table.from_arrays(
         [pa.Array.from_buffers(pa.string(), 1, raw.column(0).chunk(0).buffers())], names=["a"]
     )
-    refuse(write(tmp_path / "x.parquet", texts), "UTF8|UTF-8", row_group=0)
+    refuse(write(tmp_path / "x.parquet", texts), r"UTF8|UTF-8", row_group=0)
 
 
 def test_file_that_changes_after_its_footer(folder: Path, tmp_path: Path) -> None:
@@ -467,7 +481,7 @@ def test_encrypted(tmp_path: Path, plaintext_footer: bool) -> None:
     )
     keys = pe.CryptoFactory(_Keys).file_encryption_properties(pe.KmsConnectionConfig(), config)
     path = write(tmp_path / "x.parquet", table().select(["a"]), encryption_properties=keys)
-    refuse(path, "encrypted|decrypt", row_group=0 if plaintext_footer else None)
+    refuse(path, r"encrypted|decrypt", row_group=0 if plaintext_footer else None)
 
 
 def test_pandas_is_not_imported(folder: Path) -> None:

@@ -1,0 +1,50 @@
+"""Shipped test tools: contracts that every operator must pass, fault injectors, clocks that do not tick by themselves.
+
+Useful to whoever writes an operator, a format or a loader of their own. Nothing here needs pytest.
+"""
+
+from arrowflow.testing.chunks import chunked, chunkings, cut
+from arrowflow.testing.clocks import FakeClock, Gate, Sequencer
+from arrowflow.testing.contracts import (
+    batches_of,
+    check_any_chunks,
+    check_columns_needed,
+    check_dataset,
+    check_declared,
+    check_empty,
+    check_epochs,
+    check_operator,
+    check_pickles,
+    check_resume,
+    check_row_order,
+)
+from arrowflow.testing.equality import assert_same_batches, assert_same_rows, assert_same_values
+from arrowflow.testing.faults import Fault, failing, raising, returning, waiting
+
+__all__ = [
+    "Fault",
+    "FakeClock",
+    "Gate",
+    "Sequencer",
+    "assert_same_batches",
+    "assert_same_rows",
+    "assert_same_values",
+    "batches_of",
+    "check_any_chunks",
+    "check_columns_needed",
+    "check_dataset",
+    "check_declared",
+    "check_empty",
+    "check_epochs",
+    "check_operator",
+    "check_pickles",
+    "check_resume",
+    "check_row_order",
+    "chunked",
+    "chunkings",
+    "cut",
+    "failing",
+    "raising",
+    "returning",
+    "waiting",
+]

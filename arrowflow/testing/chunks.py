@@ -1,0 +1,116 @@
+"""A source whose chunks are cut as a test says: what no operator may let its result depend on.
+
+`from_arrow` takes each record batch as a split and never passes on a chunk without rows. Here splits and chunks are
+given apart, and chunks without rows travel too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from arrowflow.dataset import Dataset
+from arrowflow.ops.base import KernelSpec, Made, Operator, Origin, Position, SourceKernel, Task
+from arrowflow.options import ResolvedOptions
+from arrowflow.plan.traits import Borders, Traits
+
+Splits = Sequence[Sequence[pa.RecordBatch]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunks(Operator):
+    """Record batches as they are, also those without rows, in splits as they are.
+
+    Row order: as given. Memory: none of its own. Deterministic. Resume: seeks to the chunk.
+    """
+
+    name: ClassVar[str] = "chunks"
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE)
+
+    splits: tuple[tuple[pa.RecordBatch, ...], ...] = field(repr=False)
+    types: pa.Schema
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns the number of rows."""
+        return {"rows": self.count_rows(())}
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """Returns the given schema."""
+        return self.types
+
+    def count_rows(self, inputs: Sequence[int | None]) -> int:
+        """Returns the rows of all chunks."""
+        return sum(chunk.num_rows for split in self.splits for chunk in split)
+
+    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
+        """The test holds them, too."""
+        return False
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns a source of one task per split."""
+        return (
+            KernelSpec(operator=self.name, kind="source", make=lambda context: ChunksKernel(self.splits)),
+        )
+
+
+class ChunksKernel(SourceKernel):
+    """One task per split, which yields its chunks; the position is (split, chunk)."""
+
+    def __init__(self, splits: tuple[tuple[pa.RecordBatch, ...], ...]) -> None:
+        self._splits = splits
+
+    def tasks(self, position: Position) -> Iterator[Task]:
+        """Yields the splits from `position` on."""
+        first, chunk = (0, 0) if position is None else position
+        for split in range(first, len(self._splits)):
+            yield Task((split, chunk if split == first else 0), Origin(split))
+
+    def read(self, task: Task) -> Iterator[Made]:
+        """Yields the chunks of the split."""
+        split, first = task.payload
+        chunks = self._splits[split]
+        for number in range(first, len(chunks)):
+            yield Made(chunks[number], (split, number + 1), last=number + 1 == len(chunks))
+
+
+def chunked(splits: Splits, schema: pa.Schema) -> Dataset:
+    """Returns a dataset of these chunks.
+
+    Example:
+        >>> batch = pa.record_batch({"x": [1, 2, 3]})
+        >>> chunked([[batch.slice(0, 0), batch.slice(0, 1)], [batch.slice(1)]], batch.schema).num_rows
+        3
+    """
+    return Dataset(Chunks(splits=tuple(map(tuple, splits)), types=schema))
+
+
+def cut(batch: pa.RecordBatch, sizes: Sequence[int]) -> list[pa.RecordBatch]:
+    """Returns slices of these sizes, in turn and again from the first one, until all rows are there.
+
+    Example:
+        >>> [part.num_rows for part in cut(pa.record_batch({"x": [1, 2, 3, 4]}), [1, 0, 2])]
+        [1, 0, 2, 1]
+    """
+    parts, start, turn = [], 0, 0
+    while start < batch.num_rows:
+        parts.append(batch.slice(start, sizes[turn % len(sizes)]))
+        start += parts[-1].num_rows
+        turn += 1
+    return parts
+
+
+CUTS: dict[str, list[int]] = {
+    "one chunk": [1 << 20],
+    "single rows": [1],
+    "uneven": [5, 1, 2],
+    "with chunks without rows": [0, 3, 0, 0, 1],
+}
+
+
+def chunkings(table: pa.Table) -> dict[str, list[list[pa.RecordBatch]]]:
+    """Returns the rows of a table in one split, cut into chunks in several ways, by a name for each way."""
+    batch = table.combine_chunks().to_batches()[0]
+    return {name: [cut(batch, sizes)] for name, sizes in CUTS.items()}

@@ -1,0 +1,266 @@
+"""What every operator and every dataset keeps, as checks that raise `AssertionError`.
+
+A check takes `make`, which builds a fresh equal dataset on each call, or `apply`, which puts an operator on top of
+a dataset. `check_operator` runs all that make sense for one operator.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+
+from arrowflow.dataset import Dataset
+from arrowflow.plan.node import Columns, Node
+from arrowflow.run import Iterator
+from arrowflow.testing.chunks import chunked, chunkings, cut
+from arrowflow.testing.equality import assert_same_batches, assert_same_rows, assert_same_values, joined
+
+Make = Callable[[], Dataset]
+Apply = Callable[[Dataset], Dataset]
+
+MAX_STATE_BYTES: Final = 64 << 10
+MAX_BATCHES: Final = 200
+"""More batches would make the checks slow, since they resume from each: use smaller data."""
+
+
+def batches_of(dataset: Dataset, *, epoch: int = 0) -> list[pa.RecordBatch]:
+    """Returns the batches of one epoch.
+
+    Example:
+        >>> import arrowflow as af
+        >>> [batch.num_rows for batch in batches_of(af.range(5).batch(3))]
+        [3, 2]
+    """
+    with iter(dataset) as iterator:
+        iterator.set_epoch(epoch)
+        return _rest(iterator)
+
+
+def check_operator(
+    apply: Apply,
+    table: pa.Table,
+    *,
+    splits_matter: bool = False,
+    epochs_differ: bool = False,
+    ordered_by: str | None = None,
+) -> None:
+    """Checks all contracts of one operator.
+
+    Args:
+        apply: Puts the operator on top of a dataset.
+        table: Some ten rows for it, with nulls where it takes them.
+        splits_matter: Whether its result may depend on where splits end, as that of an opaque function may.
+        epochs_differ: Whether each epoch has other rows or another order.
+        ordered_by: A column of distinct values, in the table and in the result, by which row order is followed.
+    """
+    check_any_chunks(apply, table, splits_matter=splits_matter)
+    check_empty(apply, table.schema)
+    check_columns_needed(apply, table)
+    if ordered_by is not None:
+        check_row_order(apply, table, ordered_by)
+    uneven = [cut(table.combine_chunks().to_batches()[0], [5, 1, 2])]
+    check_dataset(lambda: apply(chunked(uneven, table.schema)), epochs_differ=epochs_differ)
+
+
+def check_dataset(make: Make, *, epochs_differ: bool = False) -> None:
+    """Checks all contracts of a dataset: it resumes, pickles, declares what it yields, and has epochs."""
+    check_declared(make())
+    check_resume(make)
+    check_pickles(make)
+    check_epochs(make, differ=epochs_differ)
+
+
+# ---------------------------------------------------------------------------------------------- input
+
+
+def check_any_chunks(apply: Apply, table: pa.Table, *, splits_matter: bool = False) -> None:
+    """Checks that the same rows come out however the input is cut into chunks, and into splits.
+
+    Where splits matter, the input's splits stay as they are and even the borders of the output have to be the same.
+    """
+    half = table.num_rows // 2
+    first, second = chunkings(table.slice(0, half)), chunkings(table.slice(half))
+    expected = batches_of(apply(chunked(first["one chunk"] + second["one chunk"], table.schema)))
+    for one, other in itertools.product(first, second):
+        found = batches_of(apply(chunked(first[one] + second[other], table.schema)))
+        assert_same_rows(found, expected, f"first half {one}, second half {other}")
+        if splits_matter or apply(chunked(first[one], table.schema))._ready().bound.batched:
+            assert_same_batches(found, expected, f"first half {one}, second half {other}")
+    if not splits_matter:
+        for name, (chunks,) in chunkings(table).items():
+            found = batches_of(apply(chunked([[chunk] for chunk in chunks], table.schema)))
+            assert_same_rows(found, expected, f"splits: {name}")
+
+
+def check_empty(apply: Apply, schema: pa.Schema) -> None:
+    """Checks that nothing comes of nothing: no chunks, and chunks without rows; the schema stays declared."""
+    none = pa.RecordBatch.from_pylist([], schema=schema)
+    for splits in ([], [[none]], [[none] * 3, [none]]):
+        dataset = apply(chunked(splits, schema))
+        found = batches_of(dataset)
+        assert not found, f"{len(found)} batches from {len(splits)} splits without rows"
+        assert dataset.num_rows in {0, None}, f"declares {dataset.num_rows} rows on an input without rows"
+        declared = dataset._ready().bound.schema
+        if declared is not None:
+            _check_schema(dataset.to_table().schema, declared)
+
+
+def check_row_order(apply: Apply, table: pa.Table, key: str) -> None:
+    """Checks what the traits promise: one row for each row in the same order, or some of them in the same order."""
+    dataset = apply(chunked([table.to_batches()], table.schema))
+    traits = dataset._plan.traits
+    found = joined(batches_of(dataset))
+    keys = [] if found is None else found.column(key).to_pylist()
+    given = table.column(key).to_pylist()
+    if traits.one_to_one:
+        assert keys == given, f"a one-to-one operator made {keys} of {given}"
+    if traits.drops_rows:
+        left = set(keys)
+        kept = [value for value in given if value in left]
+        assert keys == kept, f"an operator that drops rows made {keys} of {given}"
+
+
+def check_columns_needed(apply: Apply, table: pa.Table) -> None:
+    """Checks that no column of the output depends on one that it says it does not need: rules do not read those."""
+    batch = table.combine_chunks().to_batches()[0]
+    plain = apply(chunked([[batch]], table.schema))
+    expected = joined(batches_of(plain))
+    if expected is None:
+        return
+    for name in expected.schema.names:
+        needed = _needed_at_source(plain._ready().bound, frozenset([name]))
+        found = joined(batches_of(apply(chunked([[_scrambled(batch, needed)]], table.schema))))
+        assert found is not None, f"column {name!r} needs {needed}, without others there are no rows"
+        assert_same_values(found.column(name), expected.column(name), f"column {name!r}, with others changed")
+
+
+def _needed_at_source(node: Node, wanted: Columns) -> Columns:
+    while node.inputs:
+        (wanted,), (node,) = node.columns_needed(wanted), node.inputs
+    return wanted
+
+
+def _scrambled(batch: pa.RecordBatch, kept: Columns) -> pa.RecordBatch:
+    """Returns the batch with the rows of all other columns in reverse."""
+    columns = [
+        column if kept is None or name in kept else column[::-1]
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
+# -------------------------------------------------------------------------------------------- resume
+
+
+def check_resume(make: Make, *, epoch: int = 0) -> None:
+    """Checks that a state taken after any batch goes on with exactly the next batch, and so does a state after that.
+
+    The states are taken from one iterator that reads ahead all the while. From each the rest of the epoch is read
+    by a fresh iterator of a fresh equal dataset; on its way another state is taken after a step or two, and read
+    to the end, too. A state taken after the end goes on with the next epoch.
+    """
+    whole, states = _deliver_with_states(make(), epoch)
+    for step, state in enumerate(states):
+        resumed = _resumed(make(), state)
+        ahead = _next_batches(resumed, min(step % 3, len(whole) - step))
+        again = _resumed(make(), _stored(resumed))
+        assert_same_batches(ahead + _rest(resumed), whole[step:], f"resumed after batch {step}")
+        assert_same_batches(
+            _rest(again), whole[step + len(ahead) :], f"resumed after batch {step} and {len(ahead)} more"
+        )
+
+    with iter(make()) as iterator:
+        iterator.load_state_dict(states[-1])
+        assert not _rest(iterator), "batches after the last one"
+        following = _resumed(make(), _stored(iterator))
+        assert_same_batches(_rest(following), batches_of(make(), epoch=epoch + 1), "after the end")
+
+
+def _deliver_with_states(dataset: Dataset, epoch: int) -> tuple[list[pa.RecordBatch], list[dict[str, Any]]]:
+    with iter(dataset) as iterator:
+        iterator.set_epoch(epoch)
+        whole, states = [], [_stored(iterator)]
+        for batch in iterator:
+            whole.append(batch)
+            states.append(_stored(iterator))
+            assert len(whole) <= MAX_BATCHES, f"more than {MAX_BATCHES} batches"
+    return whole, states
+
+
+def _stored(iterator: Iterator[Any]) -> dict[str, Any]:
+    """Returns an iterator's state as it comes back from a file."""
+    text = json.dumps(iterator.state_dict(), allow_nan=False)
+    assert len(text) < MAX_STATE_BYTES, f"a state of {len(text)} bytes"
+    return dict(json.loads(text))
+
+
+def _resumed(dataset: Dataset, state: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
+    iterator = iter(dataset)
+    iterator.load_state_dict(state)
+    return iterator
+
+
+def _next_batches(iterator: Iterator[pa.RecordBatch], count: int) -> list[pa.RecordBatch]:
+    return list(itertools.islice(iterator, count))
+
+
+def _rest(iterator: Iterator[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Returns the batches up to the end of the epoch."""
+    batches = _next_batches(iterator, MAX_BATCHES + 1)
+    assert len(batches) <= MAX_BATCHES, f"more than {MAX_BATCHES} batches"
+    return batches
+
+
+# ---------------------------------------------------------------------------------- everything else
+
+
+def check_declared(dataset: Dataset) -> None:
+    """Checks that schema, number of rows and number of batches are as declared, where they are declared."""
+    batches = batches_of(dataset)
+    declared = dataset._ready().bound.schema
+    for batch in batches:
+        _check_schema(batch.schema, declared or batches[0].schema)
+    assert all(batch.num_rows for batch in batches), "a batch without rows reached the consumer"
+    rows = sum(batch.num_rows for batch in batches)
+    assert dataset.num_rows in {None, rows}, f"declares {dataset.num_rows} rows, yields {rows}"
+    try:
+        length = len(dataset.to_polars())
+    except TypeError:
+        return
+    assert length == len(batches), f"declares {length} batches, yields {len(batches)}"
+
+
+def check_pickles(make: Make) -> None:
+    """Checks that a dataset comes out of a pickle equal to itself, with its epochs at 0, and yields the same."""
+    dataset = make()
+    expected = list(dataset)
+    copy = pickle.loads(pickle.dumps(dataset))
+    assert copy == dataset, "the unpickled dataset is not equal"
+    assert dataset == make(), "two datasets of the same plan are not equal"
+    assert_same_batches(list(copy), expected, "unpickled")
+
+
+def check_epochs(make: Make, *, differ: bool) -> None:
+    """Checks that iterating again runs the next epoch, which is another one or the same, as documented."""
+    dataset = make()
+    epochs = [list(dataset), list(dataset)]
+    for epoch, found in enumerate(epochs):
+        assert_same_batches(batches_of(make(), epoch=epoch), found, f"epoch {epoch}")
+    try:
+        assert_same_batches(epochs[1], epochs[0], "epoch 1")
+    except AssertionError:
+        if not differ:
+            raise
+    else:
+        assert not differ, "epoch 1 is the same as epoch 0"
+
+
+def _check_schema(found: pa.Schema, expected: pa.Schema) -> None:
+    assert found.names == expected.names and found.types == expected.types, (
+        f"found {found}, declared {expected}"
+    )
