@@ -12,13 +12,14 @@ import pyarrow as pa
 from arrowflow import run
 from arrowflow.errors import PlanError
 from arrowflow.expr import parse, parse_many
+from arrowflow.expr.types import arrow_type
 from arrowflow.loaders.base import Loader
 from arrowflow.loaders.dlpack import DlpackExport
 from arrowflow.loaders.numpy import NumpyExport
 from arrowflow.loaders.polars import PolarsExport
 from arrowflow.loaders.torch import TorchExport
 from arrowflow.ops.batch import Batch
-from arrowflow.ops.cast import Cast, arrow_type
+from arrowflow.ops.cast import Cast
 from arrowflow.ops.drop import Drop
 from arrowflow.ops.fill_null import FillNull
 from arrowflow.ops.filter import Filter
@@ -150,7 +151,7 @@ class Dataset:
             >>> af.range(2).rename({"id": "row"}).schema.names
             ['row']
         """
-        if not isinstance(mapping, Mapping):
+        if not isinstance(mapping, Mapping) or not all(isinstance(name, str) for pair in mapping.items() for name in pair):
             raise PlanError(f"rename: expected a mapping from old to new names, got {mapping!r}")
         return Dataset(Rename(inputs=(self._plan,), mapping=tuple(mapping.items())))
 
@@ -210,6 +211,8 @@ class Dataset:
             raise PlanError("stack: name at least one group, as in stack(dense=['a', 'b'])")
         pairs = tuple((name, _names("stack", (columns,))) for name, columns in groups.items())
         type = None if dtype is None else arrow_type(dtype, operator="stack")
+        if isinstance(type, pl.Enum):
+            raise PlanError(f"stack: dtype is a type of numbers, got {dtype}")
         return Dataset(Stack(inputs=(self._plan,), groups=pairs, dtype=type))
 
     # --------------------------------------------------------------------------------------------- rows

@@ -6,7 +6,7 @@ bars and keeps everything in `benchmarks/results/<name>.json`. Run with `--conte
 processes: it measures once and prints one line of JSON.
 
 The machine may be shared, so a bar is a ratio of contenders that were measured in turns: the median over the
-rounds of the ratio within a round.
+rounds of the ratio within a round. Each process waits, for a while, until the machine is idle.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ from typing import Any, Final
 RESULTS: Final = Path(__file__).parent / "results"
 DEFAULT_ROUNDS: Final = 7
 CONTENDER_TIMEOUT_SECONDS: Final = 600
+IDLE_SHARE: Final = 0.1
+IDLE_SAMPLE_SECONDS: Final = 0.2
+IDLE_WAIT_SECONDS: Final = 10.0
 CHECKING: Final = "ARROWFLOW_BENCHMARK_CHECKS"
 SAME: Final = 5e-3  # the last batch, which is dropped, is another one in another order
 
@@ -209,7 +212,30 @@ def _measure(name: str, contenders: Sequence[str], rounds: int) -> dict[str, lis
     return measured
 
 
+def _wait_until_idle() -> None:
+    """Waits until others use little of the machine, but not for long; only Linux tells."""
+    try:
+        give_up = time.perf_counter() + IDLE_WAIT_SECONDS
+        while time.perf_counter() < give_up and _busy_share() > IDLE_SHARE:
+            pass
+    except OSError:
+        return
+
+
+def _busy_share() -> float:
+    total, idle = _ticks()
+    time.sleep(IDLE_SAMPLE_SECONDS)
+    later_total, later_idle = _ticks()
+    return 1 - (later_idle - idle) / max(1, later_total - total)
+
+
+def _ticks() -> tuple[int, int]:
+    ticks = [int(text) for text in Path("/proc/stat").read_text(encoding="ascii").split("\n")[0].split()[1:]]
+    return sum(ticks), ticks[3] + ticks[4]
+
+
 def _in_own_process(name: str, contender: str, *, checking: bool = False) -> Measurement:
+    _wait_until_idle()
     done = subprocess.run(
         [sys.executable, "-m", f"benchmarks.{name}", "--contender", contender],
         cwd=Path(__file__).parent.parent,

@@ -6,6 +6,7 @@ takes the type of its neighbour; decimals become floats by division.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
@@ -92,10 +93,15 @@ class PolarsLowering(Lowering):
         require(op.type in FLOATS or pa.types.is_signed_integer(op.type))
         return self.graph.op(call.function, (op,), op.type)
 
-    def natural_log(self, call: Call) -> Op:
+    def logarithm(self, call: Call) -> Op:
         op, base = self.lower(call.args[0]), call.args[1]
-        require(op.type in FLOATS and isinstance(base, Literal) and base.value == np.e)
-        return self.graph.op("log", (op,), op.type)
+        require(op.type in FLOATS and isinstance(base, Literal) and isinstance(base.value, int | float))
+        assert isinstance(base, Literal)
+        require(base.value > 1)
+        # As Polars does it: of a float32 e, the logarithm is not 1.
+        natural = self.graph.op("log", (op,), op.type)
+        divisor = self.graph.constant(op.dtype.type(math.log(op.dtype.type(base.value))), op.type)
+        return self.graph.op("divide", (natural, divisor), op.type)
 
     def clip(self, call: Call) -> Op:
         op = self.lower(call.args[0])
@@ -175,7 +181,7 @@ PolarsLowering.rules = SHARED | {
     **dict.fromkeys(("floor_divide", "modulo"), PolarsLowering.integer_division),
     **dict.fromkeys(("abs", "negate"), PolarsLowering.absolute),
     "power": PolarsLowering.power,
-    "log": PolarsLowering.natural_log,
+    "log": PolarsLowering.logarithm,
     "clip": PolarsLowering.clip,
     "is_between": PolarsLowering.between,
     "is_in": PolarsLowering.is_in,

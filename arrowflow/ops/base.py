@@ -234,7 +234,7 @@ class KernelSpec:
         waits: Whether its calls mostly wait (I/O), so that they are no use of the CPU budget.
         buffer_items: How many chunks its stage (for `buffer`: the stage below) may hold ready, or None.
         floor_bytes: The least bytes that it needs to make progress, as far as the plan tells.
-        details: Lines for `explain`, one per fact.
+        facts: Returns lines for `explain`, one per fact; called for nothing else.
     """
 
     operator: str
@@ -245,7 +245,7 @@ class KernelSpec:
     waits: bool = False
     buffer_items: int | None = None
     floor_bytes: int = 0
-    details: tuple[str, ...] = ()
+    facts: Callable[[], tuple[str, ...]] = tuple
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,8 @@ from typing import Any, ClassVar
 import polars as pl
 import pyarrow as pa
 
-from arrowflow.errors import PlanError
 from arrowflow.expr import Cast as CastStep
-from arrowflow.expr import Keep, Project, Step, normalise
+from arrowflow.expr import Keep, Project, Step
 from arrowflow.ops.columns import ColumnOperator, check_columns
 
 
@@ -24,7 +23,7 @@ class Cast(ColumnOperator):
 
     name: ClassVar[str] = "cast"
 
-    types: tuple[tuple[str, pa.DataType], ...]
+    types: tuple[tuple[str, pa.DataType | pl.Enum], ...]
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns the pairs of column and type."""
@@ -46,23 +45,3 @@ class Cast(ColumnOperator):
                 )
             ),
         )
-
-
-def arrow_type(value: Any, *, operator: str) -> pa.DataType:
-    """Returns a type of pyarrow or of Polars as the pyarrow type that columns have here.
-
-    Raises:
-        PlanError: It is neither.
-
-    Example:
-        >>> arrow_type(pl.Float32, operator="cast"), arrow_type(pa.string_view(), operator="cast")
-        (DataType(float), DataType(string))
-    """
-    if isinstance(value, pa.DataType):
-        return value if pa.types.is_dictionary(value) else normalise(value)
-    if isinstance(value, pl.DataType) or (isinstance(value, type) and issubclass(value, pl.DataType)):
-        found = pl.Series([], dtype=value).to_arrow().type
-        return found if pa.types.is_dictionary(found) else normalise(found)
-    raise PlanError(
-        f"{operator}: expected a type of pyarrow or Polars, such as pa.float32() or pl.Float32, got {value!r}"
-    )

@@ -123,7 +123,7 @@ class ColumnOperator(Operator):
                 kind="stateless",
                 make=make,
                 engine="numpy" if program is None else _engines(program),
-                details=("compiled on the first chunk",) if program is None else _facts(program),
+                facts=lambda: ("compiled on the first chunk",) if program is None else _facts(program),
             ),
         )
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from arrowflow.errors import PlanError
 from arrowflow.expr import Keep, Project, Step
 from arrowflow.ops.columns import ColumnOperator, check_columns
 
@@ -30,4 +31,9 @@ class Drop(ColumnOperator):
     def steps(self, schema: pa.Schema) -> tuple[Step, ...]:
         """Returns one projection of what is left."""
         check_columns(self.columns, schema)
-        return (Project(tuple((name, Keep(name)) for name in schema.names if name not in self.columns)),)
+        outputs = tuple((name, Keep(name)) for name in schema.names if name not in self.columns)
+        if not outputs:
+            raise PlanError(
+                "no column would be left, and rows without columns cannot be counted; keep at least one"
+            )
+        return (Project(outputs),)

@@ -32,6 +32,13 @@ class FromMemory(Operator):
     batches: tuple[pa.RecordBatch, ...] = field(repr=False)
     types: pa.Schema
 
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, FromMemory)
+            and self.types.equals(other.types)
+            and same_batches(self.batches, other.batches)
+        )
+
     def arguments(self) -> Mapping[str, Any]:
         """Returns rows and schema, which is what tells other data apart cheaply."""
         return {"rows": self.count_rows(()), "schema": str(self.types)}
@@ -208,6 +215,15 @@ def from_batches(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> FromMe
             ).locate(operator="from_arrow")
     kept = tuple(normalised(batch, types) for batch in batches if batch.num_rows)
     return FromMemory(batches=kept, types=types)
+
+
+def same_batches(mine: Sequence[pa.RecordBatch], theirs: Sequence[pa.RecordBatch]) -> bool:
+    """Returns whether record batches hold the same, where a NaN is the same as itself."""
+    return len(mine) == len(theirs) and all(
+        # Arrow's own comparison stops at the first difference, but takes a NaN for one.
+        one.equals(other) or one.serialize().equals(other.serialize())
+        for one, other in zip(mine, theirs, strict=True)
+    )
 
 
 def normalised_schema(schema: pa.Schema) -> pa.Schema:

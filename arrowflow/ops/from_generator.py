@@ -61,7 +61,7 @@ class FromGenerator(Operator):
                 kind="source",
                 make=lambda context: GeneratorKernel(self.fn, self.types),
                 waits=True,
-                details=(f"runs {function_name(self.fn)}() in order, one element at a time",),
+                facts=lambda: (f"runs {function_name(self.fn)}() in order, one element at a time",),
             ),
         )
 

@@ -104,7 +104,7 @@ class Map(Operator):
             make=lambda context: MapKernel(self, context),
             engine="python",
             max_calls=self.num_parallel_calls,
-            details=(f"{function_name(self.fn)}({self.format}), one call a piece",),
+            facts=lambda: (f"{function_name(self.fn)}({self.format}), one call a piece",),
         )
         if self.types is not None:
             return (*cut, call)
@@ -112,7 +112,7 @@ class Map(Operator):
             operator=self.name,
             kind="serial",
             make=lambda context: UniformKernel(function_name(self.fn)),
-            details=("the first chunk declares the schema",),
+            facts=lambda: ("the first chunk declares the schema",),
         )
         return (*cut, call, check)
 

@@ -20,7 +20,7 @@ def pieces_spec(operator: str, options: ResolvedOptions) -> KernelSpec:
         operator=operator,
         kind="serial",
         make=lambda context: PiecesKernel(size),
-        details=(f"cut splits every {size:,} rows",),
+        facts=lambda: (f"cut splits every {size:,} rows",),
     )
 
 

@@ -178,7 +178,7 @@ class Read(Operator):
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the source of footers, the planner and the reader."""
         assert self.schema is not None and self.first is not None
-        format, names = self.file_format, self.schema.names
+        names = self.schema.names
         may_match = self.may_match()
         return (
             KernelSpec(
@@ -188,13 +188,13 @@ class Read(Operator):
                 engine="arrow",
                 waits=True,
                 buffer_items=OPEN_FILES,
-                details=("footers, one call a file",),
+                facts=lambda: ("footers, one call a file",),
             ),
             KernelSpec(
                 operator=self.operator,
                 kind="serial",
                 make=lambda context: SplitPlanner(self, may_match, context),
-                details=("order of splits", *self._pruned(may_match)),
+                facts=lambda: ("order of splits", *self._pruned(may_match)),
             ),
             KernelSpec(
                 operator=self.operator,
@@ -202,17 +202,19 @@ class Read(Operator):
                 make=lambda context: SplitReader(self),
                 engine="arrow",
                 max_calls=self.num_parallel_calls,
-                floor_bytes=max(
-                    (
-                        format.column_bytes(self.first, split, names)
-                        + format.scratch_bytes(self.first, split, names)
-                        for split in self.first.splits
-                    ),
-                    default=0,
-                ),
-                details=(f"decode of {len(names)} columns, one call a split",),
+                floor_bytes=self._floor_bytes(names),
+                facts=lambda: (f"decode of {len(names)} columns, one call a split",),
             ),
         )
+
+    def _floor_bytes(self, names: Sequence[str]) -> int:
+        """Returns what decoding the first file's largest split takes."""
+        assert self.first is not None
+        if not self.first.splits:
+            return 0
+        largest = max(self.first.splits, key=lambda split: split.num_bytes)
+        sizes = (self.file_format.column_bytes, self.file_format.scratch_bytes)
+        return sum(size(self.first, largest, names) for size in sizes)
 
     def may_match(self) -> MayMatch | None:
         """Returns what tells whether a split can hold a match; None where nothing can be told."""

@@ -60,14 +60,14 @@ class Shard(RowOperator):
                 operator=self.name,
                 kind="serial",
                 make=lambda context: CountKernel(self),
-                details=("count rows",),
+                facts=lambda: ("count rows",),
             ),
             KernelSpec(
                 operator=self.name,
                 kind="stateless",
                 make=lambda context: StrideKernel(self.num_shards),
                 engine="arrow",
-                details=(f"gather every {self.num_shards}th row",),
+                facts=lambda: (f"gather every {self.num_shards}th row",),
             ),
         )
 

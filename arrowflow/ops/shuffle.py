@@ -95,7 +95,7 @@ class Shuffle(RowOperator):
                 make=lambda context: WindowKernel(self.size),
                 buffer_items=1,
                 floor_bytes=window_bytes,
-                details=(f"collect windows of {self.size:,} rows, no copy",),
+                facts=lambda: (f"collect windows of {self.size:,} rows, no copy",),
             ),
             KernelSpec(
                 operator=self.name,
@@ -103,7 +103,7 @@ class Shuffle(RowOperator):
                 make=lambda context: GatherKernel(self, context),
                 engine="numpy+arrow",
                 floor_bytes=window_bytes,
-                details=("permute and gather, one call a window",),
+                facts=lambda: ("permute and gather, one call a window",),
             ),
         )
 

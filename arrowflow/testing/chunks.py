@@ -6,6 +6,7 @@ given apart, and chunks without rows travel too.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -14,6 +15,7 @@ import pyarrow as pa
 
 from arrowflow.dataset import Dataset
 from arrowflow.ops.base import KernelSpec, Made, Operator, Origin, Position, SourceKernel, Task
+from arrowflow.ops.from_arrow import same_batches
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.traits import Borders, Traits
 
@@ -32,6 +34,13 @@ class Chunks(Operator):
 
     splits: tuple[tuple[pa.RecordBatch, ...], ...] = field(repr=False)
     types: pa.Schema
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Chunks)
+            and list(map(len, self.splits)) == list(map(len, other.splits))
+            and same_batches(list(itertools.chain(*self.splits)), list(itertools.chain(*other.splits)))
+        )
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns the number of rows."""

@@ -243,6 +243,8 @@ TRANSCENDENTAL: Final[list[Any]] = [
     c("f64").log1p(),
     c("f32").log(),
     c("f64").log(),
+    c("f64").log10(),
+    c("f32").log(2),
     c("f32").exp(),
     c("f64").exp(),
     pc.log1p(f("f32")),
@@ -322,6 +324,10 @@ def by_engine(source: Any, batch: pa.RecordBatch) -> pa.Array:
     if isinstance(source, pl.Expr):
         frame = pl.from_arrow(batch)
         assert isinstance(frame, pl.DataFrame)
+        if batch.num_rows == 1:
+            # Polars divides one row by a constant, and multiplies more than one by its reciprocal. A chunk is not
+            # the column, so that ours is what it does for more than one.
+            return by_engine(source, pa.concat_batches([batch, batch])).slice(0, 1)
         found = frame.with_columns(source.alias("out")).get_column("out").to_arrow()
     else:
         table = acero.TableSourceNodeOptions(pa.Table.from_batches([batch]))

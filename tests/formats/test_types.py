@@ -66,7 +66,13 @@ def test_list_views() -> None:
     lists = [[], None, [1, 2], [None], [3]]
     for view, plain in ((pa.list_view, pa.list_), (pa.large_list_view, pa.large_list)):
         array = pa.array(lists, view(pa.int32()))
-        for part in (array, array.slice(1), array.slice(2, 2), array.slice(0, 0), array.take(pa.array([4, 2, 1]))):
+        for part in (
+            array,
+            array.slice(1),
+            array.slice(2, 2),
+            array.slice(0, 0),
+            array.take(pa.array([4, 2, 1])),
+        ):
             found = convert(part, plain(pa.int32()))
             found.validate(full=True)
             assert found.to_pylist() == part.to_pylist()

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import arrowflow as af
-from arrowflow.testing import check_operator
+from arrowflow.testing import assert_same_values, check_operator
 from tests.ops.tables import ALL_TYPES, NUMBERS, Apply, refused
 
 CASES: dict[str, Apply] = {
@@ -44,7 +44,7 @@ def test_what_can_hold_the_value_is_filled_and_nothing_else(value: Any, filled: 
     for name in NUMBERS.column_names:
         fill = value.get(name) if isinstance(value, dict) else value
         expected = [fill if old is None and name in filled else old for old in NUMBERS.column(name).to_pylist()]
-        assert repr(table.column(name).to_pylist()) == repr(expected)  # `repr`, since a NaN is not equal to itself
+        assert_same_values(table.column(name).combine_chunks(), pa.array(expected, NUMBERS.schema.field(name).type))
 
 
 @pytest.mark.parametrize(

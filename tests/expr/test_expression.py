@@ -1,0 +1,258 @@
+"""What is accepted as an expression, and what is refused because it is not element-wise."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from typing import Any, Final
+
+import polars as pl
+import polars.selectors as cs
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from arrowflow.errors import PlanError
+from arrowflow.expr import Expr, arrow_tree, expand, output_fields, parse, parse_many, polars_tree
+from arrowflow.expr.tree import Call, Column, Literal, walk
+
+c, f = pl.col, pc.field
+SCHEMA: Final = pa.schema(
+    [
+        ("a", pa.int32()),
+        ("b", pa.float64()),
+        ("s", pa.string()),
+        ("l", pa.list_(pa.int64())),
+        ("w", pa.decimal256(50, 1)),
+    ]
+)
+
+ELEMENT_WISE: Final[list[Any]] = [
+    c("a") + 1,
+    c("s").str.to_date("%Y-%m-%d"),
+    c("s").str.strip_chars().str.len_chars(),
+    c("s").str.json_decode(pl.Int64),
+    c("a").is_in([1, 2]),
+    c("a").is_in(pl.Series([1, 2])),
+    c("a").replace({1: 2}),
+    c("a").replace_strict([1], [2], default=0),
+    c("a").fill_null(strategy="zero"),
+    c("l").list.sum(),
+    c("l").list.eval(pl.element() - pl.element().mean()),
+    c("l").list.eval(pl.element().sort()),
+    c("x").struct.with_fields(pl.field("z") + 1),
+    c("x").struct.field("z"),
+    pl.struct("a", "b"),
+    pl.concat_list("a", "b"),
+    pl.max_horizontal("a", "b"),
+    pl.when(c("a") > 1).then(c("b")).otherwise(0),
+    c("a").name.suffix("_"),
+    c("a").alias("q").name.keep(),
+    c("a").round(1),
+    pl.lit(3),
+    c("t").dt.truncate("1d"),
+    c("a").xor(c("b")),
+    c("a").clip(0, 1).sin(),
+    f("a") + 1,
+    pc.if_else(f("a") > 0, f("a"), 0),
+    pc.list_value_length(f("l")),
+    f("x", "y") > 1,
+    f("a").cast("int64"),
+]
+NOT_ELEMENT_WISE: Final[list[Any]] = [
+    c("x") - c("x").mean(),
+    c("x").sort(),
+    c("x").sort_by("y"),
+    c("x").cum_sum(),
+    c("x").shift(),
+    c("x").sum().over("y"),
+    c("x").mean().over("y") + 1,
+    c("x").sum(),
+    c("x").first(),
+    c("x").n_unique() > 1,
+    c("x").quantile(0.5),
+    pl.len(),
+    c("x").count(),
+    c("x").unique(),
+    c("x").explode(),
+    c("x").map_batches(lambda series: series),
+    c("x").map_elements(lambda value: value),
+    pl.int_range(3),
+    pl.int_range(pl.len()),
+    c("x").rank(),
+    c("x").sample(1),
+    c("x").shuffle(),
+    c("x").filter(c("y")),
+    c("x").head(2),
+    c("x").gather(0),
+    c("x").reverse(),
+    c("x").diff(),
+    c("x").fill_null(strategy="forward"),
+    c("x").fill_null(strategy="mean"),
+    c("x").interpolate(),
+    c("x").rolling_mean(3),
+    c("x").ewm_mean(com=1),
+    c("x").is_unique(),
+    c("x").is_first_distinct(),
+    c("x").is_in(c("y")),
+    c("x").implode(),
+    c("x").any(),
+    c("x").hash().cum_max(),
+    c("x").cast(pl.Categorical),
+    c("x").set_sorted(),
+    c("x").rle_id(),
+    c("x").str.join(","),
+    c("x").str.to_date(),
+    c("x").str.to_datetime(),
+    c("x").name.map(str.upper),
+    c("x").list.sample(1),
+    c("x").list.eval(pl.element().shuffle()),
+    c("x").cumulative_eval(pl.element().sum()),
+    pl.lit(pl.Series([1, 2])),
+    c("x") + pl.lit(pl.Series([1, 2])),
+    pl.when(c("x").sum() > 1).then(1),
+    pl.struct(c("x").max()),
+    c("x").struct.with_fields(c("y").max()),
+    pl.corr("x", "y"),
+    pl.arg_where(c("x")),
+    pc.sum(f("x")),
+    f("x") - pc.mean(f("x")),
+    pc.cumulative_sum(f("x")),
+    pc.unique(f("x")),
+    pc.rank(f("x")),
+    pc.Expression._call("random", [], pc.RandomOptions()),
+    pc.Expression._call("no_such_function", [f("x")]),
+]
+
+
+@pytest.mark.parametrize("source", ELEMENT_WISE, ids=lambda source: str(source)[:50])
+def test_element_wise_expressions_are_accepted(source: Any) -> None:
+    expr = parse(source, operator="select")
+    again = pickle.loads(pickle.dumps(expr))
+    assert again == expr
+    assert hash(again) == hash(expr)
+    assert again.digest() == expr.digest()
+    assert list(walk(expr.tree()))
+    assert repr(expr)
+
+
+@pytest.mark.parametrize("source", NOT_ELEMENT_WISE, ids=lambda source: str(source)[:50])
+def test_other_expressions_are_refused(source: Any) -> None:
+    with pytest.raises(PlanError, match=r"(?s)^select: .*element-wise.*map") as caught:
+        parse(source, operator="select")
+    assert caught.value.operator == "select"
+
+
+@pytest.mark.parametrize("value", [3, None, pl.Series([1]), lambda batch: batch, object])
+def test_other_things_are_refused(value: Any) -> None:
+    with pytest.raises(PlanError, match="expected an expression of Polars"):
+        parse(value, operator="filter")
+
+
+def test_names() -> None:
+    assert parse("a", operator="select", allow_name=True).columns == ("a",)
+    with pytest.raises(PlanError, match="expected an expression"):
+        parse("a", operator="filter")
+    with pytest.raises(PlanError, match="name of a column"):
+        parse(3, operator="select", allow_name=True)
+    assert parse(c("b") * c("a"), operator="t").columns == ("a", "b")
+    assert parse(c("b").alias("q"), operator="t").name == "q"
+    assert parse(f("a"), operator="t").name == "a"
+    assert parse(f("a") + 1, operator="t").name is None
+    assert parse(f("x", "y"), operator="t").columns == ("x",)
+    assert parse(pl.all(), operator="t").name is None
+    assert parse(c("l").list.eval(pl.element() + 1), operator="t").columns == ("l",)
+    with pytest.raises(PlanError, match="name columns by name"):
+        parse(f(0), operator="t")
+
+
+def test_many() -> None:
+    found = parse_many([c("a"), [f("b"), ("s",)]], operator="t", allow_name=True)
+    assert [expr.name for expr in found] == ["a", "b", "s"]
+    assert len(parse_many(c("a"), operator="t")) == 1
+
+
+def test_equality_is_of_meaning() -> None:
+    def make(source: Any) -> Expr:
+        return parse(source, operator="t")
+
+    assert make(c("a") + 1) == make(c("a") + 1)
+    assert make(c("a") + 1) != make(c("a") + 2)
+    assert make(f("a") > 1) == make(f("a") > 1)
+    assert make(f("a") > 1) != make(f("a") > pa.scalar(1, pa.int8()))
+    assert make(f("a")) != make(c("a"))
+    assert make(c("a") > 1) != "a"
+    floats = [make(pl.lit(value) + c("b")) for value in (float("nan"), float("inf"), 1.0)]
+    assert len(set(floats)) == 3
+
+
+def test_digests_are_the_same_in_every_process() -> None:
+    script = """
+import polars as pl, pyarrow.compute as pc
+from arrowflow.expr import parse
+print(parse(pl.col("a").is_in([1, 2]), operator="t").digest())
+print(parse(pc.field("a").isin([1, 2]), operator="t").digest())
+"""
+    lines = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True
+    ).stdout.split()
+    here = [parse(source, operator="t").digest() for source in (c("a").is_in([1, 2]), f("a").isin([1, 2]))]
+    assert lines == here
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        (c("a", "b") * 2, ["a", "b"]),
+        (cs.numeric() + 1, ["a", "b"]),
+        (pl.all().exclude("w").is_null(), ["a", "b", "s", "l"]),
+        (c("^[ab]$").cast(pl.Float32).name.suffix("_"), ["a_", "b_"]),
+        (c("a", "b") / c("b", "a"), ["a", "b"]),
+        (pl.max_horizontal(cs.numeric()), ["a"]),
+        (pl.max_horizontal(pl.all().exclude("w", "s", "l")) + 1, ["a"]),
+        (c("a"), ["a"]),
+        (f("a"), ["a"]),
+    ],
+)
+def test_expansion(source: Any, names: list[str]) -> None:
+    parts = expand(parse(source, operator="t"), SCHEMA)
+    assert [part.name for part in parts] == names
+    assert all(part.columns for part in parts)
+    assert [field.name for field in output_fields(parse(source, operator="t"), SCHEMA)] == names
+    if len(parts) > 1:
+        assert all(len(part.columns) <= 2 for part in parts)
+
+
+def test_expansion_that_is_not_one_to_one() -> None:
+    schema = pa.schema([("x", pa.struct([("p", pa.int8()), ("q", pa.int8())]))])
+    with pytest.raises(PlanError, match="one expression for each column"):
+        expand(
+            parse(pl.struct(pl.all()).struct.field("x"), operator="t"),
+            SCHEMA.empty_table().select(["a"]).schema,
+        ) and expand(parse(c("x").struct.field("p", "q"), operator="t"), schema)
+
+
+def test_output_fields() -> None:
+    fields = output_fields(parse(c("s") + "x", operator="t"), SCHEMA)
+    assert fields == [pa.field("s", pa.string())]
+    assert output_fields(parse(c("l").list.sort(), operator="t"), SCHEMA)[0].type == pa.list_(pa.int64())
+    assert output_fields(parse(f("a") + 1, operator="t"), SCHEMA) == [pa.field("", pa.int64())]
+    with pytest.raises(PlanError, match="did you mean 's'"):
+        output_fields(parse(c("ss"), operator="t"), SCHEMA)
+
+
+def test_trees() -> None:
+    tree = parse(c("a") + 1 > pl.lit(2.5), operator="t").tree()
+    assert isinstance(tree, Call)
+    assert (tree.function, tree.args[1]) == ("greater", Literal(2.5, None))
+    assert parse(pl.date(1995, 1, 1) > c("a"), operator="t").tree().args[0].type == pa.date32()
+    nested = parse(pc.is_in(f("x", "y"), value_set=pa.array([1])), operator="t").tree()
+    assert nested.option("value_set") == (1,)
+    assert nested.args[0].args == (Column("x"),)
+    assert nested.option("absent") is None
+    # Any part is an expression of its own.
+    assert str(arrow_tree.deserialise(nested.args[0].source)) == str(f("x", "y"))
+    deep = parse((f("a") + 1).cast("float64"), operator="t").tree()
+    assert str(arrow_tree.deserialise(deep.args[0].source)) == str(f("a") + 1)
+    assert polars_tree.deserialise("{}") is None

@@ -1,0 +1,225 @@
+"""What each rule does to a plan, what it leaves alone, and that it never changes a row."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import arrowflow as af
+from arrowflow import run
+from arrowflow.ops.read import Read
+from arrowflow.optimizer import RULES
+from arrowflow.plan.node import Node
+from arrowflow.plan.walk import post_order
+
+ALL_RULES = tuple(rule.name for rule in RULES)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three files of four row groups of 100 rows; `a` counts through all of them."""
+    path = tmp_path_factory.mktemp("rules")
+    for number in range(3):
+        first = number * 400
+        rows = np.arange(first, first + 400)
+        table = pa.table({"a": rows, "b": rows * 0.5, "c": (rows % 7).astype("f4"), "d": (rows % 5).astype("f4")})
+        pq.write_table(table, path / f"{number}.parquet", row_group_size=100)
+    return path
+
+
+def optimised(dataset: af.Dataset, *only: str) -> Node:
+    """Returns the plan after the rules that are named, or after all."""
+    off = tuple(name for name in ALL_RULES if only and name not in (*only, "remove_noops"))
+    return run.prepare(dataset.with_options(af.Options(disabled_rules=off))._plan).optimised
+
+
+def names(plan: Node) -> list[str]:
+    """Returns the operators of a plan, the source's first."""
+    return [node.name for node in post_order(plan)]
+
+
+def source(plan: Node) -> Read:
+    """Returns the file source of a plan."""
+    (read,) = (node for node in post_order(plan) if isinstance(node, Read))
+    return read
+
+
+def same_rows(dataset: af.Dataset, rules: tuple[str, ...] = ALL_RULES) -> bool:
+    """Whether a dataset yields the same batches with and without these rules."""
+    off = dataset.with_options(af.Options(disabled_rules=rules))
+    return list(dataset) == list(off)
+
+
+def test_remove_noops(folder: Path) -> None:
+    plain = af.read_parquet(folder)
+    dataset = plain.with_options(af.Options(seed=1)).skip(0).repeat(1).shard(1, 0).prefetch(0).take(50)
+    assert names(optimised(dataset, "remove_noops")) == ["read", "take"]
+    assert same_rows(dataset)
+
+
+def test_merge_columns_makes_one_program_of_a_run(folder: Path) -> None:
+    dataset = af.read_parquet(folder).filter(pl.col("a") > 10).drop("d").rename({"b": "x"}).take(90).select("x")
+    plan = optimised(dataset, "merge_columns")
+    assert names(plan) == ["read", "columns", "take", "columns"]
+    assert plan.inputs[0].inputs[0].describe() == "columns[filter · drop · rename]"
+    assert same_rows(dataset)
+
+
+def test_stack_moves_below_shuffle_and_batch(folder: Path) -> None:
+    dataset = af.read_parquet(folder).shuffle(300, seed=1).batch(64).stack(dense=["c", "d"])
+    plan = optimised(dataset, "merge_columns", "stack_before_shuffle")
+    assert names(plan) == ["read", "columns", "shuffle", "batch"]
+    assert same_rows(dataset)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        pytest.param(lambda ds: ds.shuffle(300, seed=1).take(50).stack(x=["c", "d"]), id="across take"),
+        pytest.param(lambda ds: ds.shuffle(300, seed=1).with_columns(x=pl.col("c") + 1), id="without a stack"),
+        pytest.param(lambda ds: ds.batch(50).stack(x=["c", "d"]), id="without a shuffle"),
+        pytest.param(
+            lambda ds: ds.shuffle(300, seed=1).map(lambda batch: batch, schema=ds.schema).stack(x=["c", "d"]),
+            id="across a user function",
+        ),
+        pytest.param(
+            lambda ds: ds.shuffle(300, seed=1).with_columns(y=pl.col("a"), z=pl.col("a")).stack(x=["c", "d"]),
+            id="where it makes more columns",
+        ),
+    ],
+)
+def test_stack_stays(folder: Path, build: object) -> None:
+    dataset = build(af.read_parquet(folder))  # type: ignore[operator]
+    plain = names(optimised(dataset, "remove_noops"))
+    moved = names(optimised(dataset, "stack_before_shuffle"))
+    assert moved == plain
+    assert same_rows(dataset)
+
+
+def test_prune_columns_reaches_the_source(folder: Path) -> None:
+    dataset = af.read_parquet(folder).filter(pl.col("a") > 5).with_columns(x=pl.col("b") * 2).shuffle(99).select("x")
+    plan = optimised(dataset)
+    assert source(plan).columns == ("a", "b")
+    assert [child.schema.names for child in plan.inputs if child.schema] == [["x"]]
+    assert same_rows(dataset)
+
+
+def test_prune_columns_keeps_the_rows_when_no_column_is_needed(folder: Path) -> None:
+    dataset = af.read_parquet(folder).with_columns(one=pl.lit(1)).select("one")
+    assert source(optimised(dataset)).columns == ("c",)
+    assert dataset.to_table().num_rows == 1200
+    assert same_rows(dataset)
+
+
+def test_prune_columns_stops_at_a_user_function_that_names_none(folder: Path) -> None:
+    whole = af.read_parquet(folder).map(lambda batch: batch, schema=af.read_parquet(folder).schema).select("a")
+    part = af.read_parquet(folder).map(lambda batch: batch, columns=["a", "c"]).select("a")
+    assert source(optimised(whole)).columns is None
+    assert source(optimised(part)).columns == ("a", "c")
+    assert same_rows(whole)
+    assert same_rows(part)
+
+
+def test_prune_columns_narrows_what_is_in_memory() -> None:
+    """Otherwise a shuffle would gather columns that are dropped right after it."""
+    table = pa.table({"a": range(10), "b": range(10)})
+    dataset = af.from_arrow(table).shuffle(4, seed=1).select("b")
+    assert names(optimised(dataset)) == ["from_arrow", "columns", "shuffle", "columns"]
+    assert same_rows(dataset)
+
+
+def test_prune_row_groups_pushes_the_predicates_of_the_source_s_own_columns(folder: Path) -> None:
+    dataset = (
+        af.read_parquet(folder)
+        .with_columns(c=pl.col("c") + 1)
+        .filter(pl.col("a") >= 1000)
+        .filter(pl.col("c") > 100)  # another c than the file's
+    )
+    read = source(optimised(dataset))
+    assert [predicate.columns for predicate in read.predicates] == [("a",)]
+    assert "statistics prune 4 of 4 splits of the first file" in dataset.explain()
+    assert same_rows(dataset)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        pytest.param(lambda ds: ds.shuffle(300, seed=1).filter(pl.col("a") > 1000), id="across shuffle"),
+        pytest.param(lambda ds: ds.map(lambda batch: batch).filter(pl.col("a") > 1000), id="across map"),
+        pytest.param(lambda ds: ds.repeat(2).filter(pl.col("a") > 1000), id="across repeat"),
+    ],
+)
+def test_row_groups_are_not_pruned(folder: Path, build: object) -> None:
+    dataset = build(af.read_parquet(folder))  # type: ignore[operator]
+    assert source(optimised(dataset)).predicates == ()
+    assert same_rows(dataset)
+
+
+@pytest.mark.parametrize(("skip", "take"), [(0, 5), (150, 900), (399, 2), (400, 400), (1190, 50), (2000, 1)])
+def test_limit_reads_counts_by_footers(folder: Path, skip: int, take: int) -> None:
+    dataset = af.read_parquet(folder).select("a").skip(skip).take(take).filter(pl.col("a") % 2 == 0)
+    read = source(optimised(dataset))
+    assert read.rows == (skip, skip + take)
+    assert dataset.to_table()["a"].to_pylist() == [a for a in range(skip, min(skip + take, 1200)) if a % 2 == 0]
+    assert same_rows(dataset)
+
+
+def test_limits_combine(folder: Path) -> None:
+    dataset = af.read_parquet(folder).take(500).skip(90).take(1000).skip(10)
+    assert source(optimised(dataset)).rows == (100, 500)
+    assert dataset.to_table()["a"].to_pylist() == list(range(100, 500))
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        pytest.param(lambda ds: ds.filter(pl.col("a") > 3).take(10), id="across a filter"),
+        pytest.param(lambda ds: ds.shuffle(300, seed=1).take(10), id="across shuffle"),
+        pytest.param(lambda ds: ds.repeat(2).take(10), id="across repeat"),
+        pytest.param(lambda ds: ds.map(lambda batch: batch).take(10), id="across map"),
+    ],
+)
+def test_limits_stay(folder: Path, build: object) -> None:
+    dataset = build(af.read_parquet(folder))  # type: ignore[operator]
+    assert source(optimised(dataset)).rows == (0, None)
+    assert same_rows(dataset)
+
+
+@pytest.mark.parametrize("rule", ALL_RULES)
+def test_each_rule_can_be_switched_off_alone(folder: Path, rule: str) -> None:
+    dataset = (
+        af.read_parquet(folder)
+        .skip(30)
+        .with_columns(x=pl.col("c") + 1)
+        .filter(pl.col("a") > 450)
+        .shuffle(128, seed=3)
+        .batch(50)
+        .stack(y=["c", "d", "x"])
+    )
+    kept = run.prepare(dataset.with_options(af.Options(disabled_rules=(rule,)))._plan)
+    assert rule not in kept.applied
+    assert same_rows(dataset, (rule,))
+
+
+def test_rules_find_nothing_to_do_a_second_time(folder: Path) -> None:
+    dataset = af.read_parquet(folder).filter(pl.col("a") > 450).shuffle(128, seed=3).batch(50).stack(y=["c", "d"])
+    plan = optimised(dataset)
+    for rule in RULES:
+        if rule.name != "prune_row_groups":
+            assert rule.apply(plan) == plan, rule.name
+
+
+def test_an_unknown_rule_is_named(folder: Path) -> None:
+    with pytest.raises(af.PlanError, match=r"no rule 'prune'.*prune_columns"):
+        af.range(3).with_options(af.Options(disabled_rules=("prune",))).to_table()
+
+
+def test_rules_have_names_and_reasons() -> None:
+    assert len(set(ALL_RULES)) == len(RULES)
+    assert all(dataclasses.is_dataclass(rule) and rule.reason for rule in RULES)
