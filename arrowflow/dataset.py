@@ -151,7 +151,9 @@ class Dataset:
             >>> af.range(2).rename({"id": "row"}).schema.names
             ['row']
         """
-        if not isinstance(mapping, Mapping) or not all(isinstance(name, str) for pair in mapping.items() for name in pair):
+        if not isinstance(mapping, Mapping) or not all(
+            isinstance(name, str) for pair in mapping.items() for name in pair
+        ):
             raise PlanError(f"rename: expected a mapping from old to new names, got {mapping!r}")
         return Dataset(Rename(inputs=(self._plan,), mapping=tuple(mapping.items())))
 
@@ -330,7 +332,7 @@ class Dataset:
         Example:
             >>> import arrowflow as af
             >>> af.range(6).shuffle(6, seed=1).to_table().to_pydict()
-            {'id': [0, 4, 5, 3, 1, 2]}
+            {'id': [5, 0, 1, 3, 4, 2]}
         """
         return Dataset(
             Shuffle(
@@ -450,7 +452,7 @@ class Dataset:
 
         The iterator has `state_dict`, `load_state_dict`, `set_epoch`, `stats` and `close`, and is a context manager.
         """
-        return run.Iterator(self._ready(), self._epochs, _as_it_is)
+        return run.Iterator(self._ready(), self._epochs, run.RecordBatches())
 
     def to_numpy(self) -> Loader[dict[str, np.ndarray[Any, Any]]]:
         """Returns a loader of dicts of arrays, by column.
@@ -518,7 +520,7 @@ class Dataset:
             3
         """
         prepared = self._ready()
-        batches: Iterator[pa.RecordBatch] = run.Iterator(prepared, run.EpochCounter(), _as_it_is)
+        batches: Iterator[pa.RecordBatch] = run.Iterator(prepared, run.EpochCounter(), run.RecordBatches())
         schema = prepared.bound.schema
         if schema is None:
             first = next(batches, None)
@@ -603,10 +605,6 @@ class Dataset:
 def parallel_calls(operator: str, value: int) -> int | None:
     """Returns a `num_parallel_calls` as nodes hold it: None for `AUTOTUNE`."""
     return None if value == AUTOTUNE else check_size(operator, "num_parallel_calls", value)
-
-
-def _as_it_is(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return batch
 
 
 def _chained(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import TracebackType
-from typing import Any, Final, Generic, Self, TypeVar, cast
+from typing import Any, Final, Generic, Protocol, Self, TypeVar, cast
 
 import pyarrow as pa
 
 from arrowflow import state
 from arrowflow.errors import BudgetError, ClosedError
 from arrowflow.executor import Engine
-from arrowflow.ops.base import Position
+from arrowflow.ops.base import Position, Slice
 from arrowflow.ops.with_options import WithOptions
 from arrowflow.optimizer import optimise
 from arrowflow.options import Options, ResolvedOptions, check_size
@@ -31,6 +31,7 @@ from arrowflow.plan.node import BindContext, Node
 from arrowflow.plan.walk import fold, post_order
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 class WallClock:
@@ -199,6 +200,27 @@ class Progress:
         self.rows += rows
 
 
+class Delivery(Protocol[T_co]):
+    """The last step of a run, on the consumer's thread: from chunks to what the consumer gets."""
+
+    def __call__(self, chunk: pa.RecordBatch | Slice) -> T_co:
+        """Returns one batch for the consumer."""
+
+    def forget(self) -> None:
+        """Lets go of all memory. Called when the run ends."""
+
+
+class RecordBatches:
+    """Delivers record batches as they are."""
+
+    def __call__(self, chunk: pa.RecordBatch | Slice) -> pa.RecordBatch:
+        """Returns the record batch."""
+        return chunk.record_batch() if type(chunk) is Slice else chunk
+
+    def forget(self) -> None:
+        """Does nothing: it keeps nothing."""
+
+
 class Iterator(Generic[T]):
     """One pass over a dataset. Made by `iter(dataset)` and `iter(loader)`; a context manager.
 
@@ -206,12 +228,10 @@ class Iterator(Generic[T]):
     or no longer referenced. `close` may be called from another thread; everything else is for one thread at a time.
     """
 
-    def __init__(
-        self, prepared: Prepared, counter: EpochCounter, export: Callable[[pa.RecordBatch], T]
-    ) -> None:
+    def __init__(self, prepared: Prepared, counter: EpochCounter, deliver: Delivery[T]) -> None:
         self._prepared = prepared
         self._counter = counter
-        self._export = export
+        self._deliver = deliver
         self._clock = WallClock()
         self._engine: Engine | None = None
         self._finalizer: weakref.finalize[Any, Any] | None = None
@@ -235,7 +255,7 @@ class Iterator(Generic[T]):
         progress = self.progress
         try:
             item = self._running().next_item()
-            result = None if item is None else self._export(item.chunk)
+            result = None if item is None else self._deliver(item.chunk)
         except BaseException:
             # Whatever it is, an interrupt too: nothing of this run may go on without its consumer.
             self._end()
@@ -275,6 +295,7 @@ class Iterator(Generic[T]):
             self._engine.close()
             self.progress.final = self._engine.statistics()
             self._engine = None
+            self._deliver.forget()
             if self._finalizer is not None:
                 self._finalizer.detach()
 

@@ -31,7 +31,7 @@ DEFAULT_ROUNDS: Final = 7
 CONTENDER_TIMEOUT_SECONDS: Final = 600
 IDLE_SHARE: Final = 0.1
 IDLE_SAMPLE_SECONDS: Final = 0.2
-IDLE_WAIT_SECONDS: Final = 10.0
+IDLE_WAIT_SECONDS: Final = 5.0
 CHECKING: Final = "ARROWFLOW_BENCHMARK_CHECKS"
 SAME: Final = 5e-3  # the last batch, which is dropped, is another one in another order
 

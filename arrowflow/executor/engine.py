@@ -345,6 +345,7 @@ class Tail:
     def __init__(self, stage: SerialStage) -> None:
         self.stage = stage
         self.kernel: SerialKernel = stage.kernel
+        self.kernel.lazy = True
         self.iterator: Iterator[Item] | None = None
         self.finished = False
 

@@ -47,9 +47,9 @@ def empty_array(type: pa.DataType) -> pa.Array:
 
 
 def empty_frame(schema: pa.Schema) -> pl.DataFrame:
-    """Returns a Polars frame without rows of those columns of `schema` that Polars can read."""
-    readable = [field for field in schema if polars_reads(field.type)]
-    return _frame(empty_batch(pa.schema(readable)), [field.name for field in readable])
+    """Returns a Polars frame without rows; columns that Polars cannot read are there by name, as nulls."""
+    types = [(field.name, field.type if polars_reads(field.type) else pa.null()) for field in schema]
+    return _frame(empty_batch(pa.schema(types)), [name for name, _ in types])
 
 
 def evaluate_empty(expr: pl.Expr | pc.Expression, frame: pl.DataFrame) -> pl.Schema:
@@ -58,7 +58,7 @@ def evaluate_empty(expr: pl.Expr | pc.Expression, frame: pl.DataFrame) -> pl.Sch
     Raises:
         PlanError: Polars cannot evaluate it on such columns.
     """
-    return _guard(PlanError, expr, lambda: frame.with_columns(pl.lit(0).alias(_FILLER)).select(expr).schema)
+    return _guard(PlanError, expr, lambda: frame.select(expr).schema)
 
 
 def run_polars(exprs: Sequence[tuple[pl.Expr, pa.DataType]], batch: pa.RecordBatch) -> list[pa.Array]:
@@ -71,9 +71,14 @@ def run_polars(exprs: Sequence[tuple[pl.Expr, pa.DataType]], batch: pa.RecordBat
 
 
 def _run_polars(exprs: Sequence[tuple[pl.Expr, pa.DataType]], batch: pa.RecordBatch) -> list[pa.Array]:
+    if batch.num_rows == 1:
+        # Of one row Polars cannot tell a column from a constant, and rounds a division otherwise: a chunk of one row
+        # would not be like its neighbours.
+        double = pa.concat_batches([batch, batch])
+        return [array.slice(0, 1) for array in _run_polars(exprs, double)]
     frame = _frame(batch, batch.schema.names)
     named = [expr.alias(str(index)) for index, (expr, _) in enumerate(exprs)]
-    # The filler makes constants as long as the batch.
+    # Constants alone yield one row, however many the frame has.
     result = (
         frame.select(pl.lit(0).alias(_FILLER), *named) if batch.num_columns == 0 else frame.select(*named)
     )
@@ -150,18 +155,6 @@ def _acero(exprs: Sequence[pc.Expression], batch: pa.RecordBatch) -> pa.Table:
         [acero.Declaration("table_source", source), acero.Declaration("project", project)]
     )
     return plan.to_table(use_threads=False)
-
-
-def cast(array: pa.Array, type: pa.DataType, what: str) -> pa.Array:
-    """Returns `array` cast by pyarrow's safe rules; `what` names the column in the message.
-
-    Raises:
-        DataError: A value cannot be held by `type`.
-    """
-    try:
-        return array.cast(type)
-    except (pa.ArrowException, ValueError) as error:
-        raise DataError(f"{what} cannot be cast to {type}: {error}") from error
 
 
 def check_columns(columns: Sequence[str], known: Mapping[str, object] | Sequence[str]) -> None:

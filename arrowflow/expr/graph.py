@@ -78,10 +78,6 @@ class Graph:
         """Returns `arg` with its values converted to the numbers of `type`, as C does."""
         if arg.type.equals(type):
             return arg
-        if arg.kernel == CONSTANT:
-            dtype = numpy_dtype(type)
-            assert dtype is not None
-            return self.constant(dtype.type(arg.param), type)
         return self.op("convert", (arg,), type)
 
     def retype(self, arg: Op, type: pa.DataType) -> Op:

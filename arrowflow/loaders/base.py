@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from arrowflow import run
 from arrowflow.errors import PlanError
-from arrowflow.ops.base import Position
+from arrowflow.ops.base import Position, Slice
 from arrowflow.options import check_size
 from arrowflow.physical.tuning import Statistics
 from arrowflow.run import EpochCounter, Iterator, Prepared, Progress
@@ -26,8 +26,45 @@ class Export(Protocol[T_co]):
     def __call__(self, batch: pa.RecordBatch) -> T_co:
         """Returns one batch as the framework has it. On the consumer's thread."""
 
+    def chunk(self, batch: pa.RecordBatch) -> Callable[[int, int], T_co]:
+        """Converts a large chunk once; what comes back gives the batch of the rows from `start` to `stop`."""
+
     def explain(self) -> list[str]:
         """Returns one line per column: zero-copy, or why not."""
+
+
+class ExportDelivery(Generic[T]):
+    """Delivers what an export kernel makes.
+
+    Batches that lie in one chunk are sliced from what the whole chunk became, which is kept until the next one.
+    """
+
+    def __init__(self, prepared: Prepared, make_export: Callable[[pa.Schema, bool], Export[T]]) -> None:
+        self._make_export = make_export
+        self._owned = prepared.owns_buffers
+        schema = prepared.optimised.schema
+        # Above a `map` without `schema=` only the first batch tells.
+        self._export = None if schema is None else make_export(schema, self._owned)
+        self._chunk: pa.RecordBatch | None = None
+        self._slicer: Callable[[int, int], T] | None = None
+
+    def __call__(self, chunk: pa.RecordBatch | Slice) -> T:
+        """Returns one batch as the framework has it."""
+        if type(chunk) is not Slice:
+            return self._export_for(chunk)(chunk)
+        if self._slicer is None or chunk.chunk is not self._chunk:
+            self._chunk = chunk.chunk
+            self._slicer = self._export_for(chunk.chunk).chunk(chunk.chunk)
+        return self._slicer(chunk.start, chunk.start + chunk.num_rows)
+
+    def _export_for(self, batch: pa.RecordBatch) -> Export[T]:
+        if self._export is None:
+            self._export = self._make_export(batch.schema, self._owned)
+        return self._export
+
+    def forget(self) -> None:
+        """Lets go of the chunk."""
+        self._chunk = self._slicer = None
 
 
 class Loader(Generic[T]):
@@ -52,7 +89,7 @@ class Loader(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         prepared = self._prepared()
-        iterator = Iterator(prepared, self._counter, self._exporter(prepared))
+        iterator = Iterator(prepared, self._counter, ExportDelivery(prepared, self._make_export))
         if self._resume is not None:
             iterator.progress.place(*self._resume)
             self._counter.next = self._resume[0] + 1
@@ -61,21 +98,6 @@ class Loader(Generic[T]):
         # Weak, so that a loop that was left by `break` ends its run although the loader lives on.
         self._latest = weakref.ref(iterator)
         return iterator
-
-    def _exporter(self, prepared: Prepared) -> Callable[[pa.RecordBatch], T]:
-        """Returns the export kernel; above a `map` without `schema=` it is made for the first batch."""
-        owned = prepared.owns_buffers
-        schema = prepared.optimised.schema
-        if schema is not None:
-            return self._make_export(schema, owned)
-        made: list[Export[T]] = []
-
-        def export(batch: pa.RecordBatch) -> T:
-            if not made:
-                made.append(self._make_export(batch.schema, owned))
-            return made[0](batch)
-
-        return export
 
     def __len__(self) -> int:
         """Returns the number of batches of one epoch.

@@ -38,6 +38,23 @@ Payload = Any
 """What travels in an item: a `pyarrow.RecordBatch`, or, between two kernels of one operator, anything else that
 has `num_rows`."""
 
+
+class Slice(NamedTuple):
+    """Rows of a chunk that nobody has sliced yet.
+
+    A loader converts the chunk once and slices what it made: 1 µs a batch, where slicing a record batch and converting
+    the slice takes 14 µs for 6 columns.
+    """
+
+    chunk: pa.RecordBatch
+    start: int
+    num_rows: int
+
+    def record_batch(self) -> pa.RecordBatch:
+        """Returns the rows as a record batch, without a copy."""
+        return self.chunk.slice(self.start, self.num_rows)
+
+
 Ticket = Any
 """A claim on the ledger: the bytes are released when the last item that holds the ticket is gone."""
 
@@ -166,6 +183,9 @@ class SerialKernel(ABC):
 
     done: bool = False
     """Set by the kernel when it will yield nothing more, so that everything below can stop."""
+
+    lazy: bool = False
+    """Set by the executor on the kernel right in front of the consumer: it may yield `Slice`s for record batches."""
 
     @abstractmethod
     def open(self, position: Position, epoch: int) -> Position:
@@ -319,6 +339,20 @@ class Held:
             else:
                 entry[2] = start + here
         return chunks, tickets
+
+    def pop_slice(self, rows: int) -> tuple[Slice, Ticket] | None:
+        """Removes the oldest `rows` rows as they lie in one chunk; None, and nothing is removed, if they do not."""
+        entry = self._entries[0]
+        chunk, _, start, ticket = entry
+        left = chunk.num_rows - start - rows
+        if left < 0:
+            return None
+        self.rows -= rows
+        if left:
+            entry[2] = start + rows
+        else:
+            self._entries.popleft()
+        return Slice(chunk, start, rows), ticket
 
     def mark(self) -> tuple[Position, int]:
         """Returns the position before the oldest held row, and how many rows from there on are gone."""

@@ -6,7 +6,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
-from arrowflow.ops.base import Held, Item, KernelSpec, Origin, Position, RowOperator, SerialKernel, join
+import pyarrow as pa
+
+from arrowflow.ops.base import (
+    Held,
+    Item,
+    KernelSpec,
+    Origin,
+    Position,
+    RowOperator,
+    SerialKernel,
+    Slice,
+    Ticket,
+)
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.traits import Borders, Traits
 
@@ -81,9 +93,13 @@ class BatchKernel(SerialKernel):
             yield self._cut(self._held.rows)
 
     def _cut(self, rows: int) -> Item:
-        chunks, tickets = self._held.pop(rows)
+        ticket: Ticket
+        chunk: Slice | pa.RecordBatch
+        found = self._held.pop_slice(rows)
+        if found is not None:
+            chunk, ticket = found if self.lazy else (found[0].record_batch(), found[1])
+        else:
+            # A joined batch is new memory, which the stage charges; a slice stands on its chunk's ticket.
+            chunk, ticket = pa.concat_batches(self._held.pop(rows)[0]), None
         self._number += 1
-        position = (*self._held.mark(), self._number)
-        # A joined batch is new memory, which the stage charges; a slice stands on its chunk's ticket.
-        ticket = tickets[0] if len(chunks) == 1 else None
-        return Item(join(chunks), position, ticket, Origin(self._number - 1))
+        return Item(chunk, (*self._held.mark(), self._number), ticket, Origin(self._number - 1))

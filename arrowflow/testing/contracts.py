@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from arrowflow.dataset import Dataset
 from arrowflow.plan.node import Columns, Node
+from arrowflow.plan.walk import post_order
 from arrowflow.run import Iterator
 from arrowflow.testing.chunks import chunked, chunkings, cut
 from arrowflow.testing.equality import assert_same_batches, assert_same_rows, assert_same_values, joined
@@ -113,13 +114,13 @@ def check_empty(apply: Apply, schema: pa.Schema) -> None:
 def check_row_order(apply: Apply, table: pa.Table, key: str) -> None:
     """Checks what the traits promise: one row for each row in the same order, or some of them in the same order."""
     dataset = apply(chunked([table.to_batches()], table.schema))
-    traits = dataset._plan.traits
+    traits = [node.traits for node in post_order(dataset._plan) if node.inputs]
     found = joined(batches_of(dataset))
     keys = [] if found is None else found.column(key).to_pylist()
     given = table.column(key).to_pylist()
-    if traits.one_to_one:
+    if all(each.one_to_one for each in traits):
         assert keys == given, f"a one-to-one operator made {keys} of {given}"
-    if traits.drops_rows:
+    elif all(each.one_to_one or each.drops_rows for each in traits):
         left = set(keys)
         kept = [value for value in given if value in left]
         assert keys == kept, f"an operator that drops rows made {keys} of {given}"

@@ -463,7 +463,7 @@ def test_leaves_that_do_not_fit_the_schema(monkeypatch: pytest.MonkeyPatch, fold
     refuse(folder / "all.parquet", "expected 0 leaf columns")
 
 
-class _Keys(pe.KmsClient):  # type: ignore[misc]
+class _Keys(pe.KmsClient):
     def __init__(self, _: Any) -> None:
         super().__init__()
 

@@ -1,0 +1,87 @@
+"""`batch`: batches of an exact number of rows; and what its borders mean to the operators above it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+import pytest
+
+import arrowflow as af
+from arrowflow.testing import batches_of, check_dataset, check_operator
+from tests.ops.tables import (
+    ALL_TYPES,
+    BATCHED_ALLOWED,
+    BATCHED_REFUSED,
+    NUMBERS,
+    OPERATORS,
+    numbers,
+    refused,
+    rows_of,
+    sizes,
+)
+
+
+@pytest.mark.parametrize("drop_remainder", [False, True])
+@pytest.mark.parametrize("size", [1, 4, 17, 18])
+def test_contracts(size: int, drop_remainder: bool) -> None:
+    check_operator(
+        lambda ds: ds.batch(size, drop_remainder=drop_remainder),
+        NUMBERS,
+        ordered_by=None if drop_remainder else "row",
+    )
+
+
+@pytest.mark.parametrize("size", range(1, 14))
+def test_batches_are_exact_across_all_borders(size: int) -> None:
+    ds = numbers(4, 0, 1, 1, 6)
+    whole, rest = divmod(12, size)
+    assert sizes(ds.batch(size)) == [size] * whole + [rest] * bool(rest)
+    assert sizes(ds.batch(size, drop_remainder=True)) == [size] * whole
+    assert rows_of(ds.batch(size)) == list(range(12))
+
+
+def test_another_batch_cuts_anew() -> None:
+    assert sizes(numbers(5, 5).batch(3).batch(4)) == [4, 4, 2]
+    assert sizes(numbers(5, 5).batch(3, drop_remainder=True).batch(4)) == [4, 4, 1]
+
+
+def test_borders_are_kept_by_what_may_stand_above() -> None:
+    ds = numbers(7, 4).batch(3).with_columns(y=pl.col("row") + 1).prefetch(2).select("y").repeat(2)
+    assert sizes(ds) == [3, 3, 3, 2] * 2
+    assert len(ds.to_polars()) == 8
+
+
+@pytest.mark.parametrize("name", BATCHED_ALLOWED)
+def test_what_keeps_the_batches_is_allowed_above(name: str) -> None:
+    ds = af.from_arrow(ALL_TYPES).batch(4)
+    once = [4, 4, 3]
+    assert sizes(OPERATORS[name](ds)) == {"repeat": once * 2, "batch": [3, 3, 3, 2]}.get(name, once)
+
+
+@pytest.mark.parametrize("name", BATCHED_REFUSED)
+@pytest.mark.parametrize("between", ["", *BATCHED_ALLOWED])
+def test_what_needs_rows_is_refused_above(name: str, between: str) -> None:
+    """Also through all that keeps batches; the message gives the spelling below."""
+    ds = af.from_arrow(ALL_TYPES).batch(4)
+    batched = OPERATORS[between](ds) if between else ds
+    refused(af.PlanError, lambda: OPERATORS[name](batched), name, "batch(32)", f"put `{name}` below `batch`")
+
+
+@pytest.mark.parametrize("name", sorted(set(OPERATORS) - {"apply"}))
+def test_contracts_on_top_of_every_operator(name: str) -> None:
+    """Nested, dictionary, decimal, null, view columns and all: through an operator, into batches."""
+    check_dataset(lambda: OPERATORS[name](af.from_arrow(ALL_TYPES)).batch(2), epochs_differ=name == "shuffle")
+
+
+def test_a_batch_of_one_chunk_is_a_view_of_it() -> None:
+    """Slicing costs nothing; only a batch across a border is new memory."""
+    table = NUMBERS.select(["row"]).combine_chunks()
+    start = table.column("row").chunk(0).buffers()[1].address
+    for batch in batches_of(af.from_arrow(table).batch(5)):
+        assert batch.column("row").buffers()[1].address == start
+
+
+@pytest.mark.parametrize("size", [0, -1, 1.0, True, "3", None])
+def test_bad_arguments(size: Any) -> None:
+    refused(af.PlanError, lambda: af.range(3).batch(size), "batch", "batch_size")

@@ -1,0 +1,117 @@
+"""`repeat`: its input again and again, each time as the next epoch."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import arrowflow as af
+from arrowflow.testing import Fault, batches_of, check_dataset, check_operator, check_resume, raising
+from tests.ops.tables import NUMBERS, ids, numbers, refused, rows_of
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_contracts(count: int) -> None:
+    check_operator(lambda ds: ds.repeat(count), NUMBERS)
+
+
+def test_contracts_above_a_shuffle() -> None:
+    check_operator(lambda ds: ds.shuffle(6, seed=1).repeat(2), NUMBERS, epochs_differ=True)
+
+
+def test_each_time_is_an_epoch_of_what_is_below() -> None:
+    """The orders of one `repeat(3)` are those of epochs 0, 1 and 2; its next epoch has 3, 4 and 5."""
+    below = af.range(10).shuffle(10, seed=3)
+    orders = [ids(below, epoch=epoch) for epoch in range(6)]
+    assert len({tuple(order) for order in orders}) == 6
+    assert ids(below.repeat(3)) == sum(orders[:3], [])
+    assert ids(below.repeat(3), epoch=1) == sum(orders[3:], [])
+
+
+def test_nested_repeats_count_epochs_through() -> None:
+    below = af.range(5).shuffle(5, seed=3)
+    assert ids(below.repeat(2).repeat(3)) == ids(below.repeat(6))
+    assert ids(below.repeat(2).repeat(3), epoch=1) == ids(below.repeat(6), epoch=1)
+
+
+def test_windows_may_cross_epochs_above_it() -> None:
+    both = ids(af.range(10).repeat(2).shuffle(20, seed=1))
+    assert sorted(map(int, map(str, both[:10]))) != list(range(10))
+    assert sorted(map(int, map(str, both))) == sorted([*range(10), *range(10)])
+
+
+def test_it_starts_again_below_what_counts_rows() -> None:
+    assert rows_of(numbers(2, 3).take(4).repeat(2)) == [0, 1, 2, 3] * 2
+    assert rows_of(numbers(2, 3).skip(4).repeat(3)) == [4, 4, 4]
+    assert rows_of(numbers(2, 3).repeat(2).skip(4).take(3)) == [4, 0, 1]
+
+
+@pytest.mark.parametrize("count", [None, -1])
+def test_without_end(count: int | None) -> None:
+    ds = af.range(3).repeat(count).batch(2)
+    assert ds.num_rows is None
+    with pytest.raises(TypeError):
+        len(ds.to_polars())
+    with iter(ds) as iterator:
+        found = list(itertools.chain(*(batch.column("id").to_pylist() for batch in itertools.islice(iterator, 100))))
+    assert found == [0, 1, 2] * 66 + [0, 1]
+
+
+def test_it_resumes_far_into_an_endless_run() -> None:
+    def make() -> af.Dataset:
+        return af.range(3).shuffle(2, seed=1).repeat().batch(4)
+
+    with iter(make()) as whole:
+        states = []
+        expected = []
+        for batch in itertools.islice(whole, 30):
+            expected.append(batch)
+            states.append(whole.state_dict())
+    for step in (0, 7, 28):
+        with iter(make()) as resumed:
+            resumed.load_state_dict(states[step])
+            assert next(resumed).equals(expected[step + 1])
+
+
+def test_an_epoch_without_rows_ends_it() -> None:
+    """An endless repeat of nothing would never deliver anything, nor end."""
+    for ds in (af.range(0), af.range(9).filter(pl.col("id") > 10), af.range(9).take(0), af.range(9).skip(9)):
+        assert not batches_of(ds.repeat())
+        assert not batches_of(ds.repeat(5))
+    assert af.range(0).repeat().num_rows == 0
+
+
+def until_second_epoch(batch: pa.RecordBatch, rng: Any) -> pa.RecordBatch:
+    """Keeps all rows or none, as the epoch's random numbers have it."""
+    return batch if rng.random() < 0.5 else batch.slice(0, 0)
+
+
+def test_it_ends_in_the_middle_and_resumes_there() -> None:
+    """Some epoch has no rows: the rows of the epochs before it come, and none behind it."""
+    below = af.range(4).map(until_second_epoch, seed=6, schema=af.range(1).schema)
+    alive = list(itertools.takewhile(bool, (ids(below, epoch=epoch) for epoch in range(100))))
+    assert 0 < len(alive) < 100
+    assert ids(below.repeat()) == sum(alive, [])
+    check_resume(lambda: below.repeat().batch(1))
+
+
+def test_an_error_comes_in_the_epoch_where_it_is() -> None:
+    fault = Fault(raising(ValueError("third time")), at=2)
+    with iter(af.range(2).map(fault, num_parallel_calls=1).repeat()) as iterator:
+        assert [next(iterator).num_rows, next(iterator).num_rows] == [2, 2]
+        refused(af.FunctionError, lambda: next(iterator), "third time")
+
+
+def test_batches_end_with_their_epoch_below_it() -> None:
+    check_dataset(lambda: af.range(5).batch(2).repeat(3))
+    assert [batch.num_rows for batch in af.range(5).batch(2).repeat(2)] == [2, 2, 1] * 2
+    assert [batch.num_rows for batch in af.range(5).repeat(2).batch(2)] == [2] * 5
+
+
+@pytest.mark.parametrize("count", [-2, 1.0, True, "3"])
+def test_bad_arguments(count: Any) -> None:
+    refused(af.PlanError, lambda: af.range(3).repeat(count), "repeat", "count")

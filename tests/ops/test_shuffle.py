@@ -1,0 +1,191 @@
+"""`shuffle`: windows of rows, each permuted; and the order of the source below."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import arrowflow as af
+from arrowflow.testing import check_dataset, check_operator, check_resume, cut
+from tests.ops.tables import (
+    ALL_TYPES,
+    ALL_TYPES_INSIDE,
+    NUMBERS,
+    Apply,
+    ids,
+    identity,
+    numbers,
+    refused,
+    rows_of,
+    write_shards,
+)
+
+GOLDEN = [16, 9, 7, 17, 0, 4, 13, 3, 8, 18, 2, 6, 5, 14, 10, 11, 1, 15, 12, 19]
+SHARDS = [[3, 3], [2, 4, 1], [5], [1, 1, 1], [6], [2, 2], [3]]
+NUM_ROWS = sum(map(sum, SHARDS))
+
+
+@pytest.mark.parametrize("size", [1, 5, 17, 18])
+def test_contracts(size: int) -> None:
+    check_operator(lambda ds: ds.shuffle(size, seed=3), NUMBERS, epochs_differ=size > 1)
+
+
+def test_contracts_with_one_order_for_all_epochs() -> None:
+    check_operator(lambda ds: ds.shuffle(5, seed=3, reshuffle_each_iteration=False), NUMBERS)
+
+
+def test_orders_are_pinned() -> None:
+    """A state says nothing of the permutation: it has to be the same in every release."""
+    assert ids(af.range(20).shuffle(20, seed=7)) == GOLDEN
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 24, 100])
+def test_each_window_is_a_permutation_of_its_rows(size: int) -> None:
+    found = [int(str(row)) for row in rows_of(numbers(5, 0, 1, 11, 7).shuffle(size, seed=1))]
+    windows = [found[start : start + size] for start in range(0, 24, size)]
+    for number, window in enumerate(windows):
+        assert sorted(window) == list(range(24))[number * size : (number + 1) * size]
+    if size > 3:
+        assert windows[0] != sorted(windows[0])
+
+
+def test_windows_of_one_size_have_orders_of_their_own() -> None:
+    found = [int(str(row)) for row in ids(af.range(80).shuffle(20, seed=1))]
+    assert len({tuple(row % 20 for row in found[start : start + 20]) for start in range(0, 80, 20)}) == 4
+
+
+def test_seeds_and_epochs_have_orders_of_their_own() -> None:
+    orders = [
+        tuple(ids(af.range(30).shuffle(30, seed=seed), epoch=epoch)) for seed in range(4) for epoch in range(4)
+    ]
+    assert len(set(orders)) == 16
+
+
+def test_without_reshuffle_every_epoch_is_the_first() -> None:
+    ds = af.range(30).shuffle(30, seed=2, reshuffle_each_iteration=False)
+    assert ids(ds, epoch=3) == ids(ds) == ids(af.range(30).shuffle(30, seed=2))
+
+
+def test_without_a_seed_it_follows_from_the_options_and_the_place() -> None:
+    def order(seed: int, *, behind: int = 0) -> list[object]:
+        ds = af.range(30).with_options(af.Options(seed=seed))
+        for _ in range(behind):
+            ds = ds.prefetch(1)
+        return ids(ds.shuffle(30))
+
+    assert order(1) == order(1)
+    assert len({tuple(order(1)), tuple(order(2)), tuple(order(1, behind=1)), tuple(order(1, behind=2))}) == 4
+
+
+def test_rows_stay_whole() -> None:
+    """Every column is permuted alike, nested ones and those with nulls, too."""
+    table = af.from_arrow(ALL_TYPES).shuffle(6, seed=1).to_table()
+    places = table.column("row").to_pylist()
+    assert repr(table.to_pylist()) == repr([ALL_TYPES_INSIDE.to_pylist()[place] for place in places])
+
+
+def test_it_resumes_inside_a_window_across_chunk_borders() -> None:
+    batch = NUMBERS.combine_chunks().to_batches()[0]
+    chunks = cut(batch, [2, 5])
+    for size, batch_size in itertools.product([3, 6, 13], [1, 4]):
+        check_resume(lambda: af.from_arrow(chunks).shuffle(size, seed=1).batch(batch_size))
+
+
+def test_two_in_a_row() -> None:
+    check_resume(lambda: numbers(4, 9, 4).shuffle(5, seed=1).shuffle(4).batch(2))
+    assert sorted(map(int, map(str, rows_of(numbers(4, 9).shuffle(5).shuffle(4))))) == list(range(13))
+
+
+# ------------------------------------------------------------------------------- order of the source
+
+ORDERS_THE_SOURCE: dict[str, Apply] = {
+    "nothing": lambda ds: ds,
+    "column operators": lambda ds: ds.with_columns(y=pl.col("row") + 1).rename({"y": "z"}).select("row", "z"),
+    "a filter": lambda ds: ds.filter(pl.col("row") >= 0),
+    "options and prefetch": lambda ds: ds.with_options(af.Options(cpu_budget=2)).prefetch(2),
+    "repeat": lambda ds: ds.repeat(1),
+    "all of them": lambda ds: ds.filter(pl.col("row") >= 0).repeat(1).cast({"file": pl.Int64}).prefetch(),
+}
+KEEPS_THE_SOURCE: dict[str, Apply] = {
+    "take": lambda ds: ds.take(NUM_ROWS),
+    "skip": lambda ds: ds.skip(0),
+    "shard": lambda ds: ds.shard(1, 0),
+    "map": lambda ds: ds.map(identity),
+    "another shuffle": lambda ds: ds.shuffle(1),
+}
+
+
+def source_order(ds: af.Dataset, *, epoch: int = 0) -> list[object]:
+    """What a shuffle that moves no row itself makes of the order of its source."""
+    return rows_of(ds.shuffle(1, seed=4), epoch=epoch)
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> af.Dataset:
+    return af.read_parquet(write_shards(tmp_path, SHARDS))
+
+
+@pytest.mark.parametrize("between", ORDERS_THE_SOURCE)
+def test_files_and_row_groups_are_permuted(shards: af.Dataset, between: str) -> None:
+    """Row groups stay whole and in order inside, since here the window moves nothing."""
+    found = source_order(ORDERS_THE_SOURCE[between](shards))
+    assert found != list(range(NUM_ROWS)) == sorted(map(int, map(str, found)))
+    assert found == source_order(shards)
+    starts = itertools.accumulate(sum(SHARDS, []), initial=0)
+    for first, last in itertools.pairwise(starts):
+        at = found.index(first)
+        assert found[at : at + last - first] == list(range(first, last))
+
+
+@pytest.mark.parametrize("between", KEEPS_THE_SOURCE)
+def test_what_depends_on_the_order_keeps_it(shards: af.Dataset, between: str) -> None:
+    below = KEEPS_THE_SOURCE[between](shards)
+    assert source_order(below) == rows_of(below)
+
+
+def test_only_a_few_files_are_open_in_turn(shards: af.Dataset) -> None:
+    """A file's row groups come close to each other: four files are mixed at a time."""
+    found = source_order(shards.select("row", "file"))
+    files = [number for number, rows in enumerate(SHARDS) for _ in range(sum(rows))]
+    turns = [key for key, _ in itertools.groupby(files[int(str(row))] for row in found)]
+    first_four = set(list(dict.fromkeys(turns))[:4])
+    last_of_first = max(index for index, file in enumerate(turns) if file in first_four)
+    first_of_last = min(index for index, file in enumerate(turns) if file not in first_four)
+    assert last_of_first < first_of_last
+
+
+def test_epochs_order_the_source_anew(shards: af.Dataset) -> None:
+    orders = {tuple(source_order(shards, epoch=epoch)) for epoch in range(4)}
+    assert len(orders) == 4
+    frozen = shards.shuffle(1, seed=4, reshuffle_each_iteration=False)
+    assert rows_of(frozen, epoch=3) == rows_of(frozen) == source_order(shards)
+
+
+def test_every_repetition_orders_the_source_anew(shards: af.Dataset) -> None:
+    found = source_order(shards.repeat(2))
+    assert found == source_order(shards) + source_order(shards, epoch=1)
+
+
+def test_contracts_over_an_ordered_source(tmp_path: Path) -> None:
+    folder = write_shards(tmp_path, SHARDS)
+    check_dataset(
+        lambda: af.read_parquet(folder).filter(pl.col("row") % 5 != 0).shuffle(7, seed=1).batch(3),
+        epochs_differ=True,
+    )
+
+
+# ------------------------------------------------------------------------------------------ arguments
+
+
+@pytest.mark.parametrize("size", [0, -1, 1.0, True, "3", None])
+def test_bad_sizes(size: Any) -> None:
+    refused(af.PlanError, lambda: af.range(3).shuffle(size), "shuffle", "buffer_size")
+
+
+@pytest.mark.parametrize("seed", [-1, 1.0, True, "3", 1 << 64])
+def test_bad_seeds(seed: Any) -> None:
+    refused(af.PlanError, lambda: af.range(3).shuffle(3, seed=seed), "shuffle", "seed")

@@ -1,0 +1,38 @@
+"""`skip`: all but the first rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+import pytest
+
+import arrowflow as af
+from arrowflow.testing import check_operator
+from tests.ops.tables import NUMBERS, ids, numbers, refused, rows_of
+
+
+@pytest.mark.parametrize("count", [0, 1, 8, 17, 18])
+def test_contracts(count: int) -> None:
+    check_operator(lambda ds: ds.skip(count), NUMBERS)
+
+
+@pytest.mark.parametrize("count", range(12))
+def test_the_last_rows_come_whatever_the_splits(count: int) -> None:
+    ds = numbers(4, 0, 1, 5).skip(count)
+    assert rows_of(ds) == list(range(count, 10))
+    assert ds.num_rows == max(0, 10 - count)
+
+
+def test_skip_and_take_cut_a_range_out() -> None:
+    assert ids(af.range(20).skip(5).take(3)) == [5, 6, 7]
+    assert ids(af.range(20).take(8).skip(5)) == [5, 6, 7]
+
+
+def test_it_counts_the_rows_of_its_own_input() -> None:
+    assert ids(af.range(10).filter(pl.col("id") % 2 == 1).skip(3)) == [7, 9]
+
+
+@pytest.mark.parametrize("count", [-1, 1.0, True, "3", None])
+def test_bad_arguments(count: Any) -> None:
+    refused(af.PlanError, lambda: af.range(3).skip(count), "skip", "count")
