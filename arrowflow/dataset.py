@@ -10,7 +10,7 @@ import polars as pl
 import pyarrow as pa
 
 from arrowflow import run
-from arrowflow.errors import PlanError
+from arrowflow.errors import PlanError, SchemaError
 from arrowflow.expr import parse, parse_many
 from arrowflow.expr.types import arrow_type
 from arrowflow.loaders.base import Loader
@@ -23,6 +23,7 @@ from arrowflow.ops.cast import Cast
 from arrowflow.ops.drop import Drop
 from arrowflow.ops.fill_null import FillNull
 from arrowflow.ops.filter import Filter
+from arrowflow.ops.from_arrow import normalised_schema
 from arrowflow.ops.map import BatchFormat, Map
 from arrowflow.ops.prefetch import Prefetch
 from arrowflow.ops.rename import Rename
@@ -640,6 +641,12 @@ def _names(operator: str, columns: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _schema(operator: str, schema: pa.Schema | None) -> pa.Schema | None:
-    if schema is not None and not isinstance(schema, pa.Schema):
+    """Returns a schema that was given, with the types that travel inside a pipeline."""
+    if schema is None:
+        return None
+    if not isinstance(schema, pa.Schema):
         raise PlanError(f"{operator}: schema is a pyarrow.Schema, got {type(schema).__name__}")
-    return schema
+    try:
+        return normalised_schema(schema)
+    except SchemaError as error:
+        raise error.locate(operator=operator)

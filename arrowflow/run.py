@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import TracebackType
-from typing import Any, Final, Generic, Protocol, Self, TypeVar, cast
+from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
 from arrowflow import state
-from arrowflow.errors import BudgetError, ClosedError
+from arrowflow.errors import ArrowflowError, BudgetError, ClosedError
 from arrowflow.executor import Engine
 from arrowflow.ops.base import Position, Slice
 from arrowflow.ops.with_options import WithOptions
@@ -60,7 +60,10 @@ def bind(plan: Node, options: ResolvedOptions) -> Node:
     places = iter(range(1 << 30))
 
     def combine(node: Node, inputs: Sequence[Node]) -> Node:
-        return node.bind(tuple(inputs), BindContext(options=options, place=next(places)))
+        try:
+            return node.bind(tuple(inputs), BindContext(options=options, place=next(places)))
+        except ArrowflowError as error:
+            raise error.locate(operator=node.name)
 
     return fold(plan, combine)
 
@@ -237,6 +240,7 @@ class Iterator(Generic[T]):
         self._finalizer: weakref.finalize[Any, Any] | None = None
         self._closed = False
         self._ended = False
+        self._busy = False
         self.progress = Progress(counter.take())
 
     def __iter__(self) -> Self:
@@ -253,22 +257,29 @@ class Iterator(Generic[T]):
     def __next__(self) -> T:
         began = self._clock.now()
         progress = self.progress
+        if self._busy:
+            raise ArrowflowError(
+                "next() is still running, in another thread or in one that waits for this one; an iterator has one "
+                "consumer at a time"
+            )
+        self._busy = True
         try:
             item = self._running().next_item()
-            result = None if item is None else self._deliver(item.chunk)
-        except BaseException:
-            # Whatever it is, an interrupt too: nothing of this run may go on without its consumer.
-            self._end()
-            raise
-        if item is None:
-            self._check_open()
+            if item is not None:
+                result = self._deliver(item.chunk)
+                progress.deliver(item.position, item.chunk.num_rows)
+                progress.measure(began, self._clock.now())
+                return result
             self._end()
             progress.measure(began, self._clock.now())
             progress.place(progress.epoch + 1)
             raise StopIteration
-        progress.deliver(item.position, item.chunk.num_rows)
-        progress.measure(began, self._clock.now())
-        return cast(T, result)
+        except BaseException:
+            # Whatever it is, an interrupt too: nothing of this run may go on without its consumer.
+            self._end()
+            raise
+        finally:
+            self._busy = False
 
     def _running(self) -> Engine:
         self._check_open()
@@ -281,8 +292,9 @@ class Iterator(Generic[T]):
                 prepared.chain, progress.epoch, progress.position, prepared.options, self._clock
             )
             # Not `__del__`: what stops the run must not need the iterator, which is being torn down.
-            self._finalizer = weakref.finalize(self, self._engine.abandon)
+            self._finalizer = weakref.finalize(self, _abandon, self._engine, progress)
             self._finalizer.atexit = False
+            self._check_open()  # `close` in another thread may have come before there was anything to close
         return self._engine
 
     def _check_open(self) -> None:
@@ -309,6 +321,9 @@ class Iterator(Generic[T]):
         engine = self._engine
         if engine is not None:
             engine.close()
+            self.progress.final = engine.statistics()
+            if not self._busy:
+                self._deliver.forget()
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state after the last delivered batch: JSON, under 64 KiB, made in microseconds.
@@ -344,6 +359,12 @@ class Iterator(Generic[T]):
         """Returns what the run measured so far; each field says how to read it."""
         engine = self._engine
         return statistics_of(self._prepared, self.progress, None if engine is None else engine.statistics())
+
+
+def _abandon(engine: Engine, progress: Progress) -> None:
+    """Ends the run of an iterator that is gone; a loader may still ask how far it came."""
+    if engine.abandon():
+        progress.final = engine.statistics()
 
 
 def statistics_of(prepared: Prepared, progress: Progress, ran: EngineStatistics | None) -> Statistics:

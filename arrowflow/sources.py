@@ -13,7 +13,7 @@ from arrowflow.dataset import Dataset, _names, _schema, parallel_calls
 from arrowflow.errors import PlanError
 from arrowflow.interchange.from_numpy import batch_from_arrays
 from arrowflow.ops.from_arrow import from_arrow as arrow_node
-from arrowflow.ops.from_arrow import from_batches, normalised_schema
+from arrowflow.ops.from_arrow import from_batches
 from arrowflow.ops.from_generator import FromGenerator
 from arrowflow.ops.range import Range
 from arrowflow.ops.read import Read
@@ -21,6 +21,8 @@ from arrowflow.options import AUTOTUNE
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
+
+MAX_INT64 = (1 << 63) - 1
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 
@@ -94,13 +96,12 @@ def _read(
     num_parallel_calls: int,
 ) -> Dataset:
     operator = f"read_{format}"
-    given = _schema(operator, schema)
     dataset = Dataset(
         Read(
             format=format,
             paths=paths,
             filesystem=filesystem,
-            target=None if given is None else normalised_schema(given),
+            target=_schema(operator, schema),
             num_parallel_calls=parallel_calls(operator, num_parallel_calls),
         )
     )
@@ -174,8 +175,7 @@ def from_generator(fn: Callable[[], Iterable[Any]], schema: pa.Schema | None = N
     """
     if not callable(fn):
         raise PlanError(f"from_generator: expected a function that returns an iterator, got {fn!r}")
-    given = _schema("from_generator", schema)
-    return Dataset(FromGenerator(fn=fn, types=None if given is None else normalised_schema(given)))
+    return Dataset(FromGenerator(fn=fn, types=_schema("from_generator", schema)))
 
 
 def range(start: int, stop: int | None = None, step: int = 1) -> Dataset:
@@ -192,4 +192,6 @@ def range(start: int, stop: int | None = None, step: int = 1) -> Dataset:
             raise PlanError(f"range: {name} is a whole number, got {value!r}")
     if step == 0:
         raise PlanError("range: step is not 0")
+    if not all(-MAX_INT64 - 1 <= value <= MAX_INT64 for value in (first, last, step, (last - first) // step)):
+        raise PlanError(f"range: numbers are int64, got start={first}, stop={last}, step={step}")
     return Dataset(Range(start=int(first), stop=int(last), step=int(step)))

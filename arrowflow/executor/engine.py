@@ -7,17 +7,19 @@ import os
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol, cast
+from collections.abc import Callable
+from typing import Any, NoReturn, Protocol, cast
 
+from arrowflow.errors import ArrowflowError, ClosedError
 from arrowflow.executor.ledger import Ledger
-from arrowflow.executor.lifetime import check_process, register
+from arrowflow.executor.lifetime import Worker, check_process, register, rest_at_exit
 from arrowflow.executor.serial import SerialStage
-from arrowflow.executor.stage import Stage
+from arrowflow.executor.stage import Stage, located
 from arrowflow.executor.stream import Stream
-from arrowflow.ops.base import Item, Position, SerialKernel
+from arrowflow.executor.tail import Tail
+from arrowflow.ops.base import Item, Position
 from arrowflow.options import ResolvedOptions
-from arrowflow.physical.stage import Chain
+from arrowflow.physical.stage import Chain, StagePlan
 from arrowflow.physical.tuning import EngineStatistics, StageStatistics
 
 logger = logging.getLogger("arrowflow")
@@ -47,27 +49,27 @@ class Engine:
     def __init__(
         self, chain: Chain, epoch: int, position: Position, options: ResolvedOptions, clock: Clock
     ) -> None:
-        register(self)
         self.options = options
         self.clock = clock
         self.lock = threading.RLock()
+        self._holding = threading.Condition(self.lock)  # only to ask whether this thread holds the lock
         self.ledger = Ledger(options.ram_budget)
         self.order: list[Stage] = []  # all stages, the most downstream first
         self.computing = 0
-        self.changed = False  # a stage has ended since `_pick` last looked
+        self.changed = False  # a stage has ended or begun since `_pick` last looked
         self._process = os.getpid()
         self._stopped = False
-        self._closed_late = False
+        self._dropped = False
+        self._failure: ArrowflowError | None = None  # of the executor itself
         self._max_workers = options.cpu_budget
-        self._threads: list[threading.Thread] = []
-        self._current: dict[str, Stage] = {}  # by thread name: what a worker is in the middle of
+        self._threads: list[Worker] = []
         # A parked thread waits on a lock of its own. One C call to park and one to wake, where a Condition takes
         # several Python frames; and waking is possible from a finalizer.
         self._parked: deque[threading.Lock] = deque()
         self._consumer: threading.Lock | None = None
-        self._to_close: deque[Any] = deque()
+        self._to_close: deque[tuple[Stage, Any]] = deque()
+        self._plans = _plans(chain)
         self._past: dict[int, StageStatistics] = {}  # of stages that are gone, by id of their plan
-        self._final: EngineStatistics | None = None
         # A trailing serial stage runs on the consumer's thread (rule 4), so it is not in `order`.
         self._tail: Tail | None = None
         with self.lock:
@@ -80,6 +82,7 @@ class Engine:
             self.root_out: Stage = cast(Stage, last.upstream)
         else:
             self.root_out = last
+        register(self)
 
     # ------------------------------------------------------------------ streams
 
@@ -88,27 +91,35 @@ class Engine:
         self.order.extend(reversed(stream.stages))
         beyond_budget = sum(stage.limits.max_calls for stage in self.order if not stage.computes)
         self._max_workers = max(self._max_workers, self.options.cpu_budget + beyond_budget)
+        self.changed = True
 
     def remove(self, stream: Stream) -> None:
         """Ends a stream and forgets its stages."""
+        stream.drop()
         for stage in stream.stages:
             _count(self._past, stage)
-        stream.drop()
         gone = set(map(id, stream.stages))
         self.order = [stage for stage in self.order if id(stage) not in gone]
 
-    def close_later(self, iterator: Any) -> None:
-        """Remembers an abandoned iterator; closing it may run user code, which must not happen under the lock."""
+    def close_later(self, stage: Stage, iterator: Any) -> None:
+        """Remembers an abandoned iterator; closing it may run user code: only on a worker, not under the lock."""
         if iterator is not None and hasattr(iterator, "close"):
-            self._to_close.append(iterator)
+            self._to_close.append((stage, iterator))
 
-    def _close_abandoned(self) -> None:
-        while self._to_close:
-            iterator = self._to_close.popleft()
+    def _close_abandoned(self, me: Worker) -> None:
+        while True:
+            try:
+                stage, iterator = self._to_close.popleft()
+            except IndexError:
+                return
+            me.operators = stage.plan.operators
             try:
                 iterator.close()
-            except Exception as error:
-                logger.warning("an abandoned iterator raised while it was closed: %r", error)
+            except BaseException as error:
+                logger.warning(
+                    "%s raised while it was closed before its end: %r", "+".join(me.operators), error
+                )
+            me.operators = ()
 
     # ------------------------------------------------------------------ workers
 
@@ -135,11 +146,18 @@ class Engine:
             self._spawn()
 
     def _spawn(self) -> None:
-        thread = threading.Thread(
-            target=self._work, name=f"arrowflow-{id(self):x}-{len(self._threads)}", daemon=True
-        )
-        self._threads.append(thread)
-        thread.start()
+        if self._stopped:
+            return
+        worker = Worker(target=self._work, name=f"arrowflow-{id(self):x}-{len(self._threads)}", daemon=True)
+        self._threads.append(worker)
+        try:
+            worker.start()
+        except RuntimeError as error:
+            self._threads.remove(worker)
+            if not self._threads:
+                raise ArrowflowError(f"no thread can be started: {error}") from error
+            self._max_workers = len(self._threads)
+            logger.warning("going on with %d threads: %s", self._max_workers, error)
 
     def _pick(self) -> Stage | None:
         """Returns the most downstream stage that can run (rule 2)."""
@@ -147,8 +165,13 @@ class Engine:
         while True:
             self.changed = False
             for stage in self.order:
-                if not (busy and stage.computes) and stage.can_start():
-                    return stage
+                if busy and stage.computes:
+                    continue
+                try:
+                    if stage.can_start():
+                        return stage
+                except Exception as error:
+                    stage.end(located(error, stage.plan.specs[0].operator))
             if not self.changed:
                 return None
             # A stage noticed the end of its input, which the stages before it in `order` have not seen yet.
@@ -156,47 +179,51 @@ class Engine:
                 self._unpark_consumer()
 
     def _work(self) -> None:
-        """A worker: picks, runs, completes, until the run is stopped."""
-        name = threading.current_thread().name
-        clock = self.clock
-        self.lock.acquire()
+        """A worker, from its start until the run is stopped and what it held is dropped."""
+        me = cast(Worker, threading.current_thread())
         try:
-            while not self._stopped:
-                stage = self._pick()
-                if stage is None:
-                    self._park()
-                    continue
-                call = stage.start()
-                self.computing += stage.computes
-                self._current[name] = stage
-                self._kick()
-                self.lock.release()
-                try:
-                    began, cpu = clock.now(), clock.thread_cpu()
-                    stage.execute(call)
-                    cpu, elapsed = clock.thread_cpu() - cpu, clock.now() - began
-                finally:
-                    self.lock.acquire()
-                del self._current[name]
-                self.computing -= stage.computes
-                if self._stopped:
-                    break
-                stage.calls += 1
-                stage.busy_seconds += elapsed
-                stage.cpu_seconds += cpu
-                stage.complete(call)
-                del call
-                if self._consumer is not None and (self.root_out.out or self.root_out.ended):
-                    self._unpark_consumer()
-                if self._to_close:
-                    self._outside(self._close_abandoned)
-        finally:
-            late = self._closed_late
-            self.lock.release()
-            if late:
-                self._drop()
+            with self.lock:
+                self._serve(me)
+        except BaseException as error:
+            # A bug, or no memory is left. The consumer has to hear of it, or it would wait for ever.
+            self._failure = ArrowflowError(f"the executor failed: {type(error).__name__}: {error}")
+            self._failure.__cause__ = error
+            self.stop()
+        self._drop()
+        self._close_abandoned(me)
 
-    def _outside(self, function: Callable[[], None]) -> None:
+    def _serve(self, me: Worker) -> None:
+        """Picks, runs, completes, until the run is stopped. Called and returns with the lock held."""
+        clock = self.clock
+        while not self._stopped:
+            stage = self._pick()
+            if stage is None:
+                self._park()
+                continue
+            call = stage.start()
+            self.computing += stage.computes
+            me.operators = stage.plan_operators
+            self._kick()
+            self.lock.release()
+            try:
+                began, cpu = clock.now(), clock.thread_cpu()
+                stage.execute(call)
+                cpu, elapsed = clock.thread_cpu() - cpu, clock.now() - began
+            finally:
+                self.lock.acquire()
+            me.operators = ()
+            self.computing -= stage.computes
+            stage.calls += 1
+            stage.busy_seconds += elapsed
+            stage.cpu_seconds += cpu
+            stage.complete(call)
+            del call
+            if self._consumer is not None and (self.root_out.out or self.root_out.ended):
+                self._unpark_consumer()
+            if self._to_close:
+                self._outside(lambda: self._close_abandoned(me))
+
+    def _outside(self, function: Callable[[], object]) -> None:
         """Calls a function without the lock, from where it is held."""
         self.lock.release()
         try:
@@ -212,7 +239,7 @@ class Engine:
         if self._stopped:
             # `stop` takes no lock: it may have unparked everybody just before this thread was in the list.
             return
-        self._outside(cast(Callable[[], None], parked.acquire))
+        self._outside(parked.acquire)
 
     # ------------------------------------------------------------------ consumer
 
@@ -221,26 +248,44 @@ class Engine:
 
         Raises:
             ArrowflowError: The first error of the run, in order.
+            ClosedError: It was stopped.
         """
         check_process(self._process)
-        if self._tail is not None:
-            return self._tail.next_item(self._await_item)
-        while True:
+        tail = self._tail
+        if tail is not None:
+            item = tail.next_item(self._await_item)
+            if tail.stage.kernel.done and not self.root_out.ended:
+                self._end_input(tail.stage)
+        else:
             item = self._await_item()
-            if item is None or item.chunk.num_rows:
-                return item
+            while item is not None and not item.chunk.num_rows:
+                item = self._await_item()
+        if item is None and self._stopped:
+            self._refuse()
+        return item
+
+    def _end_input(self, stage: Stage) -> None:
+        """Stops all that would work for a tail that is done."""
+        with self.lock:
+            stage.end()
+
+    def _refuse(self) -> NoReturn:
+        rest_at_exit()
+        raise self._failure or ClosedError("the iterator was closed; make a new one with iter(…)")
 
     def _await_item(self) -> Item | None:
         """Takes the next item of the workers' last stage, waiting for it; None at its end."""
         while True:
+            if self._stopped:
+                self._refuse()
             with self.lock:
                 source = self.root_out
                 if source.out:
                     item = source.out.popleft()
                     self._kick()
                     return item
-                if source.ended or self._stopped:
-                    if source.error is not None and not self._stopped:
+                if source.ended and not self._stopped:
+                    if source.error is not None:
                         raise source.error
                     return None
                 self._kick()
@@ -252,11 +297,6 @@ class Engine:
             # A stop between here and the lock above has released `parked` already.
             if not self._stopped:
                 parked.acquire()
-
-    @property
-    def stopped(self) -> bool:
-        """Whether the run was told to stop."""
-        return self._stopped
 
     # ------------------------------------------------------------------ the end
 
@@ -270,43 +310,63 @@ class Engine:
     def close(self) -> None:
         """Stops the run, waits for its workers and drops what it holds (rule 8)."""
         self.stop()
-        if os.getpid() != self._process:
+        if os.getpid() != self._process or self._must_not_wait():
             return
+        with self.lock:  # `_spawn` is not in the middle of starting one more
+            threads = list(self._threads)
         deadline = self.clock.now() + self.options.close_timeout
-        me = threading.current_thread()
-        for thread in list(self._threads):
-            if thread is not me:
+        for thread in threads:
+            try:
                 thread.join(max(0.0, deadline - self.clock.now()))
-        alive = [thread for thread in self._threads if thread.is_alive() and thread is not me]
+            except RuntimeError:  # an interrupt hit the middle of its start: it finds the run stopped
+                pass
+        self._drop()
+        alive = [thread for thread in threads if thread.is_alive()]
         if alive:
-            self._closed_late = True
             self._warn_about(alive)
-        else:
-            self._drop()
 
-    def abandon(self) -> None:
-        """Closes the run from a finalizer, which may run in any thread and in the middle of anything."""
+    def _must_not_wait(self) -> bool:
+        """Whether the workers wait for this very thread: it is one of them, or a signal hit it under the lock."""
         if threading.current_thread() in self._threads:
-            # A worker that collects garbage may hold the lock that the others need to stop: it must not wait.
+            return True
+        try:
+            self._holding.notify()
+        except RuntimeError:
+            return False
+        return True
+
+    def abandon(self) -> bool:
+        """Closes the run from a finalizer, which may run in any thread and in the middle of anything.
+
+        Returns:
+            Whether it could be waited for.
+        """
+        if isinstance(threading.current_thread(), Worker):
+            # It may hold the lock of a run, which others need in order to stop: it must not wait. Each worker drops
+            # what there is to drop when it leaves.
             self.stop()
-        else:
-            self.close()
+            return False
+        self.close()
+        return True
 
     def _drop(self) -> None:
+        """Lets go of everything that no call is in the middle of; calls let go of the rest when they return."""
         with self.lock:
-            self._final = self.statistics()
+            if self._dropped:
+                return
+            self._dropped = True
             self.root.drop()
+            for stage in self._stages():
+                _count(self._past, stage)
             self.order = []
             if self._tail is not None:
-                self.close_later(self._tail.iterator)
                 self._tail.iterator = None
-        self._close_abandoned()
-        self._threads.clear()
 
-    def _warn_about(self, alive: list[threading.Thread]) -> None:
-        names = {
-            name for thread in alive if (stage := self._current.get(thread.name)) for name in stage.plan.operators
-        }
+    def _stages(self) -> list[Stage]:
+        return self.order if self._tail is None else [self._tail.stage, *self.order]
+
+    def _warn_about(self, alive: list[Worker]) -> None:
+        names = {name for thread in alive for name in thread.operators}
         warnings.warn(
             f"{len(alive)} call(s) of {', '.join(sorted(names)) or 'the pipeline'} did not return within "
             f"close_timeout={self.options.close_timeout:g} s; they go on until they return, and their results are "
@@ -317,53 +377,28 @@ class Engine:
 
     def statistics(self) -> EngineStatistics:
         """Returns a snapshot; after the end, the last one."""
+        if os.getpid() != self._process:
+            return EngineStatistics()  # in a forked child the lock may be held by a thread that is not there
         with self.lock:
-            if self._final is not None:
-                return self._final
             self.ledger.drain()
-            tail = () if self._tail is None else (self._tail.stage,)
-            past = dict(self._past)
-            for stage in (*tail, *self.order):
-                _count(past, stage)
+            totals = dict(self._past)
+            if not self._dropped:
+                for stage in self._stages():
+                    _count(totals, stage)
             return EngineStatistics(
-                stages=tuple(past.values()),
+                stages=tuple(totals[id(plan)] for plan in self._plans if id(plan) in totals),
                 ledger_bytes=self.ledger.used,
                 ledger_peak_bytes=self.ledger.peak,
                 workers=len(self._threads),
             )
 
 
+def _plans(chain: Chain) -> list[StagePlan]:
+    """Returns the plans of all stages, the most downstream first."""
+    return [*reversed(chain.stages), *(plan for child in chain.children for plan in _plans(child))]
+
+
 def _count(totals: dict[int, StageStatistics], stage: Stage) -> None:
     """Adds a stage to the totals of its plan; a plan lives as long as the engine, so its id is a key."""
     key, now = id(stage.plan), stage.statistics()
     totals[key] = totals[key].plus(now) if key in totals else now
-
-
-class Tail:
-    """Runs the last serial kernel on the consumer's thread, one result at a time."""
-
-    def __init__(self, stage: SerialStage) -> None:
-        self.stage = stage
-        self.kernel: SerialKernel = stage.kernel
-        self.kernel.lazy = True
-        self.iterator: Iterator[Item] | None = None
-        self.finished = False
-
-    def next_item(self, take: Callable[[], Item | None]) -> Item | None:
-        """Returns the kernel's next result with rows; takes input as needed."""
-        while True:
-            if self.iterator is not None:
-                for item in self.iterator:
-                    if item.chunk.num_rows:
-                        self.stage.chunks += 1
-                        self.stage.rows += item.chunk.num_rows
-                        return item
-                self.iterator = None
-            if self.kernel.done or self.finished:
-                return None
-            item = take()
-            if item is not None:
-                self.iterator = self.kernel.push(item)
-            else:
-                self.finished = True
-                self.iterator = self.kernel.finish()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import threading
 import weakref
 from typing import TYPE_CHECKING
 
@@ -12,9 +13,20 @@ from arrowflow.errors import ForkError
 if TYPE_CHECKING:
     from arrowflow.executor.engine import Engine
 
+
+class _Process:
+    """What is to be known of the process.
+
+    Attributes:
+        owner: The process that ran a pipeline first; inherited by forked children, which is how they are told.
+        exiting: Whether the interpreter exits.
+    """
+
+    owner: int | None = None
+    exiting = False
+
+
 _live: weakref.WeakSet[Engine] = weakref.WeakSet()
-_owner: int | None = None
-"""Process that ran a pipeline first; inherited by forked children, which is how they are told."""
 
 
 def register(engine: Engine) -> None:
@@ -23,13 +35,13 @@ def register(engine: Engine) -> None:
     Raises:
         ForkError: This process was forked from one that had run a pipeline.
     """
-    global _owner
-    if _owner is None:
-        _owner = os.getpid()
+    rest_at_exit()
+    if _Process.owner is None:
+        _Process.owner = os.getpid()
         # Workers are daemons, since Python joins other threads before exit handlers run; so the handler has to
         # end them while everything they use is still there.
         atexit.register(_close_all)
-    check_process(_owner)
+    check_process(_Process.owner)
     _live.add(engine)
 
 
@@ -43,7 +55,33 @@ def check_process(owner: int) -> None:
         )
 
 
+class Worker(threading.Thread):
+    """A thread of a run: a type of its own, by which finalizers know where they run.
+
+    Attributes:
+        operators: What it is in the middle of.
+    """
+
+    operators: tuple[str, ...] = ()
+
+
+def rest_at_exit() -> None:
+    """Holds a daemon thread that goes on consuming while the interpreter exits.
+
+    A moment later Python would hold it anyway; until then it would find its run closed, and raise for nobody.
+    """
+    thread = threading.current_thread()
+    if _Process.exiting and thread.daemon and not isinstance(thread, Worker):
+        forever = threading.Lock()
+        forever.acquire()
+        forever.acquire()
+
+
 def _close_all() -> None:
-    if os.getpid() == _owner:
-        for engine in list(_live):
+    if os.getpid() == _Process.owner:
+        _Process.exiting = True
+        engines = list(_live)
+        for engine in engines:
+            engine.stop()
+        for engine in engines:
             engine.close()

@@ -6,10 +6,9 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from arrowflow.errors import ArrowflowError
 from arrowflow.executor.ledger import buffers_of
-from arrowflow.executor.stage import Stage
-from arrowflow.ops.base import BoundaryKernel, Item, SerialKernel, StreamHandle
+from arrowflow.executor.stage import Stage, located
+from arrowflow.ops.base import BoundaryKernel, Item, Position, SerialKernel, StreamHandle
 from arrowflow.physical.stage import StagePlan
 from arrowflow.physical.tuning import StageLimits
 
@@ -21,11 +20,44 @@ MAX_ITEMS_PER_CALL = 16
 """Input items that one call takes: enough to pay the scheduling once for many cheap items."""
 
 
+class Gone(BoundaryKernel):
+    """Stands where the kernel of an ended stage was: what that one held back is let go with it."""
+
+    done = True
+
+    def open(self, position: Position, epoch: int) -> Position:
+        """Is never opened."""
+        raise NotImplementedError
+
+    def push(self, item: Item) -> Iterator[Item]:
+        """Drops the item."""
+        return iter(())
+
+    def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
+        """Drops the item."""
+        return iter(())
+
+    def wants(self) -> StreamHandle | None:
+        """Wants nothing."""
+        return None
+
+    def ended(self, stream: StreamHandle) -> None:
+        """Knows no stream."""
+
+
+GONE = Gone()
+
+
 class SerialStage(Stage):
     """Runs one serial kernel. Its iterator is suspended whenever what it put out has no room."""
 
     def __init__(
-        self, engine: Engine, plan: StagePlan, limits: StageLimits, upstream: Stage | None, kernel: SerialKernel
+        self,
+        engine: Engine,
+        plan: StagePlan,
+        limits: StageLimits,
+        upstream: Stage | None,
+        kernel: SerialKernel,
     ) -> None:
         super().__init__(engine, plan, limits, upstream)
         self.kernel = kernel
@@ -37,6 +69,7 @@ class SerialStage(Stage):
         self.failure: BaseException | None = None
         self.finishing = False
         self.finished = False
+        self.new_bytes = 0  # of the results, in chunks that the kernel made and that are not charged yet
 
     @property
     def exhausted(self) -> bool:
@@ -50,7 +83,8 @@ class SerialStage(Stage):
         if self.kernel.done and self.iterator is None:
             self.end()
             return False
-        if len(self.out) >= self.limits.max_ready_items:
+        # What it put out is not its upstream's any more, which could so be head of its line again and again.
+        if self.out and (len(self.out) >= self.limits.max_ready_items or not self.engine.ledger.fits(0)):
             return False
         return self.iterator is not None or bool(self.inbox) or self._has_input()
 
@@ -86,11 +120,14 @@ class SerialStage(Stage):
     def execute(self, call: SerialStage) -> None:
         """Pushes until the input of this call is used up or there is no room for more results."""
         room = self.limits.max_ready_items - len(self.out)
+        ledger = self.engine.ledger
+        spare_bytes = ledger.budget - ledger.used
+        results = self.results
         try:
-            while len(self.results) < room and self._advance():
+            while len(results) < room and (not results or self.new_bytes <= spare_bytes) and self._advance():
                 pass
         except BaseException as error:
-            self.failure = error.locate(operator=self.operator) if isinstance(error, ArrowflowError) else error
+            self.failure = located(error, self.operator)
 
     def _advance(self) -> bool:
         """Makes one result, or opens the next iterator. False: nothing to do with what is here."""
@@ -100,7 +137,9 @@ class SerialStage(Stage):
                 self.iterator = None
             else:
                 # A kernel that made a new chunk leaves its charging to the stage.
-                self.results.append((item, buffers_of(item.chunk) if item.ticket is None else ()))
+                buffers = buffers_of(item.chunk) if item.ticket is None else ()
+                self.new_bytes += sum(size for _, size in buffers)
+                self.results.append((item, buffers))
             return True
         if self.kernel.done:
             return False
@@ -120,6 +159,7 @@ class SerialStage(Stage):
         """Puts the results out and ends the stage when the kernel is done or failed."""
         self.running = 0
         results, self.results = self.results, []
+        self.new_bytes = 0
         if self.ended:
             self._drop_held()
             return
@@ -141,13 +181,16 @@ class SerialStage(Stage):
             self._drop_held()
 
     def _drop_held(self) -> None:
-        self.engine.close_later(self.iterator)
+        self.engine.close_later(self, self.iterator)
         self.iterator = None
         self.inbox.clear()
+        self.kernel = GONE
+        self.failure = None
 
     def drop(self) -> None:
         """Ends the stage and drops its queues."""
         self.ended = True
+        self.error = None
         self.out.clear()
         if not self.running:
             self._drop_held()
@@ -170,13 +213,6 @@ class BoundaryStage(SerialStage):
         return self.ended or (self.kernel.exhausted and all(stream.exhausted for stream in self.streams))
 
     def _has_input(self) -> bool:
-        try:
-            return self._look()
-        except BaseException as error:
-            self.end(error.locate(operator=self.operator) if isinstance(error, ArrowflowError) else error)
-            return False
-
-    def _look(self) -> bool:
         """Finds the stream to pull from; closes those that have ended, which may lead to the next one."""
         while True:
             if self.current is None:

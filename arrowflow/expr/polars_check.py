@@ -105,9 +105,8 @@ def blame(tree: Json) -> str | None:
 
 
 def _faults(node: Json) -> Iterator[str]:
-    if isinstance(node, str):
-        if node != "Element":
-            yield f"`{node.lower()}`"
+    if isinstance(node, str):  # `pl.len()`, and `pl.element()` outside of `list.eval`
+        yield f"`{node.lower()}`"
         return
     (kind, body), *_ = node.items()
     visit = _VISITORS.get(kind)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import warnings
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final
 
@@ -102,6 +103,25 @@ def check(text: str) -> str | None:
 def read(text: str) -> Node:
     """Returns the tree of the expression with the JSON form `text`."""
     return _read(json.loads(text))
+
+
+_TEMPORAL: Final = frozenset(("Date", "Datetime", "Time", "Duration"))
+
+
+@lru_cache(maxsize=1024)
+def cast_to_temporal(text: str) -> tuple[pl.Expr, ...]:
+    """Returns what the expression with the JSON form `text` casts to temporal types."""
+    found = (deserialise(json.dumps(body["expr"])) for body in _casts(json.loads(text)))
+    return tuple(expr for expr in found if expr is not None)
+
+
+def _casts(node: Json) -> Iterator[Json]:
+    if isinstance(node, dict):
+        body = node.get("Cast")
+        if body is not None and _kinds(body["dtype"]) & _TEMPORAL and _roots(body["expr"]):
+            yield body
+    for part in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        yield from _casts(part)
 
 
 def _read(node: Json) -> Node:

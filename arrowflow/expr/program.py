@@ -154,7 +154,7 @@ class _Builder:
             raise PlanError(
                 f"a filter needs one boolean expression, {expr!r} gives {', '.join(map(str, types))}"
             )
-        op = lowered(parts[0], self._env(), self.schema, self.graph)
+        op = lowered(parts[0], types[0], self._env(), self.schema, self.graph)
         return parts[0] if op is None else op
 
     def _project(self, step: Project) -> bool:

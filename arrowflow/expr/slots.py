@@ -86,14 +86,20 @@ def ops_of(slot: Slot) -> tuple[Op, ...]:
 def type_of_expr(expr: Expr, schema: pa.Schema) -> pa.DataType:
     """Returns the type that `expr` yields on `schema`, by asking its engine."""
     check_columns(expr.columns, schema.names)
-    if expr.engine == "polars":
-        return polars_type(expr.source, schema, expr.columns)
-    return arrow_type(expr.source, schema)
+    if expr.engine == "arrow":
+        return arrow_type(expr.source, schema)
+    for source in polars_tree.cast_to_temporal(str(expr.serialised())):
+        if pa.types.is_string(polars_type(source, schema, source.meta.root_names())):
+            raise PlanError(
+                f"{expr!r} guesses a format from the first text of a chunk: take str.to_date(format)"
+            )
+    return polars_type(expr.source, schema, expr.columns)
 
 
-def lowered(expr: Expr, env: Mapping[str, Op], schema: pa.Schema, graph: Graph) -> Op | None:
-    """Returns `expr` as an operation of `graph`, or None when its engine has to run it."""
-    type = type_of_expr(expr, schema)
+def lowered(
+    expr: Expr, type: pa.DataType, env: Mapping[str, Op], schema: pa.Schema, graph: Graph
+) -> Op | None:
+    """Returns `expr`, which yields `type`, as an operation of `graph`, or None when its engine has to run it."""
     engine = _engine(expr, env, schema, graph)
     try:
         op = engine.lower(expr.tree())
@@ -139,7 +145,7 @@ def _expr_slot(expr: Expr, env: Mapping[str, Op], schema: pa.Schema, graph: Grap
     tree = expr.tree()
     if isinstance(tree, Column):
         return Passed(tree.name, schema.field(tree.name).type)
-    op = lowered(expr, env, schema, graph)
+    op = lowered(expr, type, env, schema, graph)
     return Foreign(expr, type) if op is None else Computed(op, type)
 
 

@@ -42,6 +42,8 @@ def batch_from_arrays(columns: Mapping[str, Any]) -> pa.RecordBatch:
         >>> batch_from_arrays({"x": np.zeros((2, 3), np.float32)}).schema.field("x").type
         FixedSizeListType(fixed_size_list<item: float>[3])
     """
+    if not columns:
+        raise SchemaError("expected at least one column, since rows without columns cannot be counted")
     arrays = {str(name): _to_arrow(str(name), values) for name, values in columns.items()}
     lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
@@ -96,8 +98,10 @@ def _flat(array: np.ndarray[Any, Any]) -> pa.Array:
 def _temporal(array: np.ndarray[Any, Any]) -> tuple[pa.DataType, np.ndarray[Any, Any]]:
     unit = np.datetime_data(array.dtype)[0]
     if array.dtype.kind == "M" and unit == "D":
-        days = array.view(np.int64)
-        return pa.date32(), np.where(np.isnat(array), np.iinfo(np.int32).min, days).astype(np.int32)
+        days = np.where(np.isnat(array), np.iinfo(np.int32).min, array.view(np.int64))
+        if days.size and not -(1 << 31) <= days.min() <= days.max() < 1 << 31:
+            raise OverflowError("dates of more than 32 bits")
+        return pa.date32(), days.astype(np.int32)
     make = pa.timestamp if array.dtype.kind == "M" else pa.duration
     if unit not in ("s", "ms", "us", "ns"):
         raise TypeError(f"unit {unit!r} is none of D, s, ms, us, ns")
@@ -108,8 +112,17 @@ def _objects(array: np.ndarray[Any, Any], mask: np.ndarray[Any, Any] | None) -> 
     values = array.tolist()
     if mask is not None:
         values = [None if gone else value for value, gone in zip(values, mask, strict=True)]
-    result = pl.Series(values, strict=True).to_arrow()
+    series = pl.Series(values, strict=True)
+    if _holds_objects(series.dtype):
+        # Polars would hand out their addresses.
+        raise TypeError("Polars knows its values only as Python objects")
+    result = series.to_arrow()
     return convert(result, normalise(result.type))
+
+
+def _holds_objects(dtype: Any) -> bool:
+    inner = [field.dtype for field in dtype.fields] if isinstance(dtype, pl.Struct) else [getattr(dtype, "inner", None)]
+    return dtype == pl.Object or any(_holds_objects(part) for part in inner if part is not None)
 
 
 def _validity(mask: np.ndarray[Any, Any] | None) -> pa.Buffer | None:

@@ -163,9 +163,31 @@ class StreamKernel(SourceKernel):
             raise SourceError(f"the stream broke off after {number} record batches: {error}") from error
 
 
+class OneShot:
+    """A reader that can be read once, and says so the second time instead of yielding nothing."""
+
+    def __init__(self, reader: pa.RecordBatchReader) -> None:
+        self.schema = reader.schema
+        self._reader: pa.RecordBatchReader | None = reader
+
+    def open(self) -> pa.RecordBatchReader:
+        """Returns the reader, once.
+
+        Raises:
+            SourceError: It was handed out before.
+        """
+        reader, self._reader = self._reader, None
+        if reader is None:
+            raise SourceError(
+                "a one-shot stream can be read once, and it was; give `from_arrow` something that can be read again "
+                "(a table, a list of batches, a dataset), or write it to a file first"
+            )
+        return reader
+
+
 def _open(source: Any) -> pa.RecordBatchReader:
-    if isinstance(source, pa.RecordBatchReader):
-        return source
+    if isinstance(source, OneShot):
+        return source.open()
     if _is_dataset(source):
         return source.scanner().to_reader()
     return pa.RecordBatchReader.from_stream(source)
@@ -196,7 +218,7 @@ def from_arrow(source: Any) -> Node:
             )
         return from_batches(source, source[0].schema)
     if isinstance(source, pa.RecordBatchReader):
-        return FromOneShot(source=source)
+        return FromOneShot(source=OneShot(source))
     if _is_dataset(source) or hasattr(source, "__arrow_c_stream__"):
         return FromStream(source=source)
     raise PlanError(
@@ -229,6 +251,8 @@ def same_batches(mine: Sequence[pa.RecordBatch], theirs: Sequence[pa.RecordBatch
 def normalised_schema(schema: pa.Schema) -> pa.Schema:
     """Returns a schema with the types that travel inside a pipeline, without metadata."""
     names = schema.names
+    if not names:
+        raise SchemaError("expected at least one column, since rows without columns cannot be counted")
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise SchemaError(f"expected columns of different names, found several called {twice}; rename them")

@@ -86,7 +86,8 @@ class GeneratorKernel(SourceKernel):
                 if number < task.payload and schema is not None:
                     continue
                 chunk = self._chunk(element, number, schema)
-                schema = chunk.schema
+                if chunk.num_rows:  # others go no further, and may be of no type: an empty list has none
+                    schema = chunk.schema
                 if number >= task.payload:
                     yield Made(chunk, (number + 1,), split=number)
         finally:

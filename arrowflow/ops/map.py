@@ -201,5 +201,8 @@ class UniformKernel(SerialKernel):
         if chunk.num_rows:
             if self._schema is None:
                 self._schema = chunk.schema
-            chunk = conform(chunk, self._schema, self._what + " later")
+            try:
+                chunk = conform(chunk, self._schema, self._what + " later")
+            except SchemaError as error:
+                raise error.locate(operator=Map.name)
         yield item._replace(chunk=chunk)

@@ -15,7 +15,7 @@ import pytest
 
 from arrowflow.errors import PlanError
 from arrowflow.expr import Expr, arrow_tree, expand, output_fields, parse, parse_many, polars_tree
-from arrowflow.expr.tree import Call, Column, Literal, walk
+from arrowflow.expr.tree import Call, Column, Literal, Node, walk
 
 c, f = pl.col, pc.field
 SCHEMA: Final = pa.schema(
@@ -109,6 +109,8 @@ NOT_ELEMENT_WISE: Final[list[Any]] = [
     c("x").list.sample(1),
     c("x").list.eval(pl.element().shuffle()),
     c("x").cumulative_eval(pl.element().sum()),
+    c("x").is_in(c("y").implode()),
+    c("x").cast(pl.dtype_of("y")) if hasattr(pl, "dtype_of") else c("x").rle(),
     pl.lit(pl.Series([1, 2])),
     c("x") + pl.lit(pl.Series([1, 2])),
     pl.when(c("x").sum() > 1).then(1),
@@ -240,17 +242,32 @@ def test_output_fields() -> None:
         output_fields(parse(c("ss"), operator="t"), SCHEMA)
 
 
+def call(node: Node) -> Call:
+    assert isinstance(node, Call)
+    return node
+
+
+def text_of(node: Node) -> str:
+    source = call(node).source
+    assert isinstance(source, bytes)
+    return str(arrow_tree.deserialise(source))
+
+
 def test_trees() -> None:
-    tree = parse(c("a") + 1 > pl.lit(2.5), operator="t").tree()
-    assert isinstance(tree, Call)
+    tree = call(parse(c("a") + 1 > pl.lit(2.5), operator="t").tree())
     assert (tree.function, tree.args[1]) == ("greater", Literal(2.5, None))
-    assert parse(pl.date(1995, 1, 1) > c("a"), operator="t").tree().args[0].type == pa.date32()
-    nested = parse(pc.is_in(f("x", "y"), value_set=pa.array([1])), operator="t").tree()
+    folded = call(parse(pl.date(1995, 1, 1) > c("a"), operator="t").tree()).args[0]
+    assert isinstance(folded, Literal)
+    assert folded.type == pa.date32()
+    nested = call(parse(pc.is_in(f("x", "y"), value_set=pa.array([1])), operator="t").tree())
     assert nested.option("value_set") == (1,)
-    assert nested.args[0].args == (Column("x"),)
     assert nested.option("absent") is None
-    # Any part is an expression of its own.
-    assert str(arrow_tree.deserialise(nested.args[0].source)) == str(f("x", "y"))
-    deep = parse((f("a") + 1).cast("float64"), operator="t").tree()
-    assert str(arrow_tree.deserialise(deep.args[0].source)) == str(f("a") + 1)
+    assert call(nested.args[0]).args == (Column("x"),)
+
+
+def test_parts_of_a_tree_are_expressions() -> None:
+    nested = call(parse(pc.is_in(f("x", "y"), value_set=pa.array([1])), operator="t").tree())
+    assert text_of(nested.args[0]) == str(f("x", "y"))
+    deep = call(parse((f("a") + 1).cast("float64"), operator="t").tree())
+    assert text_of(deep.args[0]) == str(f("a") + 1)
     assert polars_tree.deserialise("{}") is None

@@ -137,7 +137,7 @@ def test_fused_steps_equal_steps_in_turn(steps: list[Step], rows: int, offset: i
 
 def test_rows_beyond_one_block() -> None:
     batch = batch_of(2 * BLOCK_ROWS + 17)
-    steps = [
+    steps: list[Step] = [
         Where(expr((c("i") > 0) | c("b"))),
         Project((("n", Keep("n")), ("b", Keep("b")), ("y", expr(c("n").fill_null(1) * 2)), ("s", Keep("s")))),
     ]
@@ -151,7 +151,7 @@ def test_rows_beyond_one_block() -> None:
 
 def test_only_what_is_read_is_asked_for() -> None:
     batch = batch_of(10)
-    steps = [
+    steps: list[Step] = [
         Where(expr(c("i") > 0)),
         Project((("a", Keep("x")), ("y", expr(c("n") + 1)))),
         Project((("a", Keep("a")),)),
@@ -165,7 +165,7 @@ def test_only_what_is_read_is_asked_for() -> None:
 
 def test_dead_columns_of_an_earlier_stage_are_not_computed() -> None:
     batch = batch_of(10)
-    steps = [
+    steps: list[Step] = [
         Project((("s", expr(c("s") + "!")), ("x", expr(c("x").cast(pl.Int8))))),
         Where(expr(c("s") > "3")),
         Project((("s", Keep("s")),)),
@@ -386,10 +386,13 @@ def test_plan_errors_about_types() -> None:
     )
     with pytest.raises(PlanError, match=r"Polars cannot read column 'w'.*pyarrow\.compute"):
         output_fields(expr(c("w") > 1), schema)
-    with pytest.raises(PlanError, match="Int128.*cast"):
+    with pytest.raises(PlanError, match=r"Int128.*cast"):
         output_fields(expr(c("u").cast(pl.Int128)), schema)
     with pytest.raises(PlanError, match="Precision"):
         output_fields(expr(f("d") > 0), schema)
+    with pytest.raises(PlanError, match="guesses a format"):
+        output_fields(expr(c("s").cast(pl.Date).dt.year()), pa.schema([("s", pa.string())]))
+    assert output_fields(expr(c("i").cast(pl.Datetime("us"))), schema)[0].type == pa.timestamp("us")
     with pytest.raises(PlanError, match="must be unique"):
         compile([], pa.schema([("a", pa.int8()), ("a", pa.int8())]))
 
@@ -438,7 +441,10 @@ def test_enum_codes_and_text_from_polars() -> None:
 
 def test_a_program_runs_in_many_threads() -> None:
     batch = batch_of(5000)
-    steps = [Where(expr(c("i") > 0)), Project((("y", expr(c("x") * 3 + c("n"))), ("s", Keep("s"))))]
+    steps: list[Step] = [
+        Where(expr(c("i") > 0)),
+        Project((("y", expr(c("x") * 3 + c("n"))), ("s", Keep("s")))),
+    ]
     program = compile(steps, batch.schema)
     parts = [batch.slice(start, 500) for start in range(0, 5000, 500)]
     expected = [program.run(part) for part in parts]

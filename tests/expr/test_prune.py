@@ -73,14 +73,14 @@ def statistics_of(metadata: Any, group: int) -> dict[str, ColumnStatistics]:
         chunk = metadata.row_group(group).column(index)
         known = chunk.statistics
         if known is not None:
-            bounds = (known.min, known.max) if known.has_min_max else (None, None)
-            found[chunk.path_in_schema] = ColumnStatistics(*bounds, known.null_count)
+            low, high = (known.min, known.max) if known.has_min_max else (None, None)
+            found[chunk.path_in_schema] = ColumnStatistics(low, high, known.null_count)
     return found
 
 
 def atom(rng: random.Random, polars: bool) -> Any:
     name = rng.choice(list(POOLS))
-    column = c(name) if polars else f(name)
+    column: Any = c(name) if polars else f(name)
     type, pool = POOLS[name]
     kind = rng.randint(0, 9)
     if kind == 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import decimal
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -75,7 +76,7 @@ def two_thirds(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 OPERATORS: dict[str, Apply] = {
-    "select": lambda ds: ds.select(pl.all()),
+    "select": lambda ds: ds.select(*reversed(ds.schema.names)),
     "with_columns": lambda ds: ds.with_columns(double=pl.col("row") * 2),
     "drop": lambda ds: ds.with_columns(gone=pl.col("row") + 1).drop("gone"),
     "rename": lambda ds: ds.rename({"row": "was", "text": "row"}).rename({"row": "text", "was": "row"}),
@@ -101,12 +102,12 @@ BATCHED_ALLOWED += ["batch", "prefetch", "with_options"]
 BATCHED_REFUSED = ["take", "skip", "shuffle", "filter", "shard"]
 
 
-def rows_of(dataset: af.Dataset, column: str = "row", *, epoch: int = 0) -> list[object]:
+def rows_of(dataset: af.Dataset, column: str = "row", *, epoch: int = 0) -> list[Any]:
     """Returns one column of one epoch."""
     return [value for batch in batches_of(dataset, epoch=epoch) for value in batch.column(column).to_pylist()]
 
 
-def ids(dataset: af.Dataset, *, epoch: int = 0) -> list[object]:
+def ids(dataset: af.Dataset, *, epoch: int = 0) -> list[Any]:
     """Returns the numbers that are left of an `af.range`."""
     return rows_of(dataset, "id", epoch=epoch)
 

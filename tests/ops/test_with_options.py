@@ -16,7 +16,7 @@ def test_contracts() -> None:
     check_operator(lambda ds: ds.with_options(af.Options(cpu_budget=3)), NUMBERS, ordered_by="row")
 
 
-def seeded(*seeds: int) -> list[object]:
+def seeded(*seeds: int) -> list[Any]:
     ds = af.range(40)
     for seed in seeds:
         ds = ds.with_options(af.Options(seed=seed))

@@ -1,0 +1,53 @@
+"""`Tail`: the last serial kernel, on the consumer's thread (rule 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from arrowflow.executor.serial import SerialStage
+from arrowflow.executor.stage import located
+from arrowflow.ops.base import Item
+
+
+class Tail:
+    """Runs the kernel of a stage that no worker runs, one result at a time.
+
+    Whoever drops the stage takes the kernel away; what is asked for afterwards is the engine's to refuse.
+    """
+
+    def __init__(self, stage: SerialStage) -> None:
+        self.stage = stage
+        stage.kernel.lazy = True
+        self.iterator: Iterator[Item] | None = None
+        self._finished = False
+
+    def next_item(self, take: Callable[[], Item | None]) -> Item | None:
+        """Returns the kernel's next result with rows; takes input as needed."""
+        while True:
+            item = self._result()
+            if item is not None or self._finished or self.stage.kernel.done:
+                return item
+            self._feed(take())
+
+    def _result(self) -> Item | None:
+        if self.iterator is None:
+            return None
+        try:
+            for item in self.iterator:
+                if item.chunk.num_rows:
+                    self.stage.chunks += 1
+                    self.stage.rows += item.chunk.num_rows
+                    return item
+        except Exception as error:
+            problem = located(error, self.stage.operator)
+            raise problem from problem.__cause__
+        self.iterator = None
+        return None
+
+    def _feed(self, item: Item | None) -> None:
+        kernel = self.stage.kernel
+        if item is not None:
+            self.iterator = kernel.push(item)
+        else:
+            self._finished = not kernel.done
+            self.iterator = kernel.finish()

@@ -1,0 +1,307 @@
+"""Kernels that do what a test says, chains of them, and an engine that the test steps by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from arrowflow.executor import Engine
+from arrowflow.executor.stage import Stage
+from arrowflow.ops.base import (
+    BoundaryKernel,
+    Context,
+    Item,
+    Kernel,
+    KernelSpec,
+    Made,
+    Origin,
+    Payload,
+    Position,
+    ReaderKernel,
+    SerialKernel,
+    SourceKernel,
+    StatelessKernel,
+    StreamHandle,
+    Task,
+)
+from arrowflow.options import Options
+from arrowflow.physical.stage import Chain, StagePlan
+from arrowflow.testing import FakeClock
+
+Running = tuple[Stage, Any]
+"""A call that was started and not completed."""
+
+
+def chunk(value: int, num_bytes: int = 8) -> pa.RecordBatch:
+    """Returns rows of one value in one buffer of exactly `num_bytes` bytes, which nothing else holds."""
+    buffer = pa.py_buffer(np.full(num_bytes // 8, value, np.int64))
+    return pa.RecordBatch.from_arrays(
+        [pa.Array.from_buffers(pa.int64(), num_bytes // 8, [None, buffer])], ["x"]
+    )
+
+
+def value_of(batch: pa.RecordBatch) -> int:
+    """Returns the value of a chunk's first row."""
+    return int(batch.column(0)[0].as_py())
+
+
+def number(batch: pa.RecordBatch, value: int) -> pa.RecordBatch:
+    """Returns a new chunk of another value and the same size."""
+    return chunk(value, batch.column(0).buffers()[1].size)
+
+
+class Source(SourceKernel):
+    """One task a value. `make` gets the value and yields its chunks."""
+
+    def __init__(
+        self,
+        values: Sequence[int],
+        make: Callable[[int], Iterator[pa.RecordBatch]],
+        task_bytes: int,
+        streams: bool,
+    ) -> None:
+        self.values, self.make, self.task_bytes, self.streams = values, make, task_bytes, streams
+
+    def tasks(self, position: Position) -> Iterator[Task]:
+        first = 0 if position is None else position[0]
+        for index in range(first, len(self.values)):
+            yield Task(index, Origin(index), self.task_bytes, self.streams)
+
+    def read(self, task: Task) -> Iterator[Made]:
+        made = self.make(self.values[task.payload])
+        try:
+            for batch in made:
+                yield Made(batch, (task.payload + 1,))
+        finally:
+            close = getattr(made, "close", None)
+            if close is not None:
+                close()
+
+
+class Reader(ReaderKernel):
+    """`fn` yields the chunks of an item."""
+
+    def __init__(self, fn: Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]], call_bytes: int) -> None:
+        self.fn, self.call_bytes = fn, call_bytes
+
+    def num_bytes(self, payload: Payload) -> int:
+        return self.call_bytes
+
+    def read(self, payload: Payload) -> Iterator[Made]:
+        for batch in self.fn(payload):
+            yield Made(batch, (value_of(batch),))
+
+
+class Function(StatelessKernel):
+    """`fn` makes a chunk of a chunk."""
+
+    def __init__(self, fn: Callable[[pa.RecordBatch], Any]) -> None:
+        self.fn = fn
+
+    def apply(self, chunk: Payload, origin: Origin) -> Payload:
+        return self.fn(chunk)
+
+
+class Serial(SerialKernel):
+    """Passes on what `fn` yields for each item."""
+
+    def __init__(self, fn: Callable[[Item], Iterator[Item]], last: Callable[[], Iterator[Item]]) -> None:
+        self.fn, self.last = fn, last
+
+    def open(self, position: Position, epoch: int) -> Position:
+        return position
+
+    def push(self, item: Item) -> Iterator[Item]:
+        yield from self.fn(item)
+
+    def finish(self) -> Iterator[Item]:
+        yield from self.last()
+
+
+class Concatenate(BoundaryKernel):
+    """Its inputs one after the other, the next one opened when the one before has ended."""
+
+    reads_runs = True
+
+    def __init__(self, context: Context, inputs: int) -> None:
+        self.context, self.inputs, self.index = context, inputs, 0
+        self.stream: StreamHandle | None = None
+
+    def open(self, position: Position, epoch: int) -> Position:
+        return None
+
+    def wants(self) -> StreamHandle | None:
+        if self.stream is None and self.index < self.inputs:
+            self.stream = self.context.open(self.index, 0, None)
+        return self.stream
+
+    def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
+        yield item
+
+    def ended(self, stream: StreamHandle) -> None:
+        self.stream = None
+        self.index += 1
+
+    @property
+    def exhausted(self) -> bool:
+        return self.index + 1 >= self.inputs
+
+
+def once(value: int) -> Iterator[pa.RecordBatch]:
+    """Yields one chunk of 8 bytes."""
+    yield chunk(value)
+
+
+def same(item: Item) -> Iterator[Item]:
+    """Yields the item."""
+    yield item
+
+
+def nothing() -> Iterator[Item]:
+    """Yields nothing."""
+    return iter(())
+
+
+def _stage(kind: Any, name: str, kernel: Callable[[Context], Kernel], **plan: Any) -> StagePlan:
+    spec_kind = "stateless" if kind == "parallel" else kind
+    spec = KernelSpec(
+        operator=name,
+        kind=spec_kind,
+        make=kernel,
+        max_calls=plan.pop("max_calls", None),
+        waits=plan.pop("waits", False),
+    )
+    if kind in ("source", "reader"):
+        return StagePlan(kind="parallel", head=spec, **plan)
+    return StagePlan(kind=kind, kernels=(spec,), **plan)
+
+
+def source(
+    values: int | Sequence[int] = 10,
+    make: Callable[[int], Iterator[pa.RecordBatch]] = once,
+    *,
+    task_bytes: int = 8,
+    streams: bool = False,
+    **plan: Any,
+) -> StagePlan:
+    """Returns a stage that makes one chunk a value."""
+    values = range(values) if isinstance(values, int) else values
+    return _stage("source", "source", lambda context: Source(values, make, task_bytes, streams), **plan)
+
+
+def reader(
+    fn: Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]], *, call_bytes: int = 8, **plan: Any
+) -> StagePlan:
+    """Returns a stage that makes any number of chunks of each."""
+    return _stage("reader", "reader", lambda context: Reader(fn, call_bytes), **plan)
+
+
+def function(
+    fn: Callable[[pa.RecordBatch], Any] = lambda batch: batch, name: str = "function", **plan: Any
+) -> StagePlan:
+    """Returns a stage that calls a function of chunks."""
+    return _stage("parallel", name, lambda context: Function(fn), **plan)
+
+
+def serial(
+    fn: Callable[[Item], Iterator[Item]] = same,
+    last: Callable[[], Iterator[Item]] = nothing,
+    name: str = "serial",
+    **plan: Any,
+) -> StagePlan:
+    """Returns a stage that sees items in order. Last of a chain, it runs on the consumer's thread."""
+    return _stage("serial", name, lambda context: Serial(fn, last), **plan)
+
+
+def kernel(make: Callable[[], SerialKernel], name: str, **plan: Any) -> StagePlan:
+    """Returns a stage of a library's serial kernel."""
+    return _stage("serial", name, lambda context: make(), **plan)
+
+
+def boundary(make: Callable[[Context], BoundaryKernel], name: str = "boundary", **plan: Any) -> StagePlan:
+    """Returns a stage that opens streams."""
+    return _stage("boundary", name, make, **plan)
+
+
+def start(
+    *stages: StagePlan, children: Sequence[Chain] = (), type: type[Engine] = Engine, **options: Any
+) -> Engine:
+    """Returns an engine of a chain, not yet asked for anything."""
+    resolved = Options(**{"cpu_budget": 2, "ram_budget": 1 << 30} | options).resolved()
+    return type(Chain(stages=stages, children=tuple(children)), 0, None, resolved, FakeClock())
+
+
+@contextmanager
+def running(*stages: StagePlan, children: Sequence[Chain] = (), **options: Any) -> Iterator[Engine]:
+    """Runs a chain, and closes it."""
+    engine = start(*stages, children=children, **options)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def items_of(engine: Engine) -> Iterator[Item]:
+    """Yields what is left of a run."""
+    while (item := engine.next_item()) is not None:
+        yield item
+
+
+def values_of(engine: Engine) -> list[int]:
+    """Returns the values of all chunks that are left."""
+    return [value_of(item.chunk) for item in items_of(engine)]
+
+
+class Stepper(Engine):
+    """An engine without threads: the test picks, runs and completes the calls, in any order it likes.
+
+    `next_item` works too: it runs what there is, and fails where nothing can run.
+    """
+
+    def _spawn(self) -> None:
+        """Starts no thread."""
+
+    def begin(self) -> Running | None:
+        """Starts the call that a free worker would start; None where it would park."""
+        with self.lock:
+            stage = self._pick()
+            if stage is None:
+                return None
+            call = stage.start()
+            self.computing += stage.computes
+            return stage, call
+
+    def finish(self, running: Running) -> None:
+        """Runs a call and completes it."""
+        stage, call = running
+        stage.execute(call)
+        with self.lock:
+            self.computing -= stage.computes
+            stage.calls += 1
+            stage.complete(call)
+
+    def settle(self) -> None:
+        """Works, one call at a time, until nothing can run before something is taken."""
+        while (running := self.begin()) is not None:
+            self.finish(running)
+
+    def _await_item(self) -> Item | None:
+        while not (self.root_out.out or self.root_out.ended):
+            running = self.begin()
+            if running is None:
+                with self.lock:
+                    assert self.root_out.ended, "a deadlock: nothing can run, and the consumer waits"
+                break
+            self.finish(running)
+        return super()._await_item()
+
+
+def stepper(*stages: StagePlan, children: Sequence[Chain] = (), **options: Any) -> Stepper:
+    """Returns an engine to step by hand."""
+    engine = start(*stages, children=children, type=Stepper, **options)
+    assert isinstance(engine, Stepper)
+    return engine

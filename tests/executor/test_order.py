@@ -1,0 +1,261 @@
+"""Rules 1, 2 and 4: the order of items, who runs what first, and on which thread."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from arrowflow.ops.base import Item
+from arrowflow.physical.tuning import MAX_REORDER_SLOTS
+from arrowflow.testing import Gate, Sequencer
+from tests.executor.fakes import (
+    chunk,
+    function,
+    items_of,
+    number,
+    reader,
+    running,
+    same,
+    serial,
+    source,
+    stepper,
+    value_of,
+    values_of,
+)
+
+
+@pytest.mark.parametrize("ranks", list(itertools.permutations(range(4))))
+def test_order_is_kept_whatever_finishes_first(ranks: tuple[int, ...]) -> None:
+    sequencer = Sequencer()
+
+    def wait_for_turn(batch: pa.RecordBatch) -> pa.RecordBatch:
+        with sequencer(ranks[value_of(batch)]):
+            return batch
+
+    with running(source(4), function(wait_for_turn, max_calls=4)) as engine:
+        assert values_of(engine) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("ranks", list(itertools.permutations(range(3))))
+def test_without_order_items_come_as_they_finish(ranks: tuple[int, ...]) -> None:
+    order = sorted(range(3), key=lambda value: ranks[value])
+    engine = stepper(source(3), function(max_calls=3), deterministic=False)
+    for _ in range(3):
+        first = engine.begin()
+        assert first is not None
+        engine.finish(first)
+    calls = [engine.begin() for _ in range(3)]
+    for value in order:
+        call = calls[value]
+        assert call is not None
+        engine.finish(call)
+    assert values_of(engine) == order
+
+
+def test_positions_and_origins_travel_with_the_chunks() -> None:
+    with running(source(5), function(lambda batch: number(batch, -1)), serial()) as engine:
+        found = [(item.position, item.origin.split) for item in items_of(engine)]
+    assert found == [((i + 1,), i) for i in range(5)]
+
+
+def test_chunks_without_rows_travel_but_do_not_arrive() -> None:
+    seen: list[int] = []
+
+    def odd(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch if value_of(batch) % 2 else batch.slice(0, 0)
+
+    def note(item: Item) -> Iterator[Item]:
+        seen.append(item.chunk.num_rows)
+        yield item
+
+    with running(source(6), function(odd), serial(note), function()) as engine:
+        assert values_of(engine) == [1, 3, 5]
+    assert seen == [0, 1] * 3
+
+
+def test_kernels_are_not_called_for_chunks_without_rows() -> None:
+    called: list[int] = []
+
+    def count(batch: pa.RecordBatch) -> pa.RecordBatch:
+        called.append(batch.num_rows)
+        return batch
+
+    with running(source(6), function(lambda batch: batch.slice(0, 0)), function(count)) as engine:
+        assert values_of(engine) == []
+    assert called == []
+
+
+def test_the_most_downstream_call_runs_first() -> None:
+    log: list[str] = []
+
+    def logged(name: str) -> Iterator[pa.RecordBatch]:
+        log.append(name)
+        yield chunk(0)
+
+    def note(batch: pa.RecordBatch) -> pa.RecordBatch:
+        log.append("map")
+        return batch
+
+    with running(source(20, lambda value: logged("read")), function(note), cpu_budget=1) as engine:
+        for _ in range(4):
+            engine.next_item()
+        assert log[:8] == ["read", "map"] * 4
+
+
+def test_a_free_worker_takes_the_most_downstream_stage_of_three() -> None:
+    engine = stepper(source(20), function(name="upper"), function(name="lower"), cpu_budget=4)
+    names = []
+    for _ in range(6):
+        call = engine.begin()
+        assert call is not None
+        names.append(call[0].plan.operators[0])
+        engine.finish(call)
+    assert names == ["source", "upper", "lower"] * 2
+    engine.close()
+
+
+def test_a_straggler_holds_back_64_calls_and_no_worker() -> None:
+    engine = stepper(source(1000), function(max_calls=2), ram_budget=1 << 30)
+    straggler = None
+    while straggler is None:
+        call = engine.begin()
+        assert call is not None
+        if call[0].plan.operators == ("function",):
+            straggler = call
+        else:
+            engine.finish(call)
+    engine.settle()
+    stage = straggler[0]
+    assert stage.calls == MAX_REORDER_SLOTS - 1
+    assert not stage.out
+    engine.finish(straggler)
+    assert len(stage.out) == MAX_REORDER_SLOTS
+    assert values_of(engine) == list(range(1000))
+
+
+def test_a_straggler_does_not_stop_the_calls_behind_it() -> None:
+    gate, behind = Gate(), Gate()
+    behind.open()
+
+    def hold_first(batch: pa.RecordBatch) -> pa.RecordBatch:
+        (behind if value_of(batch) else gate).pass_through()
+        return batch
+
+    with running(source(200), function(hold_first, max_calls=2)) as engine:
+        first = threading.Thread(target=lambda: found.append(value_of(engine.next_item().chunk)))  # type: ignore[union-attr]
+        found: list[int] = []
+        first.start()
+        behind.wait_for(MAX_REORDER_SLOTS - 1)
+        assert found == []
+        gate.open()
+        first.join()
+        assert found + values_of(engine) == list(range(200))
+
+
+def test_a_call_of_many_chunks_behind_a_straggler_is_held_back_too() -> None:
+    def many(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        return (chunk(value_of(batch)) for _ in range(500))
+
+    engine = stepper(source(3), reader(many, max_calls=3))
+    calls = []
+    while len(calls) < 1:
+        call = engine.begin()
+        assert call is not None
+        if call[0].plan.operators == ("reader",):
+            calls.append(call)
+        else:
+            engine.finish(call)
+    engine.settle()
+    stage = calls[0][0]
+    held = sum(len(slot.results) for slot in stage.slots)  # type: ignore[attr-defined]
+    assert held <= MAX_REORDER_SLOTS
+    engine.finish(calls[0])
+    assert values_of(engine) == [0] * 500 + [1] * 500 + [2] * 500
+
+
+def test_calls_of_many_chunks_are_delivered_in_order() -> None:
+    def many(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        for part in range(value_of(batch) % 4):
+            yield chunk(10 * value_of(batch) + part)
+
+    with running(source(40), reader(many), cpu_budget=3) as engine:
+        assert values_of(engine) == [10 * i + part for i in range(40) for part in range(i % 4)]
+
+
+def test_without_order_the_same_rows_come() -> None:
+    def many(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        for part in range(3):
+            yield chunk(10 * value_of(batch) + part)
+
+    chain = (source(50), reader(many), function(lambda batch: number(batch, value_of(batch))), serial())
+    with running(*chain, deterministic=False, cpu_budget=4) as engine:
+        assert sorted(values_of(engine)) == [10 * i + part for i in range(50) for part in range(3)]
+
+
+def test_only_the_last_serial_kernel_runs_on_the_consumer() -> None:
+    threads: dict[str, set[str]] = {}
+
+    def note(name: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+        threads.setdefault(name, set()).add(threading.current_thread().name)
+        return batch
+
+    def noting(name: str, item: Item) -> Iterator[Item]:
+        note(name, item.chunk)
+        yield item
+
+    with running(
+        source(5, lambda value: iter([note("source", chunk(value))])),
+        serial(lambda item: noting("middle", item)),
+        function(lambda batch: note("function", batch)),
+        serial(lambda item: noting("last", item)),
+    ) as engine:
+        values_of(engine)
+    here = threading.current_thread().name
+    assert threads.pop("last") == {here}
+    assert all(name.startswith("arrowflow-") for names in threads.values() for name in names)
+    assert set(threads) == {"source", "middle", "function"}
+
+
+def test_a_buffered_serial_kernel_runs_on_workers() -> None:
+    threads: set[str] = set()
+
+    def noting(item: Item) -> Iterator[Item]:
+        threads.add(threading.current_thread().name)
+        yield item
+
+    with running(source(5), serial(noting, buffer_items=2)) as engine:
+        values_of(engine)
+    assert threads
+    assert threading.current_thread().name not in threads
+
+
+def test_serial_kernels_see_items_in_order_one_call_at_a_time() -> None:
+    busy = threading.Lock()
+    seen: list[int] = []
+
+    def alone(item: Item) -> Iterator[Item]:
+        assert busy.acquire(blocking=False)
+        seen.append(value_of(item.chunk))
+        yield item
+        busy.release()
+
+    with running(source(300), serial(alone), function(), serial(same, name="tail"), cpu_budget=4) as engine:
+        assert values_of(engine) == list(range(300))
+    assert seen == list(range(300))
+
+
+def test_what_a_serial_kernel_ends_with_comes_last() -> None:
+    held: list[Item] = []
+
+    def keep(item: Item) -> Iterator[Item]:
+        held.append(item)
+        return iter(())
+
+    for last in ((), (function(),)):
+        held.clear()
+        with running(source(5), serial(keep, lambda: reversed(held)), *last) as engine:
+            assert values_of(engine) == [4, 3, 2, 1, 0]

@@ -1,0 +1,473 @@
+"""Where datasets start: what each source takes, in which order and splits its rows come, and how it resumes."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset
+import pyarrow.feather
+import pyarrow.ipc
+import pyarrow.parquet as pq
+import pytest
+
+import arrowflow as af
+from arrowflow.ops import from_arrow
+from arrowflow.testing import (
+    assert_same_batches,
+    assert_same_rows,
+    batches_of,
+    check_dataset,
+    check_declared,
+    check_epochs,
+    check_resume,
+    chunked,
+    failing,
+)
+from tests.ops.tables import (
+    ALL_TYPES,
+    ALL_TYPES_INSIDE,
+    NUMBERS,
+    OPERATORS,
+    identity,
+    ids,
+    refused,
+    rows_of,
+    sizes,
+    write_shards,
+)
+
+# ---------------------------------------------------------------------------------------------- range
+
+
+@pytest.mark.parametrize(
+    "bounds", [(0,), (5,), (-3,), (2, 9), (9, 2), (9, 2, -2), (0, 10, 3), (-5, 5, 4), (1 << 62, (1 << 62) + 3)], ids=str
+)
+def test_range_counts_like_pythons(bounds: tuple[int, ...]) -> None:
+    ds = af.range(*bounds)
+    assert ids(ds) == list(range(*bounds))
+    assert ds.num_rows == len(range(*bounds))
+    check_dataset(lambda: af.range(*bounds).batch(2))
+
+
+def test_range_resumes_between_its_splits() -> None:
+    check_resume(lambda: af.range(200_000))
+    assert sizes(af.range(200_000)) == [65_536, 65_536, 65_536, 3_392]
+
+
+@pytest.mark.parametrize(
+    "bounds", [(1.5,), ("3",), (0, None, 0), (0, 3, 0), (True,), (0, 3, 1.0), (1 << 63,), (0, 1 << 64), (-(1 << 63) - 1, 0)], ids=str
+)
+def test_range_refuses_what_is_no_range_of_int64(bounds: tuple[Any, ...]) -> None:
+    refused(af.PlanError, lambda: af.range(*bounds), "range")
+
+
+# ------------------------------------------------------------------------------------------ from_arrow
+
+BATCH = NUMBERS.combine_chunks().to_batches()[0]
+
+
+class Streams:
+    """Anything with `__arrow_c_stream__`, asked anew for each epoch."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.table.__arrow_c_stream__(requested_schema)
+
+
+KINDS: dict[str, Any] = {
+    "a table": NUMBERS,
+    "a table of several chunks": pa.concat_tables([NUMBERS.slice(0, 5), NUMBERS.slice(5)]),
+    "a batch": BATCH,
+    "batches": [BATCH.slice(0, 3), BATCH.slice(3, 0), BATCH.slice(3)],
+    "a data frame": pl.from_arrow(NUMBERS),
+    "a stream": Streams(NUMBERS),
+    "a dataset of pyarrow": pyarrow.dataset.dataset(NUMBERS),
+    "another dataset": af.from_arrow(NUMBERS),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_from_arrow_takes_what_holds_or_streams_arrow(kind: str) -> None:
+    ds = af.from_arrow(KINDS[kind])
+    assert_same_rows(batches_of(ds), [BATCH])
+    assert ds.schema.equals(NUMBERS.schema)
+    check_declared(ds)
+    check_epochs(lambda: af.from_arrow(KINDS[kind]), differ=False)
+    check_resume(lambda: af.from_arrow(KINDS[kind]).batch(3))
+
+
+@pytest.mark.parametrize("kind", ["a table", "a batch", "batches", "a data frame", "a stream"])
+def test_from_arrow_pickles_with_its_data(kind: str) -> None:
+    ds = af.from_arrow(KINDS[kind])
+    check_dataset(lambda: ds.batch(4)) if kind != "a stream" else check_resume(lambda: ds)
+
+
+def test_from_arrow_copies_nothing() -> None:
+    (found,) = batches_of(af.from_arrow(NUMBERS.combine_chunks()))
+    for mine, theirs in zip(found.columns, NUMBERS.combine_chunks().columns, strict=True):
+        addresses = [[b and b.address for b in array.buffers()] for array in (mine, theirs.chunk(0))]
+        assert addresses[0] == addresses[1]
+
+
+def test_from_arrow_travels_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(from_arrow, "MAX_CHUNK_ROWS", 4)
+    assert sizes(af.from_arrow([BATCH, BATCH.slice(0, 5)])) == [4, 4, 4, 4, 1, 4, 1]
+    check_dataset(lambda: af.from_arrow([BATCH, BATCH.slice(0, 5)]))
+
+
+def test_a_one_shot_reader_gives_one_epoch_and_no_state() -> None:
+    def once() -> af.Dataset:
+        return af.from_arrow(pa.RecordBatchReader.from_batches(BATCH.schema, [BATCH.slice(0, 9), BATCH.slice(9)]))
+
+    ds = once()
+    with iter(ds) as iterator:
+        refused(af.StateError, iterator.state_dict, "from_arrow", "one-shot")
+        assert_same_rows(list(iterator), [BATCH])
+    refused(af.StateError, lambda: iter(once().batch(3)).load_state_dict({}), "one-shot")
+    refused(af.SourceError, lambda: batches_of(ds), "from_arrow", "once")
+
+
+def test_a_stream_that_breaks_off_is_an_error_behind_what_came() -> None:
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield BATCH
+        raise OSError("gone")
+
+    ds = af.from_arrow(pa.RecordBatchReader.from_batches(BATCH.schema, broken()))
+    with iter(ds) as iterator:
+        assert next(iterator).num_rows == 17
+        refused(af.SourceError, lambda: next(iterator), "from_arrow", "1 record batches", "gone")
+
+
+@pytest.mark.parametrize("source", [None, 3, "file.parquet", [], [1], {"x": [1]}, np.arange(3), [NUMBERS]], ids=repr)
+def test_from_arrow_refuses_what_is_no_arrow(source: Any) -> None:
+    refused(af.PlanError, lambda: af.from_arrow(source), "from_arrow")
+
+
+def test_from_arrow_refuses_batches_of_different_schemas() -> None:
+    refused(af.SchemaError, lambda: af.from_arrow([BATCH, BATCH.select(["x"])]), "from_arrow", "batch 1")
+
+
+def test_columns_have_names_of_their_own() -> None:
+    twice = pa.table([pa.array([1]), pa.array([2])], names=["x", "x"])
+    refused(af.SchemaError, lambda: af.from_arrow(twice), "'x'", "rename")
+    refused(af.SchemaError, lambda: af.from_arrow(pa.table({})), "at least one column")
+
+
+# ------------------------------------------------------------------------------------------ from_numpy
+
+
+def arrays() -> dict[str, Any]:
+    return {
+        "f": np.array([1.5, np.nan, -0.0]),
+        "i": np.arange(3, dtype=">i4"),
+        "strided": np.arange(6)[::2],
+        "matrix": np.arange(6, dtype=np.float32).reshape(3, 2),
+        "b": np.array([True, False, True]),
+        "day": np.array(["2020-01-02", "NaT", "1960-01-01"], "M8[D]"),
+        "ns": np.array(["2020-01-02", "NaT", "1960-01-01"], "M8[ns]"),
+        "took": np.array([5, "NaT", -5], "m8[ms]"),
+        "masked": np.ma.masked_array([1, 2, 3], [False, True, False]),
+        "text": np.array(["a", "", "ä"]),
+        "objects": np.array([[1], None, [2, 3]], object),
+    }
+
+
+def test_from_numpy_maps_types() -> None:
+    check_dataset(lambda: af.from_numpy(arrays()).batch(2))
+    ds = af.from_numpy(arrays())
+    assert dict(zip(ds.schema.names, map(str, ds.schema.types), strict=True)) == {
+        "f": "double",
+        "i": "int32",
+        "strided": "int64",
+        "matrix": "fixed_size_list<item: float>[2]",
+        "b": "bool",
+        "day": "date32[day]",
+        "ns": "timestamp[ns]",
+        "took": "duration[ms]",
+        "masked": "int64",
+        "text": "string",
+        "objects": "list<item: int64>",
+    }
+    table = ds.select("i", "strided", "matrix", "b", "day", "masked", "text", "objects").to_table()
+    assert table.to_pydict() == {
+        "i": [0, 1, 2],
+        "strided": [0, 2, 4],
+        "matrix": [[0, 1], [2, 3], [4, 5]],
+        "b": [True, False, True],
+        "day": [datetime.date(2020, 1, 2), None, datetime.date(1960, 1, 1)],
+        "masked": [1, None, 3],
+        "text": ["a", "", "ä"],
+        "objects": [[1], None, [2, 3]],
+    }
+
+
+def test_from_numpy_copies_nothing_where_layouts_agree() -> None:
+    values = np.arange(10.0)
+    (batch,) = batches_of(af.from_numpy({"x": values}))
+    assert batch.column("x").buffers()[1].address == values.__array_interface__["data"][0]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        np.float64(1),
+        np.zeros(3, complex),
+        np.array([object()] * 3),
+        np.array([1, "x", None], object),
+        np.array(["2020"] * 3, "M8[Y]"),
+        np.array([1 << 40] * 3, "M8[D]"),
+        np.arange(4),
+    ],
+    ids=repr,
+)
+def test_from_numpy_refuses_what_has_no_type_or_another_length(column: Any) -> None:
+    refused(af.SchemaError, lambda: af.from_numpy({"ok": np.arange(3), "bad": column}), "bad")
+
+
+@pytest.mark.parametrize("given", [None, {}, np.arange(3), [("x", np.arange(3))]], ids=repr)
+def test_from_numpy_refuses_what_is_no_mapping(given: Any) -> None:
+    refused(af.PlanError, lambda: af.from_numpy(given), "from_numpy")
+
+
+# -------------------------------------------------------------------------------------- from_generator
+
+ELEMENTS: dict[str, list[Any]] = {
+    "batches": [BATCH.slice(0, 4), BATCH.slice(4)],
+    "data frames": [pl.DataFrame({"row": [1, 2]}), pl.DataFrame({"row": [3]})],
+    "arrays": [{"row": np.arange(3), "x": np.zeros(3)}, {"row": np.arange(2), "x": np.ones(2)}],
+    "lists": [{"row": [1, 2], "s": ["a", None]}, {"row": [3], "s": ["b"]}],
+    "rows": [{"row": 1, "s": "a"}, {"row": 2, "s": "b"}, {"row": 3, "s": "c"}],
+    "columns in another order": [{"row": [1], "s": ["a"]}, {"s": ["b"], "row": [2]}],
+    "with elements without rows": [BATCH.slice(0, 0), BATCH.slice(0, 4), BATCH.slice(4, 0), BATCH.slice(4)],
+    "nothing typed in front": [{"row": []}, {"row": [1, 2]}],
+}
+
+
+@pytest.mark.parametrize("kind", ELEMENTS)
+@pytest.mark.parametrize("declared", [False, True])
+def test_from_generator_takes_elements(kind: str, declared: bool) -> None:
+    def make() -> af.Dataset:
+        schema = af.from_generator(lambda: iter(ELEMENTS[kind])).to_table().schema if declared else None
+        return af.from_generator(lambda: iter(ELEMENTS[kind]), schema=schema)
+
+    if declared and kind == "nothing typed in front":
+        pytest.skip("an empty list is declared to be of no type")
+    check_declared(make())
+    check_resume(make)
+    check_resume(lambda: make().batch(2))
+    check_epochs(make, differ=False)
+    assert make().num_rows is None
+    assert sum(sizes(make())) == sum(sizes(make().batch(3)))
+
+
+def test_from_generator_runs_anew_in_each_epoch() -> None:
+    epochs = itertools.count()
+
+    def fn() -> Iterator[dict[str, int]]:
+        yield {"row": next(epochs)}
+
+    ds = af.from_generator(fn)
+    assert [batch.column("row")[0].as_py() for _ in range(3) for batch in ds] == [0, 1, 2]
+
+
+def test_each_element_is_a_split() -> None:
+    ds = af.from_generator(lambda: iter([BATCH, BATCH.slice(0, 2)])).with_options(af.Options(max_chunk_rows=10))
+    assert sizes(ds.map(identity)) == [10, 7, 2]
+
+
+def test_from_generator_raises_in_order_with_the_cause() -> None:
+    error = ValueError("gone")
+    with iter(af.from_generator(failing(ELEMENTS["rows"], error))) as iterator:
+        assert [next(iterator).column("row")[0].as_py() for _ in range(3)] == [1, 2, 3]
+        with pytest.raises(af.FunctionError, match=r"from_generator: failing\.generate raised ValueError: gone") as caught:
+            next(iterator)
+        assert caught.value.__cause__ is error
+        assert not list(iterator)
+
+
+@pytest.mark.parametrize(
+    ("elements", "error", "text"),
+    [
+        ([3], af.FunctionError, "element 0"),
+        ([BATCH, None], af.FunctionError, "element 1"),
+        ([{"row": [1], "x": [1, 2]}], af.FunctionError, "length"),
+        ([{}], af.FunctionError, "column"),
+        ([{"row": 1}, {"row": "x"}], af.SchemaError, "element 1"),
+        ([{"row": 1}, {"other": 1}], af.SchemaError, "element 1"),
+    ],
+)
+def test_from_generator_refuses_other_elements(elements: list[Any], error: type[Exception], text: str) -> None:
+    refused(error, lambda: batches_of(af.from_generator(lambda: iter(elements))), "from_generator", text)
+
+
+def test_from_generator_keeps_to_its_schema() -> None:
+    ds = af.from_generator(lambda: iter([{"row": "x"}]), schema=pa.schema([("row", pa.int64())]))
+    assert ds.schema == pa.schema([("row", pa.int64())])
+    refused(af.SchemaError, lambda: batches_of(ds), "from_generator", "element 0", "int64")
+
+
+def test_from_generator_says_when_fn_is_none() -> None:
+    bad: Any = [1, 2]
+    refused(af.PlanError, lambda: af.from_generator(bad), "from_generator", "function")
+    refused(af.FunctionError, lambda: batches_of(af.from_generator(lambda: bad and 3)), "not iterable")  # type: ignore[arg-type,return-value]
+
+
+# ---------------------------------------------------------------------------------------------- files
+
+SHARDS = [[3, 4], [], [5], [0], [1, 1, 2]]
+NUM_ROWS = 16
+
+
+def write_ipc(folder: Path, shards: list[list[int]]) -> Path:
+    """The same files as `write_shards` writes, as Arrow IPC."""
+    parquet, target = folder / "parquet", folder / "ipc"
+    parquet.mkdir()
+    target.mkdir()
+    for path in sorted(write_shards(parquet, shards).iterdir()):
+        file = pq.ParquetFile(path)
+        with pyarrow.ipc.new_file(target / f"{path.stem}.arrow", file.schema_arrow) as writer:
+            for group in range(file.num_row_groups):
+                writer.write_table(file.read_row_group(group))
+    return target
+
+
+@pytest.fixture(params=["parquet", "ipc"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return write_shards(tmp_path, SHARDS) if request.param == "parquet" else write_ipc(tmp_path, SHARDS)
+
+
+def read(paths: Any, **arguments: Any) -> af.Dataset:
+    first = paths[0] if isinstance(paths, list) else paths
+    return (af.read_ipc if "ipc" in str(first) else af.read_parquet)(paths, **arguments)
+
+
+def test_files_come_in_sorted_order_split_by_split(folder: Path) -> None:
+    ds = read(folder)
+    assert ds.num_rows == NUM_ROWS
+    assert rows_of(ds) == list(range(NUM_ROWS))
+    assert sizes(ds) == [3, 4, 5, 1, 1, 2]
+    assert ds.schema == pa.schema([("row", pa.int64()), ("file", pa.int32())])
+
+
+def test_files_keep_the_contracts(folder: Path) -> None:
+    check_dataset(lambda: read(folder))
+    check_dataset(lambda: read(folder).skip(2).take(11).batch(3))
+    check_dataset(lambda: read(folder, filter=pl.col("row") > 4).map(identity).batch(2))
+
+
+def test_paths_may_be_given_in_many_ways(folder: Path) -> None:
+    expected = rows_of(read(folder))
+    files = sorted(map(str, folder.iterdir()))
+    for paths in (str(folder), str(folder / "*"), files, list(reversed(files)), [folder], f"file://{folder}"):
+        assert rows_of(read(paths)) == expected
+    assert rows_of(read(files[2])) == [7, 8, 9, 10, 11]
+
+
+def test_columns_and_filter_are_select_and_filter(folder: Path) -> None:
+    ds = read(folder, columns=["row"], filter=pc.field("file") == 2)
+    assert ds.to_table().to_pydict() == {"row": [7, 8, 9, 10, 11]}
+    refused(af.PlanError, lambda: read(folder, columns=["roww"]).schema, "did you mean 'row'?")
+    refused(af.PlanError, lambda: read(folder, filter=pl.col("roww") > 1).schema, "did you mean 'row'?")
+
+
+def test_a_schema_widens_and_fills(folder: Path) -> None:
+    schema = pa.schema([("file", pa.int64()), ("new", pa.string()), ("row", pa.int64())])
+    ds = read(folder, schema=schema)
+    assert ds.schema == schema
+    table = ds.to_table()
+    assert table.column("row").to_pylist() == list(range(NUM_ROWS))
+    assert table.column("new").null_count == NUM_ROWS
+    check_dataset(lambda: read(folder, schema=schema).batch(4))
+
+
+def test_files_without_rows_are_read_for_their_schema_only(tmp_path: Path) -> None:
+    ds = af.read_parquet(write_shards(tmp_path, [[], [0], []]))
+    assert ds.num_rows == 0
+    assert ds.schema.names == ["row", "file"]
+    assert not batches_of(ds.shuffle(3).repeat().batch(2))
+
+
+def test_shards_of_other_schemas_are_refused_with_file_and_column(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"row": [1], "x": [1]}), tmp_path / "a.parquet")
+    for bad in (pa.table({"row": [2]}), pa.table({"row": [2], "x": ["text"]})):
+        pq.write_table(bad, tmp_path / "b.parquet")
+        with iter(af.read_parquet(tmp_path)) as iterator:
+            assert next(iterator).num_rows == 1
+            refused(af.SchemaError, lambda iterator=iterator: next(iterator), "read_parquet", "b.parquet", "'x'")
+    pq.write_table(pa.table({"y": [9], "x": [2], "row": [2]}), tmp_path / "b.parquet")
+    assert af.read_parquet(tmp_path).to_table().to_pydict() == {"row": [1, 2], "x": [1, 2]}
+
+
+@pytest.mark.parametrize("read_files", [af.read_parquet, af.read_ipc])
+def test_what_is_not_there_is_named(tmp_path: Path, read_files: Any) -> None:
+    for missing in (tmp_path / "none.parquet", tmp_path / "*.parquet", tmp_path):
+        refused(af.SourceError, lambda missing=missing: read_files(missing).schema, read_files.__name__, str(missing))
+
+
+@pytest.mark.parametrize("keep", [0, 3, 100, -1])
+def test_a_truncated_file_is_an_error_that_names_it(folder: Path, keep: int) -> None:
+    file = sorted(folder.iterdir())[2]
+    file.write_bytes(file.read_bytes()[:keep])
+    with iter(read(folder)) as iterator:
+        assert next(iterator).num_rows + next(iterator).num_rows == 7
+        with pytest.raises(af.SourceError) as caught:
+            next(iterator)
+        assert caught.value.file is not None and file.name in caught.value.file
+        assert not list(iterator)
+
+
+@pytest.mark.parametrize("format", ["parquet", "ipc"])
+def test_every_type_goes_through_files(tmp_path: Path, format: str) -> None:
+    path = tmp_path / f"all.{format}"
+    if format == "parquet":
+        pq.write_table(ALL_TYPES, path, row_group_size=4)
+    else:
+        pyarrow.feather.write_feather(ALL_TYPES, str(path), compression="uncompressed", chunksize=4)
+    ds = read(path)
+    check_dataset(lambda: read(path))
+    inside = ds.schema
+    expected = ALL_TYPES_INSIDE.select(inside.names).cast(inside).combine_chunks().to_batches()
+    assert_same_rows(batches_of(ds), expected)
+
+
+@pytest.mark.parametrize("name", sorted(OPERATORS))
+def test_every_operator_takes_every_type_from_files(tmp_path: Path, name: str) -> None:
+    """The same as of the same rows in memory, split in the same way; a shuffle orders the files, too."""
+    pq.write_table(ALL_TYPES, tmp_path / "all.parquet", row_group_size=4)
+    ds = af.read_parquet(tmp_path)
+    memory = chunked([[batch] for batch in ds], ds.schema)
+    found, expected = batches_of(OPERATORS[name](ds)), batches_of(OPERATORS[name](memory))
+    if name == "shuffle":
+        assert_same_rows(found, expected, ordered=False)
+    else:
+        assert_same_batches(found, expected)
+
+
+def test_num_parallel_calls_changes_no_row(folder: Path) -> None:
+    expected = batches_of(read(folder))
+    for calls in (1, 2, 7):
+        assert_same_batches(batches_of(read(folder, num_parallel_calls=calls)), expected)
+    for bad in (0, -2, 1.5, True):
+        refused(af.PlanError, lambda bad=bad: read(folder, num_parallel_calls=bad), "num_parallel_calls")
+
+
+# ------------------------------------------------------------------------------------- who reads it
+
+
+def test_others_read_a_dataset_directly() -> None:
+    ds = af.from_arrow(NUMBERS).filter(pl.col("row") > 3).batch(4)
+    assert pl.DataFrame(ds)["row"].to_list() == list(range(4, 17))
+    assert duckdb.sql("SELECT sum(row) FROM ds").fetchall() == [(sum(range(4, 17)),)]
+    assert pa.table(ds).num_rows == 13
+    assert_same_rows(ds.to_reader().read_all().to_batches(), ds.to_table().to_batches())
