@@ -270,7 +270,10 @@ class ParallelStage(Stage):
         return slot
 
     def execute(self, call: Slot) -> None:
-        """Makes the next chunk of a call."""
+        """Makes the next chunk of a call; of one that is not known to make many, also looks for a second one.
+
+        Most calls make one chunk, which saves them a round only to find that there is no other.
+        """
         try:
             if self.head is None:
                 item = cast(Item, call.item)
@@ -279,17 +282,22 @@ class ParallelStage(Stage):
                 return
             if call.iterator is None:
                 call.iterator = self._read(call.item)
-            entry = next(call.iterator, None)
-            if entry is None:
-                call.done = True
-            else:
-                origin = call.item.origin
-                if not entry.last or entry.split is not None:
-                    origin = Origin(origin.split if entry.split is None else entry.split, 0, entry.last)
-                self._emit(call, entry.chunk, entry.position, origin, None)
+            self._make(call, call.iterator)
+            if not call.done and not (self.upstream is None and cast(Task, call.item).streams):
+                self._make(call, call.iterator)
         except BaseException as error:
             call.error = located(error, self.plan.specs[0].operator)
             call.done = True
+
+    def _make(self, call: Slot, iterator: Iterator[Made]) -> None:
+        entry = next(iterator, None)
+        if entry is None:
+            call.done = True
+            return
+        origin = call.item.origin
+        if not entry.last or entry.split is not None:
+            origin = Origin(origin.split if entry.split is None else entry.split, 0, entry.last)
+        self._emit(call, entry.chunk, entry.position, origin, None)
 
     def _read(self, item: Item | Task) -> Iterator[Made]:
         if isinstance(self.head, SourceKernel):

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from arrowflow.errors import ArrowflowError, SchemaError, SourceError, closest
+from arrowflow.expr.prune import ColumnStatistics
 from arrowflow.formats.types import widens
 from arrowflow.storage import File, Store
 
@@ -49,21 +50,6 @@ class Footer:
     splits: tuple[Split, ...]
     num_rows: int
     details: Any = field(default=None, repr=False)
-
-
-class ColumnStatistics(NamedTuple):
-    """What a file knows about one column of one split.
-
-    Attributes:
-        min: A value that no value of the column is below, as `Scalar.as_py` would give it; None if unknown.
-            Neither bound says anything about NaN, which may occur besides.
-        max: A value that no value of the column is above; None if unknown.
-        null_count: Number of nulls; None if unknown.
-    """
-
-    min: Any
-    max: Any
-    null_count: int | None
 
 
 MayMatch = Callable[[Mapping[str, ColumnStatistics], int], bool]

@@ -293,11 +293,26 @@ class Stepper(Engine):
         while not (self.root_out.out or self.root_out.ended):
             running = self.begin()
             if running is None:
-                with self.lock:
-                    assert self.root_out.ended, "a deadlock: nothing can run, and the consumer waits"
                 break
             self.finish(running)
+        with self.lock:
+            assert self.root_out.out or self.root_out.ended, (
+                "a deadlock: nothing can run, and the consumer waits"
+            )
         return super()._await_item()
+
+
+def hold(engine: Stepper, operator: str, calls: int) -> list[Running]:
+    """Returns calls of an operator, started one after the other and not completed; completes all others."""
+    held: list[Running] = []
+    while len(held) < calls:
+        running = engine.begin()
+        assert running is not None, f"{operator}: {len(held)} calls in flight, expected {calls}"
+        if running[0].plan.operators == (operator,):
+            held.append(running)
+        else:
+            engine.finish(running)
+    return held
 
 
 def stepper(*stages: StagePlan, children: Sequence[Chain] = (), **options: Any) -> Stepper:

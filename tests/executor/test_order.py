@@ -5,16 +5,19 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterator
+from typing import cast
 
 import pyarrow as pa
 import pytest
 
+from arrowflow.executor.stage import ParallelStage
 from arrowflow.ops.base import Item
 from arrowflow.physical.tuning import MAX_REORDER_SLOTS
 from arrowflow.testing import Gate, Sequencer
 from tests.executor.fakes import (
     chunk,
     function,
+    hold,
     items_of,
     number,
     reader,
@@ -44,15 +47,9 @@ def test_order_is_kept_whatever_finishes_first(ranks: tuple[int, ...]) -> None:
 def test_without_order_items_come_as_they_finish(ranks: tuple[int, ...]) -> None:
     order = sorted(range(3), key=lambda value: ranks[value])
     engine = stepper(source(3), function(max_calls=3), deterministic=False)
-    for _ in range(3):
-        first = engine.begin()
-        assert first is not None
-        engine.finish(first)
-    calls = [engine.begin() for _ in range(3)]
+    calls = hold(engine, "function", 3)
     for value in order:
-        call = calls[value]
-        assert call is not None
-        engine.finish(call)
+        engine.finish(calls[value])
     assert values_of(engine) == order
 
 
@@ -120,14 +117,7 @@ def test_a_free_worker_takes_the_most_downstream_stage_of_three() -> None:
 
 def test_a_straggler_holds_back_64_calls_and_no_worker() -> None:
     engine = stepper(source(1000), function(max_calls=2), ram_budget=1 << 30)
-    straggler = None
-    while straggler is None:
-        call = engine.begin()
-        assert call is not None
-        if call[0].plan.operators == ("function",):
-            straggler = call
-        else:
-            engine.finish(call)
+    (straggler,) = hold(engine, "function", 1)
     engine.settle()
     stage = straggler[0]
     assert stage.calls == MAX_REORDER_SLOTS - 1
@@ -146,14 +136,14 @@ def test_a_straggler_does_not_stop_the_calls_behind_it() -> None:
         return batch
 
     with running(source(200), function(hold_first, max_calls=2)) as engine:
-        first = threading.Thread(target=lambda: found.append(value_of(engine.next_item().chunk)))  # type: ignore[union-attr]
         found: list[int] = []
+        first = threading.Thread(target=lambda: found.extend(values_of(engine)))
         first.start()
         behind.wait_for(MAX_REORDER_SLOTS - 1)
         assert found == []
         gate.open()
         first.join()
-        assert found + values_of(engine) == list(range(200))
+        assert found == list(range(200))
 
 
 def test_a_call_of_many_chunks_behind_a_straggler_is_held_back_too() -> None:
@@ -161,19 +151,12 @@ def test_a_call_of_many_chunks_behind_a_straggler_is_held_back_too() -> None:
         return (chunk(value_of(batch)) for _ in range(500))
 
     engine = stepper(source(3), reader(many, max_calls=3))
-    calls = []
-    while len(calls) < 1:
-        call = engine.begin()
-        assert call is not None
-        if call[0].plan.operators == ("reader",):
-            calls.append(call)
-        else:
-            engine.finish(call)
+    (straggler,) = hold(engine, "reader", 1)
     engine.settle()
-    stage = calls[0][0]
-    held = sum(len(slot.results) for slot in stage.slots)  # type: ignore[attr-defined]
+    stage = cast(ParallelStage, straggler[0])
+    held = sum(len(slot.results) for slot in stage.slots)
     assert held <= MAX_REORDER_SLOTS
-    engine.finish(calls[0])
+    engine.finish(straggler)
     assert values_of(engine) == [0] * 500 + [1] * 500 + [2] * 500
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import decimal
 import pickle
@@ -330,7 +331,7 @@ def test_statistics(tmp_path: Path) -> None:
     )
     found = statistics(write(tmp_path / "s.parquet", data))
     epoch = dt.datetime(1970, 1, 1, tzinfo=utc)
-    assert {name: tuple(found[name]) for name in found} == {
+    assert {name: dataclasses.astuple(found[name]) for name in found} == {
         "int": (1, 3, 1),
         "u8": (3, 200, 0),
         "f": (0.5, 1.5, 0),
