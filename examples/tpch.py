@@ -128,9 +128,8 @@ def shards() -> list[Path]:
 def train(model: Logistic, files: list[Path]) -> None:
     """Trains for some epochs, with a progress line, and prints how the input kept up."""
     dataset, progress = batches(files), Progress()
-    started, rows, waited = time.perf_counter(), 0, 0.0
+    started, rows, waited, right = time.perf_counter(), 0, 0.0, 0.5
     for epoch in range(EPOCHS):
-        right = 0.5
         with iter(dataset) as iterator:
             for batch in iterator:
                 right += 0.05 * (model.learn(batch["features"], batch["late"]) - right)

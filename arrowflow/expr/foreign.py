@@ -7,6 +7,8 @@ table of types. On a batch without rows the same calls say which types an expres
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TypeVar
 
 import polars as pl
@@ -102,29 +104,49 @@ def _frame(batch: pa.RecordBatch, names: Sequence[str]) -> pl.DataFrame:
     return frame
 
 
-def polars_type(expr: pl.Expr, schema: pa.Schema, columns: Sequence[str]) -> pa.DataType:
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What type an expression has on some columns: the same for the same text and types."""
+
+    text: str
+    fields: tuple[tuple[str, pa.DataType], ...]
+    expr: pl.Expr = field(compare=False)
+
+
+def polars_type(expr: pl.Expr, text: str, schema: pa.Schema, columns: Sequence[str]) -> pa.DataType:
     """Returns the normalised type that the Polars expression yields on `schema`, of which it reads `columns`.
+
+    Asked once for each form `text` of an expression and types of columns: a plan is compiled several times while
+    rules rewrite it, and a dry run takes 0.3 ms.
 
     Raises:
         PlanError: Polars cannot evaluate it on such columns.
     """
-    for name in columns:
-        if not polars_reads(schema.field(name).type):
+    return _answer(_Question(text, tuple((name, schema.field(name).type) for name in columns), expr))
+
+
+@lru_cache(maxsize=4096)
+def _answer(question: _Question) -> pa.DataType:
+    for name, type in question.fields:
+        if not polars_reads(type):
             raise PlanError(
-                f"Polars cannot read column {name!r} of type {schema.field(name).type}: cast it first, or write the"
-                " expression with pyarrow.compute"
+                f"Polars cannot read column {name!r} of type {type}: cast it first, or write the expression with"
+                " pyarrow.compute"
             )
-    frame = _frame(empty_batch(pa.schema([schema.field(name) for name in columns])), columns)
+    columns = [name for name, _ in question.fields]
+    frame = _frame(empty_batch(pa.schema(question.fields)), columns)
 
     def dry_run() -> pa.DataType:
-        series = frame.select(expr.alias("0")).to_series()
+        series = frame.select(question.expr.alias("0")).to_series()
         if series.dtype in _NOT_IN_ARROW:
-            raise PlanError(f"{expr} gives {series.dtype}, a type that Arrow does not have: add a cast")
+            raise PlanError(
+                f"{question.expr} gives {series.dtype}, a type that Arrow does not have: add a cast"
+            )
         if series.dtype == pl.Enum:
             return pa.dictionary(series.clear().to_arrow().type.index_type, pa.string())
         return normalise(_one(series.clear().to_arrow(compat_level=_OLDEST)).type)
 
-    return _guard(PlanError, expr, dry_run)
+    return _guard(PlanError, question.expr, dry_run)
 
 
 def run_arrow(exprs: Sequence[tuple[pc.Expression, pa.DataType]], batch: pa.RecordBatch) -> list[pa.Array]:

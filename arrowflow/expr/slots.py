@@ -88,12 +88,15 @@ def type_of_expr(expr: Expr, schema: pa.Schema) -> pa.DataType:
     check_columns(expr.columns, schema.names)
     if expr.engine == "arrow":
         return arrow_type(expr.source, schema)
-    for source in polars_tree.cast_to_temporal(str(expr.serialised())):
-        if pa.types.is_string(polars_type(source, schema, source.meta.root_names())):
+    text = str(expr.serialised())
+    for source in polars_tree.cast_to_temporal(text):
+        if pa.types.is_string(
+            polars_type(source, polars_tree.serialise(source), schema, source.meta.root_names())
+        ):
             raise PlanError(
                 f"{expr!r} guesses a format from the first text of a chunk: take str.to_date(format)"
             )
-    return polars_type(expr.source, schema, expr.columns)
+    return polars_type(expr.source, text, schema, expr.columns)
 
 
 def lowered(
@@ -115,7 +118,7 @@ def _engine(expr: Expr, env: Mapping[str, Op], schema: pa.Schema, graph: Graph) 
             part = polars_tree.deserialise(call.source)
             if part is None:
                 raise Unsupported
-            return polars_type(part, schema, expr.columns)
+            return polars_type(part, call.source, schema, expr.columns)
         return arrow_type(arrow_tree.deserialise(call.source), schema)
 
     return (PolarsLowering if expr.engine == "polars" else ArrowLowering)(graph, env, type_of)
@@ -153,7 +156,7 @@ def _cast_slot(cast: Cast, schema: pa.Schema, op: Op | None, graph: Graph) -> Sl
     name, type = cast.name, cast.type
     if isinstance(type, pl.Enum):
         expr = parse(pl.col(name).cast(type), operator="cast")
-        return Foreign(expr, polars_type(pl.col(name).cast(type), schema, (name,)))
+        return Foreign(expr, polars_type(pl.col(name).cast(type), f"{name!r} as {type}", schema, (name,)))
     source = schema.field(name).type
     if source.equals(type):
         return Passed(name, type)

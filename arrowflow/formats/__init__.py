@@ -6,7 +6,8 @@ from importlib.metadata import entry_points
 from typing import Final
 
 from arrowflow.errors import PlanError, closest
-from arrowflow.formats.format import ColumnStatistics, Footer, Format, MayMatch, Split, match
+from arrowflow.expr.prune import ColumnStatistics
+from arrowflow.formats.format import Footer, Format, MayMatch, Split, match
 from arrowflow.formats.ipc import IpcFormat
 from arrowflow.formats.parquet import ParquetFormat
 from arrowflow.formats.types import decoded_schema, decoded_type, widens

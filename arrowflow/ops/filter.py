@@ -8,9 +8,8 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from arrowflow.expr import Expr, Step, Where
+from arrowflow.expr import Expr, Step, Where, expand
 from arrowflow.ops.columns import ColumnOperator, check_columns
-from arrowflow.plan.node import Columns
 from arrowflow.plan.traits import Traits
 
 
@@ -38,15 +37,9 @@ class Filter(ColumnOperator):
         """Returns one step per predicate."""
         for predicate in self.predicates:
             check_columns(predicate.columns, schema)
-        return tuple(Where(predicate) for predicate in self.predicates)
+        return tuple(Where(single) for predicate in self.predicates for single in expand(predicate, schema))
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Returns its input's schema, once the predicates are found to fit it."""
         self.program(inputs[0])
         return inputs[0]
-
-    def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
-        """Returns the wanted columns and those that the predicates read."""
-        if wanted is None:
-            return (None,)
-        return (wanted.union(*(predicate.columns for predicate in self.predicates)),)

@@ -20,7 +20,8 @@ from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import Node, SourceOrder
 from arrowflow.plan.traits import Traits
 
-ENDLESS_EPOCHS = 1 << 32
+EPOCH_BITS = 32
+ENDLESS_EPOCHS = 1 << EPOCH_BITS
 """Epochs of the input that each epoch of an endless `repeat` is given, so that none ever comes twice."""
 
 
@@ -124,7 +125,9 @@ class RepeatKernel(BoundaryKernel):
     def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
         """Passes the item on."""
         self._had_rows = self._had_rows or item.chunk.num_rows > 0
-        yield item._replace(position=(self._index, self._had_rows, item.position))
+        # A split belongs to one epoch: what counts its rows must not go on in the next one, nor repeat its numbers.
+        origin = item.origin._replace(split=item.origin.split << EPOCH_BITS | self._index)
+        yield item._replace(position=(self._index, self._had_rows, item.position), origin=origin)
 
     def ended(self, stream: StreamHandle) -> None:
         """Moves to the next epoch, unless this one had no rows."""

@@ -167,7 +167,7 @@ def nothing() -> Iterator[Item]:
 
 
 def _stage(kind: Any, name: str, kernel: Callable[[Context], Kernel], **plan: Any) -> StagePlan:
-    spec_kind = "stateless" if kind == "parallel" else kind
+    spec_kind: Any = "stateless" if kind == "parallel" else kind
     spec = KernelSpec(
         operator=name,
         kind=spec_kind,

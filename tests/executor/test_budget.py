@@ -1,0 +1,416 @@
+"""Rule 3: bytes and calls stay within their budgets, which is back-pressure and never a deadlock (I3, I4)."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pytest
+
+from arrowflow.executor import Engine
+from arrowflow.ops.base import Held, Item, Origin
+from arrowflow.ops.batch import BatchKernel
+from arrowflow.physical.stage import StagePlan
+from tests.executor.fakes import (
+    Running,
+    Stepper,
+    chunk,
+    function,
+    hold,
+    items_of,
+    kernel,
+    number,
+    reader,
+    running,
+    same,
+    serial,
+    source,
+    stepper,
+    value_of,
+    values_of,
+)
+
+SIZE = 8_000
+"""Bytes of each chunk here."""
+
+
+def sized(value: int) -> Iterator[pa.RecordBatch]:
+    yield chunk(value, SIZE)
+
+
+def renewed(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return number(batch, value_of(batch))
+
+
+def used(engine: Engine) -> int:
+    return engine.statistics().ledger_bytes
+
+
+def peak(engine: Engine) -> int:
+    return engine.statistics().ledger_peak_bytes
+
+
+class Cut(BatchKernel):
+    """`batch` of one chunk's rows."""
+
+    def __init__(self) -> None:
+        super().__init__(SIZE // 8, drop_remainder=False)
+
+
+CHAINS: dict[str, Callable[[], tuple[StagePlan, ...]]] = {
+    "source": lambda: (source(30, sized, task_bytes=SIZE),),
+    "function": lambda: (source(30, sized, task_bytes=SIZE), function(renewed)),
+    "functions": lambda: (source(30, sized, task_bytes=SIZE), function(renewed), function(renewed)),
+    "waiting": lambda: (source(30, sized, task_bytes=SIZE), function(renewed, max_calls=5)),
+    "serial": lambda: (source(30, sized, task_bytes=SIZE), serial(), function(renewed), serial()),
+    "reader": lambda: (
+        source(6, once_small, waits=True),
+        serial(),
+        reader(lambda batch: parts(value_of(batch)), call_bytes=5 * SIZE),
+        serial(),
+    ),
+    "batch": lambda: (source(30, sized, task_bytes=SIZE), kernel(Cut, "batch"), function(renewed)),
+    "windows": lambda: (source(30, sized, task_bytes=SIZE), kernel(Windows, "windows"), function(renewed)),
+}
+
+
+def once_small(value: int) -> Iterator[pa.RecordBatch]:
+    yield chunk(value)
+
+
+def parts(value: int) -> Iterator[pa.RecordBatch]:
+    return (chunk(5 * value + part, SIZE) for part in range(5))
+
+
+class Windows(BatchKernel):
+    """Keeps back three chunks at a time, then lets them go one by one."""
+
+    def __init__(self) -> None:
+        super().__init__(1, drop_remainder=False)
+        self.items: list[Item] = []
+
+    def push(self, item: Item) -> Iterator[Item]:
+        self.items.append(item)
+        if len(self.items) == 3:
+            yield from self.finish()
+
+    def finish(self) -> Iterator[Item]:
+        while self.items:
+            yield self.items.pop(0)
+
+
+@pytest.mark.parametrize("budget", [1, SIZE, 3 * SIZE, 40 * SIZE])
+@pytest.mark.parametrize("name", CHAINS)
+def test_no_budget_is_a_deadlock(name: str, budget: int) -> None:
+    with running(*CHAINS[name](), ram_budget=budget, cpu_budget=3) as engine:
+        assert values_of(engine) == list(range(30))
+        engine.close()
+        assert used(engine) == 0
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_interleaving_gives_the_same_and_stays_within_the_budgets(seed: int) -> None:
+    rng = random.Random(seed)
+    name = rng.choice(list(CHAINS))
+    budget = rng.choice([1, 2 * SIZE, 6 * SIZE, 20 * SIZE])
+    cpus = rng.randint(1, 4)
+    engine = stepper(*CHAINS[name](), ram_budget=budget, cpu_budget=cpus)
+    found = randomly(engine, rng)
+    assert found == list(range(30))
+    # What the rule lets in beyond the budget: one call a stage; here a window is three chunks, a read up to five.
+    assert peak(engine) <= budget + (len(CHAINS[name]()) + 5) * SIZE
+    engine.close()
+    assert used(engine) == 0
+    assert engine.statistics().stages[0].rows
+
+
+def randomly(engine: Stepper, rng: random.Random) -> list[int]:
+    """Begins and finishes calls, and takes items, in a random order that workers could have too."""
+    flying: list[Running] = []
+    found: list[int] = []
+    while True:
+        choice = rng.random()
+        call = engine.begin() if choice < 0.5 else None
+        if call is not None:
+            flying.append(call)
+        elif flying and choice < 0.85:
+            engine.finish(flying.pop(rng.randrange(len(flying))))
+        elif engine.root_out.out or engine.root_out.ended:
+            item = engine.next_item()
+            if item is None:
+                break
+            found.append(value_of(item.chunk))
+        elif not flying and (call := engine.begin()) is not None:
+            flying.append(call)
+        elif not flying:
+            raise AssertionError("a deadlock")
+        computing = sum(stage.computes for stage, _ in flying)
+        assert computing == engine.computing <= engine.options.cpu_budget
+        assert all(stage.running <= stage.limits.max_calls for stage, _ in flying)
+    for left in flying:
+        engine.finish(left)
+    return found
+
+
+def test_with_one_byte_only_the_head_of_each_line_runs() -> None:
+    engine = stepper(
+        source(30, sized, task_bytes=SIZE), function(renewed), serial(), function(renewed), ram_budget=1
+    )
+    engine.settle()
+    assert [len(stage.out) for stage in engine.order] == [1, 1, 1, 1]
+    assert used(engine) == 3 * SIZE + SIZE  # the serial stage took its chunk over from the function above it
+    assert values_of(engine) == list(range(30))
+
+
+def test_two_heads_of_one_line_never_run_at_the_same_time() -> None:
+    engine = stepper(source(30, sized, task_bytes=SIZE), function(renewed), ram_budget=1, cpu_budget=4)
+    (head,) = hold(engine, "function", 1)
+    engine.settle()
+    assert [stage.running for stage in engine.order] == [1, 0]
+    assert [len(stage.out) for stage in engine.order] == [0, 1]
+    engine.finish(head)
+    assert values_of(engine) == list(range(30))
+
+
+def test_a_serial_stage_does_not_collect_what_does_not_fit() -> None:
+    engine = stepper(
+        source(100, sized, task_bytes=SIZE), serial(), function(max_calls=1), ram_budget=4 * SIZE
+    )
+    (slow,) = hold(engine, "function", 1)
+    engine.settle()
+    assert peak(engine) <= 4 * SIZE + SIZE
+    engine.finish(slow)
+    assert values_of(engine) == list(range(100))
+
+
+def test_a_serial_kernel_that_makes_chunks_stops_at_the_budget() -> None:
+    def copies(item: Item) -> Iterator[Item]:
+        for copy in range(50):
+            yield Item(chunk(copy, SIZE), item.position, None, Origin(copy))
+
+    engine = stepper(source(1), serial(copies), function(max_calls=1), ram_budget=5 * SIZE)
+    engine.settle()
+    assert peak(engine) <= 5 * SIZE + 2 * SIZE
+    assert values_of(engine) == list(range(50))
+
+
+@pytest.mark.parametrize("cpus", [1, 2, 4])
+@pytest.mark.parametrize("scratch", [1, 3])
+def test_peak_is_the_budget_and_one_call_with_its_scratch(scratch: int, cpus: int) -> None:
+    budget = 12 * SIZE
+    for seed in range(10):
+        engine = stepper(
+            source(60, sized, task_bytes=scratch * SIZE),
+            function(renewed),
+            ram_budget=budget,
+            cpu_budget=cpus,
+        )
+        assert randomly(engine, random.Random(seed)) == list(range(60))
+        assert peak(engine) <= budget + scratch * SIZE
+
+
+def test_reservations_are_returned_when_a_stage_ends_while_calls_run() -> None:
+    engine = stepper(source(20, sized, task_bytes=7 * SIZE), function(renewed, max_calls=4))
+    calls = hold(engine, "function", 3)
+    reading = engine.begin()
+    assert reading is not None
+    with engine.lock:
+        engine.root.drop()
+    assert used(engine) > 7 * SIZE
+    for call in [*calls, reading]:
+        engine.finish(call)
+    del call, calls, reading
+    engine.close()
+    assert used(engine) == 0
+
+
+@pytest.mark.parametrize("taken", [0, 1, 7])
+def test_nothing_is_left_in_the_ledger_of_a_closed_run(taken: int) -> None:
+    for stages in CHAINS.values():
+        with running(*stages(), ram_budget=10 * SIZE) as engine:
+            for _ in range(taken):
+                engine.next_item()
+            engine.close()
+            assert used(engine) == 0
+
+
+def test_memory_of_a_closed_run_is_free_though_the_run_is_not() -> None:
+    before = pa.total_allocated_bytes()
+
+    def allocate(value: int) -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"x": pa.nulls(1000, pa.int64())})
+
+    def keep(item: Item) -> Iterator[Item]:
+        held.add(item)
+        if held.rows >= 3000:
+            chunks, tickets = held.pop(1000)
+            yield item._replace(chunk=chunks[0], ticket=tickets)
+
+    held = Held()
+    kept = [BatchKernel(2500, drop_remainder=False)]
+    with running(
+        source(30, allocate), kernel(kept.pop, "batch"), function(), kernel(Cut, "tail")
+    ) as engine:
+        for _ in range(3):
+            engine.next_item()
+        assert pa.total_allocated_bytes() > before
+        engine.close()
+        assert pa.total_allocated_bytes() == before
+
+
+def test_an_item_holds_its_bytes_until_it_is_let_go() -> None:
+    engine = stepper(source(1, sized, task_bytes=SIZE), function(renewed))
+    item = engine.next_item()
+    assert used(engine) == SIZE
+    del item
+    assert used(engine) == 0
+    engine.close()
+
+
+def test_a_chunk_that_is_passed_on_is_charged_once() -> None:
+    engine = stepper(source(4, sized, task_bytes=SIZE), serial(), function(), function())
+    engine.settle()
+    assert used(engine) == 4 * SIZE
+    engine.close()
+
+
+def test_slices_of_one_chunk_are_charged_once() -> None:
+    whole = chunk(0, 100 * SIZE)
+
+    def slices(value: int) -> Iterator[pa.RecordBatch]:
+        yield whole.slice(value, 1)
+
+    engine = stepper(source(10, slices, task_bytes=0), ram_budget=1 << 30)
+    engine.settle()
+    assert len(engine.root_out.out) == 4
+    assert used(engine) == 100 * SIZE
+    engine.close()
+
+
+def test_slices_of_a_large_table_do_not_make_a_stage_wait_for_room() -> None:
+    whole = chunk(0, 100 * SIZE)
+
+    def slices(value: int) -> Iterator[pa.RecordBatch]:
+        yield whole.slice(value, 1)
+
+    def select(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.select(["x"])
+
+    engine = stepper(source(20, slices, task_bytes=0), function(select), ram_budget=150 * SIZE, cpu_budget=4)
+    engine.settle()
+    assert len(engine.root_out.out) == engine.root_out.limits.max_ready_items > 1
+    engine.close()
+
+
+def test_a_consumer_that_does_not_read_stops_the_producers() -> None:
+    made: list[int] = []
+
+    def count(value: int) -> Iterator[pa.RecordBatch]:
+        made.append(value)
+        yield chunk(value)
+
+    engine = stepper(source(10_000, count), function(), serial(), function(), serial())
+    engine.next_item()
+    engine.settle()
+    first = len(made)
+    assert first < 100
+    engine.settle()
+    assert len(made) == first
+    engine.next_item()
+    engine.settle()
+    assert len(made) > first
+    engine.close()
+
+
+@pytest.mark.parametrize("ahead", [1, 3])
+def test_prefetch_is_how_far_the_last_stage_runs_ahead(ahead: int) -> None:
+    engine = stepper(source(100), serial(buffer_items=ahead))
+    engine.next_item()
+    engine.settle()
+    assert len(engine.root_out.out) == ahead
+    engine.close()
+
+
+class Crowd:
+    """Counts who is inside at the same time; those inside wait until `expected` are, so that it can be reached."""
+
+    def __init__(self, expected: int) -> None:
+        self.lock = threading.Lock()
+        self.inside = self.most = 0
+        self.barrier = threading.Barrier(expected)
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        with self.lock:
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+        self.barrier.wait(30)
+        with self.lock:
+            self.inside -= 1
+        return batch
+
+
+@pytest.mark.parametrize("cpus", [1, 3])
+def test_calls_that_compute_stay_within_the_cpu_budget(cpus: int) -> None:
+    crowd = Crowd(cpus)
+    with running(source(cpus * 20, waits=True), function(crowd), cpu_budget=cpus) as engine:
+        assert len(values_of(engine)) == cpus * 20
+    assert crowd.most == cpus
+
+
+@pytest.mark.parametrize("calls", [1, 5])
+def test_as_many_calls_as_the_user_asked_for_whatever_the_cpus(calls: int) -> None:
+    crowd = Crowd(calls)
+    with running(source(calls * 10), function(crowd, max_calls=calls), cpu_budget=1) as engine:
+        assert len(values_of(engine)) == calls * 10
+    assert crowd.most == calls
+
+
+def test_calls_that_wait_go_beyond_the_cpu_budget() -> None:
+    crowd = Crowd(3)
+    with running(source(30), function(crowd, waits=True), cpu_budget=1) as engine:
+        assert len(values_of(engine)) == 30
+    assert crowd.most == 3  # cpu_budget + 2
+
+
+def test_calls_that_wait_do_not_keep_others_from_computing() -> None:
+    computed = threading.Event()
+
+    def wait(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if value_of(batch) == 0:
+            assert computed.wait(30)
+        return batch
+
+    def compute(value: int) -> Iterator[pa.RecordBatch]:
+        if value == 3:
+            computed.set()
+        yield chunk(value)
+
+    with running(source(6, compute), function(wait, max_calls=1), cpu_budget=1) as engine:
+        assert values_of(engine) == list(range(6))
+
+
+def test_a_thread_that_cannot_be_started_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+    started: list[threading.Thread] = []
+
+    def limited(thread: threading.Thread) -> None:
+        if started:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    with running(source(50), function(max_calls=4), serial(same), cpu_budget=4) as engine:
+        assert values_of(engine) == list(range(50))
+        assert engine.statistics().workers == 1
+
+
+def test_without_any_thread_the_run_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", none)
+    with running(source(5)) as engine, pytest.raises(Exception, match="no thread can be started"):
+        next(items_of(engine))

@@ -1,0 +1,101 @@
+"""The ledger: bytes by unique buffer, and tickets that nobody has to release."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pyarrow as pa
+
+from arrowflow.executor import Ledger
+from arrowflow.executor.ledger import buffers_of, ticket_bytes
+from tests.executor.fakes import chunk
+
+
+def used(ledger: Ledger) -> int:
+    ledger.drain()
+    return ledger.used
+
+
+def test_each_buffer_is_charged_once() -> None:
+    ledger = Ledger(1 << 20)
+    batch = chunk(1, 800)
+    first, second = ledger.charge(buffers_of(batch)), ledger.charge(buffers_of(batch))
+    assert used(ledger) == 800
+    assert (first.num_bytes, second.num_bytes) == (800, 0)
+    del first
+    assert used(ledger) == 800
+    del second
+    assert used(ledger) == 0
+
+
+def test_columns_that_share_a_buffer_count_once() -> None:
+    ledger = Ledger(1 << 20)
+    column = chunk(1, 800).column(0)
+    ticket = ledger.charge(buffers_of(pa.record_batch({"a": column, "b": column})))
+    assert used(ledger) == ticket.num_bytes == 800
+    del ticket
+    assert used(ledger) == 0
+
+
+def test_a_slice_is_charged_with_all_that_it_keeps_alive() -> None:
+    ledger = Ledger(1 << 20)
+    ticket = ledger.charge(buffers_of(chunk(1, 800).slice(3, 1)))
+    assert used(ledger) == ticket.num_bytes == 800
+
+
+def test_all_buffers_of_a_column_are_charged() -> None:
+    column = pa.array([["a", None], None, ["bcd"]], pa.list_(pa.string()))
+    sizes = sorted(size for _, size in buffers_of(pa.record_batch({"x": column})))
+    assert sizes == sorted(buffer.size for buffer in column.buffers() if buffer is not None and buffer.size)
+    assert len(sizes) >= 4
+
+
+def test_payloads_without_buffers_cost_nothing() -> None:
+    assert buffers_of("a descriptor") == ()
+    assert buffers_of(pa.record_batch({"x": pa.array([], pa.int64())})) == ()
+
+
+def test_reservations_count_and_are_returned() -> None:
+    ledger = Ledger(100)
+    ledger.reserve(70)
+    assert not ledger.fits(31)
+    assert ledger.fits(30)
+    assert not ledger.fits(0, share=0.5)
+    ledger.unreserve(70)
+    assert ledger.fits(100)
+    assert (ledger.used, ledger.peak) == (0, 70)
+
+
+def test_room_is_seen_as_soon_as_a_ticket_is_gone() -> None:
+    ledger = Ledger(800)
+    ticket = ledger.charge(buffers_of(chunk(1, 800)))
+    assert not ledger.fits(1)
+    del ticket
+    assert ledger.fits(800)
+
+
+def test_an_address_that_is_used_again_is_charged_with_its_new_size() -> None:
+    ledger = Ledger(1 << 20)
+    memory = np.zeros(1000, np.int64)
+    ticket = ledger.charge(((memory.ctypes.data, 800),))
+    del ticket
+    ticket = ledger.charge(((memory.ctypes.data, 8000),))
+    assert used(ledger) == ticket.num_bytes == 8000
+
+
+def test_a_ticket_in_a_reference_cycle_is_released_by_the_collector() -> None:
+    ledger = Ledger(1 << 20)
+    cycle: list[object] = [ledger.charge(buffers_of(chunk(1, 800)))]
+    cycle.append(cycle)
+    del cycle
+    gc.collect()
+    assert used(ledger) == 0
+
+
+def test_tickets_add_up_in_any_collection() -> None:
+    ledger = Ledger(1 << 20)
+    one, two = ledger.charge(buffers_of(chunk(1, 80))), ledger.charge(buffers_of(chunk(2, 160)))
+    assert ticket_bytes(one) == 80
+    assert ticket_bytes([one, (two,)]) == 240
+    assert ticket_bytes(None) == ticket_bytes(()) == 0

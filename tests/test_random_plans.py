@@ -1,0 +1,455 @@
+"""Random plans over random data, against a naive reference: one thread, plain Python, rows as dicts.
+
+The reference shares nothing with the library but `random.permutation` and `random.generator`, which have tests of
+their own. Each plan runs at a random CPU budget, at a roomy or the least byte budget, with some rules off, over
+random chunks; then it is resumed from random steps, each time under other budgets.
+
+`HYPOTHESIS_PROFILE=thorough` runs 2,000 plans.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import arrowflow as af
+from arrowflow.optimizer import RULES
+from arrowflow.random import generator, permutation
+from arrowflow.testing import chunked, cut
+
+Row = dict[str, Any]
+Segment = tuple[int, list[Row]]
+"""The number of a split and its rows, or of a batch and its rows."""
+Order = tuple[int, bool] | None
+"""Seed of the shuffle that orders the source, and whether epochs differ."""
+
+SCHEMA = pa.schema([("row", pa.int64()), ("x", pa.float64()), ("s", pa.string())])
+FILES = ([5, 3], [4], [], [2, 2, 2, 1], [0], [6, 1], [3])
+MAX_CHUNK_ROWS = 3
+MAX_BATCHES = 400
+
+
+def rows_from(start: int, count: int) -> list[Row]:
+    return [
+        {"row": i, "x": None if i % 5 == 3 else i / 4, "s": None if i % 7 == 2 else f"t{i % 4}"}
+        for i in range(start, start + count)
+    ]
+
+
+def as_batch(rows: Sequence[Row]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(list(rows), schema=SCHEMA)
+
+
+# ------------------------------------------------------------------------------------------- sources
+
+
+@dataclass(frozen=True)
+class Source:
+    """Rows in splits, in files where there are files, and the dataset that reads them."""
+
+    what: str
+    make: Callable[[], af.Dataset] = field(repr=False)
+    files: tuple[tuple[tuple[int, ...], ...], ...] = field(repr=False)
+
+    def segments(self, epoch: int, order: Order) -> Iterator[Segment]:
+        ordered = order if self.what.startswith("files") else None
+        for number, split in self._splits(epoch, ordered):
+            rows = [row for start, count in [self.files[number][split]] for row in rows_from(start, count)]
+            yield (number << 24 | split if self.what.startswith("files") else split), rows
+
+    def _splits(self, epoch: int, order: Order) -> Iterator[tuple[int, int]]:
+        if order is None:
+            yield from ((number, split) for number, file in enumerate(self.files) for split in range(len(file)))
+            return
+        seed, reshuffle = order
+        epoch = epoch if reshuffle else 0
+        numbers = [int(number) for number in permutation(len(self.files), (seed, 1, epoch))]
+        for block in range(0, len(numbers), 4):
+            queues = [
+                [(number, int(split)) for split in permutation(len(self.files[number]), (seed, 2, epoch, number))]
+                for number in numbers[block : block + 4]
+            ]
+            for turn in itertools.zip_longest(*queues):
+                yield from (entry for entry in turn if entry is not None)
+
+
+def placed(sizes: Sequence[Sequence[int]]) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """Gives each split its first row."""
+    starts = itertools.accumulate(itertools.chain([0], *sizes))
+    return tuple(tuple((next(starts), size) for size in file) for file in sizes)
+
+
+@cache
+def folder() -> Path:
+    """The files, written once a session: every example reads the same."""
+    path = FOLDERS[0] / "plans"
+    path.mkdir()
+    for number, file in enumerate(placed(FILES)):
+        with pq.ParquetWriter(path / f"{number}.parquet", SCHEMA) as writer:
+            for start, count in file:
+                writer.write_batch(as_batch(rows_from(start, count)))
+    return path
+
+
+FOLDERS: list[Path] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    FOLDERS[:] = [tmp_path_factory.mktemp("random")]
+    folder.cache_clear()
+
+
+def file_source(kind: str) -> Source:
+    if kind == "files, pyarrow filter":
+        return Source("files", lambda: af.read_parquet(folder()), placed(FILES))
+    return Source("files", lambda: af.read_parquet(folder()), placed(FILES))
+
+
+def chunk_source(sizes: list[int], chunk_sizes: list[int]) -> Source:
+    (split_rows,) = placed([sizes])
+    chunks = [cut(as_batch(rows_from(*split)), [*chunk_sizes, 1]) for split in split_rows]
+    return Source("chunks", lambda: chunked(chunks, SCHEMA), (split_rows,))
+
+
+def memory_source(sizes: list[int]) -> Source:
+    sizes = [size for size in sizes if size] or [1]
+    (split_rows,) = placed([sizes])
+    batches = [as_batch(rows_from(*split)) for split in split_rows]
+    return Source("memory", lambda: af.from_arrow(batches), (split_rows,))
+
+
+def generator_source(sizes: list[int], *, declared: bool) -> Source:
+    (split_rows,) = placed([sizes])
+    batches = [as_batch(rows_from(*split)) for split in split_rows]
+    schema = SCHEMA if declared else None
+    return Source("generator", lambda: af.from_generator(lambda: iter(batches), schema=schema), (split_rows,))
+
+
+SIZES = st.lists(st.integers(0, 9), min_size=1, max_size=5)
+SOURCES = st.one_of(
+    st.just(file_source("files")),
+    st.builds(chunk_source, SIZES, st.lists(st.integers(0, 4), min_size=1, max_size=3)),
+    st.builds(memory_source, SIZES),
+    st.builds(generator_source, SIZES, declared=st.booleans()),
+)
+
+
+# ----------------------------------------------------------------------------------------- operators
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operator: how the library is asked for it, and what it does to rows."""
+
+    name: str
+    arguments: tuple[Any, ...] = ()
+
+    @property
+    def orders_through(self) -> bool:
+        """Whether a shuffle above orders the source below."""
+        return self.name in COLUMN_OPS or self.name in {"filter", "repeat", "prefetch", "with_options"}
+
+
+def noise(batch: pa.RecordBatch, rng: Any) -> pa.RecordBatch:
+    names = [name for name in batch.schema.names if name != "noise"]
+    return batch.select(names).append_column("noise", pa.array(rng.random(batch.num_rows)))
+
+
+def first_two(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.slice(0, 2)
+
+
+def drop_piece(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch if batch.column("row")[0].as_py() % 4 else batch.slice(0, 0)
+
+
+Build = Callable[..., af.Dataset]
+LIBRARY: dict[str, Build] = {
+    "select": lambda ds: ds.select("s", "row", x=pl.col("x") + 1.0),
+    "with_columns": lambda ds: ds.with_columns(row2=pl.col("row") * 3 - 1, x=pc.field("x") * pc.scalar(2.0)),
+    "drop": lambda ds: ds.with_columns(gone=pl.col("row")).drop("gone"),
+    "rename": lambda ds: ds.rename({"x": "s", "s": "x"}).rename({"s": "x", "x": "s"}),
+    "cast": lambda ds: ds.cast({"row": pa.float64()}).cast({"row": pa.int64()}),
+    "fill_null": lambda ds: ds.fill_null({"x": -0.5, "s": "?"}),
+    "stack": lambda ds: ds.fill_null({"x": 0.25}).with_columns(y=pl.col("x")).stack(v=["x", "y"]).with_columns(
+        x=pl.col("v").arr.get(0)
+    ).drop("v"),
+    "filter": lambda ds, kind: ds.filter(FILTERS[kind][0]),
+    "take": lambda ds, count: ds.take(count),
+    "skip": lambda ds, count: ds.skip(count),
+    "shard": lambda ds, shards, index: ds.shard(shards, index),
+    "shuffle": lambda ds, size, seed, reshuffle: ds.shuffle(size, seed=seed, reshuffle_each_iteration=reshuffle),
+    "repeat": lambda ds, count: ds.repeat(count),
+    "batch": lambda ds, size, drop: ds.batch(size, drop_remainder=drop),
+    "prefetch": lambda ds, count: ds.prefetch(count),
+    "with_options": lambda ds: ds.with_options(af.Options(cpu_budget=3)),
+    "noise": lambda ds, seed, calls: ds.map(noise, seed=seed, num_parallel_calls=calls),
+    "first_two": lambda ds: ds.map(first_two),
+    "drop_piece": lambda ds: ds.map(drop_piece, num_parallel_calls=1),
+}
+NUM_NODES = {"drop": 2, "rename": 2, "cast": 2, "stack": 5}
+"""Operators of the library that one here stands for; places in the plan count them."""
+COLUMN_OPS: dict[str, Callable[[Row], Row]] = {
+    "select": lambda r: {"s": r["s"], "row": r["row"], "x": None if r["x"] is None else r["x"] + 1.0},
+    "with_columns": lambda r: r | {"x": None if r["x"] is None else r["x"] * 2.0, "row2": r["row"] * 3 - 1},
+    "drop": lambda r: r,
+    "rename": lambda r: r,
+    "cast": lambda r: r,
+    "fill_null": lambda r: r | {"x": -0.5 if r["x"] is None else r["x"], "s": "?" if r["s"] is None else r["s"]},
+    "stack": lambda r: r | {"x": 0.25 if r["x"] is None else r["x"]},
+}
+FILTERS: dict[str, tuple[Any, Callable[[Row], bool]]] = {
+    "polars": (pl.col("row") % 3 != 1, lambda r: r["row"] % 3 != 1),
+    "range": ((pl.col("row") > 7) & (pl.col("row") <= 21), lambda r: 7 < r["row"] <= 21),
+    "pyarrow": (pc.field("x") < 4.0, lambda r: r["x"] is not None and r["x"] < 4.0),
+    "null": (pl.col("s").is_not_null(), lambda r: r["s"] is not None),
+    "nothing": (pc.field("row") < 0, lambda r: False),
+}
+NEEDS_ROWS = ("filter", "take", "skip", "shard", "shuffle")
+SMALL = st.integers(0, 12)
+ARGUMENTS: dict[str, st.SearchStrategy[Any]] = {
+    "filter": st.tuples(st.sampled_from(sorted(FILTERS))),
+    "take": st.tuples(st.integers(0, 30)),
+    "skip": st.tuples(SMALL),
+    "shard": st.sampled_from([(1, 0), (2, 0), (2, 1), (5, 3)]),
+    "shuffle": st.tuples(st.integers(1, 14), st.integers(0, 3), st.booleans()),
+    "repeat": st.tuples(st.sampled_from([0, 1, 2, 3])),
+    "batch": st.tuples(st.integers(1, 9), st.booleans()),
+    "prefetch": st.tuples(st.integers(0, 3)),
+    "noise": st.tuples(st.integers(0, 2), st.sampled_from([af.AUTOTUNE, 1, 2])),
+}
+
+
+@st.composite
+def operators(draw: st.DrawFn) -> tuple[Op, ...]:
+    """Draws a chain in which nothing that needs rows stands above `batch`."""
+    chosen: list[Op] = []
+    batched = False
+    for _ in range(draw(st.integers(1, 6))):
+        names = [name for name in LIBRARY if not (batched and name in NEEDS_ROWS)]
+        name = draw(st.sampled_from(names))
+        chosen.append(Op(name, draw(ARGUMENTS.get(name, st.just(())))))
+        batched = batched or name == "batch"
+    if draw(st.integers(0, 5)) == 0 and not batched:
+        chosen += [Op("repeat", (None,)), Op("take", (draw(st.integers(0, 40)),))]
+    return tuple(chosen)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A source with operators, as the library and as the reference see it."""
+
+    source: Source
+    ops: tuple[Op, ...]
+
+    @property
+    def batched(self) -> bool:
+        return any(op.name == "batch" for op in self.ops)
+
+    def dataset(self, options: af.Options) -> af.Dataset:
+        ds = self.source.make().with_options(af.Options(max_chunk_rows=MAX_CHUNK_ROWS))
+        for op in self.ops:
+            ds = LIBRARY[op.name](ds, *op.arguments)
+        return ds.with_options(options)
+
+    def segments(self, depth: int, epoch: int, order: Order) -> Iterator[Segment]:
+        """Yields what the first `depth` operators make."""
+        if depth == 0:
+            yield from self.source.segments(epoch, order)
+            return
+        op = self.ops[depth - 1]
+        if op.name == "repeat":
+            yield from self._repeated(depth, epoch, order, *op.arguments)
+            return
+        if op.name == "shuffle":
+            order = (op.arguments[1], op.arguments[2])
+        elif not op.orders_through:
+            order = None
+        below = self.segments(depth - 1, epoch, order)
+        if op.name == "noise":
+            place = 1 + sum(NUM_NODES.get(before.name, 1) for before in self.ops[:depth])
+            yield from self._noisy(below, depth, (op.arguments[0], place, epoch))
+        elif op.name in {"first_two", "drop_piece"}:
+            yield from self._pieces_mapped(below, depth, op.name)
+        else:
+            yield from TRANSFORMED[op.name](below, epoch, *op.arguments)
+
+    def _repeated(self, depth: int, epoch: int, order: Order, count: int | None) -> Iterator[Segment]:
+        first = epoch * (count or 1 << 32)
+        for index in itertools.count() if count is None else range(count):
+            had_rows = False
+            for split, rows in self.segments(depth - 1, first + index, order):
+                had_rows = had_rows or bool(rows)
+                yield split << 32 | index, rows
+            if not had_rows:
+                return
+
+    def _pieces(self, below: Iterable[Segment], depth: int) -> Iterator[tuple[int, list[list[Row]]]]:
+        """Cuts each split anew, but a batch not at all."""
+        batched = any(op.name == "batch" for op in self.ops[:depth])
+        for split, rows in below:
+            size = max(1, len(rows)) if batched else MAX_CHUNK_ROWS
+            yield split, [rows[start : start + size] for start in range(0, len(rows), size)]
+
+    def _pieces_mapped(self, below: Iterable[Segment], depth: int, name: str) -> Iterator[Segment]:
+        for split, pieces in self._pieces(below, depth):
+            kept = [piece[:2] if name == "first_two" else piece if piece[0]["row"] % 4 else [] for piece in pieces]
+            yield split, [row for piece in kept for row in piece]
+
+    def _noisy(self, below: Iterable[Segment], depth: int, key: tuple[int, ...]) -> Iterator[Segment]:
+        for split, pieces in self._pieces(below, depth):
+            rows = []
+            for piece, old in enumerate(pieces):
+                values = generator((*key, split, piece)).random(len(old))
+                rows += [
+                    {name: row[name] for name in row if name != "noise"} | {"noise": float(value)}
+                    for row, value in zip(old, values, strict=True)
+                ]
+            yield split, rows
+
+
+def taken(below: Iterable[Segment], epoch: int, count: int) -> Iterator[Segment]:
+    for split, rows in below if count else ():
+        yield split, rows[:count]
+        count -= len(rows)
+        if count <= 0:
+            return
+
+
+def skipped(below: Iterable[Segment], epoch: int, count: int) -> Iterator[Segment]:
+    for split, rows in below:
+        yield split, rows[count:]
+        count = max(0, count - len(rows))
+
+
+def sharded(below: Iterable[Segment], epoch: int, shards: int, index: int) -> Iterator[Segment]:
+    number = itertools.count()
+    for split, rows in below:
+        yield split, [row for row in rows if next(number) % shards == index]
+
+
+def in_groups(below: Iterable[Segment], size: int) -> Iterator[list[Row]]:
+    rows = (row for _, rows in below for row in rows)
+    while group := list(itertools.islice(rows, size)):
+        yield group
+
+
+def shuffled(below: Iterable[Segment], epoch: int, size: int, seed: int, reshuffle: bool) -> Iterator[Segment]:
+    for number, window in enumerate(in_groups(below, size)):
+        order = permutation(len(window), (seed, 3, epoch if reshuffle else 0, number))
+        yield number, [window[place] for place in order]
+
+
+def batched_up(below: Iterable[Segment], epoch: int, size: int, drop: bool) -> Iterator[Segment]:
+    for number, group in enumerate(in_groups(below, size)):
+        if len(group) == size or not drop:
+            yield number, group
+
+
+TRANSFORMED: dict[str, Callable[..., Iterator[Segment]]] = {
+    "take": taken,
+    "skip": skipped,
+    "shard": sharded,
+    "shuffle": shuffled,
+    "batch": batched_up,
+    "filter": lambda below, epoch, kind: ((split, list(filter(FILTERS[kind][1], rows))) for split, rows in below),
+    "prefetch": lambda below, epoch, count: iter(below),
+    "with_options": lambda below, epoch: iter(below),
+} | {
+    name: (lambda below, epoch, change=change: ((split, list(map(change, rows))) for split, rows in below))
+    for name, change in COLUMN_OPS.items()
+}
+
+
+# ---------------------------------------------------------------------------------------------- tests
+
+
+def least_budget(plan: Plan, options: af.Options) -> int:
+    """Returns the budget that `BudgetError` names, or 1 byte where it names none."""
+    try:
+        with iter(plan.dataset(replace(options, ram_budget=1))) as iterator:
+            next(iterator, None)
+    except af.BudgetError as error:
+        found = re.search(r"needs, ([\d,]+) bytes", str(error))
+        assert found is not None
+        return int(found[1].replace(",", ""))
+    return 1
+
+
+@st.composite
+def settings_of_run(draw: st.DrawFn) -> tuple[int, bool]:
+    return draw(st.sampled_from([1, 2, 4])), draw(st.booleans())
+
+
+def options_for(plan: Plan, run: tuple[int, bool], disabled: tuple[str, ...]) -> af.Options:
+    options = af.Options(cpu_budget=run[0], disabled_rules=disabled)
+    return replace(options, ram_budget=least_budget(plan, options)) if run[1] else options
+
+
+def as_rows(batches: Iterable[pa.RecordBatch]) -> list[list[Row]]:
+    found = [batch.to_pylist() for batch in itertools.islice(batches, MAX_BATCHES)]
+    assert len(found) < MAX_BATCHES
+    assert all(found), "a batch without rows reached the consumer"
+    return found
+
+
+def compare(plan: Plan, found: list[list[Row]], expected: list[list[Row]]) -> None:
+    if not plan.batched:
+        found, expected = ([list(itertools.chain(*part))] for part in (found, expected))
+    assert found == expected
+    assert [[list(row) for row in part] for part in found] == [[list(row) for row in part] for part in expected]
+
+
+@settings(max_examples=max(150, settings.default.max_examples if settings.default else 0))
+@given(
+    plan=st.builds(Plan, SOURCES, operators()),
+    epoch=st.integers(0, 2),
+    run=settings_of_run(),
+    disabled=st.lists(st.sampled_from([rule.name for rule in RULES]), unique=True, max_size=2).map(tuple),
+    resumes=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 2), settings_of_run()), min_size=3, max_size=5),
+)
+def test_plans_yield_what_the_reference_yields(
+    plan: Plan,
+    epoch: int,
+    run: tuple[int, bool],
+    disabled: tuple[str, ...],
+    resumes: list[tuple[int, int, tuple[int, bool]]],
+) -> None:
+    expected = [rows for _, rows in plan.segments(len(plan.ops), epoch, None) if rows]
+    dataset = plan.dataset(options_for(plan, run, disabled))
+    assert dataset.num_rows in {None, sum(map(len, expected))} or epoch
+    states = []
+    found = []
+    with iter(dataset) as iterator:
+        iterator.set_epoch(epoch)
+        states.append(json.dumps(iterator.state_dict()))
+        for batch in itertools.islice(iterator, MAX_BATCHES):
+            found.append(batch.to_pylist())
+            states.append(json.dumps(iterator.state_dict()))
+        states.pop() if len(found) == MAX_BATCHES else None
+    compare(plan, found, expected)
+    for step, more, other in resumes:
+        at = step % len(states)
+        with iter(plan.dataset(options_for(plan, other, disabled))) as resumed:
+            resumed.load_state_dict(json.loads(states[at]))
+            ahead = [batch.to_pylist() for batch in itertools.islice(resumed, min(more, len(found) - at))]
+            again = json.dumps(resumed.state_dict())
+            assert ahead + as_rows(resumed) == found[at:]
+        with iter(plan.dataset(options_for(plan, run, disabled))) as twice:
+            twice.load_state_dict(json.loads(again))
+            assert as_rows(twice) == found[at + len(ahead) :]
