@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import arrowflow as af
@@ -211,7 +211,7 @@ COLUMN_OPS: dict[str, Callable[[Row], Row]] = {
     "rename": lambda r: r,
     "cast": lambda r: r,
     "fill_null": lambda r: r | {"x": -0.5 if r["x"] is None else r["x"], "s": "?" if r["s"] is None else r["s"]},
-    "stack": lambda r: r | {"x": 0.25 if r["x"] is None else r["x"]},
+    "stack": lambda r: {k: r[k] for k in r if k != "x"} | {"x": 0.25 if r["x"] is None else r["x"]},
 }
 FILTERS: dict[str, tuple[Any, Callable[[Row], bool]]] = {
     "polars": (pl.col("row") % 3 != 1, lambda r: r["row"] % 3 != 1),
@@ -415,7 +415,10 @@ def compare(plan: Plan, found: list[list[Row]], expected: list[list[Row]]) -> No
     assert [[list(row) for row in part] for part in found] == [[list(row) for row in part] for part in expected]
 
 
-@settings(max_examples=max(150, settings.default.max_examples if settings.default else 0))
+@settings(
+    max_examples=max(150, settings.default.max_examples if settings.default else 0),
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+)
 @given(
     plan=st.builds(Plan, SOURCES, operators()),
     epoch=st.integers(0, 2),

@@ -11,15 +11,17 @@ from collections.abc import Callable
 from typing import Any, NoReturn, Protocol, cast
 
 from arrowflow.errors import ArrowflowError, ClosedError
+from arrowflow.executor.failure import located
 from arrowflow.executor.ledger import Ledger
 from arrowflow.executor.lifetime import Worker, check_process, register, rest_at_exit
 from arrowflow.executor.serial import SerialStage
-from arrowflow.executor.stage import Stage, located
+from arrowflow.executor.stage import Stage
 from arrowflow.executor.stream import Stream
 from arrowflow.executor.tail import Tail
+from arrowflow.executor.totals import count, plans_of
 from arrowflow.ops.base import Item, Position
 from arrowflow.options import ResolvedOptions
-from arrowflow.physical.stage import Chain, StagePlan
+from arrowflow.physical.stage import Chain
 from arrowflow.physical.tuning import EngineStatistics, StageStatistics
 
 logger = logging.getLogger("arrowflow")
@@ -68,7 +70,7 @@ class Engine:
         self._parked: deque[threading.Lock] = deque()
         self._consumer: threading.Lock | None = None
         self._to_close: deque[tuple[Stage, Any]] = deque()
-        self._plans = _plans(chain)
+        self._plans = plans_of(chain)
         self._past: dict[int, StageStatistics] = {}  # of stages that are gone, by id of their plan
         # A trailing serial stage runs on the consumer's thread (rule 4), so it is not in `order`.
         self._tail: Tail | None = None
@@ -97,7 +99,7 @@ class Engine:
         """Ends a stream and forgets its stages."""
         stream.drop()
         for stage in stream.stages:
-            _count(self._past, stage)
+            count(self._past, stage)
         gone = set(map(id, stream.stages))
         self.order = [stage for stage in self.order if id(stage) not in gone]
 
@@ -357,7 +359,7 @@ class Engine:
             self._dropped = True
             self.root.drop()
             for stage in self._stages():
-                _count(self._past, stage)
+                count(self._past, stage)
             self.order = []
             if self._tail is not None:
                 self._tail.iterator = None
@@ -384,21 +386,10 @@ class Engine:
             totals = dict(self._past)
             if not self._dropped:
                 for stage in self._stages():
-                    _count(totals, stage)
+                    count(totals, stage)
             return EngineStatistics(
                 stages=tuple(totals[id(plan)] for plan in self._plans if id(plan) in totals),
                 ledger_bytes=self.ledger.used,
                 ledger_peak_bytes=self.ledger.peak,
                 workers=len(self._threads),
             )
-
-
-def _plans(chain: Chain) -> list[StagePlan]:
-    """Returns the plans of all stages, the most downstream first."""
-    return [*reversed(chain.stages), *(plan for child in chain.children for plan in _plans(child))]
-
-
-def _count(totals: dict[int, StageStatistics], stage: Stage) -> None:
-    """Adds a stage to the totals of its plan; a plan lives as long as the engine, so its id is a key."""
-    key, now = id(stage.plan), stage.statistics()
-    totals[key] = totals[key].plus(now) if key in totals else now

@@ -6,8 +6,9 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from arrowflow.executor.failure import located
 from arrowflow.executor.ledger import buffers_of
-from arrowflow.executor.stage import Stage, located
+from arrowflow.executor.stage import Stage
 from arrowflow.ops.base import BoundaryKernel, Item, Position, SerialKernel, StreamHandle
 from arrowflow.physical.stage import StagePlan
 from arrowflow.physical.tuning import StageLimits

@@ -10,9 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
-import pyarrow as pa
-
-from arrowflow.errors import ArrowflowError, DataError
+from arrowflow.executor.failure import cause_of, located
 from arrowflow.executor.ledger import Buffers, buffers_of, ticket_bytes
 from arrowflow.ops.base import (
     Item,
@@ -35,16 +33,6 @@ FIRST_CALL_BYTES = 1 << 16
 """Reserved for a call whose size nothing is known about yet."""
 
 NOTHING = Task(None, Origin(0))
-
-
-def located(error: BaseException, operator: str) -> ArrowflowError:
-    """Returns an error as the consumer gets to see it: of the library's own types, and with its operator."""
-    if isinstance(error, ArrowflowError):
-        return error.locate(operator=operator)
-    kind = DataError if isinstance(error, pa.ArrowInvalid) else ArrowflowError
-    typed = kind(f"{type(error).__name__}: {error}").locate(operator=operator)
-    typed.__cause__ = error
-    return typed
 
 
 class Stage(ABC):
@@ -275,19 +263,23 @@ class ParallelStage(Stage):
         Most calls make one chunk, which saves them a round only to find that there is no other.
         """
         try:
-            if self.head is None:
-                item = cast(Item, call.item)
-                self._emit(call, item.chunk, item.position, item.origin, item)
-                call.done = True
-                return
-            if call.iterator is None:
-                call.iterator = self._read(call.item)
-            self._make(call, call.iterator)
-            if not call.done and not (self.upstream is None and cast(Task, call.item).streams):
-                self._make(call, call.iterator)
+            self._run(call)
         except BaseException as error:
             call.error = located(error, self.plan.specs[0].operator)
             call.done = True
+            del call  # the error's traceback leads to this frame
+
+    def _run(self, call: Slot) -> None:
+        if self.head is None:
+            item = cast(Item, call.item)
+            self._emit(call, item.chunk, item.position, item.origin, item)
+            call.done = True
+            return
+        if call.iterator is None:
+            call.iterator = self._read(call.item)
+        self._make(call, call.iterator)
+        if not call.done and not (self.upstream is None and cast(Task, call.item).streams):
+            self._make(call, call.iterator)
 
     def _make(self, call: Slot, iterator: Iterator[Made]) -> None:
         entry = next(iterator, None)
@@ -314,8 +306,7 @@ class ParallelStage(Stage):
             try:
                 chunk = kernel.apply(chunk, origin)
             except BaseException as error:
-                problem = located(error, self.operators[index])
-                raise problem from problem.__cause__
+                raise located(error, self.operators[index]) from cause_of(error)
         same = source is not None and chunk is source.chunk
         call.results.append(Item(chunk, position, source.ticket if same and source else None, origin))
         call.buffers.append(() if same else buffers_of(chunk))

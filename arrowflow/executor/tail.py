@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from arrowflow.executor.failure import cause_of, located
 from arrowflow.executor.serial import SerialStage
-from arrowflow.executor.stage import located
 from arrowflow.ops.base import Item
 
 
@@ -39,8 +39,7 @@ class Tail:
                     self.stage.rows += item.chunk.num_rows
                     return item
         except Exception as error:
-            problem = located(error, self.stage.operator)
-            raise problem from problem.__cause__
+            raise located(error, self.stage.operator) from cause_of(error)
         self.iterator = None
         return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 from typing import Literal as Choice
 
@@ -43,12 +43,16 @@ class Expr:
     source: Source
     name: str | None
     columns: tuple[str, ...]
+    _serialised: str | bytes = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        # Once: a plan is compiled several times while rules rewrite it, and asks for it hundreds of times.
+        data = (polars_tree if self.engine == "polars" else arrow_tree).serialise(self.source)
+        object.__setattr__(self, "_serialised", data)
 
     def serialised(self) -> str | bytes:
         """Returns the engine's own serialised form, from which `tree` reads."""
-        if self.engine == "polars":
-            return polars_tree.serialise(self.source)
-        return arrow_tree.serialise(self.source)
+        return self._serialised
 
     def tree(self) -> Node:
         """Returns the library's own form of the expression."""

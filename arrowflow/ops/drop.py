@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from arrowflow.errors import PlanError
 from arrowflow.expr import Keep, Project, Step
-from arrowflow.ops.columns import ColumnOperator, check_columns
+from arrowflow.ops.columns import ColumnOperator, Columns, check_columns
+from arrowflow.plan.node import Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,3 +38,11 @@ class Drop(ColumnOperator):
                 "no column would be left, and rows without columns cannot be counted; keep at least one"
             )
         return (Project(outputs),)
+
+    def narrow(self, wanted: frozenset[str]) -> Node:
+        """Returns a projection of what is left: it does not name the columns that nothing reads any more."""
+        schema = self.inputs[0].schema
+        narrowed = ColumnOperator.narrow(self, wanted)
+        if narrowed is not self or schema is None:
+            return narrowed
+        return Columns(listed=self.steps(schema), operators=(self.name,)).on(*self.inputs)

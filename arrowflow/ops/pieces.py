@@ -48,18 +48,18 @@ class PiecesKernel(SerialKernel):
             self._split, self._piece = item.origin.split, 0
         self._held.add(item)
         while self._held.rows >= self._size:
-            yield self._cut(self._size)
+            yield self._cut(self._size, last=item.origin.last)
         if item.origin.last:
             yield from self.finish()
 
     def finish(self) -> Iterator[Item]:
         """Yields what is left of the split."""
         if self._held.rows:
-            yield self._cut(self._held.rows)
+            yield self._cut(self._held.rows, last=True)
 
-    def _cut(self, rows: int) -> Item:
+    def _cut(self, rows: int, *, last: bool) -> Item:
         chunks, tickets = self._held.pop(rows)
-        origin = Origin(self._split, self._piece, last=not self._held.rows)
+        origin = Origin(self._split, self._piece, last=last and not self._held.rows)
         self._piece += 1
         position = (*self._held.mark(), self._split, self._piece)
         return Item(join(chunks), position, tickets if len(chunks) == 1 else None, origin)

@@ -284,6 +284,13 @@ class Stepper(Engine):
             stage.calls += 1
             stage.complete(call)
 
+    def idle(self, flying: list[Running]) -> bool:
+        """Begins a call, which joins those in flight; tells whether nothing can be done any more."""
+        running = self.begin()
+        if running is not None:
+            flying.append(running)
+        return not flying and not self.root_out.ended
+
     def settle(self) -> None:
         """Works, one call at a time, until nothing can run before something is taken."""
         while (running := self.begin()) is not None:

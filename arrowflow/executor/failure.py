@@ -1,0 +1,32 @@
+"""What an exception of a kernel becomes on its way to the consumer (rule 6)."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from arrowflow.errors import ArrowflowError, DataError
+
+
+def located(error: BaseException, operator: str) -> ArrowflowError:
+    """Returns an error as the consumer gets to see it: of the library's own types, and with its operator.
+
+    Its traceback begins with the kernel: the frames here would hold tickets for as long as somebody keeps the error.
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith(__package__):
+        try:
+            trace.tb_frame.clear()
+        except RuntimeError:  # it is the caller's, and still running
+            pass
+        trace = trace.tb_next
+    if isinstance(error, ArrowflowError):
+        return error.with_traceback(trace).locate(operator=operator)
+    kind = DataError if isinstance(error, pa.ArrowInvalid) else ArrowflowError
+    typed = kind(f"{type(error).__name__}: {error}").locate(operator=operator)
+    typed.__cause__ = error.with_traceback(trace or error.__traceback__)
+    return typed
+
+
+def cause_of(error: BaseException) -> BaseException | None:
+    """Returns the cause of what `located` makes of an error, to raise it from."""
+    return error.__cause__ if isinstance(error, ArrowflowError) else error

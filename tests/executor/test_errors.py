@@ -1,0 +1,387 @@
+"""Rules 5 and 6: the first error comes once, in order, typed, with its operator and its cause (I5)."""
+
+from __future__ import annotations
+
+import gc
+import traceback
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from arrowflow.errors import ArrowflowError, ClosedError, DataError, FunctionError, SourceError
+from arrowflow.executor import Engine
+from arrowflow.executor.stage import ParallelStage
+from arrowflow.ops.base import Item, Origin, Position, SourceKernel, StatelessKernel, Task
+from arrowflow.ops.batch import BatchKernel
+from arrowflow.ops.take import TakeKernel
+from arrowflow.physical.stage import StagePlan
+from arrowflow.testing import Gate, Sequencer
+from tests.executor.fakes import (
+    Source,
+    chunk,
+    function,
+    hold,
+    items_of,
+    kernel,
+    once,
+    reader,
+    running,
+    serial,
+    source,
+    start,
+    stepper,
+    value_of,
+    values_of,
+)
+
+
+class Fault(Exception):
+    """What a user's code raises here."""
+
+
+def failing_at(bad: int, error: BaseException | None = None) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    def call(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if value_of(batch) == bad:
+            raise error or FunctionError("it failed") from Fault(str(bad))
+        return batch
+
+    return call
+
+
+def drained(engine: Engine) -> tuple[list[int], ArrowflowError]:
+    """Returns the values before the error, and the error."""
+    values: list[int] = []
+    with pytest.raises(ArrowflowError) as caught:
+        values.extend(value_of(item.chunk) for item in items_of(engine))
+    return values, caught.value
+
+
+def pushing(bad: int) -> Callable[[Item], Iterator[Item]]:
+    def push(item: Item) -> Iterator[Item]:
+        yield item._replace(chunk=failing_at(bad)(item.chunk))
+
+    return push
+
+
+def yielding(bad: int) -> Callable[[int], Iterator[pa.RecordBatch]]:
+    def make(value: int) -> Iterator[pa.RecordBatch]:
+        yield failing_at(bad)(chunk(value))
+
+    return make
+
+
+WHERE: dict[str, tuple[StagePlan, ...]] = {
+    "source": (source(20, yielding(7)), function()),
+    "reader": (source(20), reader(lambda batch: iter([failing_at(7)(batch)])), function()),
+    "function": (source(20), function(failing_at(7))),
+    "serial": (source(20), serial(pushing(7)), function(name="below")),
+    "tail": (source(20), serial(pushing(7), name="tail")),
+}
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_everything_before_the_error_is_delivered_then_it_is_raised(where: str) -> None:
+    with running(*WHERE[where], cpu_budget=3) as engine:
+        values, error = drained(engine)
+        assert values == list(range(7))
+        assert isinstance(error, FunctionError)
+        assert isinstance(error.__cause__, Fault)
+        assert error.operator == where
+        assert str(error) == f"{where}: it failed"
+
+
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("x"), MemoryError("x"), KeyboardInterrupt(), SystemExit(3), GeneratorExit(), StopIteration()],
+)
+def test_whatever_a_kernel_raises_becomes_an_error_of_the_library(where: str, error: BaseException) -> None:
+    def call(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if value_of(batch) == 2:
+            raise error
+        return batch
+
+    if where == "tail" and not isinstance(error, Exception):
+        pytest.skip("on the consumer's own thread an interrupt is the consumer's")
+    chains: dict[str, tuple[StagePlan, ...]] = {
+        "source": (source(20, lambda value: (call(chunk(value)) for _ in range(1))), function()),
+        "reader": (source(20), reader(lambda batch: (call(batch) for _ in range(1))), function()),
+        "function": (source(20), function(call)),
+        "serial": (
+            source(20),
+            serial(lambda item: iter([item._replace(chunk=call(item.chunk))])),
+            function(),
+        ),
+        "tail": (source(20), serial(lambda item: iter([item._replace(chunk=call(item.chunk))]), name="tail")),
+    }
+    with running(*chains[where]) as engine:
+        values, found = drained(engine)
+    assert values == [0, 1]
+    assert type(found) is ArrowflowError
+    assert found.operator == where
+    causes = [found.__cause__, found.__cause__ and found.__cause__.__cause__]
+    assert (
+        error in causes
+    )  # Python itself turns a `StopIteration` inside of a generator into a `RuntimeError`
+
+
+def test_data_that_arrow_refuses_is_a_data_error() -> None:
+    def refuse(batch: pa.RecordBatch) -> pa.RecordBatch:
+        raise pa.ArrowInvalid("no")
+
+    with (
+        running(source(3), function(refuse)) as engine,
+        pytest.raises(DataError, match="function: ArrowInvalid: no"),
+    ):
+        engine.next_item()
+
+
+def test_an_interrupt_in_the_tail_reaches_the_consumer_as_it_is() -> None:
+    def interrupted(item: Item) -> Iterator[Item]:
+        if item.chunk.num_rows:
+            raise KeyboardInterrupt
+        yield item
+
+    with running(source(3), serial(interrupted)) as engine, pytest.raises(KeyboardInterrupt):
+        engine.next_item()
+
+
+def test_where_an_error_happened_is_not_overwritten() -> None:
+    error = SourceError("broken").locate(operator="read_parquet", file="a.parquet", row_group=3)
+    with running(source(3), function(failing_at(0, error))) as engine:
+        _, found = drained(engine)
+    assert found is error
+    assert (found.operator, found.file, found.row_group) == ("read_parquet", "a.parquet", 3)
+
+
+def test_the_first_error_in_order_comes_not_the_first_in_time() -> None:
+    sequencer = Sequencer()
+
+    def fail(batch: pa.RecordBatch) -> pa.RecordBatch:
+        value = value_of(batch)
+        if value >= 2:
+            with sequencer(5 - value):  # 5 first, 2 last
+                raise FunctionError(f"number {value}")
+        return batch
+
+    with running(source(6), function(fail, max_calls=4)) as engine:
+        values, error = drained(engine)
+    assert values == [0, 1]
+    assert "number 2" in str(error)
+
+
+def test_an_error_is_raised_once_and_ends_the_iterator() -> None:
+    import arrowflow as af
+
+    iterator = iter(af.range(100).map(raising, num_parallel_calls=1).batch(7))
+    with pytest.raises(FunctionError):
+        next(iterator)
+    assert list(iterator) == []
+
+
+def raising(batch: pa.RecordBatch) -> pa.RecordBatch:
+    raise Fault
+
+
+def test_an_error_of_the_stage_below_wins_over_a_later_one_above() -> None:
+    with running(source(20, yielding(9)), function(failing_at(4), name="below")) as engine:
+        values, error = drained(engine)
+    assert values == [0, 1, 2, 3]
+    assert error.operator == "below"
+
+
+@pytest.mark.parametrize("below", [(), (function(),)])
+def test_rows_that_batch_holds_back_are_not_delivered_short(below: tuple[StagePlan, ...]) -> None:
+    chain = (source(20, yielding(8)), kernel(lambda: BatchKernel(3, drop_remainder=False), "batch"), *below)
+    with running(*chain) as engine:
+        sizes: list[int] = []
+        with pytest.raises(FunctionError):
+            sizes.extend(item.chunk.num_rows for item in items_of(engine))
+    assert sizes == [3, 3]
+
+
+@pytest.mark.parametrize("below", [(), (function(),)])
+@pytest.mark.parametrize("cpus", [1, 4])
+def test_a_satisfied_take_hides_a_later_error(cpus: int, below: tuple[StagePlan, ...]) -> None:
+    chain = (source(20, yielding(5)), function(), kernel(lambda: TakeKernel(5), "take"), *below)
+    with running(*chain, cpu_budget=cpus) as engine:
+        assert values_of(engine) == [0, 1, 2, 3, 4]
+
+
+def test_a_satisfied_take_stops_what_is_above_it_at_once() -> None:
+    engine = stepper(source(1000), kernel(lambda: TakeKernel(2), "take"))
+    assert engine.next_item() is not None
+    flying = engine.begin()
+    assert flying is not None
+    engine.finish(flying)
+    assert engine.next_item() is not None
+    assert engine.begin() is None
+    assert engine.next_item() is None
+    engine.close()
+
+
+def test_without_order_an_error_comes_once_too() -> None:
+    with running(source(40), function(failing_at(11)), deterministic=False, cpu_budget=3) as engine:
+        values, error = drained(engine)
+    assert len(values) == len(set(values)) < 40
+    assert 11 not in values
+    assert error.operator == "function"
+
+
+def test_an_error_after_some_chunks_of_a_call_comes_after_them() -> None:
+    def two_then_fail(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        yield chunk(10 * value_of(batch))
+        yield chunk(10 * value_of(batch) + 1)
+        if value_of(batch) == 2:
+            raise FunctionError("after two")
+
+    with running(source(5), reader(two_then_fail)) as engine:
+        values, error = drained(engine)
+    assert values == [0, 1, 10, 11, 20, 21]
+    assert "after two" in str(error)
+
+
+class BrokenTasks(SourceKernel):
+    """Cannot say what its fourth task is."""
+
+    def tasks(self, position: Position) -> Iterator[Task]:
+        for index in range(3):
+            yield Task(index, Origin(index))
+        raise Fault("tasks")
+
+    def read(self, task: Task) -> Iterator[Any]:
+        return Source(range(3), once, 0, streams=False).read(task)
+
+
+def test_a_source_that_fails_to_name_its_work_fails_in_order() -> None:
+    plan = source(3)
+    assert plan.head is not None
+    broken = StagePlan(kind="parallel", head=_with_make(plan, BrokenTasks))
+    with running(broken, function()) as engine:
+        values, error = drained(engine)
+    assert values == [0, 1, 2]
+    assert error.operator == "source"
+    assert isinstance(error.__cause__, Fault)
+
+
+def _with_make(plan: StagePlan, make: Callable[[], Any]) -> Any:
+    import dataclasses
+
+    assert plan.head is not None
+    return dataclasses.replace(plan.head, make=lambda context: make())
+
+
+def test_a_reader_that_cannot_estimate_is_an_error_and_no_hang() -> None:
+    class Unsized(Exception):
+        pass
+
+    def unsized(context: Any) -> Any:
+        made = reader(lambda batch: iter([batch])).head
+        assert made is not None
+        assert made.make is not None
+        broken = made.make(context)
+
+        def fail(payload: Any) -> int:
+            raise Unsized
+
+        broken.num_bytes = fail  # type: ignore[union-attr, method-assign]
+        return broken
+
+    plan = reader(lambda batch: iter([batch]))
+    broken = StagePlan(kind="parallel", head=_with_make(plan, lambda: unsized(None)))
+    with running(source(3), broken) as engine, pytest.raises(ArrowflowError) as caught:
+        engine.next_item()
+    assert isinstance(caught.value.__cause__, Unsized)
+
+
+def test_a_failure_of_the_executor_itself_is_told_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(stage: ParallelStage, call: object) -> None:
+        raise Fault("a bug")
+
+    monkeypatch.setattr(ParallelStage, "complete", broken)
+    with running(source(3)) as engine, pytest.raises(ArrowflowError, match="executor failed: Fault: a bug"):
+        engine.next_item()
+
+
+def test_calls_in_flight_behind_an_error_are_dropped() -> None:
+    engine = stepper(source(6), function(failing_at(0), max_calls=4), ram_budget=1 << 20)
+    calls = hold(engine, "function", 4)
+    for call in calls:
+        engine.finish(call)
+    del call, calls
+    with pytest.raises(FunctionError):
+        engine.next_item()
+    engine.close()
+    assert engine.statistics().ledger_bytes == 0
+
+
+def test_an_error_does_not_keep_the_run_alive_in_a_cycle() -> None:
+    engine = start(source(6), function(failing_at(2)))
+    stage = weakref.ref(engine.root_out)
+    gc.collect()
+    gc.disable()
+    try:
+        caught: list[weakref.ref[FunctionError]] = []
+        try:
+            values_of(engine)
+        except FunctionError as error:
+            caught.append(weakref.ref(error))
+        engine.close()
+        assert caught[0]() is None
+        assert engine.root_out.error is None
+    finally:
+        gc.enable()
+    del engine
+    gc.collect()
+    assert stage() is None
+
+
+def test_the_traceback_leads_to_the_users_line() -> None:
+    with running(source(6), function(failing_at(2))) as engine:
+        _, error = drained(engine)
+    text = "".join(traceback.format_exception(error))
+    assert 'raise error or FunctionError("it failed") from Fault(str(bad))' in text
+    assert "executor/stage.py" not in text
+
+
+def test_close_while_held_back_rows_wait_gives_no_short_batch() -> None:
+    gate = Gate()
+
+    def hold_the_fifth(value: int) -> Iterator[pa.RecordBatch]:
+        if value == 4:
+            gate.pass_through()
+        yield chunk(value)
+
+    class Stopping(BatchKernel):
+        def push(self, item: Item) -> Iterator[Item]:
+            yield from super().push(item)
+            if value_of(item.chunk) == 3:
+                engine.stop()
+
+    chain = (source(20, hold_the_fifth), kernel(lambda: Stopping(3, drop_remainder=False), "batch"))
+    engine = start(*chain)
+    sizes: list[int] = []
+    with pytest.raises(ClosedError):
+        sizes.extend(item.chunk.num_rows for item in items_of(engine))
+    assert sizes == [3]
+    gate.open()
+    engine.close()
+
+
+def test_a_kernel_may_fail_in_any_of_several_fused_functions() -> None:
+    class Fail(StatelessKernel):
+        def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
+            raise Fault
+
+    first, second = function(name="first").kernels[0], function(name="second").kernels[0]
+    import dataclasses
+
+    fused = StagePlan(
+        kind="parallel", kernels=(first, dataclasses.replace(second, make=lambda context: Fail()))
+    )
+    with running(source(2), fused) as engine, pytest.raises(ArrowflowError) as caught:
+        engine.next_item()
+    assert caught.value.operator == "second"
