@@ -20,7 +20,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from arrowflow import compute as pc
 
 Key = tuple[int, ...]
 

@@ -323,9 +323,9 @@ class Engine:
             except RuntimeError:  # an interrupt hit the middle of its start: it finds the run stopped
                 pass
         self._drop()
-        alive = [thread for thread in threads if thread.is_alive()]
-        if alive:
-            self._warn_about(alive)
+        calls = [thread.operators for thread in threads if thread.is_alive() and thread.operators]
+        if calls:
+            self._warn_about(calls)
 
     def _must_not_wait(self) -> bool:
         """Whether the workers wait for this very thread: it is one of them, or a signal hit it under the lock."""
@@ -367,10 +367,10 @@ class Engine:
     def _stages(self) -> list[Stage]:
         return self.order if self._tail is None else [self._tail.stage, *self.order]
 
-    def _warn_about(self, alive: list[Worker]) -> None:
-        names = {name for thread in alive for name in thread.operators}
+    def _warn_about(self, calls: list[tuple[str, ...]]) -> None:
+        names = sorted({name for operators in calls for name in operators})
         warnings.warn(
-            f"{len(alive)} call(s) of {', '.join(sorted(names)) or 'the pipeline'} did not return within "
+            f"{len(calls)} call(s) of {', '.join(names)} did not return within "
             f"close_timeout={self.options.close_timeout:g} s; they go on until they return, and their results are "
             "dropped. Give user functions that wait a timeout of their own",
             RuntimeWarning,

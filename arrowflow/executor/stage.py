@@ -160,7 +160,7 @@ class ParallelStage(Stage):
         self.kernels = kernels
         self.operators = [spec.operator for spec in plan.kernels]
         self.tasks = tasks
-        self.failure: ArrowflowError | None = None  # of `tasks`; comes after all that they yielded
+        self.failure: BaseException | None = None  # of `tasks`; comes after all that they yielded
         self.next_task = self._following_task()
         self.slots: deque[Slot] = deque()
         self.waiting = 0  # results that wait in slots for their turn

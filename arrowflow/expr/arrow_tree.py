@@ -13,9 +13,9 @@ from functools import lru_cache
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.ipc
 
+from arrowflow import compute as pc
 from arrowflow.errors import PlanError
 from arrowflow.expr.tree import Call, Column, Literal, Node
 

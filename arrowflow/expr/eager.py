@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from arrowflow import compute as pc
 from arrowflow.errors import DataError
 from arrowflow.expr.columns import Block, source
 from arrowflow.expr.sinks import Matrix, check_nulls

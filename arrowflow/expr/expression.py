@@ -11,8 +11,8 @@ from typing import Literal as Choice
 
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from arrowflow import compute as pc
 from arrowflow.errors import PlanError
 from arrowflow.expr import arrow_tree, polars_tree
 from arrowflow.expr.foreign import empty_frame, evaluate_empty

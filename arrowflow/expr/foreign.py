@@ -13,11 +13,8 @@ from typing import TypeVar
 
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 
-# `pyarrow.acero` is this module plus an import of `pyarrow.dataset`, which imports pandas (600 ms).
-from pyarrow import _acero as acero
-
+from arrowflow import compute as pc
 from arrowflow.errors import DataError, PlanError, closest
 from arrowflow.expr.types import convert, normalise, polars_reads
 
@@ -171,10 +168,11 @@ def arrow_type(expr: pc.Expression, schema: pa.Schema) -> pa.DataType:
 
 
 def _acero(exprs: Sequence[pc.Expression], batch: pa.RecordBatch) -> pa.Table:
-    source = acero.TableSourceNodeOptions(pa.Table.from_batches([batch]))
-    project = acero.ProjectNodeOptions(list(exprs), [str(index) for index in range(len(exprs))])
-    plan = acero.Declaration.from_sequence(
-        [acero.Declaration("table_source", source), acero.Declaration("project", project)]
+    acero = pc.acero
+    source = pc.acero.TableSourceNodeOptions(pa.Table.from_batches([batch]))
+    project = pc.acero.ProjectNodeOptions(list(exprs), [str(index) for index in range(len(exprs))])
+    plan = pc.acero.Declaration.from_sequence(
+        [pc.acero.Declaration("table_source", source), pc.acero.Declaration("project", project)]
     )
     return plan.to_table(use_threads=False)
 

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from arrowflow import compute as pc
 from arrowflow.errors import DataError, PlanError
 
 Array = npt.NDArray[Any]

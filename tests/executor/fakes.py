@@ -54,6 +54,17 @@ def number(batch: pa.RecordBatch, value: int) -> pa.RecordBatch:
     return chunk(value, batch.column(0).buffers()[1].size)
 
 
+def _made(chunks: Iterator[pa.RecordBatch], position: Callable[[pa.RecordBatch], Position]) -> Iterator[Made]:
+    """Yields what a test's generator does, and closes it with itself."""
+    try:
+        for batch in chunks:
+            yield Made(batch, position(batch))
+    finally:
+        close = getattr(chunks, "close", None)
+        if close is not None:
+            close()
+
+
 class Source(SourceKernel):
     """One task a value. `make` gets the value and yields its chunks."""
 
@@ -72,14 +83,7 @@ class Source(SourceKernel):
             yield Task(index, Origin(index), self.task_bytes, self.streams)
 
     def read(self, task: Task) -> Iterator[Made]:
-        made = self.make(self.values[task.payload])
-        try:
-            for batch in made:
-                yield Made(batch, (task.payload + 1,))
-        finally:
-            close = getattr(made, "close", None)
-            if close is not None:
-                close()
+        return _made(self.make(self.values[task.payload]), lambda batch: (task.payload + 1,))
 
 
 class Reader(ReaderKernel):
@@ -92,8 +96,7 @@ class Reader(ReaderKernel):
         return self.call_bytes
 
     def read(self, payload: Payload) -> Iterator[Made]:
-        for batch in self.fn(payload):
-            yield Made(batch, (value_of(batch),))
+        return _made(self.fn(payload), lambda batch: (value_of(batch),))
 
 
 class Function(StatelessKernel):

@@ -1,0 +1,502 @@
+"""Rules 7 and 8: the ends of a run that come before its end, at any moment and from any thread (I6)."""
+
+from __future__ import annotations
+
+import dis
+import gc
+import itertools
+import logging
+import signal
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from arrowflow.errors import ArrowflowError, ClosedError
+from arrowflow.executor import Engine
+from arrowflow.ops.base import Item
+from arrowflow.physical.stage import StagePlan
+from arrowflow.testing import Gate
+from tests.executor.fakes import (
+    chunk,
+    function,
+    hold,
+    items_of,
+    kernel,
+    reader,
+    running,
+    same,
+    serial,
+    source,
+    start,
+    stepper,
+    values_of,
+)
+from tests.executor.test_budget import Windows
+
+
+def workers() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("arrowflow-")]
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    """A gate that is opened at the end, so that no call outlives its test."""
+    gate = Gate()
+    yield gate
+    gate.open()
+
+
+def waiting_source(gate: Gate, at: int) -> StagePlan:
+    def make(value: int) -> Iterator[pa.RecordBatch]:
+        if value == at:
+            gate.pass_through()
+        yield chunk(value)
+
+    return source(20, make)
+
+
+def test_stop_twice_and_close_twice() -> None:
+    engine = start(source(), function(), serial())
+    engine.next_item()
+    engine.stop()
+    engine.stop()
+    engine.close()
+    engine.close()
+    assert workers() == []
+    with pytest.raises(ClosedError):
+        engine.next_item()
+
+
+def test_a_run_that_never_began_is_closed() -> None:
+    start(source(), function()).close()
+    assert workers() == []
+
+
+def test_close_from_another_thread_wakes_the_consumer(gate: Gate) -> None:
+    engine = start(waiting_source(gate, at=2), function())
+
+    def close() -> None:
+        gate.wait_for(1)
+        threading.Thread(target=engine.stop).start()
+
+    closing = threading.Thread(target=close)
+    closing.start()
+    with pytest.raises(ClosedError):
+        values_of(engine)
+    closing.join()
+    gate.open()
+    engine.close()
+    assert workers() == []
+
+
+def test_a_call_that_does_not_return_is_named_and_left(gate: Gate) -> None:
+    def wait(batch: pa.RecordBatch) -> pa.RecordBatch:
+        gate.pass_through()
+        return batch
+
+    engine = start(source(), function(wait, name="slow_map", max_calls=1), close_timeout=0)
+    threading.Thread(target=lambda: _ignore(engine)).start()
+    gate.wait_for(1)
+    with pytest.warns(
+        RuntimeWarning, match=r"1 call\(s\) of slow_map did not return within close_timeout=0 s"
+    ):
+        engine.close()
+    late = [thread for thread in threading.enumerate() if thread.name in workers()]
+    assert len(late) >= 1
+    gate.open()
+    for thread in late:
+        thread.join()
+    assert engine.statistics().ledger_bytes == 0
+
+
+def _ignore(engine: Engine) -> None:
+    with pytest.raises(ClosedError):
+        engine.next_item()
+
+
+def test_a_worker_that_comes_back_late_lets_go_of_its_memory(gate: Gate) -> None:
+    before = pa.total_allocated_bytes()
+
+    def allocate(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        for _ in range(3):
+            made = pa.record_batch({"x": pa.nulls(1000, pa.int64())})
+            gate.pass_through()
+            yield made
+            del made
+
+    engine = start(source(), reader(allocate), close_timeout=0)
+    threading.Thread(target=lambda: _ignore(engine)).start()
+    gate.wait_for(1)
+    with pytest.warns(RuntimeWarning, match="reader"):
+        engine.close()
+    late = [thread for thread in threading.enumerate() if thread.name in workers()]
+    gate.open()
+    for thread in late:
+        thread.join()
+    assert pa.total_allocated_bytes() == before
+    assert engine.statistics().ledger_bytes == 0
+
+
+def test_a_user_function_may_close_its_own_run() -> None:
+    def close(batch: pa.RecordBatch) -> pa.RecordBatch:
+        engine.close()
+        return batch
+
+    engine = start(source(), function(close), close_timeout=30)
+    with pytest.raises(ClosedError):
+        values_of(engine)
+    engine.close()
+    assert workers() == []
+
+
+def test_two_user_functions_that_close_their_run_do_not_wait_for_each_other() -> None:
+    together = threading.Barrier(2)
+
+    def close(batch: pa.RecordBatch) -> pa.RecordBatch:
+        together.wait(30)
+        engine.close()
+        return batch
+
+    engine = start(source(), function(close, max_calls=2), close_timeout=30)
+    with pytest.raises(ClosedError):
+        values_of(engine)
+    engine.close()
+    assert workers() == []
+
+
+@pytest.mark.parametrize("tail", [(), (serial(),), (serial(buffer_items=2),)])
+def test_a_kernel_on_the_consumers_thread_may_close_its_own_run(tail: tuple[StagePlan, ...]) -> None:
+    def close(item: Item) -> Iterator[Item]:
+        engine.close()
+        yield item
+
+    engine = start(source(), *tail, serial(close, name="closing"))
+    with pytest.raises(ClosedError):
+        values_of(engine)
+    assert workers() == []
+
+
+def test_a_signal_handler_that_closes_under_the_lock_does_not_wait_for_itself() -> None:
+    engine = start(source(), function(), close_timeout=30)
+    engine.next_item()
+    with engine.lock:
+        engine.close()
+    with pytest.raises(ClosedError):
+        values_of(engine)
+    engine.close()
+    assert workers() == []
+
+
+def test_a_finalizer_in_a_worker_only_stops() -> None:
+    other = start(source(1000), function(), kernel(Windows, "windows"), close_timeout=30)
+    other.next_item()
+    threads = [
+        thread for thread in threading.enumerate() if thread.name.startswith(f"arrowflow-{id(other):x}")
+    ]
+
+    def abandon(batch: pa.RecordBatch) -> pa.RecordBatch:
+        assert not other.abandon()
+        return batch
+
+    with running(source(3), function(abandon)) as engine:
+        assert len(values_of(engine)) == 3
+    for thread in threads:
+        thread.join()
+    assert other.statistics().ledger_bytes == 0
+
+
+class Resource:
+    """Yields chunks for ever, and notes that it was closed, in which thread."""
+
+    def __init__(self, close: Callable[[], None] = lambda: None) -> None:
+        self.closed: list[str] = []
+        self.close = close
+
+    def __call__(self, value: Any = None) -> Iterator[pa.RecordBatch]:
+        try:
+            for number in itertools.count():
+                yield chunk(number)
+        finally:
+            self.closed.append(threading.current_thread().name)
+            self.close()
+
+
+ENDLESS: dict[str, Callable[[Resource], tuple[StagePlan, ...]]] = {
+    "source": lambda resource: (source(1, resource, streams=True, waits=True), function(), serial()),
+    "reader": lambda resource: (source(1), reader(resource), serial()),
+}
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+def test_suspended_generators_are_closed_by_a_worker(kind: str) -> None:
+    resource = Resource()
+    with running(*ENDLESS[kind](resource)) as engine:
+        for _ in range(10):
+            engine.next_item()
+    assert len(resource.closed) == 1
+    assert resource.closed[0].startswith("arrowflow-")
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+def test_generators_that_nobody_wants_any_more_are_closed_before_the_end(kind: str) -> None:
+    from arrowflow.ops.take import TakeKernel
+
+    resource = Resource()
+    closed = threading.Event()
+    resource.close = closed.set
+    *above, _ = ENDLESS[kind](resource)
+    with running(*above, kernel(lambda: TakeKernel(3), "take"), function(), serial()) as engine:
+        assert values_of(engine) == [0, 1, 2]
+        assert closed.wait(30)
+    assert len(resource.closed) == 1
+
+
+@pytest.mark.parametrize("error", [ValueError("in finally"), SystemExit(3), KeyboardInterrupt()])
+@pytest.mark.parametrize("kind", ENDLESS)
+def test_a_generator_that_raises_when_closed_is_logged(
+    kind: str, error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise error
+
+    resource = Resource(fail)
+    with caplog.at_level(logging.WARNING, "arrowflow"), running(*ENDLESS[kind](resource)) as engine:
+        engine.next_item()
+    assert len(resource.closed) == 1
+    assert f"{kind} raised while it was closed before its end: {error!r}" in caplog.text
+    assert workers() == []
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+def test_a_generator_that_blocks_when_closed_is_named(kind: str, gate: Gate) -> None:
+    engine = start(*ENDLESS[kind](Resource(gate.pass_through)), close_timeout=0)
+    engine.next_item()
+    engine.options = start(source()).options  # patience for the workers that do return
+    engine.stop()
+    gate.wait_for(1)
+    late = [thread for thread in threading.enumerate() if thread.name in workers()]
+    engine.options = start(source(), close_timeout=0).options
+    with pytest.warns(RuntimeWarning, match=kind):
+        engine.close()
+    gate.open()
+    for thread in late:
+        thread.join()
+
+
+def test_kernels_are_let_go_with_the_run() -> None:
+    class Kept(Windows):
+        pass
+
+    kept = Kept()
+    seen = weakref.ref(kept)
+    held = [kept]
+    del kept
+    engine = start(source(1000), kernel(held.pop, "windows"), function(), serial())
+    engine.next_item()
+    assert seen() is not None
+    engine.close()
+    assert seen() is None
+
+
+def test_an_interrupt_in_the_middle_of_a_start_is_survived(monkeypatch: pytest.MonkeyPatch) -> None:
+    start_thread = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        raise KeyboardInterrupt
+
+    engine = start(source(), function())
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        engine.next_item()
+    monkeypatch.setattr(threading.Thread, "start", start_thread)
+    engine.close()
+    assert workers() == []
+
+
+def test_an_abandoned_engine_is_collected() -> None:
+    engine = start(source(), function(), serial())
+    engine.next_item()
+    engine.close()
+    seen = weakref.ref(engine)
+    del engine
+    gc.collect()
+    assert seen() is None
+
+
+def test_calls_that_finish_after_the_stop_return_what_they_reserved() -> None:
+    engine = stepper(source(20), function(max_calls=4))
+    calls = hold(engine, "function", 3)
+    engine.close()
+    for call in calls:
+        engine.finish(call)
+    del call, calls
+    assert engine.statistics().ledger_bytes == 0
+
+
+CHECKED = ("CALL", "RESUME", "JUMP_BACKWARD")
+"""Where CPython looks whether a signal arrived: after calls, at the beginning of functions, at the end of loops."""
+
+
+class Interrupter:
+    """Raises `KeyboardInterrupt` at the n-th point of the executor where a signal could hit the consumer's thread."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+        self.points = 0
+        self.where = ""
+        self.checked: set[int] = set()  # ids of frames: to hold them would keep their run alive
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> Any:
+        name = frame.f_globals.get("__name__", "")
+        if not name.startswith(("arrowflow.executor", "arrowflow.run")):
+            return None
+        if event == "call":
+            frame.f_trace_opcodes = True
+            frame.f_trace_lines = False
+        elif event == "opcode":
+            self._opcode(frame)
+        elif event == "return":
+            self.checked.discard(id(frame))
+        return self
+
+    def _opcode(self, frame: FrameType) -> None:
+        if id(frame) in self.checked:
+            self.checked.discard(id(frame))
+            self.points += 1
+            if self.points == self.at:
+                sys.settrace(None)
+                self.where = f"{frame.f_code.co_qualname} line {frame.f_lineno}"
+                raise KeyboardInterrupt
+        opcode = frame.f_code.co_code[frame.f_lasti]
+        if dis.opname[opcode].startswith(CHECKED):
+            self.checked.add(id(frame))
+
+
+def test_an_interrupt_at_any_point_of_the_consumer_ends_the_run() -> None:
+    import arrowflow as af
+
+    before = pa.total_allocated_bytes()
+    hits = 0
+    for at in itertools.count(1):
+        dataset = af.range(400_000).map(_same, num_parallel_calls=2).batch(50_000).repeat(2).to_numpy()
+        interrupter = Interrupter(at)
+        iterator = iter(dataset)
+        previous = sys.gettrace()
+        sys.settrace(interrupter)
+        try:
+            while next(iterator, None) is not None:
+                pass
+        except KeyboardInterrupt:
+            hits += 1
+        finally:
+            sys.settrace(previous)
+        if interrupter.points < at:
+            break
+        for _ in range(3):  # one that was not touched yet goes on; the others are over
+            next(iterator, None)
+        iterator.close()
+        assert workers() == [], interrupter.where
+        del iterator
+        assert pa.total_allocated_bytes() == before, interrupter.where
+    assert hits > 200
+
+
+def _same(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer")
+def test_a_storm_of_interrupts_leaves_nothing_behind() -> None:
+    import arrowflow as af
+
+    dataset = af.range(1_000_000).map(_same, num_parallel_calls=2).batch(1000)
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for round_ in range(40):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.002 + 0.0005 * (round_ % 8))
+                for _ in dataset:
+                    pass
+            except KeyboardInterrupt:
+                pass
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+    gc.collect()
+    assert workers() == []
+
+
+def test_many_runs_at_once() -> None:
+    engines = [start(source(50), function(), serial(), cpu_budget=2) for _ in range(20)]
+    results: list[list[int]] = [[] for _ in engines]
+    for _ in range(50):
+        for engine, result in zip(engines, results, strict=True):
+            result += [0 if engine.next_item() is None else 1]
+    assert [sum(result) for result in results] == [50] * 20
+    for engine in engines:
+        engine.close()
+    assert workers() == []
+
+
+def test_a_run_inside_of_a_function_of_another() -> None:
+    def nested(batch: pa.RecordBatch) -> pa.RecordBatch:
+        with running(source(5), function(), serial()) as inner:
+            assert values_of(inner) == list(range(5))
+        return batch
+
+    with running(source(20), function(nested), cpu_budget=3) as engine:
+        assert values_of(engine) == list(range(20))
+    assert workers() == []
+
+
+def test_next_below_its_own_run_is_an_error_and_no_deadlock() -> None:
+    import arrowflow as af
+
+    def greedy(batch: pa.RecordBatch) -> pa.RecordBatch:
+        next(iterator)
+        return batch
+
+    iterator = iter(af.range(100).map(greedy).batch(10))
+    with pytest.raises(ArrowflowError, match=r"next\(\) is still running"):
+        next(iterator)
+
+
+def test_two_consumers_of_one_run_are_an_error_for_the_second(gate: Gate) -> None:
+    import arrowflow as af
+
+    def wait(batch: pa.RecordBatch) -> pa.RecordBatch:
+        gate.pass_through()
+        return batch
+
+    iterator = iter(af.range(100).map(wait).batch(10))
+    taken: list[int] = []
+    first = threading.Thread(target=lambda: taken.append(next(iterator).num_rows))
+    first.start()
+    gate.wait_for(1)
+    with pytest.raises(ArrowflowError, match="one consumer"):
+        next(iterator)
+    gate.open()
+    first.join()
+    assert taken == [10]
+    assert sum(batch.num_rows for batch in iterator) == 90
+
+
+def test_items_after_a_stop_are_not_waited_for() -> None:
+    engine = start(source(), serial(same), function())
+    assert next(items_of(engine)) is not None
+    engine.stop()
+    with pytest.raises(ClosedError):
+        for _ in items_of(engine):
+            pass
+    engine.close()

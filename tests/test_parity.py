@@ -1,0 +1,205 @@
+"""Parity: what a plan yields does not depend on rules, workers or budgets; nor, but for its order, on `deterministic`.
+
+The matrix is rules on and off × 1, 2 and 4 calls at once × the least byte budget and a roomy one × ordered and
+unordered, for plans that between them use every rule and every operator.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.ipc
+import pyarrow.parquet as pq
+import pytest
+
+import arrowflow as af
+from arrowflow.optimizer import RULES
+from arrowflow.testing import assert_same_batches, assert_same_rows, batches_of
+
+ALL_RULES = tuple(rule.name for rule in RULES)
+NUM_ROWS = 360
+Apply = Callable[[af.Dataset], af.Dataset]
+
+
+def features() -> pa.Table:
+    """Numbers with nulls and NaN, texts and lists; sorted by `day`, so that statistics prune row groups."""
+    rng = np.random.Generator(np.random.Philox(5))
+    x = rng.random(NUM_ROWS)
+    x[::17] = np.nan
+    return pa.table(
+        {
+            "day": pa.array(np.arange(NUM_ROWS) // 10, pa.int32()),
+            "x": pa.array(x, mask=rng.random(NUM_ROWS) < 0.1),
+            "y": pa.array(rng.random(NUM_ROWS).astype(np.float32)),
+            "text": pa.array([None if i % 11 == 0 else f"row {i}" for i in range(NUM_ROWS)]),
+            "list": pa.array([list(range(i % 4)) for i in range(NUM_ROWS)], pa.list_(pa.int32())),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Three files of four row groups each, as Parquet and as IPC."""
+    table = features()
+    folders = {format: tmp_path_factory.mktemp(format) for format in ("parquet", "ipc")}
+    for number in range(3):
+        part = table.slice(number * 120, 120)
+        pq.write_table(part, folders["parquet"] / f"{number}.parquet", row_group_size=30)
+        with pyarrow.ipc.new_file(folders["ipc"] / f"{number}.arrow", part.schema) as writer:
+            writer.write_table(part, max_chunksize=30)
+    return folders
+
+
+def jitter(batch: pa.RecordBatch, rng: np.random.Generator) -> pa.RecordBatch:
+    return pa.record_batch({"day": batch.column("day"), "noise": pa.array(rng.random(batch.num_rows))})
+
+
+def per_day(frame: pl.DataFrame) -> pl.DataFrame:
+    """Rows per piece: depends on what the function sees."""
+    return frame.group_by("day", maintain_order=True).agg(pl.len().alias("n"), pl.col("y").sum().alias("sum"))
+
+
+PLANS: dict[str, Apply] = {
+    "pruned columns and row groups": lambda ds: ds.filter(pc.field("day") > 20)
+    .with_columns(z=pl.col("x") * 2)
+    .select("z", "day")
+    .batch(32),
+    "limited reads": lambda ds: ds.skip(40).take(200).skip(5).with_columns(z=pl.col("day") + 1).batch(16),
+    "a filter below a limit": lambda ds: ds.filter(pl.col("x") > 0.5).skip(7).take(50).drop("list").batch(8),
+    "merged columns": lambda ds: ds.rename({"x": "was"})
+    .fill_null({"was": 0.0})
+    .cast({"was": pa.float32()})
+    .with_columns(a=pl.col("was") + pl.col("y"))
+    .filter(pl.col("a") > 0.3, pc.field("day") != 7)
+    .drop("was")
+    .stack(dense=["a", "y"])
+    .batch(20),
+    "shuffled": lambda ds: ds.filter(pl.col("day") >= 3).select("day", "text").shuffle(50, seed=1).batch(16),
+    "stacked behind a shuffle": lambda ds: ds.fill_null({"x": 0.5})
+    .shuffle(64, seed=2)
+    .cast({"x": pa.float32()})
+    .stack(dense=["x", "y"])
+    .batch(24, drop_remainder=True),
+    "random behind a pruned filter": lambda ds: ds.filter(pc.field("day") > 15)
+    .map(jitter, seed=4)
+    .filter(pl.col("noise") < 0.9)
+    .repeat(2)
+    .batch(16),
+    "pieces": lambda ds: ds.filter(pl.col("day") % 3 > 0)
+    .with_options(af.Options(max_chunk_rows=7))
+    .map(per_day, format="polars", columns=["day", "y"])
+    .batch(5),
+    "everything twice": lambda ds: ds.shard(2, 1)
+    .shuffle(33, seed=6)
+    .repeat(3)
+    .prefetch(2)
+    .batch(10)
+    .map(lambda batch: batch.slice(0, batch.num_rows - 1))
+    .batch(7),
+    "nothing to do": lambda ds: ds.skip(0).select(*ds.schema.names).prefetch(0).batch(50),
+    "no rows": lambda ds: ds.filter(pl.col("day") < 0).shuffle(5).batch(3),
+}
+
+
+def build(folders: dict[str, Path], format: str, name: str, options: af.Options) -> af.Dataset:
+    read = af.read_parquet if format == "parquet" else af.read_ipc
+    return PLANS[name](read(folders[format])).with_options(options)
+
+
+@cache
+def expected_for(folder: Path, format: str, name: str) -> list[pa.RecordBatch]:
+    return batches_of(build({format: folder}, format, name, af.Options(cpu_budget=2)), epoch=1)
+
+
+def least(ds: af.Dataset) -> int:
+    """Returns the byte budget that the plan needs at least, or one byte."""
+    try:
+        batches_of(ds.with_options(af.Options(ram_budget=1)))
+    except af.BudgetError as error:
+        found = re.search(r"needs, ([\d,]+) bytes", str(error))
+        assert found is not None
+        return int(found[1].replace(",", ""))
+    return 1
+
+
+@pytest.mark.parametrize("deterministic", [True, False], ids=["ordered", "unordered"])
+@pytest.mark.parametrize("disabled", [(), ALL_RULES], ids=["rules on", "rules off"])
+@pytest.mark.parametrize("name", PLANS)
+def test_budgets_and_rules_change_nothing(
+    folders: dict[str, Path], name: str, disabled: tuple[str, ...], deterministic: bool
+) -> None:
+    expected = expected_for(folders["parquet"], "parquet", name)
+    options = af.Options(disabled_rules=disabled, deterministic=deterministic)
+    if not deterministic and not unordered_is_comparable(name):
+        pytest.skip("which rows come out depends on their order")
+    floor = least(build(folders, "parquet", name, options))
+    for cpu_budget, ram_budget in itertools.product([1, 2, 4], [floor, 1 << 30]):
+        run = dataclasses.replace(options, cpu_budget=cpu_budget, ram_budget=ram_budget)
+        found = batches_of(build(folders, "parquet", name, run), epoch=1)
+        if deterministic:
+            assert_same_batches(found, expected, f"cpu_budget={cpu_budget}, ram_budget={ram_budget}")
+        else:
+            assert_same_rows(found, expected, f"cpu_budget={cpu_budget}", ordered=False)
+
+
+def unordered_is_comparable(name: str) -> bool:
+    return name in {
+        "pruned columns and row groups",
+        "merged columns",
+        "shuffled",
+        "random behind a pruned filter",
+        "pieces",
+        "nothing to do",
+        "no rows",
+    }
+
+
+@pytest.mark.parametrize("rule", ALL_RULES)
+@pytest.mark.parametrize("name", PLANS)
+def test_each_rule_alone_changes_nothing(folders: dict[str, Path], name: str, rule: str) -> None:
+    expected = expected_for(folders["parquet"], "parquet", name)
+    others = tuple(other for other in ALL_RULES if other != rule)
+    for disabled in ((rule,), others):
+        found = batches_of(build(folders, "parquet", name, af.Options(disabled_rules=disabled)), epoch=1)
+        assert_same_batches(found, expected, f"without {disabled}")
+
+
+def test_every_rule_is_used_by_some_plan(folders: dict[str, Path]) -> None:
+    """Otherwise the matrix would say nothing about it."""
+    used = set()
+    for name in PLANS:
+        title = next(line for line in build(folders, "parquet", name, af.Options()).explain().splitlines() if "rules:" in line)
+        used |= {rule for rule in ALL_RULES if rule in title}
+    assert used == set(ALL_RULES)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_formats_yield_the_same(folders: dict[str, Path], name: str) -> None:
+    """Splits are the same, so even random numbers and pieces are."""
+    expected = expected_for(folders["parquet"], "parquet", name)
+    assert_same_batches(expected_for(folders["ipc"], "ipc", name), expected)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_states_go_on_under_other_budgets(folders: dict[str, Path], name: str) -> None:
+    """In the middle of the run; with rules off, too, where they do not change the way of a position."""
+    expected = expected_for(folders["parquet"], "parquet", name)
+    small = af.Options(cpu_budget=1)
+    large = af.Options(cpu_budget=4, ram_budget=1 << 30)
+    middle = len(expected) // 2
+    with iter(build(folders, "parquet", name, small)) as iterator:
+        iterator.set_epoch(1)
+        first = list(itertools.islice(iterator, middle))
+        state = iterator.state_dict()
+    with iter(build(folders, "parquet", name, large)) as iterator:
+        iterator.load_state_dict(state)
+        assert_same_batches(first + list(iterator), expected)
