@@ -30,7 +30,9 @@ def test_errors_are_what_python_calls_them_too(kind: type[af.ArrowflowError]) ->
 
 
 def test_all_errors_are_exported() -> None:
-    found = {kind for kind in vars(af).values() if isinstance(kind, type) and issubclass(kind, af.ArrowflowError)}
+    found = {
+        kind for kind in vars(af).values() if isinstance(kind, type) and issubclass(kind, af.ArrowflowError)
+    }
     assert found == {af.ArrowflowError, *BASES}
 
 

@@ -95,7 +95,9 @@ def test_defaults() -> None:
     }
 
 
-@pytest.mark.parametrize(("quota", "expected"), [("max 100000", 8), ("200000 100000", 2), ("50000 100000", 1)])
+@pytest.mark.parametrize(
+    ("quota", "expected"), [("max 100000", 8), ("200000 100000", 2), ("50000 100000", 1)]
+)
 def test_a_cgroup_limits_the_cores(monkeypatch: pytest.MonkeyPatch, quota: str, expected: int) -> None:
     monkeypatch.setattr(options, "_cgroup_value", lambda name: quota)
     monkeypatch.setattr(options.os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
@@ -103,7 +105,9 @@ def test_a_cgroup_limits_the_cores(monkeypatch: pytest.MonkeyPatch, quota: str, 
 
 
 @pytest.mark.parametrize(("limit", "limited"), [("max", False), (None, False), ("4096", True)])
-def test_a_cgroup_limits_the_memory(monkeypatch: pytest.MonkeyPatch, limit: str | None, limited: bool) -> None:
+def test_a_cgroup_limits_the_memory(
+    monkeypatch: pytest.MonkeyPatch, limit: str | None, limited: bool
+) -> None:
     monkeypatch.setattr(options, "_cgroup_value", lambda name: limit)
     assert (available_memory_bytes() == 4096) is limited
 

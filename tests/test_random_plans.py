@@ -73,14 +73,19 @@ class Source:
 
     def _splits(self, epoch: int, order: Order) -> Iterator[tuple[int, int]]:
         if order is None:
-            yield from ((number, split) for number, file in enumerate(self.files) for split in range(len(file)))
+            yield from (
+                (number, split) for number, file in enumerate(self.files) for split in range(len(file))
+            )
             return
         seed, reshuffle = order
         epoch = epoch if reshuffle else 0
         numbers = [int(number) for number in permutation(len(self.files), (seed, 1, epoch))]
         for block in range(0, len(numbers), 4):
             queues = [
-                [(number, int(split)) for split in permutation(len(self.files[number]), (seed, 2, epoch, number))]
+                [
+                    (number, int(split))
+                    for split in permutation(len(self.files[number]), (seed, 2, epoch, number))
+                ]
                 for number in numbers[block : block + 4]
             ]
             for turn in itertools.zip_longest(*queues):
@@ -186,14 +191,20 @@ LIBRARY: dict[str, Build] = {
     "rename": lambda ds: ds.rename({"x": "s", "s": "x"}).rename({"s": "x", "x": "s"}),
     "cast": lambda ds: ds.cast({"row": pa.float64()}).cast({"row": pa.int64()}),
     "fill_null": lambda ds: ds.fill_null({"x": -0.5, "s": "?"}),
-    "stack": lambda ds: ds.fill_null({"x": 0.25}).with_columns(y=pl.col("x")).stack(v=["x", "y"]).with_columns(
-        x=pl.col("v").arr.get(0)
-    ).drop("v"),
+    "stack": lambda ds: (
+        ds.fill_null({"x": 0.25})
+        .with_columns(y=pl.col("x"))
+        .stack(v=["x", "y"])
+        .with_columns(x=pl.col("v").arr.get(0))
+        .drop("v")
+    ),
     "filter": lambda ds, kind: ds.filter(FILTERS[kind][0]),
     "take": lambda ds, count: ds.take(count),
     "skip": lambda ds, count: ds.skip(count),
     "shard": lambda ds, shards, index: ds.shard(shards, index),
-    "shuffle": lambda ds, size, seed, reshuffle: ds.shuffle(size, seed=seed, reshuffle_each_iteration=reshuffle),
+    "shuffle": lambda ds, size, seed, reshuffle: ds.shuffle(
+        size, seed=seed, reshuffle_each_iteration=reshuffle
+    ),
     "repeat": lambda ds, count: ds.repeat(count),
     "batch": lambda ds, size, drop: ds.batch(size, drop_remainder=drop),
     "prefetch": lambda ds, count: ds.prefetch(count),
@@ -210,7 +221,9 @@ COLUMN_OPS: dict[str, Callable[[Row], Row]] = {
     "drop": lambda r: r,
     "rename": lambda r: r,
     "cast": lambda r: r,
-    "fill_null": lambda r: r | {"x": -0.5 if r["x"] is None else r["x"], "s": "?" if r["s"] is None else r["s"]},
+    "fill_null": lambda r: (
+        r | {"x": -0.5 if r["x"] is None else r["x"], "s": "?" if r["s"] is None else r["s"]}
+    ),
     "stack": lambda r: {k: r[k] for k in r if k != "x"} | {"x": 0.25 if r["x"] is None else r["x"]},
 }
 FILTERS: dict[str, tuple[Any, Callable[[Row], bool]]] = {
@@ -308,7 +321,9 @@ class Plan:
 
     def _pieces_mapped(self, below: Iterable[Segment], depth: int, name: str) -> Iterator[Segment]:
         for split, pieces in self._pieces(below, depth):
-            kept = [piece[:2] if name == "first_two" else piece if piece[0]["row"] % 4 else [] for piece in pieces]
+            kept = [
+                piece[:2] if name == "first_two" else piece if piece[0]["row"] % 4 else [] for piece in pieces
+            ]
             yield split, [row for piece in kept for row in piece]
 
     def _noisy(self, below: Iterable[Segment], depth: int, key: tuple[int, ...]) -> Iterator[Segment]:
@@ -349,7 +364,9 @@ def in_groups(below: Iterable[Segment], size: int) -> Iterator[list[Row]]:
         yield group
 
 
-def shuffled(below: Iterable[Segment], epoch: int, size: int, seed: int, reshuffle: bool) -> Iterator[Segment]:
+def shuffled(
+    below: Iterable[Segment], epoch: int, size: int, seed: int, reshuffle: bool
+) -> Iterator[Segment]:
     for number, window in enumerate(in_groups(below, size)):
         order = permutation(len(window), (seed, 3, epoch if reshuffle else 0, number))
         yield number, [window[place] for place in order]
@@ -367,7 +384,9 @@ TRANSFORMED: dict[str, Callable[..., Iterator[Segment]]] = {
     "shard": sharded,
     "shuffle": shuffled,
     "batch": batched_up,
-    "filter": lambda below, epoch, kind: ((split, list(filter(FILTERS[kind][1], rows))) for split, rows in below),
+    "filter": lambda below, epoch, kind: (
+        (split, list(filter(FILTERS[kind][1], rows))) for split, rows in below
+    ),
     "prefetch": lambda below, epoch, count: iter(below),
     "with_options": lambda below, epoch: iter(below),
 } | {
@@ -412,7 +431,9 @@ def compare(plan: Plan, found: list[list[Row]], expected: list[list[Row]]) -> No
     if not plan.batched:
         found, expected = ([list(itertools.chain(*part))] for part in (found, expected))
     assert found == expected
-    assert [[list(row) for row in part] for part in found] == [[list(row) for row in part] for part in expected]
+    assert [[list(row) for row in part] for part in found] == [
+        [list(row) for row in part] for part in expected
+    ]
 
 
 @settings(
@@ -424,7 +445,9 @@ def compare(plan: Plan, found: list[list[Row]], expected: list[list[Row]]) -> No
     epoch=st.integers(0, 2),
     run=settings_of_run(),
     disabled=st.lists(st.sampled_from([rule.name for rule in RULES]), unique=True, max_size=2).map(tuple),
-    resumes=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 2), settings_of_run()), min_size=3, max_size=5),
+    resumes=st.lists(
+        st.tuples(st.integers(0, 40), st.integers(0, 2), settings_of_run()), min_size=3, max_size=5
+    ),
 )
 def test_plans_yield_what_the_reference_yields(
     plan: Plan,

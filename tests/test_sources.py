@@ -49,7 +49,9 @@ from tests.ops.tables import (
 
 
 @pytest.mark.parametrize(
-    "bounds", [(0,), (5,), (-3,), (2, 9), (9, 2), (9, 2, -2), (0, 10, 3), (-5, 5, 4), (1 << 62, (1 << 62) + 3)], ids=str
+    "bounds",
+    [(0,), (5,), (-3,), (2, 9), (9, 2), (9, 2, -2), (0, 10, 3), (-5, 5, 4), (1 << 62, (1 << 62) + 3)],
+    ids=str,
 )
 def test_range_counts_like_pythons(bounds: tuple[int, ...]) -> None:
     ds = af.range(*bounds)
@@ -64,7 +66,19 @@ def test_range_resumes_between_its_splits() -> None:
 
 
 @pytest.mark.parametrize(
-    "bounds", [(1.5,), ("3",), (0, None, 0), (0, 3, 0), (True,), (0, 3, 1.0), (1 << 63,), (0, 1 << 64), (-(1 << 63) - 1, 0)], ids=str
+    "bounds",
+    [
+        (1.5,),
+        ("3",),
+        (0, None, 0),
+        (0, 3, 0),
+        (True,),
+        (0, 3, 1.0),
+        (1 << 63,),
+        (0, 1 << 64),
+        (-(1 << 63) - 1, 0),
+    ],
+    ids=str,
 )
 def test_range_refuses_what_is_no_range_of_int64(bounds: tuple[Any, ...]) -> None:
     refused(af.PlanError, lambda: af.range(*bounds), "range")
@@ -128,7 +142,9 @@ def test_from_arrow_travels_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_one_shot_reader_gives_one_epoch_and_no_state() -> None:
     def once() -> af.Dataset:
-        return af.from_arrow(pa.RecordBatchReader.from_batches(BATCH.schema, [BATCH.slice(0, 9), BATCH.slice(9)]))
+        return af.from_arrow(
+            pa.RecordBatchReader.from_batches(BATCH.schema, [BATCH.slice(0, 9), BATCH.slice(9)])
+        )
 
     ds = once()
     with iter(ds) as iterator:
@@ -149,7 +165,9 @@ def test_a_stream_that_breaks_off_is_an_error_behind_what_came() -> None:
         refused(af.SourceError, lambda: next(iterator), "from_arrow", "1 record batches", "gone")
 
 
-@pytest.mark.parametrize("source", [None, 3, "file.parquet", [], [1], {"x": [1]}, np.arange(3), [NUMBERS]], ids=repr)
+@pytest.mark.parametrize(
+    "source", [None, 3, "file.parquet", [], [1], {"x": [1]}, np.arange(3), [NUMBERS]], ids=repr
+)
 def test_from_arrow_refuses_what_is_no_arrow(source: Any) -> None:
     refused(af.PlanError, lambda: af.from_arrow(source), "from_arrow")
 
@@ -282,7 +300,9 @@ def test_from_generator_runs_anew_in_each_epoch() -> None:
 
 
 def test_each_element_is_a_split() -> None:
-    ds = af.from_generator(lambda: iter([BATCH, BATCH.slice(0, 2)])).with_options(af.Options(max_chunk_rows=10))
+    ds = af.from_generator(lambda: iter([BATCH, BATCH.slice(0, 2)])).with_options(
+        af.Options(max_chunk_rows=10)
+    )
     assert sizes(ds.map(identity)) == [10, 7, 2]
 
 
@@ -290,7 +310,9 @@ def test_from_generator_raises_in_order_with_the_cause() -> None:
     error = ValueError("gone")
     with iter(af.from_generator(failing(ELEMENTS["rows"], error))) as iterator:
         assert [next(iterator).column("row")[0].as_py() for _ in range(3)] == [1, 2, 3]
-        with pytest.raises(af.FunctionError, match=r"from_generator: failing\.generate raised ValueError: gone") as caught:
+        with pytest.raises(
+            af.FunctionError, match=r"from_generator: failing\.generate raised ValueError: gone"
+        ) as caught:
             next(iterator)
         assert caught.value.__cause__ is error
         assert not list(iterator)
@@ -307,7 +329,9 @@ def test_from_generator_raises_in_order_with_the_cause() -> None:
         ([{"row": 1}, {"other": 1}], af.SchemaError, "element 1"),
     ],
 )
-def test_from_generator_refuses_other_elements(elements: list[Any], error: type[Exception], text: str) -> None:
+def test_from_generator_refuses_other_elements(
+    elements: list[Any], error: type[Exception], text: str
+) -> None:
     refused(error, lambda: batches_of(af.from_generator(lambda: iter(elements))), "from_generator", text)
 
 
@@ -404,7 +428,9 @@ def test_shards_of_other_schemas_are_refused_with_file_and_column(tmp_path: Path
         pq.write_table(bad, tmp_path / "b.parquet")
         with iter(af.read_parquet(tmp_path)) as iterator:
             assert next(iterator).num_rows == 1
-            refused(af.SchemaError, lambda iterator=iterator: next(iterator), "read_parquet", "b.parquet", "'x'")
+            refused(
+                af.SchemaError, lambda iterator=iterator: next(iterator), "read_parquet", "b.parquet", "'x'"
+            )
     pq.write_table(pa.table({"y": [9], "x": [2], "row": [2]}), tmp_path / "b.parquet")
     assert af.read_parquet(tmp_path).to_table().to_pydict() == {"row": [1, 2], "x": [1, 2]}
 
@@ -412,7 +438,12 @@ def test_shards_of_other_schemas_are_refused_with_file_and_column(tmp_path: Path
 @pytest.mark.parametrize("read_files", [af.read_parquet, af.read_ipc])
 def test_what_is_not_there_is_named(tmp_path: Path, read_files: Any) -> None:
     for missing in (tmp_path / "none.parquet", tmp_path / "*.parquet", tmp_path):
-        refused(af.SourceError, lambda missing=missing: read_files(missing).schema, read_files.__name__, str(missing))
+        refused(
+            af.SourceError,
+            lambda missing=missing: read_files(missing).schema,
+            read_files.__name__,
+            str(missing),
+        )
 
 
 @pytest.mark.parametrize("keep", [0, 3, 100, -1])

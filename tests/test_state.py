@@ -106,7 +106,10 @@ OTHERS: dict[str, tuple[Apply, tuple[str, ...]]] = {
     "another window": (lambda ds: ds.shuffle(11, seed=1).batch(4), ("shuffle", "size=11", "size=10")),
     "another seed": (lambda ds: ds.shuffle(10, seed=2).batch(4), ("shuffle", "seed=2", "seed=1")),
     "another batch": (lambda ds: ds.shuffle(10, seed=1).batch(5), ("batch", "size=5", "size=4")),
-    "remainder": (lambda ds: ds.shuffle(10, seed=1).batch(4, drop_remainder=True), ("batch", "drop_remainder")),
+    "remainder": (
+        lambda ds: ds.shuffle(10, seed=1).batch(4, drop_remainder=True),
+        ("batch", "drop_remainder"),
+    ),
     "one more": (lambda ds: ds.shuffle(10, seed=1).batch(4).repeat(), ("repeat", "missing in the state")),
     "one less": (lambda ds: ds.shuffle(10, seed=1), ("batch", "missing here")),
     "another operator": (lambda ds: ds.take(10).batch(4), ("take", "shuffle")),
@@ -132,7 +135,9 @@ def test_other_data_are_refused() -> None:
     refused(af.StateError, lambda: rest_of(af.range(10).batch(2), state), "range", "stop=10", "stop=9")
     table = pa.table({"x": [1, 2, 3]})
     state = state_after(af.from_arrow(table).batch(1), 1)
-    refused(af.StateError, lambda: rest_of(af.from_arrow(table.slice(1)).batch(1), state), "from_arrow", "rows")
+    refused(
+        af.StateError, lambda: rest_of(af.from_arrow(table.slice(1)).batch(1), state), "from_arrow", "rows"
+    )
 
 
 @pytest.fixture
@@ -199,7 +204,11 @@ def test_what_is_no_state_is_refused(state: Any) -> None:
 
 @pytest.mark.parametrize("version", [0, 2, "1", None])
 def test_another_version_is_refused(version: Any) -> None:
-    refused(af.StateError, lambda: rest_of(base(), altered(lambda state: state.update(version=version))), "version")
+    refused(
+        af.StateError,
+        lambda: rest_of(base(), altered(lambda state: state.update(version=version))),
+        "version",
+    )
 
 
 def test_a_refused_state_leaves_the_iterator_as_it_was() -> None:
@@ -291,7 +300,9 @@ print(json.dumps([delivered, states]))
 
 
 def run_process(*arguments: str) -> Any:
-    done = subprocess.run([sys.executable, "-c", PIPELINE, *arguments], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", PIPELINE, *arguments], capture_output=True, text=True, check=True
+    )
     return json.loads(done.stdout)
 
 

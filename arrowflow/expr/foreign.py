@@ -169,10 +169,10 @@ def arrow_type(expr: pc.Expression, schema: pa.Schema) -> pa.DataType:
 
 def _acero(exprs: Sequence[pc.Expression], batch: pa.RecordBatch) -> pa.Table:
     acero = pc.acero
-    source = pc.acero.TableSourceNodeOptions(pa.Table.from_batches([batch]))
-    project = pc.acero.ProjectNodeOptions(list(exprs), [str(index) for index in range(len(exprs))])
-    plan = pc.acero.Declaration.from_sequence(
-        [pc.acero.Declaration("table_source", source), pc.acero.Declaration("project", project)]
+    source = acero.TableSourceNodeOptions(pa.Table.from_batches([batch]))
+    project = acero.ProjectNodeOptions(list(exprs), [str(index) for index in range(len(exprs))])
+    plan = acero.Declaration.from_sequence(
+        [acero.Declaration("table_source", source), acero.Declaration("project", project)]
     )
     return plan.to_table(use_threads=False)
 

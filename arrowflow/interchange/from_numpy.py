@@ -121,7 +121,11 @@ def _objects(array: np.ndarray[Any, Any], mask: np.ndarray[Any, Any] | None) -> 
 
 
 def _holds_objects(dtype: Any) -> bool:
-    inner = [field.dtype for field in dtype.fields] if isinstance(dtype, pl.Struct) else [getattr(dtype, "inner", None)]
+    inner = (
+        [field.dtype for field in dtype.fields]
+        if isinstance(dtype, pl.Struct)
+        else [getattr(dtype, "inner", None)]
+    )
     return dtype == pl.Object or any(_holds_objects(part) for part in inner if part is not None)
 
 

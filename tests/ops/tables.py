@@ -132,7 +132,9 @@ def write_shards(folder: Path, shards: Sequence[Sequence[int]]) -> Path:
         with pq.ParquetWriter(folder / f"{number:02}.parquet", schema) as writer:
             for size in groups:
                 rows = pa.array(range(start, start + size), pa.int64())
-                writer.write_batch(pa.record_batch([rows, pa.array([number] * size, pa.int32())], schema=schema))
+                writer.write_batch(
+                    pa.record_batch([rows, pa.array([number] * size, pa.int32())], schema=schema)
+                )
                 start += size
     return folder
 

@@ -43,8 +43,12 @@ def test_what_can_hold_the_value_is_filled_and_nothing_else(value: Any, filled: 
     assert table.schema.equals(NUMBERS.schema)
     for name in NUMBERS.column_names:
         fill = value.get(name) if isinstance(value, dict) else value
-        expected = [fill if old is None and name in filled else old for old in NUMBERS.column(name).to_pylist()]
-        assert_same_values(table.column(name).combine_chunks(), pa.array(expected, NUMBERS.schema.field(name).type))
+        expected = [
+            fill if old is None and name in filled else old for old in NUMBERS.column(name).to_pylist()
+        ]
+        assert_same_values(
+            table.column(name).combine_chunks(), pa.array(expected, NUMBERS.schema.field(name).type)
+        )
 
 
 @pytest.mark.parametrize(
@@ -77,6 +81,8 @@ def test_unknown_columns_are_refused_with_the_closest_names() -> None:
     refused(af.PlanError, lambda: ds.schema, "fill_null", "did you mean 'row'?")
 
 
-@pytest.mark.parametrize("value", [None, {"s": 3}, {"n": 0.5}, {"n": "x"}, {"n": 1 << 40}, {"x": None}, object(), b"x"], ids=repr)
+@pytest.mark.parametrize(
+    "value", [None, {"s": 3}, {"n": 0.5}, {"n": "x"}, {"n": 1 << 40}, {"x": None}, object(), b"x"], ids=repr
+)
 def test_a_value_that_fits_nowhere_is_refused(value: Any) -> None:
     refused(af.PlanError, lambda: af.from_arrow(NUMBERS).fill_null(value).schema, "fill_null")

@@ -83,7 +83,9 @@ PIECES: dict[str, Apply] = {
     "pieces": lambda ds: ds.with_options(SMALL).map(head_of_piece, columns=["row"]),
     "pieces declared": lambda ds: ds.with_options(SMALL).map(head_of_piece, schema=ROW, columns=["row"]),
     "random": lambda ds: ds.with_options(SMALL).map(noise, seed=5, num_parallel_calls=1),
-    "random again": lambda ds: ds.with_options(SMALL).map(noise, seed=5).select("noise").map(head_of_noise, seed=5),
+    "random again": lambda ds: (
+        ds.with_options(SMALL).map(noise, seed=5).select("noise").map(head_of_noise, seed=5)
+    ),
     "of fewer rows": lambda ds: ds.with_options(SMALL).map(head_of_piece, columns=["row"]).map(head_of_piece),
     "repeated": lambda ds: ds.with_options(SMALL).take(5).repeat(2).map(noise, seed=5).batch(4),
     "behind a filter": lambda ds: ds.with_options(SMALL).filter(pl.col("row") % 3 != 1).map(head_of_piece),
@@ -102,7 +104,12 @@ def test_contracts(case: str) -> None:
 
 @pytest.mark.parametrize("case", PIECES)
 def test_contracts_where_splits_are_seen(case: str) -> None:
-    check_operator(PIECES[case], NUMBERS, splits_matter=True, epochs_differ=case in {"random", "random again", "repeated"})
+    check_operator(
+        PIECES[case],
+        NUMBERS,
+        splits_matter=True,
+        epochs_differ=case in {"random", "random again", "repeated"},
+    )
 
 
 @pytest.mark.parametrize("format", ["arrow", "polars"])
@@ -325,7 +332,9 @@ def test_a_declared_schema_is_known_before() -> None:
 
 
 def test_columns_may_come_in_another_order() -> None:
-    ds = numbers(3).map(lambda arrays: {"double": arrays["row"] * 2.0, "row": arrays["row"]}, format="numpy", schema=DOUBLED)
+    ds = numbers(3).map(
+        lambda arrays: {"double": arrays["row"] * 2.0, "row": arrays["row"]}, format="numpy", schema=DOUBLED
+    )
     assert batches_of(ds)[0].schema == DOUBLED
 
 
@@ -415,7 +424,9 @@ def test_rows_that_batch_still_holds_are_not_delivered_short() -> None:
 )
 def test_what_is_no_batch(format: Any, result: Any, expected: str) -> None:
     ds = numbers(3).map(Fault(returning(result), at=0), format=format)
-    refused(af.FunctionError, lambda: batches_of(ds), "map", type(result).__name__, expected, f"format='{format}'")
+    refused(
+        af.FunctionError, lambda: batches_of(ds), "map", type(result).__name__, expected, f"format='{format}'"
+    )
 
 
 @pytest.mark.parametrize(

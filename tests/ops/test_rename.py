@@ -22,7 +22,9 @@ def test_names_may_be_swapped() -> None:
 
 
 def test_unknown_columns_are_refused_with_the_closest_names() -> None:
-    refused(af.PlanError, lambda: af.from_arrow(NUMBERS).rename({"roww": "r"}).schema, "rename", "mean 'row'?")
+    refused(
+        af.PlanError, lambda: af.from_arrow(NUMBERS).rename({"roww": "r"}).schema, "rename", "mean 'row'?"
+    )
 
 
 def test_a_name_that_is_taken_is_refused() -> None:

@@ -57,7 +57,9 @@ def test_without_end(count: int | None) -> None:
     with pytest.raises(TypeError):
         len(ds.to_polars())
     with iter(ds) as iterator:
-        found = list(itertools.chain(*(batch.column("id").to_pylist() for batch in itertools.islice(iterator, 100))))
+        found = list(
+            itertools.chain(*(batch.column("id").to_pylist() for batch in itertools.islice(iterator, 100)))
+        )
     assert found == [0, 1, 2] * 66 + [0, 1]
 
 

@@ -42,7 +42,13 @@ def test_unknown_columns_are_refused_with_the_closest_names() -> None:
 
 @pytest.mark.parametrize(
     "expr",
-    [pl.col("row") - pl.col("row").mean(), pl.col("row").sort(), pl.col("row").cum_sum(), pl.len(), pl.col("row").shift()],
+    [
+        pl.col("row") - pl.col("row").mean(),
+        pl.col("row").sort(),
+        pl.col("row").cum_sum(),
+        pl.len(),
+        pl.col("row").shift(),
+    ],
     ids=str,
 )
 def test_what_is_not_element_wise_is_refused(expr: pl.Expr) -> None:

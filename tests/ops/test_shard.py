@@ -31,7 +31,8 @@ def test_shards_of_a_shuffle_with_a_seed_are_a_partition_in_every_epoch() -> Non
 
 
 @pytest.mark.parametrize(
-    "arguments", [(0, 0), (-1, 0), (2, 2), (2, -1), (2.0, 0), (2, 1.0), (True, 0), (2, False), ("2", 0), (2, None)]
+    "arguments",
+    [(0, 0), (-1, 0), (2, 2), (2, -1), (2.0, 0), (2, 1.0), (True, 0), (2, False), ("2", 0), (2, None)],
 )
 def test_bad_arguments(arguments: tuple[Any, Any]) -> None:
     refused(af.PlanError, lambda: af.range(3).shard(*arguments), "shard")

@@ -60,7 +60,9 @@ def test_windows_of_one_size_have_orders_of_their_own() -> None:
 
 def test_seeds_and_epochs_have_orders_of_their_own() -> None:
     orders = [
-        tuple(ids(af.range(30).shuffle(30, seed=seed), epoch=epoch)) for seed in range(4) for epoch in range(4)
+        tuple(ids(af.range(30).shuffle(30, seed=seed), epoch=epoch))
+        for seed in range(4)
+        for epoch in range(4)
     ]
     assert len(set(orders)) == 16
 

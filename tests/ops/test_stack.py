@@ -14,9 +14,13 @@ WHOLE = af.from_arrow(NUMBERS).fill_null(0).to_table()
 
 CASES: dict[str, Apply] = {
     "one group": lambda ds: ds.with_columns(m=pl.col("n") + 1).stack(pair=["n", "m"]),
-    "two groups": lambda ds: ds.with_columns(m=pl.col("n") + 1, y=pl.col("x")).stack(a=["n", "m"], c=["y", "x"]),
+    "two groups": lambda ds: ds.with_columns(m=pl.col("n") + 1, y=pl.col("x")).stack(
+        a=["n", "m"], c=["y", "x"]
+    ),
     "mixed types": lambda ds: ds.stack(all=["x", "n"], dtype=pa.float32()),
-    "over nulls elsewhere": lambda ds: ds.fill_null({"x": 0.0, "n": 0}).stack(all=["x", "n"], dtype=pl.Float64),
+    "over nulls elsewhere": lambda ds: ds.fill_null({"x": 0.0, "n": 0}).stack(
+        all=["x", "n"], dtype=pl.Float64
+    ),
 }
 
 

@@ -14,7 +14,9 @@ from tests.ops.tables import NUMBERS, Apply, refused
 CASES: dict[str, Apply] = {
     "added": lambda ds: ds.with_columns(y=pl.col("x") * 2, z=pc.field("n") - pc.scalar(1)),
     "replaced": lambda ds: ds.with_columns(pl.col("x").fill_null(0.5), n=pc.field("n") + pc.field("row")),
-    "texts": lambda ds: ds.with_columns(upper=pl.col("s").str.to_uppercase(), known=pl.col("s").is_not_null()),
+    "texts": lambda ds: ds.with_columns(
+        upper=pl.col("s").str.to_uppercase(), known=pl.col("s").is_not_null()
+    ),
     "constants": lambda ds: ds.with_columns(one=1, half=0.5, yes=True),
     "a column under another name": lambda ds: ds.with_columns(copy=pl.col("x"), other="s"),
 }
