@@ -152,8 +152,9 @@ class Dataset:
             >>> af.range(2).rename({"id": "row"}).schema.names
             ['row']
         """
-        if not isinstance(mapping, Mapping) or not all(
-            isinstance(name, str) for pair in mapping.items() for name in pair
+        given: Any = mapping
+        if not isinstance(given, Mapping) or not all(
+            isinstance(name, str) for pair in given.items() for name in pair
         ):
             raise PlanError(f"rename: expected a mapping from old to new names, got {mapping!r}")
         return Dataset(Rename(inputs=(self._plan,), mapping=tuple(mapping.items())))
@@ -649,4 +650,5 @@ def _schema(operator: str, schema: pa.Schema | None) -> pa.Schema | None:
     try:
         return normalised_schema(schema)
     except SchemaError as error:
-        raise error.locate(operator=operator)
+        error.locate(operator=operator)
+        raise

@@ -63,7 +63,8 @@ def bind(plan: Node, options: ResolvedOptions) -> Node:
         try:
             return node.bind(tuple(inputs), BindContext(options=options, place=next(places)))
         except ArrowflowError as error:
-            raise error.locate(operator=node.name)
+            error.locate(operator=node.name)
+            raise
 
     return fold(plan, combine)
 

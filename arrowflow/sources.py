@@ -147,7 +147,8 @@ def from_numpy(arrays: Mapping[str, Any]) -> Dataset:
         >>> af.from_numpy({"x": np.zeros((4, 2)), "y": np.arange(4)}).num_rows
         4
     """
-    if not isinstance(arrays, Mapping) or len(arrays) == 0:
+    given: Any = arrays
+    if not isinstance(given, Mapping) or not given:
         raise PlanError(f"from_numpy: expected a mapping from names to arrays, got {type(arrays).__name__}")
     batch = batch_from_arrays(arrays)
     return Dataset(from_batches([batch], batch.schema))
@@ -168,7 +169,7 @@ def from_generator(fn: Callable[[], Iterable[Any]], schema: pa.Schema | None = N
     Example:
         >>> import arrowflow as af
         >>> def rows():
-        ...     for number in range(3):
+        ...     for number in (0, 1, 2):
         ...         yield {"x": number, "name": str(number)}
         >>> af.from_generator(rows).to_table().to_pydict()
         {'x': [0, 1, 2], 'name': ['0', '1', '2']}

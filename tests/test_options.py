@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import pickle
 import re
 from pathlib import Path
@@ -100,7 +101,7 @@ def test_defaults() -> None:
 )
 def test_a_cgroup_limits_the_cores(monkeypatch: pytest.MonkeyPatch, quota: str, expected: int) -> None:
     monkeypatch.setattr(options, "_cgroup_value", lambda name: quota)
-    monkeypatch.setattr(options.os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
     assert available_cpus() == expected
 
 

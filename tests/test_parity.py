@@ -1,6 +1,6 @@
 """Parity: what a plan yields does not depend on rules, workers or budgets; nor, but for its order, on `deterministic`.
 
-The matrix is rules on and off × 1, 2 and 4 calls at once × the least byte budget and a roomy one × ordered and
+The matrix is rules on and off, 1, 2 and 4 calls at once, the least byte budget and a roomy one, ordered and
 unordered, for plans that between them use every rule and every operator.
 """
 

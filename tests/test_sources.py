@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import itertools
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,6 @@ from arrowflow.testing import (
 )
 from tests.ops.tables import (
     ALL_TYPES,
-    ALL_TYPES_INSIDE,
     NUMBERS,
     OPERATORS,
     identity,
@@ -279,8 +279,6 @@ def test_from_generator_takes_elements(kind: str, declared: bool) -> None:
         schema = af.from_generator(lambda: iter(ELEMENTS[kind])).to_table().schema if declared else None
         return af.from_generator(lambda: iter(ELEMENTS[kind]), schema=schema)
 
-    if declared and kind == "nothing typed in front":
-        pytest.skip("an empty list is declared to be of no type")
     check_declared(make())
     check_resume(make)
     check_resume(lambda: make().batch(2))
@@ -350,6 +348,9 @@ def test_from_generator_says_when_fn_is_none() -> None:
 # ---------------------------------------------------------------------------------------------- files
 
 SHARDS = [[3, 4], [], [5], [0], [1, 1, 2]]
+VECTORS = pa.array([[i, -i] for i in range(ALL_TYPES.num_rows)], pa.list_(pa.float32(), 2))
+FOR_PARQUET = ALL_TYPES.set_column(ALL_TYPES.column_names.index("vector"), "vector", VECTORS)
+"""Older releases of pyarrow cannot write null vectors."""
 NUM_ROWS = 16
 
 
@@ -428,22 +429,16 @@ def test_shards_of_other_schemas_are_refused_with_file_and_column(tmp_path: Path
         pq.write_table(bad, tmp_path / "b.parquet")
         with iter(af.read_parquet(tmp_path)) as iterator:
             assert next(iterator).num_rows == 1
-            refused(
-                af.SchemaError, lambda iterator=iterator: next(iterator), "read_parquet", "b.parquet", "'x'"
-            )
+            refused(af.SchemaError, partial(next, iterator), "read_parquet", "b.parquet", "'x'")
     pq.write_table(pa.table({"y": [9], "x": [2], "row": [2]}), tmp_path / "b.parquet")
     assert af.read_parquet(tmp_path).to_table().to_pydict() == {"row": [1, 2], "x": [1, 2]}
 
 
 @pytest.mark.parametrize("read_files", [af.read_parquet, af.read_ipc])
-def test_what_is_not_there_is_named(tmp_path: Path, read_files: Any) -> None:
-    for missing in (tmp_path / "none.parquet", tmp_path / "*.parquet", tmp_path):
-        refused(
-            af.SourceError,
-            lambda missing=missing: read_files(missing).schema,
-            read_files.__name__,
-            str(missing),
-        )
+@pytest.mark.parametrize("missing", ["none.parquet", "*.parquet", ""])
+def test_what_is_not_there_is_named(tmp_path: Path, read_files: Any, missing: str) -> None:
+    path = tmp_path / missing
+    refused(af.SourceError, lambda: read_files(path).schema, read_files.__name__, str(path))
 
 
 @pytest.mark.parametrize("keep", [0, 3, 100, -1])
@@ -462,20 +457,20 @@ def test_a_truncated_file_is_an_error_that_names_it(folder: Path, keep: int) -> 
 def test_every_type_goes_through_files(tmp_path: Path, format: str) -> None:
     path = tmp_path / f"all.{format}"
     if format == "parquet":
-        pq.write_table(ALL_TYPES, path, row_group_size=4)
+        pq.write_table(FOR_PARQUET, path, row_group_size=4)
     else:
         pyarrow.feather.write_feather(ALL_TYPES, str(path), compression="uncompressed", chunksize=4)
     ds = read(path)
     check_dataset(lambda: read(path))
-    inside = ds.schema
-    expected = ALL_TYPES_INSIDE.select(inside.names).cast(inside).combine_chunks().to_batches()
+    table = FOR_PARQUET if format == "parquet" else ALL_TYPES
+    expected = af.from_arrow(table).to_table().cast(ds.schema).combine_chunks().to_batches()
     assert_same_rows(batches_of(ds), expected)
 
 
 @pytest.mark.parametrize("name", sorted(OPERATORS))
 def test_every_operator_takes_every_type_from_files(tmp_path: Path, name: str) -> None:
     """The same as of the same rows in memory, split in the same way; a shuffle orders the files, too."""
-    pq.write_table(ALL_TYPES, tmp_path / "all.parquet", row_group_size=4)
+    pq.write_table(FOR_PARQUET, tmp_path / "all.parquet", row_group_size=4)
     ds = af.read_parquet(tmp_path)
     memory = chunked([[batch] for batch in ds], ds.schema)
     found, expected = batches_of(OPERATORS[name](ds)), batches_of(OPERATORS[name](memory))
@@ -489,8 +484,11 @@ def test_num_parallel_calls_changes_no_row(folder: Path) -> None:
     expected = batches_of(read(folder))
     for calls in (1, 2, 7):
         assert_same_batches(batches_of(read(folder, num_parallel_calls=calls)), expected)
-    for bad in (0, -2, 1.5, True):
-        refused(af.PlanError, lambda bad=bad: read(folder, num_parallel_calls=bad), "num_parallel_calls")
+
+
+@pytest.mark.parametrize("calls", [0, -2, 1.5, True])
+def test_bad_num_parallel_calls(folder: Path, calls: Any) -> None:
+    refused(af.PlanError, lambda: read(folder, num_parallel_calls=calls), "num_parallel_calls")
 
 
 # ------------------------------------------------------------------------------------- who reads it
@@ -499,6 +497,7 @@ def test_num_parallel_calls_changes_no_row(folder: Path) -> None:
 def test_others_read_a_dataset_directly() -> None:
     ds = af.from_arrow(NUMBERS).filter(pl.col("row") > 3).batch(4)
     assert pl.DataFrame(ds)["row"].to_list() == list(range(4, 17))
-    assert duckdb.sql("SELECT sum(row) FROM ds").fetchall() == [(sum(range(4, 17)),)]
+    relation = duckdb.sql("SELECT sum(row)::BIGINT AS total FROM ds")
+    assert relation is not None and relation.to_arrow_table().to_pydict() == {"total": [sum(range(4, 17))]}
     assert pa.table(ds).num_rows == 13
     assert_same_rows(ds.to_reader().read_all().to_batches(), ds.to_table().to_batches())

@@ -18,7 +18,7 @@ import pytest
 
 import arrowflow as af
 from arrowflow.testing import assert_same_batches, batches_of
-from tests.ops.tables import Apply, ids, identity, numbers, refused, two_thirds, write_shards
+from tests.ops.tables import Apply, identity, ids, numbers, refused, two_thirds, write_shards
 
 State = dict[str, Any]
 

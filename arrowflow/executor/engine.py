@@ -65,10 +65,14 @@ class Engine:
         self._failure: ArrowflowError | None = None  # of the executor itself
         self._max_workers = options.cpu_budget
         self._threads: list[Worker] = []
-        # A parked thread waits on a lock of its own. One C call to park and one to wake, where a Condition takes
-        # several Python frames; and waking is possible from a finalizer.
-        self._parked: deque[threading.Lock] = deque()
-        self._consumer: threading.Lock | None = None
+        # A parked thread waits on a lock of its own, which whoever wakes it releases. One C call to park and one to
+        # wake, where a Condition takes several Python frames; and waking is possible from a finalizer. The locks
+        # live as long as the threads: an interrupt between any two steps of waking loses nobody, since `stop` finds
+        # all of them. A release too many makes the next wait end early, which is looked into and repeated.
+        self._parked: deque[Worker] = deque()
+        self._bell = threading.Lock()
+        self._bell.acquire()
+        self._waiting = False  # the consumer is about to wait for the bell
         self._to_close: deque[tuple[Stage, Any]] = deque()
         self._plans = plans_of(chain)
         self._past: dict[int, StageStatistics] = {}  # of stages that are gone, by id of their plan
@@ -127,17 +131,13 @@ class Engine:
 
     def _unpark_one(self) -> None:
         try:
-            self._parked.popleft().release()
+            _wake(self._parked.popleft().parking)
         except IndexError:  # another thread woke it first
             pass
 
     def _unpark_consumer(self) -> None:
-        parked, self._consumer = self._consumer, None
-        if parked is not None:
-            try:
-                parked.release()
-            except RuntimeError:  # `stop`, which takes no lock, released it at the same time
-                pass
+        self._waiting = False
+        _wake(self._bell)
 
     def _kick(self) -> None:
         """Finds a thread for work that nobody is on its way to: a parked one, or a new one."""
@@ -150,7 +150,7 @@ class Engine:
     def _spawn(self) -> None:
         if self._stopped:
             return
-        worker = Worker(target=self._work, name=f"arrowflow-{id(self):x}-{len(self._threads)}", daemon=True)
+        worker = Worker(self._work, f"arrowflow-{id(self):x}-{len(self._threads)}")
         self._threads.append(worker)
         try:
             worker.start()
@@ -177,7 +177,7 @@ class Engine:
             if not self.changed:
                 return None
             # A stage noticed the end of its input, which the stages before it in `order` have not seen yet.
-            if self._consumer is not None and self.root_out.ended:
+            if self._waiting and self.root_out.ended:
                 self._unpark_consumer()
 
     def _work(self) -> None:
@@ -200,7 +200,7 @@ class Engine:
         while not self._stopped:
             stage = self._pick()
             if stage is None:
-                self._park()
+                self._park(me)
                 continue
             call = stage.start()
             self.computing += stage.computes
@@ -220,7 +220,7 @@ class Engine:
             stage.cpu_seconds += cpu
             stage.complete(call)
             del call
-            if self._consumer is not None and (self.root_out.out or self.root_out.ended):
+            if self._waiting and (self.root_out.out or self.root_out.ended):
                 self._unpark_consumer()
             if self._to_close:
                 self._outside(lambda: self._close_abandoned(me))
@@ -233,15 +233,12 @@ class Engine:
         finally:
             self.lock.acquire()
 
-    def _park(self) -> None:
+    def _park(self, me: Worker) -> None:
         """Waits until there may be work. Called and returns with the lock held."""
-        parked = threading.Lock()
-        parked.acquire()
-        self._parked.append(parked)
-        if self._stopped:
-            # `stop` takes no lock: it may have unparked everybody just before this thread was in the list.
-            return
-        self._outside(parked.acquire)
+        self._parked.append(me)
+        # `stop` takes no lock: it may have woken everybody just before this thread was in the list.
+        if not self._stopped:
+            self._outside(me.parking.acquire)
 
     # ------------------------------------------------------------------ consumer
 
@@ -293,21 +290,19 @@ class Engine:
                 self._kick()
                 if source.out or source.ended:
                     continue
-                parked = threading.Lock()
-                parked.acquire()
-                self._consumer = parked
-            # A stop between here and the lock above has released `parked` already.
+                self._waiting = True
+            # A stop between here and the lock above has rung the bell already.
             if not self._stopped:
-                parked.acquire()
+                self._bell.acquire()
 
     # ------------------------------------------------------------------ the end
 
     def stop(self) -> None:
         """Tells everybody to stop. Takes no lock and never waits (rule 7)."""
         self._stopped = True
-        for _ in range(len(self._parked)):
-            self._unpark_one()
-        self._unpark_consumer()
+        for worker in list(self._threads):
+            _wake(worker.parking)
+        _wake(self._bell)
 
     def close(self) -> None:
         """Stops the run, waits for its workers and drops what it holds (rule 8)."""
@@ -393,3 +388,10 @@ class Engine:
                 ledger_peak_bytes=self.ledger.peak,
                 workers=len(self._threads),
             )
+
+
+def _wake(parking: threading.Lock) -> None:
+    try:
+        parking.release()
+    except RuntimeError:  # it was woken and did not wait again yet
+        pass

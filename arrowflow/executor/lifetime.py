@@ -6,6 +6,7 @@ import atexit
 import os
 import threading
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from arrowflow.errors import ForkError
@@ -59,10 +60,15 @@ class Worker(threading.Thread):
     """A thread of a run: a type of its own, by which finalizers know where they run.
 
     Attributes:
+        parking: What it waits for when it has nothing to do; released to wake it.
         operators: What it is in the middle of.
     """
 
-    operators: tuple[str, ...] = ()
+    def __init__(self, target: Callable[[], None], name: str) -> None:
+        super().__init__(target=target, name=name, daemon=True)
+        self.parking = threading.Lock()
+        self.parking.acquire()
+        self.operators: tuple[str, ...] = ()
 
 
 def rest_at_exit() -> None:

@@ -243,8 +243,8 @@ class BoundaryStage(SerialStage):
         return next(stream for stream in self.streams if stream is handle)
 
     def _take_input(self) -> None:
-        if self.current is None:
-            return
+        if self.current is None or (self.iterator is not None and not self.kernel.reads_runs):
+            return  # once it has put out what it made of the last item, it may want another stream
         limit = MAX_ITEMS_PER_CALL if self.kernel.reads_runs else 1
         out = self.current.last.out
         while out and len(self.inbox) < limit:

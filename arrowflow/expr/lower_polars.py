@@ -153,8 +153,7 @@ class PolarsLowering(Lowering):
         if pa.types.is_decimal(source):
             require(source.precision <= EXACT_DIGITS and source.scale >= 0 and type in FLOATS)
             power = self.graph.constant(np.float64(10.0**source.scale), pa.float64())
-            quotient = self.graph.op("divide", (op, power), pa.float64())
-            return self.graph.convert(quotient, type)
+            return self.graph.op("quotient", (op, power), type)
         if pa.types.is_date32(source) or _counts(source):
             require(type in (pa.int32(), pa.int64()))
             return self.graph.convert(self.graph.retype(op, _integer(source)), type)

@@ -14,7 +14,7 @@ from arrowflow.expr.types import Array
 # Rows that are computed together, so that what is in between stays in the cache while NumPy's calls cost little.
 # TPC-H stream and wide table in ns a row (1 MiB of L2 a core): 8,192 rows 13.2 and 74; 16,384 10.9 and 69; 32,768
 # 10.4 and 64; 65,536 9.4 and 60; more gains nothing.
-BLOCK_ROWS: Final = 65_536
+BLOCK_ROWS: Final = 131_072
 
 
 def blocks(num_rows: int) -> Iterator[Block]:

@@ -39,6 +39,9 @@ class FromMemory(Operator):
             and same_batches(self.batches, other.batches)
         )
 
+    def __hash__(self) -> int:
+        return hash((self.name, self.count_rows(()), str(self.types)))
+
     def arguments(self) -> Mapping[str, Any]:
         """Returns rows and schema, which is what tells other data apart cheaply."""
         return {"rows": self.count_rows(()), "schema": str(self.types)}

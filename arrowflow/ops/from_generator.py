@@ -106,11 +106,9 @@ class GeneratorKernel(SourceKernel):
             batch = as_batch(element)
         except SchemaError as error:
             raise FunctionError(f"element {number} of {function_name(self._fn)}: {error}") from error
-        return (
-            batch
-            if schema is None
-            else conform(batch, schema, f"element {number} of {function_name(self._fn)}")
-        )
+        if schema is None or not batch.num_rows:
+            return batch
+        return conform(batch, schema, f"element {number} of {function_name(self._fn)}")
 
 
 def as_batch(element: Any) -> pa.RecordBatch:

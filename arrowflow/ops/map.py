@@ -204,5 +204,6 @@ class UniformKernel(SerialKernel):
             try:
                 chunk = conform(chunk, self._schema, self._what + " later")
             except SchemaError as error:
-                raise error.locate(operator=Map.name)
+                error.locate(operator=Map.name)
+                raise
         yield item._replace(chunk=chunk)

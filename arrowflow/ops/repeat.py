@@ -126,7 +126,9 @@ class RepeatKernel(BoundaryKernel):
         """Passes the item on."""
         self._had_rows = self._had_rows or item.chunk.num_rows > 0
         # A split belongs to one epoch: what counts its rows must not go on in the next one, nor repeat its numbers.
-        origin = item.origin._replace(split=item.origin.split << EPOCH_BITS | self._index)
+        origin = item.origin
+        if self._count != 1:  # which is no operation, and may be left out
+            origin = origin._replace(split=origin.split << EPOCH_BITS | self._index)
         yield item._replace(position=(self._index, self._had_rows, item.position), origin=origin)
 
     def ended(self, stream: StreamHandle) -> None:

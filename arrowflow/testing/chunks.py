@@ -42,6 +42,9 @@ class Chunks(Operator):
             and same_batches(list(itertools.chain(*self.splits)), list(itertools.chain(*other.splits)))
         )
 
+    def __hash__(self) -> int:
+        return hash((self.name, self.count_rows(())))
+
     def arguments(self) -> Mapping[str, Any]:
         """Returns the number of rows."""
         return {"rows": self.count_rows(())}

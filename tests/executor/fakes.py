@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from arrowflow.executor import Engine
+from arrowflow.executor.lifetime import Worker
 from arrowflow.executor.stage import Stage
 from arrowflow.ops.base import (
     BoundaryKernel,
@@ -267,6 +268,11 @@ class Stepper(Engine):
 
     def _spawn(self) -> None:
         """Starts no thread."""
+
+    def close(self) -> None:
+        """Closes the run, and the iterators that a worker would close."""
+        super().close()
+        self._close_abandoned(Worker(lambda: None, "no worker"))
 
     def begin(self) -> Running | None:
         """Starts the call that a free worker would start; None where it would park."""

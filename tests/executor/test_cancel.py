@@ -148,7 +148,7 @@ def test_a_user_function_may_close_its_own_run() -> None:
         engine.close()
         return batch
 
-    engine = start(source(), function(close), close_timeout=30)
+    engine = start(source(), function(close), close_timeout=3600)
     with pytest.raises(ClosedError):
         values_of(engine)
     engine.close()
@@ -163,7 +163,7 @@ def test_two_user_functions_that_close_their_run_do_not_wait_for_each_other() ->
         engine.close()
         return batch
 
-    engine = start(source(), function(close, max_calls=2), close_timeout=30)
+    engine = start(source(), function(close, max_calls=2), close_timeout=3600)
     with pytest.raises(ClosedError):
         values_of(engine)
     engine.close()
@@ -183,7 +183,7 @@ def test_a_kernel_on_the_consumers_thread_may_close_its_own_run(tail: tuple[Stag
 
 
 def test_a_signal_handler_that_closes_under_the_lock_does_not_wait_for_itself() -> None:
-    engine = start(source(), function(), close_timeout=30)
+    engine = start(source(), function(), close_timeout=3600)
     engine.next_item()
     with engine.lock:
         engine.close()
@@ -194,7 +194,7 @@ def test_a_signal_handler_that_closes_under_the_lock_does_not_wait_for_itself() 
 
 
 def test_a_finalizer_in_a_worker_only_stops() -> None:
-    other = start(source(1000), function(), kernel(Windows, "windows"), close_timeout=30)
+    other = start(source(1000), function(), kernel(Windows, "windows"), close_timeout=3600)
     other.next_item()
     threads = [
         thread for thread in threading.enumerate() if thread.name.startswith(f"arrowflow-{id(other):x}")
@@ -354,8 +354,8 @@ class Interrupter:
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> Any:
         name = frame.f_globals.get("__name__", "")
-        if not name.startswith(("arrowflow.executor", "arrowflow.run")):
-            return None
+        if not name.startswith(("arrowflow.executor", "arrowflow.run")) or frame.f_code.co_name == "__del__":
+            return None  # Python ignores what finalizers raise
         if event == "call":
             frame.f_trace_opcodes = True
             frame.f_trace_lines = False
@@ -384,7 +384,7 @@ def test_an_interrupt_at_any_point_of_the_consumer_ends_the_run() -> None:
     before = pa.total_allocated_bytes()
     hits = 0
     for at in itertools.count(1):
-        dataset = af.range(400_000).map(_same, num_parallel_calls=2).batch(50_000).repeat(2).to_numpy()
+        dataset = af.range(140_000).map(_same, num_parallel_calls=2).batch(70_000).repeat(2).to_numpy()
         interrupter = Interrupter(at)
         iterator = iter(dataset)
         previous = sys.gettrace()
@@ -404,7 +404,7 @@ def test_an_interrupt_at_any_point_of_the_consumer_ends_the_run() -> None:
         assert workers() == [], interrupter.where
         del iterator
         assert pa.total_allocated_bytes() == before, interrupter.where
-    assert hits > 200
+    assert hits > 100
 
 
 def _same(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -223,6 +223,13 @@ def test_a_satisfied_take_stops_what_is_above_it_at_once() -> None:
     engine.close()
 
 
+def test_what_is_done_from_the_start_reads_nothing() -> None:
+    engine = stepper(source(1000), kernel(lambda: TakeKernel(0), "take"), function())
+    assert engine.next_item() is None
+    engine.close()
+    assert [stage.calls for stage in engine.statistics().stages] == [0, 0, 0]
+
+
 def test_without_order_an_error_comes_once_too() -> None:
     with running(source(40), function(failing_at(11)), deterministic=False, cpu_budget=3) as engine:
         values, error = drained(engine)

@@ -44,7 +44,6 @@ from tests.ops.tables import (
     two_thirds,
 )
 
-Batch = pa.RecordBatch
 ROW = pa.schema([("row", pa.int64())])
 DOUBLED = pa.schema([("row", pa.int64()), ("double", pa.float64())])
 SMALL = af.Options(max_chunk_rows=3)
@@ -55,16 +54,16 @@ def doubled(arrays: dict[str, Any]) -> dict[str, Any]:
     return {"row": arrays["row"], "double": arrays["row"] * 2.0}
 
 
-def head_of_piece(batch: Batch) -> Batch:
+def head_of_piece(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Depends on where pieces begin and end: two rows for each piece, its first row and its length."""
     return pa.record_batch({"row": pa.array([batch.column("row")[0].as_py(), batch.num_rows], pa.int64())})
 
 
-def noise(batch: Batch, rng: np.random.Generator) -> Batch:
+def noise(batch: pa.RecordBatch, rng: np.random.Generator) -> pa.RecordBatch:
     return batch.append_column("noise", pa.array(rng.random(batch.num_rows)))
 
 
-def nothing_for_odd(batch: Batch) -> Batch:
+def nothing_for_odd(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch if batch.column("row")[0].as_py() % 2 == 0 else batch.slice(0, 0)
 
 
@@ -93,7 +92,7 @@ PIECES: dict[str, Apply] = {
 }
 
 
-def head_of_noise(batch: Batch, rng: np.random.Generator) -> Batch:
+def head_of_noise(batch: pa.RecordBatch, rng: np.random.Generator) -> pa.RecordBatch:
     return batch.slice(0, 1).append_column("more", pa.array([rng.random()]))
 
 
@@ -128,7 +127,7 @@ def seen(ds: af.Dataset, **arguments: Any) -> list[list[int]]:
     """Returns the rows of each call, in the order of the rows."""
     calls = []
 
-    def fn(batch: Batch) -> Batch:
+    def fn(batch: pa.RecordBatch) -> pa.RecordBatch:
         calls.append(batch.column(0).to_pylist())
         return batch
 
@@ -183,7 +182,7 @@ def test_it_is_called_once_a_piece() -> None:
 def test_columns_are_all_that_it_sees() -> None:
     names = []
 
-    def fn(batch: Batch) -> Batch:
+    def fn(batch: pa.RecordBatch) -> pa.RecordBatch:
         names.append(batch.schema.names)
         return batch
 
@@ -254,7 +253,7 @@ class Concurrency:
         self._running = 0
         self._lock = threading.Lock()
 
-    def __call__(self, batch: Batch) -> Batch:
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         with self._lock:
             self._running += 1
             self.most = max(self.most, self._running)
@@ -283,7 +282,7 @@ def test_calls_run_at_the_same_time(cpu_budget: int, num_parallel_calls: int) ->
     """Three calls that wait for each other come to an end."""
     barrier = threading.Barrier(3)
 
-    def meet(batch: Batch) -> Batch:
+    def meet(batch: pa.RecordBatch) -> pa.RecordBatch:
         barrier.wait(30)
         return batch
 
@@ -294,7 +293,7 @@ def test_calls_run_at_the_same_time(cpu_budget: int, num_parallel_calls: int) ->
 def test_rows_come_in_order_whatever_finishes_first() -> None:
     sequencer = Sequencer()
 
-    def backwards(batch: Batch) -> Batch:
+    def backwards(batch: pa.RecordBatch) -> pa.RecordBatch:
         with sequencer(2 - batch.column("row")[0].as_py()):
             return batch
 
@@ -339,14 +338,14 @@ def test_columns_may_come_in_another_order() -> None:
 
 
 def test_what_functions_return_is_normalised() -> None:
-    def views(batch: Batch) -> Batch:
+    def views(batch: pa.RecordBatch) -> pa.RecordBatch:
         return pa.record_batch({"s": pa.array(["a"] * batch.num_rows, pa.string_view())})
 
     assert af.range(2).map(views).to_table().schema == pa.schema([("s", pa.string())])
     check_declared(af.range(2).map(views, schema=pa.schema([("s", pa.large_string())])))
 
 
-OTHER_SCHEMAS: dict[str, Callable[[Batch], Batch]] = {
+OTHER_SCHEMAS: dict[str, Callable[[pa.RecordBatch], pa.RecordBatch]] = {
     "another type": lambda batch: pa.record_batch({"row": pc.cast(batch.column("row"), pa.int32())}),
     "another column": lambda batch: batch.append_column("more", batch.column("row")),
     "a missing column": lambda batch: pa.record_batch({"other": batch.column("row")}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from typing import Any
 
 import polars as pl
@@ -10,8 +11,13 @@ import pyarrow as pa
 import pytest
 
 import arrowflow as af
+from arrowflow.optimizer import RULES
 from arrowflow.testing import Fault, batches_of, check_dataset, check_operator, check_resume, raising
 from tests.ops.tables import NUMBERS, ids, numbers, refused, rows_of
+
+
+def flat(lists: Iterable[list[Any]]) -> list[Any]:
+    return list(itertools.chain(*lists))
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
@@ -28,8 +34,21 @@ def test_each_time_is_an_epoch_of_what_is_below() -> None:
     below = af.range(10).shuffle(10, seed=3)
     orders = [ids(below, epoch=epoch) for epoch in range(6)]
     assert len({tuple(order) for order in orders}) == 6
-    assert ids(below.repeat(3)) == sum(orders[:3], [])
-    assert ids(below.repeat(3), epoch=1) == sum(orders[3:], [])
+    assert ids(below.repeat(3)) == flat(orders[:3])
+    assert ids(below.repeat(3), epoch=1) == flat(orders[3:])
+
+
+def test_once_is_no_operation() -> None:
+    """Rules may leave it out, so not even the random numbers above it may tell."""
+    below = af.range(9).with_options(af.Options(max_chunk_rows=4))
+    expected = rows_of(below.prefetch(0).map(noise, seed=1), "noise")
+    for disabled in ((), tuple(rule.name for rule in RULES)):
+        ds = below.repeat(1).map(noise, seed=1).with_options(af.Options(disabled_rules=disabled))
+        assert rows_of(ds, "noise") == expected
+
+
+def noise(batch: pa.RecordBatch, rng: Any) -> pa.RecordBatch:
+    return batch.append_column("noise", pa.array(rng.random(batch.num_rows)))
 
 
 def test_nested_repeats_count_epochs_through() -> None:
@@ -57,9 +76,7 @@ def test_without_end(count: int | None) -> None:
     with pytest.raises(TypeError):
         len(ds.to_polars())
     with iter(ds) as iterator:
-        found = list(
-            itertools.chain(*(batch.column("id").to_pylist() for batch in itertools.islice(iterator, 100)))
-        )
+        found = flat(batch.column("id").to_pylist() for batch in itertools.islice(iterator, 100))
     assert found == [0, 1, 2] * 66 + [0, 1]
 
 
@@ -97,7 +114,7 @@ def test_it_ends_in_the_middle_and_resumes_there() -> None:
     below = af.range(4).map(until_second_epoch, seed=6, schema=af.range(1).schema)
     alive = list(itertools.takewhile(bool, (ids(below, epoch=epoch) for epoch in range(100))))
     assert 0 < len(alive) < 100
-    assert ids(below.repeat()) == sum(alive, [])
+    assert ids(below.repeat()) == flat(alive)
     check_resume(lambda: below.repeat().batch(1))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ def test_shards_are_a_partition(num_shards: int) -> None:
 def test_shards_of_a_shuffle_with_a_seed_are_a_partition_in_every_epoch() -> None:
     for epoch in range(2):
         parts = [ids(af.range(50).shuffle(20, seed=5).shard(3, index), epoch=epoch) for index in range(3)]
-        assert sorted(sum(parts, [])) == list(range(50))
+        assert sorted(itertools.chain(*parts)) == list(range(50))
 
 
 @pytest.mark.parametrize(

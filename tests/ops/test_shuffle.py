@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
 import pytest
 
 import arrowflow as af
@@ -16,8 +18,8 @@ from tests.ops.tables import (
     ALL_TYPES_INSIDE,
     NUMBERS,
     Apply,
-    ids,
     identity,
+    ids,
     numbers,
     refused,
     rows_of,
@@ -94,7 +96,11 @@ def test_it_resumes_inside_a_window_across_chunk_borders() -> None:
     batch = NUMBERS.combine_chunks().to_batches()[0]
     chunks = cut(batch, [2, 5])
     for size, batch_size in itertools.product([3, 6, 13], [1, 4]):
-        check_resume(lambda: af.from_arrow(chunks).shuffle(size, seed=1).batch(batch_size))
+        check_resume(partial(_windows, chunks, size, batch_size))
+
+
+def _windows(chunks: list[pa.RecordBatch], size: int, batch_size: int) -> af.Dataset:
+    return af.from_arrow(chunks).shuffle(size, seed=1).batch(batch_size)
 
 
 def test_two_in_a_row() -> None:
@@ -137,7 +143,7 @@ def test_files_and_row_groups_are_permuted(shards: af.Dataset, between: str) -> 
     found = source_order(ORDERS_THE_SOURCE[between](shards))
     assert found != list(range(NUM_ROWS)) == sorted(found)
     assert found == source_order(shards)
-    starts = itertools.accumulate(sum(SHARDS, []), initial=0)
+    starts = itertools.accumulate(itertools.chain(*SHARDS), initial=0)
     for first, last in itertools.pairwise(starts):
         at = found.index(first)
         assert found[at : at + last - first] == list(range(first, last))

@@ -1,0 +1,263 @@
+"""Boundaries: streams that are opened, opened ahead, ended and dropped in the same executor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from arrowflow.errors import ArrowflowError, FunctionError
+from arrowflow.executor.serial import BoundaryStage
+from arrowflow.ops.base import Context, Item, Position, StreamHandle
+from arrowflow.ops.batch import BatchKernel
+from arrowflow.ops.repeat import RepeatKernel
+from arrowflow.ops.take import TakeKernel
+from arrowflow.physical.stage import Chain, StagePlan
+from tests.executor.fakes import (
+    Concatenate,
+    Stepper,
+    boundary,
+    chunk,
+    function,
+    hold,
+    items_of,
+    kernel,
+    running,
+    serial,
+    source,
+    start,
+    stepper,
+    value_of,
+    values_of,
+)
+
+
+def repeat(count: int | None) -> StagePlan:
+    return boundary(lambda context: RepeatKernel(count, context), "repeat")
+
+
+def inputs(*chains: tuple[StagePlan, ...]) -> list[Chain]:
+    return [Chain(stages=stages) for stages in chains]
+
+
+def concatenate(count: int) -> StagePlan:
+    return boundary(lambda context: Concatenate(context, count), "concatenate")
+
+
+def swallow(item: Item) -> Iterator[Item]:
+    return iter(())
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+@pytest.mark.parametrize("epochs", [0, 1, 2, 7])
+def test_epochs_follow_each_other(epochs: int, deterministic: bool) -> None:
+    with running(
+        repeat(epochs), serial(), children=inputs((source(5), function())), deterministic=deterministic
+    ) as engine:
+        found = values_of(engine)
+    if deterministic:
+        assert found == list(range(5)) * epochs
+    else:
+        assert sorted(found) == sorted(list(range(5)) * epochs)
+
+
+def test_the_next_epoch_starts_while_the_last_calls_of_this_one_run() -> None:
+    engine = stepper(repeat(3), children=inputs((source(3), function(max_calls=1))))
+    boundary_stage = next(stage for stage in engine.order if isinstance(stage, BoundaryStage))
+    calls = hold(engine, "function", 1)
+    engine.settle()
+    assert len(boundary_stage.streams) == 1
+    for _ in range(2):
+        engine.finish(calls[0])
+        calls = hold(engine, "function", 1)
+    engine.settle()
+    assert len(boundary_stage.streams) == 2, "the third and last call of the first epoch runs"
+    engine.finish(calls[0])
+    assert values_of(engine) == [0, 1, 2] * 3
+    engine.close()
+
+
+def test_only_one_epoch_is_opened_ahead() -> None:
+    engine = stepper(repeat(None), children=inputs((source(1),)))
+    stage = engine.root_out
+    assert isinstance(stage, BoundaryStage)
+    most = 0
+    for _ in range(50):
+        engine.next_item()
+        engine.settle()
+        most = max(most, len(stage.streams))
+    assert most <= 2
+    engine.close()
+    assert stage.streams == []
+    assert engine.statistics().ledger_bytes == 0
+
+
+def test_an_endless_repeat_is_closed_like_any_other() -> None:
+    with running(repeat(None), serial(), children=inputs((source(3), function()))) as engine:
+        for _ in range(100):
+            engine.next_item()
+        engine.close()
+        assert engine.statistics().ledger_bytes == 0
+
+
+def test_an_endless_repeat_of_nothing_ends() -> None:
+    with running(repeat(None), children=inputs((source(0),))) as engine:
+        assert values_of(engine) == []
+
+
+def test_an_endless_repeat_of_chunks_without_rows_ends() -> None:
+    empty = function(lambda batch: batch.slice(0, 0))
+    with running(repeat(None), children=inputs((source(3), empty))) as engine:
+        assert values_of(engine) == []
+
+
+def test_a_take_below_ends_an_endless_repeat() -> None:
+    for below in ((), (function(),)):
+        with running(
+            repeat(None), kernel(lambda: TakeKernel(7), "take"), *below, children=inputs((source(3),))
+        ) as engine:
+            assert values_of(engine) == [0, 1, 2, 0, 1, 2, 0]
+
+
+def test_repeats_of_repeats() -> None:
+    inner = Chain(stages=(repeat(3), function()), children=tuple(inputs((source(2), serial()))))
+    with running(repeat(2), serial(), children=[inner]) as engine:
+        assert values_of(engine) == [0, 1] * 6
+
+
+def test_batches_go_across_epochs() -> None:
+    batch = kernel(lambda: BatchKernel(4, drop_remainder=False), "batch")
+    with running(repeat(3), batch, function(), children=inputs((source(3),))) as engine:
+        assert [item.chunk.column(0).to_pylist() for item in items_of(engine)] == [
+            [0, 1, 2, 0],
+            [1, 2, 0, 1],
+            [2],
+        ]
+
+
+def test_a_resumed_repeat_goes_on_in_its_epoch() -> None:
+    with running(repeat(3), children=inputs((source(4),))) as engine:
+        items = list(items_of(engine))
+    for index, item in enumerate(items):
+        resumed = start(repeat(3), children=inputs((source(4),)))
+        resumed.close()
+        again = type(resumed)(resumed.root.chain, 0, item.position, resumed.options, resumed.clock)
+        try:
+            assert values_of(again) == [value_of(later.chunk) for later in items[index + 1 :]]
+        finally:
+            again.close()
+
+
+@pytest.mark.parametrize("below", [(), (serial(swallow), function())])
+def test_a_stream_that_is_opened_without_notice_is_worked_on(below: tuple[StagePlan, ...]) -> None:
+    """The end of one stream is noticed and the next one opened in one look over the stages."""
+    chains = inputs(*[(source(2),)] * 30)
+    engine = stepper(concatenate(30), *below, children=chains)
+    assert values_of(engine) == ([] if below else [0, 1] * 30)
+    engine.close()
+    with running(concatenate(30), *below, children=chains, cpu_budget=3) as threaded:
+        assert values_of(threaded) == ([] if below else [0, 1] * 30)
+
+
+def test_streams_of_different_inputs_run_in_one_ledger() -> None:
+    chains = inputs((source(3),), (source(2), function()), (source([]),), (source([9]),))
+    with running(concatenate(4), serial(), children=chains) as engine:
+        assert values_of(engine) == [0, 1, 2, 0, 1, 9]
+        engine.close()
+        assert engine.statistics().ledger_bytes == 0
+
+
+def failing(value: int) -> Iterator[pa.RecordBatch]:
+    if value == 2:
+        raise FunctionError("in a stream")
+    yield chunk(value)
+
+
+def test_an_error_in_a_stream_comes_in_order() -> None:
+    with running(concatenate(2), children=inputs((source(5, failing),), (source(5),))) as engine:
+        found: list[int] = []
+        with pytest.raises(FunctionError) as caught:
+            found.extend(value_of(item.chunk) for item in items_of(engine))
+    assert found == [0, 1]
+    assert caught.value.operator == "source"
+
+
+def test_an_error_in_an_epoch_that_was_opened_ahead_is_hidden_by_a_take() -> None:
+    engine = stepper(
+        concatenate(2),
+        kernel(lambda: TakeKernel(3), "take"),
+        function(),
+        children=inputs((source(3),), (source([2], failing),)),
+    )
+    assert values_of(engine) == [0, 1, 2]
+    engine.close()
+
+
+class Broken(Concatenate):
+    """Cannot open its second input."""
+
+    def wants(self) -> StreamHandle | None:
+        if self.index == 1:
+            raise ValueError("no second input")
+        return super().wants()
+
+
+def test_a_boundary_that_fails_to_open_fails_in_order() -> None:
+    broken = boundary(lambda context: Broken(context, 2), "broken")
+    with running(broken, function(), children=inputs((source(3),), (source(3),))) as engine:
+        found: list[int] = []
+        with pytest.raises(ArrowflowError) as caught:
+            found.extend(value_of(item.chunk) for item in items_of(engine))
+    assert found == [0, 1, 2]
+    assert caught.value.operator == "broken"
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+class RoundRobin(Concatenate):
+    """One item of each input in turn; an input that has ended is left out. Closes them all after `limit` items."""
+
+    reads_runs = False
+
+    def __init__(self, context: Context, inputs: int, limit: int) -> None:
+        super().__init__(context, inputs)
+        self.limit = limit
+        self.open_streams: list[StreamHandle] | None = None
+        self.turn = 0
+
+    def wants(self) -> StreamHandle | None:
+        if self.open_streams is None:
+            self.open_streams = [self.context.open(child, 0, None) for child in range(self.inputs)]
+        if self.limit <= 0:
+            for stream in self.open_streams:
+                self.context.close(stream)
+            self.open_streams = []
+        return self.open_streams[self.turn % len(self.open_streams)] if self.open_streams else None
+
+    def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
+        self.turn += 1
+        self.limit -= 1
+        yield item
+
+    def ended(self, stream: StreamHandle) -> None:
+        assert self.open_streams is not None
+        self.open_streams.remove(stream)
+
+    def open(self, position: Position, epoch: int) -> Position:
+        return None
+
+
+@pytest.mark.parametrize("budget", [1, 1 << 20])
+def test_a_boundary_pulls_from_whichever_stream_it_wants(budget: int) -> None:
+    turns = boundary(lambda context: RoundRobin(context, 3, 100), "turns")
+    chains = inputs((source([1, 2, 3]),), (source([10, 20]), function()), (source([100]),))
+    with running(turns, function(), children=chains, ram_budget=budget) as engine:
+        assert values_of(engine) == [1, 10, 100, 2, 20, 3]
+
+
+def test_a_boundary_may_close_streams_before_their_end() -> None:
+    turns = boundary(lambda context: RoundRobin(context, 2, 5), "turns")
+    engine: Stepper = stepper(turns, children=inputs((source(range(100)),), (source(range(100, 200)),)))
+    assert values_of(engine) == [0, 100, 1, 101, 2]
+    assert engine.statistics().ledger_bytes == 0
+    engine.close()

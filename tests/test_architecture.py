@@ -1,0 +1,376 @@
+"""The structure that DESIGN and ARCHITECTURE promise, checked on the source: layers, threads, trust, sizes, docs."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import inspect
+import re
+import statistics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import arrowflow as af
+from arrowflow.ops.base import Operator
+from arrowflow.optimizer import RULES
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "arrowflow"
+PAGE = ROOT / "ARCHITECTURE.md"
+
+BELOW_OPS = ("compute", "errors", "expr", "formats", "interchange", "options", "plan", "random", "storage")
+BELOW_RUN = ("errors", "executor", "ops", "optimizer", "options", "physical", "plan", "state")
+
+MAY_IMPORT: dict[str, tuple[str, ...]] = {
+    "compute": (),
+    "errors": (),
+    "options": ("errors",),
+    "random": ("compute",),
+    "storage": ("errors", "options"),
+    "plan": ("errors", "options"),
+    "expr": ("compute", "errors", "options"),
+    "interchange": ("errors", "expr"),
+    "formats": ("compute", "errors", "expr", "storage"),
+    "ops": BELOW_OPS,
+    "optimizer": ("errors", "expr", "ops", "plan"),
+    "physical": ("ops.base", "options", "plan"),
+    "executor": ("errors", "ops.base", "options", "physical"),
+    "state": ("errors", "ops.base", "physical", "plan"),
+    "run": BELOW_RUN,
+    "loaders": ("errors", "interchange", "ops.base", "options", "physical", "run"),
+    "dataset": ("compute", *BELOW_RUN, "expr", "interchange", "loaders", "run"),
+    "sources": ("compute", "dataset", "errors", "interchange", "ops", "options"),
+    "__init__": ("dataset", "errors", "options", "sources"),
+    "testing": ("dataset", "errors", "executor", "ops", "options", "physical", "plan", "run", "sources"),
+}
+"""What a layer (a package, or a module at the top) may import of the library. Everything else is a step upwards."""
+
+LONG: dict[str, str] = {
+    "dataset.py": "one method an operator, and mostly docstrings",
+    "storage.py": "listing, fetching and the file that serves what was fetched know nobody else",
+    "ops/read.py": "one operator with its three kernels: footers, planning, decoding",
+}
+"""Modules over 400 lines, and why. None but the first is over 600."""
+
+OPTIONAL = {"torch", "fsspec", "jax"}
+"""Packages that may be imported where they are used."""
+
+COMPOUND = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.Match, ast.AsyncFor, ast.AsyncWith)
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def files() -> list[Path]:
+    return sorted(path for path in PACKAGE.rglob("*.py") if "__pycache__" not in path.parts)
+
+
+def shipped() -> list[Path]:
+    """Returns the library without the tools for tests."""
+    return [path for path in files() if layer_of(path) != "testing"]
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def layer_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+def module_of(path: Path) -> ModuleType:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return importlib.import_module(".".join(parts).removesuffix(".__init__"))
+
+
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """Yields the full name of everything that is imported in a tree."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports have two spellings"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def functions(tree: ast.AST) -> Iterator[Function]:
+    return (node for node in ast.walk(tree) if isinstance(node, Function))
+
+
+def within(name: str, allowed: Sequence[str]) -> bool:
+    return any(name == one or name.startswith(one + ".") for one in allowed)
+
+
+# ---------------------------------------------------------------- layers
+
+
+@pytest.mark.parametrize("path", files(), ids=name_of)
+def test_imports_go_one_way(path: Path) -> None:
+    own = layer_of(path)
+    assert own in MAY_IMPORT, f"{own} has no place among the layers: say what it may import"
+    ours = [
+        name.partition(".")[2] for name in imports(tree_of(path)) if name.partition(".")[0] == "arrowflow"
+    ]
+    wrong = [name for name in ours if not within(name, (own, *MAY_IMPORT[own]))]
+    assert wrong == [], f"{name_of(path)} imports {wrong}, which lie above it"
+
+
+def test_the_layers_have_no_cycle() -> None:
+    left = {layer: {name.partition(".")[0] for name in below} for layer, below in MAY_IMPORT.items()}
+    while left:
+        lowest = {layer for layer, below in left.items() if not below & left.keys()}
+        assert lowest, f"these layers import each other: {sorted(left)}"
+        left = {layer: below for layer, below in left.items() if layer not in lowest}
+
+
+def test_the_layers_are_those_that_exist() -> None:
+    assert set(MAY_IMPORT) == {layer_of(path) for path in files()}
+
+
+@pytest.mark.parametrize("path", shipped(), ids=name_of)
+def test_nothing_is_imported_late(path: Path) -> None:
+    late = [
+        name
+        for function in functions(tree_of(path))
+        for name in imports(function)
+        if name.partition(".")[0] not in OPTIONAL
+    ]
+    assert late == []
+
+
+# ---------------------------------------------------------------- threads, clocks, trust
+
+THREADS = ("threading", "queue", "concurrent", "multiprocessing", "_thread", "asyncio", "selectors", "sched")
+
+
+@pytest.mark.parametrize("path", shipped(), ids=name_of)
+def test_threads_are_the_executors_alone(path: Path) -> None:
+    if layer_of(path) != "executor":
+        assert [name for name in imports(tree_of(path)) if within(name, THREADS)] == []
+
+
+@pytest.mark.parametrize("path", shipped(), ids=name_of)
+def test_time_is_told_where_the_clock_is_made(path: Path) -> None:
+    used = {
+        node.attr
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "time"
+    }
+    imported = {name for name in imports(tree_of(path)) if within(name, ("time",))}
+    if name_of(path) == "run.py":
+        assert used == {"perf_counter", "thread_time"}
+        assert imported == {"time"}
+    else:
+        assert imported == set()
+
+
+PICKLES = ("pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve", "joblib")
+
+
+@pytest.mark.parametrize("path", shipped(), ids=name_of)
+def test_nothing_is_unpickled_or_executed(path: Path) -> None:
+    """I10."""
+    assert [name for name in imports(tree_of(path)) if within(name, PICKLES)] == []
+    called = {
+        node.func.id
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    assert called & {"eval", "exec", "__import__"} == set()
+
+
+@pytest.mark.parametrize("path", shipped(), ids=name_of)
+def test_the_library_does_not_print(path: Path) -> None:
+    names = {node.id for node in ast.walk(tree_of(path)) if isinstance(node, ast.Name)}
+    assert "print" not in names
+
+
+# ---------------------------------------------------------------- where to add what
+
+
+def operators() -> dict[str, list[type[Operator]]]:
+    """Returns the operators by the module of `ops/` that holds them."""
+    found: dict[str, list[type[Operator]]] = {}
+    for path in sorted((PACKAGE / "ops").glob("*.py")):
+        module = module_of(path)
+        for value in vars(module).values():
+            if inspect.isclass(value) and issubclass(value, Operator) and not inspect.isabstract(value):
+                named = isinstance(getattr(value, "name", None), str)
+                if named and value.__module__ == module.__name__:
+                    found.setdefault(path.stem, []).append(value)
+    return found
+
+
+def sources() -> set[str]:
+    return {name for name in af.__all__ if inspect.isfunction(getattr(af, name))}
+
+
+@pytest.mark.parametrize("module", operators())
+def test_an_operator_has_one_word_through_the_stack(module: str) -> None:
+    names = {operator.name for operator in operators()[module]}
+    methods = {name for name in vars(af.Dataset) if not name.startswith("_")}
+    if module in methods:
+        assert names == {module}
+        assert (ROOT / "tests/ops" / f"test_{module}.py").is_file()
+    else:
+        words = [word for word in sources() if word in names or word.partition("_")[0] == module]
+        assert words, f"no source and no method of Dataset makes the operators of ops/{module}.py"
+        text = (ROOT / "tests/test_sources.py").read_text(encoding="utf-8")
+        assert [word for word in words if f"af.{word}(" not in text] == []
+
+
+def test_rules_are_one_file_each() -> None:
+    modules = {path.stem for path in (PACKAGE / "optimizer").glob("*.py")} - {"__init__", "rules"}
+    assert modules == {rule.name for rule in RULES}
+    for rule in RULES:
+        assert rule.apply.__module__ == f"arrowflow.optimizer.{rule.name}"
+        assert rule.reason
+
+
+# ---------------------------------------------------------------- sizes
+
+
+@pytest.mark.parametrize("path", files(), ids=name_of)
+def test_modules_are_short(path: Path) -> None:
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert lines <= 600 or name_of(path) == "dataset.py"
+    assert lines <= 400 or name_of(path) in LONG, f"{lines} lines: split it, or give a reason in LONG"
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_reasons_for_length_are_needed(name: str) -> None:
+    assert len((PACKAGE / name).read_text(encoding="utf-8").splitlines()) > 400
+
+
+def test_functions_are_short() -> None:
+    lengths = sorted(
+        (function.end_lineno or function.lineno) - function.lineno + 1
+        for path in shipped()
+        for function in functions(tree_of(path))
+    )
+    assert statistics.median(lengths) <= 10
+    assert lengths[int(0.9 * len(lengths))] <= 35
+
+
+def depth(node: ast.AST) -> int:
+    """Returns how deep compound statements are nested; an `elif` is as deep as its `if`, a function starts anew."""
+    deepest = 0
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, Function | ast.ClassDef | ast.Lambda):
+            continue
+        chained = isinstance(node, ast.If) and node.orelse == [child] and isinstance(child, ast.If)
+        deepest = max(deepest, depth(child) + (isinstance(child, COMPOUND) and not chained))
+    return deepest
+
+
+@pytest.mark.parametrize("path", files(), ids=name_of)
+def test_nesting_is_shallow(path: Path) -> None:
+    assert [function.name for function in functions(tree_of(path)) if depth(function) > 4] == []
+
+
+def test_depth_counts_as_it_says() -> None:
+    code = "def f():\n if a:\n  pass\n elif b:\n  for c in d:\n   with e:\n    pass\n else:\n  def g():\n   if h: pass\n"
+    (function,) = (node for node in functions(ast.parse(code)) if node.name == "f")
+    assert depth(function) == 3
+
+
+# ---------------------------------------------------------------- words
+
+
+def documented(owner: Any, module: str) -> Iterator[tuple[str, Any]]:
+    """Yields the public functions, classes and methods that are written in a module, with their names."""
+    for name, member in vars(owner).items():
+        value = getattr(member, "__func__", None) or getattr(member, "fget", None) or member
+        if name.startswith("_") or getattr(value, "__module__", None) != module:
+            continue
+        if inspect.isfunction(value) or inspect.isclass(value):
+            yield name, getattr(owner, name)
+        if inspect.isclass(value):
+            yield from ((f"{name}.{inner}", one) for inner, one in documented(value, module))
+
+
+@pytest.mark.parametrize("path", files(), ids=name_of)
+def test_everything_public_has_a_docstring(path: Path) -> None:
+    """Its own, or that of the method which it overrides."""
+    module = module_of(path)
+    assert module.__doc__, "the module has none"
+    silent = [name for name, value in documented(module, module.__name__) if not inspect.getdoc(value)]
+    assert silent == []
+
+
+@pytest.mark.parametrize("name", sorted(name for name in vars(af.Dataset) if not name.startswith("_")))
+def test_every_method_of_dataset_has_an_example(name: str) -> None:
+    assert ">>> " in (inspect.getdoc(getattr(af.Dataset, name)) or "")
+
+
+@pytest.mark.parametrize("name", sorted(sources()))
+def test_every_source_has_an_example(name: str) -> None:
+    assert ">>> " in (inspect.getdoc(getattr(af, name)) or "")
+
+
+@pytest.mark.parametrize("path", [path for path in files() if path.name == "__init__.py"], ids=name_of)
+def test_all_is_sorted_and_true(path: Path) -> None:
+    module = module_of(path)
+    given: list[str] = getattr(module, "__all__", [])
+    assert given == sorted(set(given))
+    assert [name for name in given if not hasattr(module, name)] == []
+    imported = {
+        alias.asname or alias.name
+        for node in tree_of(path).body
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("arrowflow")
+        for alias in node.names
+    }
+    if given:
+        assert imported - set(given) == set(), "imported for nobody"
+
+
+# ---------------------------------------------------------------- ARCHITECTURE.md
+
+
+def page() -> str:
+    return PAGE.read_text(encoding="utf-8")
+
+
+def between(start: str, stop: str) -> str:
+    found = re.search(rf"<!-- {start} -->(.*?)<!-- {stop} -->", page(), re.DOTALL)
+    assert found, f"ARCHITECTURE.md has no {start}"
+    return found[1]
+
+
+def test_the_page_is_short() -> None:
+    assert len(page().splitlines()) <= 150
+
+
+def test_the_page_names_every_module_and_none_that_is_not_there() -> None:
+    """Each module has its job next to its name, as in `take.py` the first rows."""
+    named: list[str] = []
+    for line in between("modules", "/modules").splitlines():
+        cells = [cell.strip() for cell in line.split("|")]
+        if len(cells) < 4 or not cells[1].startswith("`"):
+            continue
+        folder = cells[1].strip("`")
+        inside = re.findall(r"`(\w+\.py)`", cells[2])
+        named += [folder] if folder.endswith(".py") else [folder, *(folder + name for name in inside)]
+    there = [name_of(path) for path in files() if path.name != "__init__.py"]
+    packages = {name_of(path.parent) + "/" for path in files() if path.name == "__init__.py"} - {"./"}
+    assert sorted(named) == sorted([*there, *packages])
+
+
+def test_paths_on_the_page_exist() -> None:
+    text = re.sub(r"<!-- modules -->.*?<!-- /modules -->", "", page(), flags=re.DOTALL)
+    paths = set(re.findall(r"`([\w./]+(?:\.py|\.md|/))`", text))
+    assert paths
+    assert [path for path in paths if not any((base / path).exists() for base in (ROOT, PACKAGE))] == []
+
+
+def test_the_page_lists_the_rules_in_their_order() -> None:
+    named = re.findall(r"^\d+\. `(\w+)`", between("rules", "/rules"), re.MULTILINE)
+    assert named == [rule.name for rule in RULES]

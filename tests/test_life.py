@@ -1,0 +1,645 @@
+"""I6: however a run ends, its threads, files and memory end with it. What ends a process runs in processes."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import arrowflow as af
+from arrowflow.errors import ClosedError, ForkError, FunctionError
+from arrowflow.testing import Gate
+
+ROOT = Path(__file__).resolve().parent.parent
+DEADLINE_SECONDS = 60
+AT_ONCE = 4
+
+PRELUDE = """
+import gc, os, signal, sys, threading
+import pyarrow as pa
+import arrowflow as af
+
+def same(batch):
+    return batch
+
+def workers():
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("arrowflow-")]
+
+def endless():
+    return af.range(1_000_000).map(same).shuffle(100_000).repeat().batch(1000)
+"""
+
+
+def launch(script: str, *arguments: str) -> subprocess.Popen[str]:
+    code = PRELUDE + textwrap.dedent(script)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONFAULTHANDLER": "1"}
+    command = [sys.executable, "-X", "dev", "-W", "ignore::DeprecationWarning", "-c", code, *arguments]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
+
+
+def outcome(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Returns exit status, output and errors; a process that hangs is killed and fails the test."""
+    try:
+        out, errors = process.communicate(timeout=DEADLINE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, errors = process.communicate()
+        pytest.fail(f"the process hung; it wrote {out!r} and {errors!r}")
+    return process.returncode, out, errors
+
+
+def quietly(script: str, *arguments: str, times: int = 1) -> list[str]:
+    """Runs a script in processes that have to exit with 0 and say nothing on stderr; returns what they print."""
+    found = []
+    for first in range(0, times, AT_ONCE):
+        processes = [launch(script, *arguments) for _ in range(min(AT_ONCE, times - first))]
+        for process in processes:
+            status, out, errors = outcome(process)
+            assert (status, errors) == (0, "")
+            found.append(out.strip())
+    return found
+
+
+def workers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("arrowflow-")]
+
+
+def descriptors() -> list[str]:
+    """Returns the files that this process has open."""
+    folder = Path("/proc/self/fd")
+    found = []
+    for link in folder.iterdir():
+        try:
+            found.append(str(link.readlink()))
+        except OSError:  # the descriptor of the listing itself
+            continue
+    return sorted(found)
+
+
+def maps(folder: Path) -> list[str]:
+    """Returns the files of a folder that are mapped into this process."""
+    return [
+        line
+        for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+        if str(folder) in line
+    ]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    for number in range(4):
+        table = pa.table({"x": list(range(number * 1000, (number + 1) * 1000)), "s": ["text"] * 1000})
+        pq.write_table(table, tmp_path / f"{number}.parquet", row_group_size=100)
+    return tmp_path
+
+
+def pipeline(files: Path) -> af.Dataset:
+    return af.read_parquet(files).map(same).shuffle(500).repeat().batch(64)
+
+
+def same(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
+
+
+def exhaust(files: Path) -> None:
+    for _ in af.read_parquet(files).map(same).shuffle(500).repeat(2).batch(64):
+        pass
+
+
+def leave(files: Path) -> None:
+    for _ in pipeline(files):
+        break
+
+
+def close_twice(files: Path) -> None:
+    iterator = iter(pipeline(files))
+    next(iterator)
+    iterator.close()
+    iterator.close()
+
+
+def with_block(files: Path) -> None:
+    with iter(pipeline(files).to_numpy()) as iterator:
+        next(iterator)
+
+
+def delete(files: Path) -> None:
+    iterator = iter(pipeline(files).to_numpy())
+    next(iterator)
+    del iterator
+
+
+def fail_in_the_loop(files: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        _divide(pipeline(files))
+
+
+def _divide(dataset: af.Dataset) -> None:
+    for _ in dataset:
+        raise ZeroDivisionError
+
+
+def fail_in_a_function(files: Path) -> None:
+    def fail(batch: pa.RecordBatch) -> pa.RecordBatch:
+        raise ZeroDivisionError
+
+    with pytest.raises(FunctionError):
+        next(iter(af.read_parquet(files).map(fail).batch(10)))
+
+
+def leave_a_generator(files: Path) -> None:
+    def batches() -> Iterator[Any]:
+        yield from pipeline(files).to_numpy()
+
+    generator = batches()
+    next(generator)
+    del generator
+
+
+def restart(files: Path) -> None:
+    iterator = iter(pipeline(files))
+    next(iterator)
+    state = iterator.state_dict()
+    next(iterator)
+    iterator.load_state_dict(state)
+    next(iterator)
+    iterator.set_epoch(3)
+    next(iterator)
+    iterator.close()
+
+
+ENDS: list[Callable[[Path], None]] = [
+    exhaust,
+    leave,
+    close_twice,
+    with_block,
+    delete,
+    fail_in_the_loop,
+    fail_in_a_function,
+    leave_a_generator,
+    restart,
+]
+
+
+@pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__)
+def test_threads_files_and_memory_are_back(end: Callable[[Path], None], files: Path) -> None:
+    exhaust(files)  # what libraries set up once
+    gc.collect()
+    gc.disable()  # nothing may need the collector
+    try:
+        memory, open_files = pa.total_allocated_bytes(), descriptors()
+        end(files)
+        assert workers() == []
+        assert descriptors() == open_files
+        assert pa.total_allocated_bytes() == memory
+        assert maps(files) == []
+    finally:
+        gc.enable()
+
+
+def test_a_cycle_is_collected_with_its_run(files: Path) -> None:
+    memory = pa.total_allocated_bytes()
+    cycle: list[Any] = [iter(pipeline(files))]
+    cycle.append(cycle)
+    next(cycle[0])
+    seen = weakref.ref(cycle[0])
+    del cycle
+    gc.collect()
+    assert seen() is None
+    assert workers() == []
+    assert pa.total_allocated_bytes() == memory
+
+
+def test_an_iterator_may_be_collected_in_a_worker_of_another(files: Path) -> None:
+    cycle: list[Any] = [iter(pipeline(files))]
+    cycle.append(cycle)
+    next(cycle[0])
+    others = workers()
+    seen = weakref.ref(cycle[0])
+    del cycle
+    gc.disable()
+
+    def collect(batch: pa.RecordBatch) -> pa.RecordBatch:
+        gc.collect()
+        return batch
+
+    try:
+        for _ in af.range(3).map(collect).batch(1):
+            pass
+    finally:
+        gc.enable()
+    assert seen() is None
+    for thread in others:
+        thread.join()
+
+
+def test_an_iterator_may_be_collected_in_its_own_worker() -> None:
+    holder: list[Any] = []
+
+    def let_go(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if holder:
+            gate.pass_through()
+            holder.clear()
+            gc.collect()
+        return batch
+
+    gate = Gate()
+    iterator = iter(af.range(1_000_000).map(let_go, num_parallel_calls=1).batch(1000))
+    next(iterator)
+    holder.append(iterator)
+    threads = workers()
+    del iterator
+    gate.open()
+    holder.clear()
+    for thread in threads:
+        thread.join()
+
+
+def test_close_from_another_thread_ends_a_waiting_next() -> None:
+    gate = Gate()
+
+    def wait(batch: pa.RecordBatch) -> pa.RecordBatch:
+        gate.pass_through()
+        return batch
+
+    iterator = iter(af.range(10).map(wait).batch(2))
+    raised: list[BaseException] = []
+
+    def consume() -> None:
+        try:
+            next(iterator)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the test looks at it
+            raised.append(error)
+
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    gate.wait_for(1)
+    closer = threading.Thread(target=iterator.close)
+    closer.start()
+    consumer.join(0.0)  # it ends in its own time; the gate holds only the worker
+    gate.open()
+    closer.join()
+    consumer.join()
+    assert [type(error) for error in raised] == [ClosedError]
+    with pytest.raises(ClosedError):
+        next(iterator)
+    with pytest.raises(ClosedError):
+        iterator.set_epoch(0)
+
+
+def test_a_function_that_blocks_is_named_after_the_timeout() -> None:
+    gate = Gate()
+
+    def stuck(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if batch.column(0)[0].as_py():
+            gate.pass_through()
+        return batch
+
+    dataset = af.range(200_000).map(stuck).batch(10).with_options(af.Options(close_timeout=0.0))
+    iterator = iter(dataset)
+    next(iterator)
+    gate.wait_for(1)
+    late = workers()
+    try:
+        with pytest.warns(RuntimeWarning, match=r"call\(s\) of map.* did not return within close_timeout=0 s"):
+            iterator.close()
+    finally:
+        gate.open()
+    for thread in late:
+        thread.join()
+
+
+def test_a_generator_source_is_closed_with_the_run(files: Path) -> None:
+    closed = threading.Event()
+
+    def rows() -> Iterator[dict[str, Any]]:
+        try:
+            for number in range(10_000):
+                yield {"x": number}
+        finally:
+            closed.set()
+
+    for _ in af.from_generator(rows).batch(10):
+        break
+    assert closed.is_set()
+    assert workers() == []
+
+
+def test_many_iterators_at_once(files: Path) -> None:
+    iterators = [iter(pipeline(files).to_numpy()) for _ in range(25)]
+    first = [next(iterator)["x"].tolist() for iterator in iterators]
+    assert all(values == first[0] for values in first)
+    for iterator in iterators:
+        iterator.close()
+    assert workers() == []
+
+
+def test_a_dataset_inside_of_a_function(files: Path) -> None:
+    inner = af.read_parquet(files).batch(500)
+
+    def nested(batch: pa.RecordBatch) -> pa.RecordBatch:
+        rows = sum(part.num_rows for part in inner)
+        for _ in inner:
+            break
+        return pa.record_batch({"rows": [rows]})
+
+    dataset = af.range(200_000).map(nested).batch(10)
+    assert [batch.column(0).to_pylist() for batch in dataset] == [[4000] * 4]
+    for thread in workers():
+        thread.join()
+
+
+# ---------------------------------------------------------------- interrupts and exits, in processes of their own
+
+
+def test_ctrl_c_in_the_middle_of_next() -> None:
+    script = """
+    timer = threading.Timer(0.05 + 0.01 * int(sys.argv[1]), signal.raise_signal, (signal.SIGINT,))
+    memory = pa.total_allocated_bytes()
+    timer.start()
+    try:
+        for batch in endless():
+            del batch
+        raise SystemExit("it ended")
+    except KeyboardInterrupt:
+        pass
+    timer.join()
+    gc.collect()
+    print(workers(), pa.total_allocated_bytes() - memory)
+    """
+    for delay in range(4):
+        assert quietly(script, str(delay)) == ["[] 0"]
+
+
+def test_ctrl_c_while_next_waits() -> None:
+    script = """
+    entered = threading.Event()
+    def wait(batch):
+        entered.set()
+        release.wait()
+        return batch
+    release = threading.Event()
+    def interrupt():
+        entered.wait()
+        os.kill(os.getpid(), signal.SIGINT)
+        release.set()
+    threading.Thread(target=interrupt).start()
+    try:
+        next(iter(af.range(10).map(wait)))
+        raise SystemExit("it ended")
+    except KeyboardInterrupt:
+        print(workers())
+    """
+    assert quietly(script, times=4) == ["[]"] * 4
+
+
+def test_ctrl_c_that_nobody_catches_ends_the_process() -> None:
+    script = """
+    iterator = iter(endless())
+    next(iterator)
+    def interrupt():
+        os.kill(os.getpid(), signal.SIGINT)
+    threading.Timer(0.1, interrupt).start()
+    for batch in iterator:
+        pass
+    """
+    status, _, errors = outcome(launch(script))
+    assert status == -2
+    assert "KeyboardInterrupt" in errors
+    assert "Fatal" not in errors
+
+
+def test_a_signal_handler_may_close() -> None:
+    script = """
+    iterator = iter(endless().with_options(af.Options(close_timeout=30)))
+    signal.signal(signal.SIGTERM, lambda number, frame: iterator.close())
+    for _ in range(int(sys.argv[1])):
+        next(iterator)
+    threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    try:
+        for batch in iterator:
+            pass
+    except af.ClosedError:
+        print(workers())
+    """
+    for batches in ("0", "7"):
+        assert quietly(script, batches) == ["[]"]
+
+
+def test_exit_at_full_flight() -> None:
+    script = """
+    iterator = iter(endless())
+    for _ in range(5):
+        next(iterator)
+    print(len(workers()) > 0)
+    """
+    assert quietly(script, times=20) == ["True"] * 20
+
+
+def test_exit_at_full_flight_of_many_runs() -> None:
+    script = """
+    iterators = [iter(endless().to_numpy()) for _ in range(8)]
+    for iterator in iterators:
+        next(iterator)
+    cycle = [iterators]
+    cycle.append(cycle)
+    """
+    quietly(script, times=4)
+
+
+def test_sys_exit_in_the_middle_of_an_epoch() -> None:
+    script = """
+    for number, batch in enumerate(endless()):
+        if number == 3:
+            sys.exit(0)
+    """
+    quietly(script, times=8)
+
+
+def test_exit_while_a_daemon_thread_consumes() -> None:
+    script = """
+    began = threading.Event()
+    def consume():
+        while True:
+            for batch in af.range(100_000).map(same).batch(100):
+                began.set()
+    threading.Thread(target=consume, daemon=True).start()
+    began.wait()
+    """
+    quietly(script, times=8)
+
+
+def test_exit_waits_for_a_thread_that_consumes() -> None:
+    script = """
+    def consume():
+        print(sum(batch.num_rows for batch in af.range(300_000).map(same).batch(100)))
+    threading.Thread(target=consume).start()
+    """
+    assert quietly(script, times=4) == ["300000"] * 4
+
+
+def test_exit_with_a_dataset_in_a_global_destructor() -> None:
+    script = """
+    class Holder:
+        def __init__(self):
+            self.iterator = iter(endless())
+            next(self.iterator)
+        def __del__(self):
+            self.iterator.close()
+    holder = Holder()
+    holder.self = holder
+    """
+    quietly(script, times=4)
+
+
+def test_exit_while_a_function_blocks_names_it_and_goes_on() -> None:
+    script = """
+    entered = threading.Event()
+    def stuck(batch):
+        entered.set()
+        threading.Event().wait()
+    threading.Thread(
+        target=lambda: next(iter(af.range(3).map(stuck).with_options(af.Options(close_timeout=0.2)))), daemon=True
+    ).start()
+    entered.wait()
+    """
+    status, _, errors = outcome(launch(script))
+    assert status == 0
+    assert "call(s) of map did not return within close_timeout=0.2 s" in errors
+    assert "Traceback" not in errors
+
+
+def test_a_generator_may_clean_up_at_exit() -> None:
+    script = """
+    def rows():
+        try:
+            while True:
+                yield {"x": 1}
+        finally:
+            print("clean", flush=True)
+    iterator = iter(af.from_generator(rows).batch(2))
+    next(iterator)
+    """
+    assert quietly(script, times=4) == ["clean"] * 4
+
+
+# ---------------------------------------------------------------- other processes
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_dataset_runs_in_a_child(method: str, files: Path) -> None:
+    dataset = af.read_parquet(files).map(same).shuffle(500, seed=1).batch(100)
+    here = [batch.column("x").to_pylist() for batch in dataset]
+    context = multiprocessing.get_context(method)
+    with context.Pool(1) as pool:
+        assert pool.apply(rows_of, (dataset,)) == here
+
+
+def rows_of(dataset: af.Dataset) -> list[list[int]]:
+    return [batch.column("x").to_pylist() for batch in dataset]
+
+
+FORK = """
+def in_child(function):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            function()
+            os._exit(0)
+        except BaseException as error:
+            print(type(error).__name__, flush=True)
+            os._exit(7)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+"""
+
+
+def test_a_fork_of_a_process_that_ran_a_pipeline_is_told() -> None:
+    script = FORK + textwrap.dedent("""
+    iterator = iter(af.range(100).batch(10))
+    next(iterator)
+    print(in_child(lambda: next(iter(af.range(10)))))
+    print(in_child(lambda: next(iterator)))
+    print(sum(batch.num_rows for batch in iterator))
+    print(in_child(lambda: next(iter(af.range(10)))))
+    """)
+    assert quietly(script) == ["\n".join(["ForkError", "7", "ForkError", "7", "90", "ForkError", "7"])]
+
+
+def test_a_fork_of_a_process_that_ran_none_works() -> None:
+    script = FORK + textwrap.dedent("""
+    dataset = af.range(100_000).map(same).batch(10)
+    def check():
+        assert sum(batch.num_rows for batch in dataset) == 100_000
+    print(in_child(check))
+    print(in_child(check))
+    check()
+    """)
+    assert quietly(script, times=2) == ["0\n0"] * 2
+
+
+def test_in_a_fork_nothing_of_the_parents_run_hangs() -> None:
+    script = FORK + textwrap.dedent("""
+    iterator = iter(endless().to_numpy())
+    next(iterator)
+    def use():
+        iterator.stats()
+        iterator.close()
+        iterator.stats()
+    def collect():
+        global iterator
+        del iterator
+        gc.collect()
+    for function in (use, collect, lambda: iterator._engine.lock.acquire(timeout=0) and None):
+        print(in_child(function))
+    with iterator._engine.lock:
+        print(in_child(use), in_child(collect))
+    next(iterator)
+    """)
+    assert quietly(script, times=2) == ["0\n0\n0\n0 0"] * 2
+
+
+def test_a_forked_child_exits_as_it_would_without_a_run() -> None:
+    script = """
+    iterator = iter(endless())
+    next(iterator)
+    pid = os.fork()
+    if pid == 0:
+        sys.exit(3)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    next(iterator)
+    """
+    assert quietly(script, times=4) == ["3"] * 4
+
+
+def test_fork_error_says_what_to_do() -> None:
+    assert issubclass(ForkError, RuntimeError)
+    status, out, _ = outcome(
+        launch(
+            FORK
+            + textwrap.dedent("""
+            next(iter(af.range(10)))
+            def child():
+                try:
+                    next(iter(af.range(10)))
+                except af.ForkError as error:
+                    print(error, flush=True)
+            in_child(child)
+            """)
+        )
+    )
+    assert status == 0
+    assert '"spawn" or "forkserver"' in out
