@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -56,7 +57,7 @@ class Options:
     seed: int | None = None
     max_chunk_rows: int | None = None
     close_timeout: float | None = None
-    disabled_rules: tuple[str, ...] | None = None
+    disabled_rules: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         if self.cpu_budget is not None:
@@ -65,13 +66,17 @@ class Options:
             check_size("Options", "max_chunk_rows", self.max_chunk_rows)
         if self.seed is not None:
             check_seed("Options", self.seed)
-        if self.close_timeout is not None and not self.close_timeout >= 0:
+        if self.deterministic is not None and not isinstance(self.deterministic, bool):
+            raise PlanError(f"Options: deterministic is True or False, got {self.deterministic!r}")
+        if self.close_timeout is not None and not _is_duration(self.close_timeout):
             raise PlanError(
                 f"Options: close_timeout is in seconds and not negative, got {self.close_timeout!r}"
             )
         if self.ram_budget is not None:
             object.__setattr__(self, "ram_budget", parse_bytes("ram_budget", self.ram_budget))
         if self.disabled_rules is not None:
+            if isinstance(self.disabled_rules, str):
+                raise PlanError(f"Options: disabled_rules is a list of names, got {self.disabled_rules!r}")
             object.__setattr__(self, "disabled_rules", tuple(self.disabled_rules))
 
     def merged(self, later: Options) -> Options:
@@ -92,7 +97,7 @@ class Options:
             seed=self.seed or 0,
             max_chunk_rows=self.max_chunk_rows or MAX_CHUNK_ROWS,
             close_timeout=CLOSE_TIMEOUT_SECONDS if self.close_timeout is None else self.close_timeout,
-            disabled_rules=self.disabled_rules or (),
+            disabled_rules=tuple(self.disabled_rules or ()),
         )
 
 
@@ -107,6 +112,10 @@ class ResolvedOptions:
     max_chunk_rows: int
     close_timeout: float
     disabled_rules: tuple[str, ...]
+
+
+def _is_duration(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
 
 
 def parse_bytes(name: str, value: int | str) -> int:

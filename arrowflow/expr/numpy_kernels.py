@@ -31,7 +31,7 @@ def _convert(args: tuple[Operand, ...], out: Array) -> None:
 
 def _quotient(args: tuple[Operand, ...], out: Array) -> None:
     # In one call, which holds the interpreter lock once: as two it is no faster alone, and waits twice for others.
-    np.divide(*args, out=out, dtype=np.float64, casting="unsafe")
+    np.divide(args[0], args[1], out=out, dtype=np.float64, casting="unsafe")
 
 
 def _square(args: tuple[Operand, ...], out: Array) -> None:

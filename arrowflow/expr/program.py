@@ -30,6 +30,11 @@ class Program:
     columns: frozenset[str]
     stages: tuple[Stage, ...] = field(repr=False)
 
+    @property
+    def stored(self) -> frozenset[str]:
+        """The decimal input columns that `run` also takes as the 64-bit integers that they are stored as."""
+        return self.stages[0].stored if self.stages else frozenset()
+
     def run(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Returns the rows of `batch` that pass, with the output columns.
 

@@ -144,10 +144,12 @@ def _expr_slot(expr: Expr, env: Mapping[str, Op], schema: pa.Schema, graph: Grap
     if len(parts) != 1:
         raise PlanError(f"{expr!r} yields {len(parts)} columns where one is expected")
     (expr,) = parts
-    type = type_of_expr(expr, schema)
     tree = expr.tree()
     if isinstance(tree, Column):
+        # No engine is asked: there are types that Polars cannot read, and their columns pass all the same.
+        check_columns((tree.name,), schema.names)
         return Passed(tree.name, schema.field(tree.name).type)
+    type = type_of_expr(expr, schema)
     op = lowered(expr, type, env, schema, graph)
     return Foreign(expr, type) if op is None else Computed(op, type)
 

@@ -12,7 +12,7 @@ from arrowflow.expr.blocks import BlockPlan
 from arrowflow.expr.columns import Block, retyped, source
 from arrowflow.expr.expression import Expr
 from arrowflow.expr.foreign import run_arrow, run_polars
-from arrowflow.expr.graph import Graph, Op, input_names
+from arrowflow.expr.graph import INPUT, Graph, Op, input_names, reachable
 from arrowflow.expr.numeric import Numeric
 from arrowflow.expr.selection import blocks, filter_arrays, passing_blocks
 from arrowflow.expr.sinks import MaskSink
@@ -62,6 +62,20 @@ class Stage:
         rest = [slot for name, slot in self.slots.items() if name not in gathered]
         self._filtered = tuple(sorted({name for slot in rest for name in names_of(slot)}))
         self._foreign = _foreigners(self.slots)
+
+    @property
+    def stored(self) -> frozenset[str]:
+        """The decimal columns of which only the low words are read: they may come as 64-bit integers."""
+        roots = [op for slot in self.slots.values() for op in ops_of(slot)]
+        others = {name for slot in self.slots.values() for name in names_of(slot)}
+        if isinstance(self.predicate, Op):
+            roots.append(self.predicate)
+        elif self.predicate is not None:
+            others.update(self.predicate.columns)
+        inputs = {
+            op.param for op in reachable(roots) if op.kernel == INPUT and pa.types.is_decimal128(op.type)
+        }
+        return frozenset(inputs - others)
 
     def _gathers(self) -> dict[str, tuple[Op, ...]]:
         """The passed columns that NumPy copies row by row when a predicate drops some."""

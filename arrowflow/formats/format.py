@@ -85,13 +85,19 @@ class Format(Protocol):
         """Returns whether the split provably holds no match, so that it need not be read. No I/O."""
 
     def read(
-        self, store: Store, footer: Footer, split: Split, schema: pa.Schema, offset_rows: int = 0
+        self,
+        store: Store,
+        footer: Footer,
+        split: Split,
+        schema: pa.Schema,
+        offset_rows: int = 0,
+        stored: frozenset[str] = frozenset(),
     ) -> Iterator[pa.RecordBatch]:
         """Decodes a split on the calling thread, without the GIL, and yields its rows from `offset_rows` on.
 
         Yields at least one batch, of no rows if need be, and more than one only where offsets of texts or
         lists would overflow. Columns are those of `schema`, with exactly its types, null where the file lacks
-        them. Nothing stays open between two batches that the batches themselves do not hold.
+        them; decimals among the columns named in `stored` may come as the int64 that they are stored as. Nothing stays open between two batches that the batches themselves do not hold.
 
         Raises:
             SourceError: The split cannot be decoded, or is not what the footer says.

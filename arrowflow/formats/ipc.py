@@ -102,7 +102,13 @@ class IpcFormat:
         return False
 
     def read(
-        self, store: Store, footer: Footer, split: Split, schema: pa.Schema, offset_rows: int = 0
+        self,
+        store: Store,
+        footer: Footer,
+        split: Split,
+        schema: pa.Schema,
+        offset_rows: int = 0,
+        stored: frozenset[str] = frozenset(),
     ) -> Iterator[pa.RecordBatch]:
         """See `Format.read`."""
         with reading(_OPERATOR, footer.file, split.index):

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from arrowflow.errors import SourceError
 from arrowflow.formats import parquet_polars
 from arrowflow.formats.format import Footer, MayMatch, Split, check_names, reading
+from arrowflow.formats.parquet_integers import as_integers, stored_as_integers
 from arrowflow.formats.parquet_polars import chunk_range
 from arrowflow.formats.parquet_statistics import RowGroupStatistics
 from arrowflow.formats.types import check_texts, conform, decoded_schema, leaf_types, width_bits
@@ -93,15 +94,41 @@ class ParquetFormat:
         return not may_match(statistics, split.num_rows)
 
     def read(
-        self, store: Store, footer: Footer, split: Split, schema: pa.Schema, offset_rows: int = 0
+        self,
+        store: Store,
+        footer: Footer,
+        split: Split,
+        schema: pa.Schema,
+        offset_rows: int = 0,
+        stored: frozenset[str] = frozenset(),
     ) -> Iterator[pa.RecordBatch]:
         """See `Format.read`."""
         with reading(_OPERATOR, footer.file, split.index):
-            decoded = _decode(store, footer, split, schema)
+            integers = _integers(footer, schema, stored)
+            decoded = _decode(store, footer, split, schema, integers)
+            schema = pa.schema(
+                [
+                    pa.field(field.name, pa.int64() if field.name in integers else field.type)
+                    for field in schema
+                ]
+            )
             parts = (part for batch in decoded for part in conform(batch, schema))
             for part in _rows_from(parts, offset_rows):
                 check_texts(part)
                 yield part
+
+
+def _integers(footer: Footer, schema: pa.Schema, stored: frozenset[str]) -> frozenset[str]:
+    """Returns which of the `stored` columns are decimals, wanted as such, that the file has as 64-bit integers."""
+    details: _Details = footer.details
+    return frozenset(
+        name
+        for name in stored
+        if name in details.leaves
+        and pa.types.is_decimal128(footer.schema.field(name).type)
+        and footer.schema.field(name).type == schema.field(name).type
+        and stored_as_integers(details.metadata, details.leaves[name][0])
+    )
 
 
 def _rows_from(batches: Iterable[pa.RecordBatch], offset: int) -> Iterator[pa.RecordBatch]:
@@ -118,20 +145,25 @@ def _rows_from(batches: Iterable[pa.RecordBatch], offset: int) -> Iterator[pa.Re
         yield dropped
 
 
-def _decode(store: Store, footer: Footer, split: Split, schema: pa.Schema) -> list[pa.RecordBatch]:
+def _decode(
+    store: Store, footer: Footer, split: Split, schema: pa.Schema, integers: frozenset[str]
+) -> list[pa.RecordBatch]:
     details: _Details = footer.details
     names = [name for name in schema.names if name in details.leaves]
     if not names:
         return [pa.RecordBatch.from_struct_array(pa.nulls(split.num_rows, pa.struct([])))]
-    if parquet_polars.suits(store, footer, split, names):
+    indices = [leaf for name in names for leaf in range(*details.leaves[name])]
+    if not integers and parquet_polars.suits(store, footer, split, names):
         fast = parquet_polars.decode(store, footer, split, names)
         if fast is not None:
             return [fast]
-    indices = [leaf for name in names for leaf in range(*details.leaves[name])]
+    metadata = details.metadata
+    if integers:
+        metadata = as_integers(metadata, frozenset(details.leaves[name][0] for name in integers))
     with _open(store, footer, split, indices) as source:
         opened = pq.ParquetFile(
             source,
-            metadata=details.metadata,
+            metadata=metadata,
             pre_buffer=not (store.is_local or store.is_python),
             page_checksum_verification=True,
         )

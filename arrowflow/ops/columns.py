@@ -98,6 +98,10 @@ class ColumnOperator(Operator):
             narrowed = dataclasses.replace(narrowed, listed=(*narrowed.listed, keep))
         return narrowed.on(*self.inputs)
 
+    def stored_columns(self, schema: pa.Schema) -> frozenset[str]:
+        """Returns the decimals of its input that it also takes as the integers they are stored as."""
+        return self.program(schema).stored
+
     def source_predicates(self, schema: pa.Schema) -> tuple[Expr, ...]:
         """Returns the predicates on its input's own columns that the rows it passes on fulfil."""
         found: list[Expr] = []
@@ -115,7 +119,7 @@ class ColumnOperator(Operator):
         program = None if schema is None else self.program(schema)
 
         def make(context: Context) -> ProgramKernel:
-            return ProgramKernel(self, schema, program)
+            return ProgramKernel(self, program)
 
         return (
             KernelSpec(
@@ -156,18 +160,16 @@ def _needed(step: Step, wanted: ColumnNames) -> ColumnNames:
 class ProgramKernel(StatelessKernel):
     """Runs a program; compiles it on the first chunk where the schema was not known before."""
 
-    def __init__(self, node: ColumnOperator, schema: pa.Schema | None, program: Program | None) -> None:
+    def __init__(self, node: ColumnOperator, program: Program | None) -> None:
         self._node = node
-        # Replaced as a pair: two workers may both compile, and either result is right.
-        self._compiled = (schema, program)
+        self._program = program
 
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
         """Returns the program's output."""
-        schema, program = self._compiled
-        if program is None or (schema is not chunk.schema and schema != chunk.schema):
-            program = self._node.program(chunk.schema)
-            self._compiled = (chunk.schema, program)
-        return program.run(chunk)
+        if self._program is None:
+            # Two workers may both compile; either result is right, since all chunks have one schema.
+            self._program = self._node.program(chunk.schema)
+        return self._program.run(chunk)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,6 +72,7 @@ class Read(Operator):
         predicates: What rows must match to be of use; only prunes splits. Set by a rule.
         rows: First row to deliver and the one to stop before. Set by a rule.
         order: How a `shuffle` above wants the source ordered.
+        stored: Decimals that may come as integers, since only arithmetic right above reads them. Set by a rule.
     """
 
     name: ClassVar[str] = "read"
@@ -89,6 +90,7 @@ class Read(Operator):
     predicates: tuple[Expr, ...] = ()
     rows: tuple[int, int | None] = (0, None)
     order: SourceOrder | None = None
+    stored: frozenset[str] = frozenset()
 
     @property
     def operator(self) -> str:
@@ -115,6 +117,8 @@ class Read(Operator):
             parts.append(f"prune by {', '.join(map(repr, self.predicates))}")
         if self.rows != (0, None):
             parts.append(f"rows {self.rows[0]}:{'' if self.rows[1] is None else self.rows[1]}")
+        if self.stored:
+            parts.append(f"as stored integers: {', '.join(sorted(self.stored))}")
         if self.order is not None:
             parts.append(f"order by seed {self.order.seed}{' and epoch' if self.order.reshuffle else ''}")
         return f"{self.operator}({'; '.join(parts)})"
@@ -160,6 +164,10 @@ class Read(Operator):
     def with_predicates(self, predicates: tuple[Any, ...]) -> Node:
         """Prunes by them."""
         return dataclasses.replace(self, predicates=self.predicates + predicates)
+
+    def with_stored(self, columns: frozenset[str]) -> Node | None:
+        """Takes the leave where the format knows what to do with it."""
+        return dataclasses.replace(self, stored=columns).on() if self.format == "parquet" else None
 
     def narrow(self, wanted: frozenset[str]) -> Node:
         """Reads only the wanted columns."""
@@ -387,7 +395,9 @@ class SplitReader(ReaderKernel):
         node = self._node
         assert node.store is not None and node.schema is not None
         row = payload.start
-        for chunk in self._format.read(node.store, payload.footer, payload.split, node.schema, payload.start):
+        for chunk in self._format.read(
+            node.store, payload.footer, payload.split, node.schema, payload.start, node.stored
+        ):
             if row + chunk.num_rows > payload.stop:
                 chunk = chunk.slice(0, payload.stop - row)
             row += chunk.num_rows

@@ -10,6 +10,7 @@ from arrowflow.optimizer.limit_reads import limit_reads
 from arrowflow.optimizer.merge_columns import merge_columns
 from arrowflow.optimizer.prune_columns import prune_columns
 from arrowflow.optimizer.prune_row_groups import prune_row_groups
+from arrowflow.optimizer.read_stored_decimals import read_stored_decimals
 from arrowflow.optimizer.remove_noops import remove_noops
 from arrowflow.optimizer.stack_before_shuffle import stack_before_shuffle
 from arrowflow.plan.node import Node
@@ -58,8 +59,13 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="prune_row_groups",
-        reason="last, when the filters right above a source are known",
+        reason="when the filters right above a source are known",
         apply=prune_row_groups,
+    ),
+    Rule(
+        name="read_stored_decimals",
+        reason="last: what stands right above the source has to stay there",
+        apply=read_stored_decimals,
     ),
 )
 

@@ -155,6 +155,10 @@ class Node(ABC):
         """Returns itself without splits that hold no row for which all predicates are true; None if it has none."""
         return None
 
+    def with_stored(self, columns: frozenset[str]) -> Node | None:
+        """Returns itself with leave to yield these decimals as the integers they are stored as, or None."""
+        return None
+
     def count_rows(self, inputs: Sequence[int | None]) -> int | None:
         """Returns the exact number of rows of one epoch, given those of its inputs, or None if unknowable."""
         if self.traits.one_to_one:

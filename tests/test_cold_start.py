@@ -1,0 +1,181 @@
+"""Nothing here imports pandas, which pyarrow does at many a corner where it is installed: 600 ms at the first call."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DEADLINE_SECONDS = 60
+
+PRELUDE = """
+import sys
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import arrowflow as af
+
+def wants_no_pandas(what):
+    assert "pandas" not in sys.modules, what + " imported pandas"
+
+folder = sys.argv[1]
+"""
+
+PIPELINES = {
+    "schema": """
+        dataset = af.read_parquet(folder)
+        dataset.schema, dataset.num_rows, repr(dataset), dataset.explain()
+    """,
+    "read_parquet": "rows = sum(batch.num_rows for batch in af.read_parquet(folder))",
+    "columns": "list(af.read_parquet(folder, columns=['x', 's']))",
+    "filter_polars": "list(af.read_parquet(folder).filter((pl.col('x') > 10) & pl.col('s').is_in(['a', 'b'])))",
+    "filter_pyarrow": """
+        field, scalar = af_compute()
+        list(af.read_parquet(folder).filter((field("x") > scalar(pa_scalar(10))) & (field("f") < 0.5)))
+    """,
+    "filter_a_date": """
+        import datetime
+        list(af.read_parquet(folder).filter(pl.col("d") >= datetime.date(1970, 2, 1)))
+    """,
+    "with_columns": """
+        dataset = af.read_parquet(folder).with_columns(
+            twice=pl.col("x") * 2, low=pl.col("s").str.to_lowercase(), flag=pl.col("f").fill_null(0) > 0.5
+        )
+        list(dataset)
+    """,
+    "cast_and_fill_null": """
+        list(af.read_parquet(folder).fill_null({"f": 0.0}).cast({"x": pa.float32()}).rename({"x": "y"}).drop("s"))
+    """,
+    "stack_shuffle_batch": """
+        dataset = af.read_parquet(folder).fill_null(0.0).stack(dense=["f", "g"]).shuffle(100, seed=1).batch(32)
+        list(dataset)
+    """,
+    "map_arrow": "list(af.read_parquet(folder).map(lambda batch: batch.select(['x'])).batch(16))",
+    "map_numpy": """
+        dataset = af.read_parquet(folder).select("x").map(lambda arrays: {"y": arrays["x"] * 2}, format="numpy")
+        list(dataset)
+    """,
+    "map_polars": """
+        list(af.read_parquet(folder).map(lambda frame: frame.with_columns(pl.col("x").alias("y")), format="polars"))
+    """,
+    "take_skip_shard_repeat": "list(af.read_parquet(folder).skip(3).shard(2, 0).take(50).repeat(2).batch(8))",
+    "to_numpy": """
+        dataset = af.read_parquet(folder).fill_null(0.0).stack(dense=["f", "g"]).batch(32).to_numpy()
+        for batch in dataset:
+            batch["dense"].sum()
+    """,
+    "to_polars": "list(af.read_parquet(folder).batch(32).to_polars())",
+    "to_dlpack": """
+        for batch in af.read_parquet(folder).select("x").batch(32).to_dlpack():
+            np.from_dlpack(batch["x"])
+    """,
+    "to_table_and_reader": """
+        af.read_parquet(folder).to_table()
+        af.read_parquet(folder).to_reader().read_all()
+        pl.DataFrame(af.read_parquet(folder))
+    """,
+    "range": "list(af.range(100_000).shuffle(1000).batch(100).to_numpy())",
+    "from_numpy": "list(af.from_numpy({'a': np.arange(10), 'b': np.ones((10, 3))}).batch(4).to_numpy())",
+    "from_generator": "list(af.from_generator(lambda: ({'a': i, 'b': 'text'} for i in range(10))).batch(4))",
+    "from_polars": "list(af.from_arrow(pl.DataFrame({'a': [1, 2, 3]})).batch(2))",
+    "ipc": """
+        pl.read_parquet(folder).write_ipc(folder + "/../all.arrow")
+        list(af.read_ipc(folder + "/../all.arrow").filter(pl.col("x") > 3).batch(10))
+    """,
+    "states": """
+        loader = af.read_parquet(folder).drop("f").shuffle(64).batch(16).to_numpy()
+        for _ in loader:
+            break
+        state = loader.state_dict()
+        loader.load_state_dict(state)
+        list(loader)
+        loader.stats()
+    """,
+}
+"""Every pipeline runs in the order of this table, so that the first one that imports pandas is named."""
+
+HELPERS = """
+def af_compute():
+    import pyarrow.compute as pc
+    return pc.field, pc.scalar
+
+def pa_scalar(value):
+    return value
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    import datetime
+
+    import polars as pl
+
+    path = tmp_path_factory.mktemp("cold") / "files"
+    path.mkdir()
+    for number in range(2):
+        frame = pl.DataFrame(
+            {
+                "x": list(range(100)),
+                "f": [None if i % 7 == 0 else i / 100 for i in range(100)],
+                "g": [float(i) for i in range(100)],
+                "s": ["abc"[i % 3] for i in range(100)],
+                "d": [datetime.date(1970, 1, 1) + datetime.timedelta(days=i) for i in range(100)],
+            }
+        )
+        frame.write_parquet(path / f"{number}.parquet", row_group_size=25)
+    return path
+
+
+def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", PRELUDE + HELPERS + code, str(folder)]
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
+    )
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="pandas is not installed")
+def test_the_check_would_see_pandas(folder: Path) -> None:
+    found = run("import pandas\nwants_no_pandas('the test itself')\n", folder)
+    assert "the test itself imported pandas" in found.stderr
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="pandas is not installed")
+def test_no_pipeline_imports_pandas(folder: Path) -> None:
+    lines = ["failures = []"]
+    for name, code in PIPELINES.items():
+        body = textwrap.indent(textwrap.dedent(code), "    ")
+        lines.append(
+            f"def pipeline():\n{body}\npipeline()\n"
+            f"if 'pandas' in sys.modules:\n"
+            f"    failures.append({name!r})\n"
+            f"    for module in [key for key in sys.modules if key.partition('.')[0] == 'pandas']:\n"
+            f"        del sys.modules[module]\n"
+        )
+    lines.append("assert not failures, f'these imported pandas: {failures}'")
+    found = run("\n".join(lines), folder)
+    assert found.returncode == 0, found.stderr
+    assert found.stderr == ""
+
+
+def test_importing_the_library_imports_no_optional_package(folder: Path) -> None:
+    code = "print(sorted({'pandas', 'torch', 'jax', 'duckdb', 'fsspec', 'pytest', 'hypothesis'} & sys.modules.keys()))"
+    found = run(code, folder)
+    assert found.stdout.strip() == "[]", found.stdout
+    assert found.returncode == 0
+
+
+def test_importing_the_library_starts_no_thread_and_no_run(folder: Path) -> None:
+    code = (
+        "import threading\n"
+        "from arrowflow.executor import lifetime\n"
+        "af.range(10).batch(2).schema\n"
+        "assert threading.active_count() == 1, threading.enumerate()\n"
+        "assert lifetime._Process.owner is None\n"
+    )
+    found = run(code, folder)
+    assert found.returncode == 0, found.stderr
