@@ -494,6 +494,14 @@ class Dataset:
 
         Raises:
             ArrowflowError: PyTorch is not installed.
+
+        Example:
+            >>> import arrowflow as af
+            >>> loader = af.range(3).batch(2).to_torch()
+            >>> len(loader)
+            2
+            >>> [batch["id"].tolist() for batch in loader]  # doctest: +SKIP
+            [[0, 1], [2]]
         """
         return self._loader(lambda schema, owned: TorchExport(schema, owned=owned))
 
@@ -562,6 +570,11 @@ class Dataset:
 
         Raises:
             PlanError: Only running the pipeline tells: a `map` or a generator has no `schema=`.
+
+        Example:
+            >>> import arrowflow as af
+            >>> af.range(3).schema
+            id: int64
         """
         schema = self._ready().bound.schema
         if schema is None:
@@ -573,7 +586,14 @@ class Dataset:
 
     @property
     def num_rows(self) -> int | None:
-        """The exact number of rows of one epoch, from footers; None where only running the pipeline tells."""
+        """The exact number of rows of one epoch, from footers; None where only running the pipeline tells.
+
+        Example:
+            >>> import arrowflow as af, polars as pl
+            >>> numbers = af.range(10).skip(3)
+            >>> numbers.num_rows, numbers.filter(pl.col("id") > 5).num_rows
+            (7, None)
+        """
         if self._num_rows is None:
             self._num_rows = (run.count_rows(self._ready().bound),)
         return self._num_rows[0]

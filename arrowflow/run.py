@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from types import TracebackType
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
@@ -29,6 +29,7 @@ from arrowflow.physical.stage import Chain
 from arrowflow.physical.tuning import EngineStatistics, Statistics
 from arrowflow.plan.node import BindContext, Node
 from arrowflow.plan.walk import fold, post_order
+from arrowflow.records import dataclass
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

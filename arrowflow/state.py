@@ -30,7 +30,7 @@ def digest(value: object) -> str:
 
     Example:
         >>> digest({"count": 3})
-        'bc5b3a86e95ebab7'
+        'efa106b9bce852db'
     """
     text = json.dumps(value, sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -14,7 +14,6 @@ import os
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -22,6 +21,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from arrowflow.errors import ArrowflowError, PlanError, SourceError, closest
+from arrowflow.records import dataclass
 
 HOLE_BYTES: Final = 1 << 20
 """Bytes between two ranges that are fetched along rather than asked for apart: a round trip's worth."""

@@ -315,7 +315,9 @@ def test_a_function_that_blocks_is_named_after_the_timeout() -> None:
     gate.wait_for(1)
     late = workers()
     try:
-        with pytest.warns(RuntimeWarning, match=r"call\(s\) of map.* did not return within close_timeout=0 s"):
+        with pytest.warns(
+            RuntimeWarning, match=r"call\(s\) of map.* did not return within close_timeout=0 s"
+        ):
             iterator.close()
     finally:
         gate.open()

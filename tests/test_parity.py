@@ -7,6 +7,7 @@ unordered, for plans that between them use every rule and every operator.
 from __future__ import annotations
 
 import dataclasses
+import decimal
 import itertools
 import re
 from collections.abc import Callable, Iterator
@@ -41,6 +42,10 @@ def features() -> pa.Table:
             "x": pa.array(x, mask=rng.random(NUM_ROWS) < 0.1),
             "y": pa.array(rng.random(NUM_ROWS).astype(np.float32)),
             "text": pa.array([None if i % 11 == 0 else f"row {i}" for i in range(NUM_ROWS)]),
+            "price": pa.array(
+                [None if i % 13 == 0 else decimal.Decimal(i) / 4 for i in range(NUM_ROWS)],
+                pa.decimal128(9, 2),
+            ).cast(pa.decimal128(15, 2)),
             "list": pa.array([list(range(i % 4)) for i in range(NUM_ROWS)], pa.list_(pa.int32())),
         }
     )
@@ -53,7 +58,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folders = {format: tmp_path_factory.mktemp(format) for format in ("parquet", "ipc")}
     for number in range(3):
         part = table.slice(number * 120, 120)
-        pq.write_table(part, folders["parquet"] / f"{number}.parquet", row_group_size=30)
+        pq.write_table(
+            part, folders["parquet"] / f"{number}.parquet", row_group_size=30, store_decimal_as_integer=True
+        )
         with pyarrow.ipc.new_file(folders["ipc"] / f"{number}.arrow", part.schema) as writer:
             writer.write_table(part, max_chunksize=30)
     return folders
@@ -83,6 +90,11 @@ PLANS: dict[str, Apply] = {
         .drop("was")
         .stack(dense=["a", "y"])
         .batch(20)
+    ),
+    "stored decimals": lambda ds: (
+        ds.filter(pl.col("price").is_not_null())
+        .select("day", revenue=pl.col("price").cast(pl.Float32) * 2)
+        .batch(25)
     ),
     "shuffled": lambda ds: ds.filter(pl.col("day") >= 3).select("day", "text").shuffle(50, seed=1).batch(16),
     "stacked behind a shuffle": lambda ds: (

@@ -68,7 +68,8 @@ class Engine:
         # A parked thread waits on a lock of its own, which whoever wakes it releases. One C call to park and one to
         # wake, where a Condition takes several Python frames; and waking is possible from a finalizer. The locks
         # live as long as the threads: an interrupt between any two steps of waking loses nobody, since `stop` finds
-        # all of them. A release too many makes the next wait end early, which is looked into and repeated.
+        # all of them, also those that only now begin to wait. A release too many ends the next wait early, and the
+        # waiter looks and waits again.
         self._parked: deque[Worker] = deque()
         self._bell = threading.Lock()
         self._bell.acquire()
@@ -236,9 +237,7 @@ class Engine:
     def _park(self, me: Worker) -> None:
         """Waits until there may be work. Called and returns with the lock held."""
         self._parked.append(me)
-        # `stop` takes no lock: it may have woken everybody just before this thread was in the list.
-        if not self._stopped:
-            self._outside(me.parking.acquire)
+        self._outside(me.parking.acquire)
 
     # ------------------------------------------------------------------ consumer
 
@@ -291,9 +290,7 @@ class Engine:
                 if source.out or source.ended:
                     continue
                 self._waiting = True
-            # A stop between here and the lock above has rung the bell already.
-            if not self._stopped:
-                self._bell.acquire()
+            self._bell.acquire()
 
     # ------------------------------------------------------------------ the end
 

@@ -8,7 +8,7 @@ the dict which pyarrow makes of it is useless; the list is read from the file's 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ import pyarrow.ipc
 from arrowflow import compute as pc
 from arrowflow.errors import PlanError
 from arrowflow.expr.tree import Call, Column, Literal, Node
+from arrowflow.records import dataclass
 
 _FUNCTIONS: Final = {
     "equal": "equal",

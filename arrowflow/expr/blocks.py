@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +19,7 @@ from arrowflow.expr.graph import CONSTANT, INPUT, Op, reachable
 from arrowflow.expr.numpy_kernels import KERNELS, VALIDITY, Kernel, Valid, ValidityKernel, both
 from arrowflow.expr.selection import BLOCK_ROWS
 from arrowflow.expr.types import Array
+from arrowflow.records import dataclass
 
 
 class Sink(Protocol):

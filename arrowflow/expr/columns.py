@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ import pyarrow as pa
 
 from arrowflow.expr.numpy_kernels import Valid
 from arrowflow.expr.types import Array
+from arrowflow.records import dataclass
 
 
 @dataclass(slots=True)

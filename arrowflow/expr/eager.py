@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pyarrow as pa
 
@@ -12,6 +10,7 @@ from arrowflow.errors import DataError
 from arrowflow.expr.columns import Block, source
 from arrowflow.expr.sinks import Matrix, check_nulls
 from arrowflow.expr.types import numpy_dtype
+from arrowflow.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias
 from typing import Literal as Choice
 
@@ -17,6 +17,7 @@ from arrowflow.errors import PlanError
 from arrowflow.expr import arrow_tree, polars_tree
 from arrowflow.expr.foreign import empty_frame, evaluate_empty
 from arrowflow.expr.tree import Column, Node, column_names
+from arrowflow.records import dataclass
 
 Source: TypeAlias = Any
 """A `pl.Expr` or a `pc.Expression`; pyarrow has no type information."""

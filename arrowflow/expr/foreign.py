@@ -7,7 +7,7 @@ table of types. On a batch without rows the same calls say which types an expres
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import TypeVar
 
@@ -17,6 +17,7 @@ import pyarrow as pa
 from arrowflow import compute as pc
 from arrowflow.errors import DataError, PlanError, closest
 from arrowflow.expr.types import convert, normalise, polars_reads
+from arrowflow.records import dataclass
 
 T = TypeVar("T")
 

@@ -7,13 +7,14 @@ each distinct operation once, so that what several outputs share is computed onc
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from arrowflow.expr.types import numpy_dtype
+from arrowflow.records import dataclass
 
 INPUT: Final = "input"
 CONSTANT: Final = "constant"

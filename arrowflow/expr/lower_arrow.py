@@ -27,9 +27,11 @@ class ArrowLowering(Lowering):
     rules: ClassVar[dict[str, Callable[[Any, Call], Op]]]
 
     def widens(self, source: pa.DataType, target: pa.DataType) -> bool:
+        """Returns whether a constant of the one type may be taken as the other without a change of meaning."""
         return _fits(source, target)
 
     def comparison(self, call: Call) -> Op:
+        """Lowers `==`, `!=`, `<`, `<=`, `>` and `>=`."""
         left, right = call.args
         if isinstance(left, Literal):
             return self.comparison(Call(MIRRORED[call.function], (right, left)))
@@ -44,6 +46,7 @@ class ArrowLowering(Lowering):
         return self.compare(call.function, self.graph.convert(op, right.type), constant, constant=True)
 
     def arithmetic(self, call: Call) -> Op:
+        """Lowers `+`, `-`, `*` and `/`."""
         type = self.type_of(call)
         checked = bool(call.option("checked"))
         require(type in FLOATS or (pa.types.is_integer(type) and not checked and call.function != "divide"))
@@ -53,11 +56,13 @@ class ArrowLowering(Lowering):
         return self.graph.op(call.function, (left, right), type)
 
     def absolute(self, call: Call) -> Op:
+        """Lowers the absolute value and the negation."""
         op = self.lower(call.args[0])
         require(op.type in FLOATS or (pa.types.is_signed_integer(op.type) and not call.option("checked")))
         return self.graph.op(call.function, (op,), op.type)
 
     def power(self, call: Call) -> Op:
+        """Lowers `**` with a constant exponent."""
         type = self.type_of(call)
         base, exponent = call.args
         require(type in FLOATS and isinstance(exponent, Literal) and exponent.value == 2)
@@ -66,6 +71,7 @@ class ArrowLowering(Lowering):
         return self.graph.op("square", (op,), type)
 
     def if_else(self, call: Call) -> Op:
+        """Lowers a choice between two values by a condition."""
         type = self.type_of(call)
         require(numpy_dtype(type) is not None and not pa.types.is_decimal(type))
         condition = self.lower(call.args[0])
@@ -74,6 +80,7 @@ class ArrowLowering(Lowering):
         return self.graph.op("if_else_null", (condition, yes, no), type)
 
     def is_in(self, call: Call) -> Op:
+        """Lowers membership in a list of constants."""
         values = call.option("value_set")
         require(isinstance(values, tuple) and None not in values)
         require(call.option("null_matching_behavior") == _MATCH)
@@ -84,6 +91,7 @@ class ArrowLowering(Lowering):
         return self.graph.op("fill", (found, no), pa.bool_())
 
     def cast(self, call: Call) -> Op:
+        """Lowers a conversion between types."""
         type = call.option("to_type")
         return safe_cast(self.graph, self.lower(call.args[0]), type)
 

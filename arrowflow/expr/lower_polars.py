@@ -28,9 +28,11 @@ class PolarsLowering(Lowering):
     rules: ClassVar[dict[str, Callable[[Any, Call], Op]]]
 
     def widens(self, source: pa.DataType, target: pa.DataType) -> bool:
+        """Returns whether a constant of the one type may be taken as the other without a change of meaning."""
         return True  # arithmetic is done in the common supertype, to which both sides are converted unchecked
 
     def compare(self, function: str, left: Op, right: Op, *, constant: bool) -> Op:
+        """Returns the comparison of two lowered operands, by the rules of the engine."""
         graph, boolean = self.graph, pa.bool_()
         if left.type not in FLOATS:
             return super().compare(function, left, right, constant=constant)
@@ -56,11 +58,13 @@ class PolarsLowering(Lowering):
         return graph.op("both", (larger, number), boolean)
 
     def compared(self, literal: Literal, type: pa.DataType) -> Op:
+        """Returns the operation that compares two operands of one type."""
         if literal.type is None and type in FLOATS and isinstance(literal.value, float):
             return self.constant_as(literal, type)
         return self.constant(literal, type)
 
     def arithmetic(self, call: Call) -> Op:
+        """Lowers `+`, `-`, `*` and `/`."""
         type = self.type_of(call)
         require(is_number(type))
         left, right = (self.operand(arg, type) for arg in call.args)
@@ -72,6 +76,7 @@ class PolarsLowering(Lowering):
         return self.graph.op(call.function, (left, right), type)
 
     def integer_division(self, call: Call) -> Op:
+        """Lowers `//` and `%`."""
         # Only by a positive constant: division by zero is null, and floats are divided by another algorithm.
         type = self.type_of(call)
         divisor = call.args[1]
@@ -81,6 +86,7 @@ class PolarsLowering(Lowering):
         return self.graph.op(call.function, (left, right), type)
 
     def power(self, call: Call) -> Op:
+        """Lowers `**` with a constant exponent."""
         type = self.type_of(call)
         base, exponent = call.args
         require(type in FLOATS and isinstance(exponent, Literal) and exponent.value == 2)
@@ -89,11 +95,13 @@ class PolarsLowering(Lowering):
         return self.graph.op("square", (op,), type)
 
     def absolute(self, call: Call) -> Op:
+        """Lowers the absolute value and the negation."""
         op = self.lower(call.args[0])
         require(op.type in FLOATS or pa.types.is_signed_integer(op.type))
         return self.graph.op(call.function, (op,), op.type)
 
     def logarithm(self, call: Call) -> Op:
+        """Lowers logarithms of a constant base."""
         op, base = self.lower(call.args[0]), call.args[1]
         require(op.type in FLOATS)
         number = base.value if isinstance(base, Literal) else None
@@ -105,6 +113,7 @@ class PolarsLowering(Lowering):
         return self.graph.op("divide", (natural, divisor), op.type)
 
     def clip(self, call: Call) -> Op:
+        """Lowers the restriction to an interval."""
         op = self.lower(call.args[0])
         require(is_number(op.type) and self.type_of(call).equals(op.type))
         bounds = list(call.args[1:])
@@ -116,6 +125,7 @@ class PolarsLowering(Lowering):
         return op
 
     def between(self, call: Call) -> Op:
+        """Lowers a test for lying in an interval."""
         value, *bounds = call.args
         names = BETWEEN[str(call.option("closed"))]
         tests = tuple(
@@ -124,6 +134,7 @@ class PolarsLowering(Lowering):
         return self.graph.op("and", tests, pa.bool_())
 
     def is_in(self, call: Call) -> Op:
+        """Lowers membership in a list of constants."""
         values = call.args[1]
         require(isinstance(values, Literal) and isinstance(values.value, list))
         assert isinstance(values, Literal) and isinstance(values.value, list) and values.type is not None
@@ -131,6 +142,7 @@ class PolarsLowering(Lowering):
         return self.membership(op, tuple(values.value), values.type.value_type)
 
     def if_else(self, call: Call) -> Op:
+        """Lowers a choice between two values by a condition."""
         type = self.type_of(call)
         require(numpy_dtype(type) is not None and not pa.types.is_decimal(type))
         condition = self.lower(call.args[0])
@@ -139,10 +151,12 @@ class PolarsLowering(Lowering):
         return self.graph.op("if_else", (condition, yes, no), type)
 
     def cast(self, call: Call) -> Op:
+        """Lowers a conversion between types."""
         require(not call.option("wrap"))
         return self._converted(call.args[0], self.type_of(call))
 
     def to_physical(self, call: Call) -> Op:
+        """Lowers the view of dates and times as the integers that they are stored as."""
         return self._converted(call.args[0], self.type_of(call))
 
     def _converted(self, node: Node, type: pa.DataType) -> Op:

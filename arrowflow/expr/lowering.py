@@ -106,6 +106,7 @@ class Lowering:
     # -- rules that both engines share
 
     def comparison(self, call: Call) -> Op:
+        """Lowers `==`, `!=`, `<`, `<=`, `>` and `>=`."""
         left, right = call.args
         function = call.function
         if isinstance(left, Literal):
@@ -121,28 +122,34 @@ class Lowering:
         return self.constant(literal, type)
 
     def compare(self, function: str, left: Op, right: Op, *, constant: bool) -> Op:
+        """Returns the comparison of two lowered operands, by the rules of the engine."""
         return self.graph.op(function, (left, right), pa.bool_())
 
     def logic(self, call: Call) -> Op:
+        """Lowers and, or, not: with nulls, as both engines do it."""
         ops = tuple(self.lower(arg) for arg in call.args)
         require(all(pa.types.is_boolean(op.type) for op in ops))
         return self.graph.op(call.function, ops, pa.bool_())
 
     def null_test(self, call: Call) -> Op:
+        """Lowers the tests for null."""
         require(not call.option("nan_is_null"))
         return self.graph.op(call.function, (self.lower(call.args[0]),), pa.bool_())
 
     def float_test(self, call: Call) -> Op:
+        """Lowers the tests for NaN, infinite and finite."""
         op = self.lower(call.args[0])
         require(op.type in FLOATS)
         return self.graph.op(call.function, (op,), pa.bool_())
 
     def float_function(self, call: Call) -> Op:
+        """Lowers functions of floats: roots, logarithms, exponentials."""
         op = self.lower(call.args[0])
         require(op.type in FLOATS)
         return self.graph.op(call.function, (op,), op.type)
 
     def fill_null(self, call: Call) -> Op:
+        """Lowers the replacement of nulls by a constant."""
         require(len(call.args) == 2)
         op = self.lower(call.args[0])
         require(not pa.types.is_decimal(op.type) and self.type_of(call).equals(op.type))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeGuard
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ from arrowflow.expr.slots import Computed, Eager, Passed, Slot, lowered, names_o
 from arrowflow.expr.stage import Stage
 from arrowflow.expr.steps import Project, Step, Where
 from arrowflow.expr.types import numpy_dtype
+from arrowflow.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

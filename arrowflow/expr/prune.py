@@ -11,7 +11,6 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -20,6 +19,7 @@ import pyarrow as pa
 from arrowflow.expr.expression import Expr
 from arrowflow.expr.lowering import Unsupported, decimal_digits, exact_number, stored_integer
 from arrowflow.expr.tree import BETWEEN, COMPARISONS, MIRRORED, Call, Column, Literal, Node
+from arrowflow.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from arrowflow.errors import DataError
 from arrowflow.expr.columns import allocate, bitmap
 from arrowflow.expr.numpy_kernels import Valid
 from arrowflow.expr.types import Array
+from arrowflow.records import dataclass
 
 
 @dataclass(slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import polars as pl
 import pyarrow as pa
@@ -20,6 +19,7 @@ from arrowflow.expr.lowering import Lowering, Unsupported
 from arrowflow.expr.steps import Cast, FillNull, Keep, Output, Stack
 from arrowflow.expr.tree import Call, Column, Literal
 from arrowflow.expr.types import is_number, numpy_dtype, scalar
+from arrowflow.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

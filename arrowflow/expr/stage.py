@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,7 @@ from arrowflow.expr.selection import blocks, filter_arrays, passing_blocks
 from arrowflow.expr.sinks import MaskSink
 from arrowflow.expr.slots import Eager, Foreign, Passed, Slot, names_of, ops_of
 from arrowflow.expr.types import Array
+from arrowflow.records import dataclass
 
 Columns = Mapping[str, pa.Array]
 _BOOL = np.dtype(np.bool_)

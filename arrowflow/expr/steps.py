@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import polars as pl
 import pyarrow as pa
 
 from arrowflow.expr.expression import Expr
+from arrowflow.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

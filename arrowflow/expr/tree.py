@@ -7,10 +7,12 @@ engine that owns the expression does, which is why lowering and pruning ask for 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import pyarrow as pa
+
+from arrowflow.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ import pyarrow as pa
 from arrowflow.errors import ArrowflowError, SchemaError, SourceError, closest
 from arrowflow.expr.prune import ColumnStatistics
 from arrowflow.formats.types import widens
+from arrowflow.records import dataclass
 from arrowflow.storage import File, Store
 
 

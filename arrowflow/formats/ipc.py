@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -16,6 +15,7 @@ from arrowflow.errors import SourceError
 from arrowflow.formats.format import Footer, MayMatch, Split, check_names, reading
 from arrowflow.formats.ipc_metadata import Batch, Block, parse_batch, parse_footer
 from arrowflow.formats.types import conform, decoded_schema, width_bits
+from arrowflow.records import dataclass
 from arrowflow.storage import File, Store, coalesce
 
 _OPERATOR: Final = "read_ipc"

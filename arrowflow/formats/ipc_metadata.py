@@ -8,11 +8,12 @@ offset, and raises ValueError where one points outside.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from arrowflow.records import dataclass
 
 _CONTINUATION: Final = 0xFFFFFFFF
 _RECORD_BATCH: Final = 3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -16,6 +15,7 @@ from arrowflow.formats.parquet_integers import as_integers, stored_as_integers
 from arrowflow.formats.parquet_polars import chunk_range
 from arrowflow.formats.parquet_statistics import RowGroupStatistics
 from arrowflow.formats.types import check_texts, conform, decoded_schema, leaf_types, width_bits
+from arrowflow.records import dataclass
 from arrowflow.storage import File, Store
 
 _TAIL_BYTES: Final = 8

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from arrowflow.errors import DataError, SchemaError
+from arrowflow.records import dataclass
 
 NumpyArray = npt.NDArray[Any]
 Exported = tuple[Any, NumpyArray]

@@ -23,13 +23,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import Columns, Node
+from arrowflow.records import dataclass
 
 Position = tuple[Any, ...] | None
 """State from which the next chunk is made: nested tuples of JSON values, None for the start."""

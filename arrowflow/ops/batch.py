@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import pyarrow as pa
@@ -21,6 +20,7 @@ from arrowflow.ops.base import (
 )
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.traits import Borders, Traits
+from arrowflow.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

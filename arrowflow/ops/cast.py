@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import polars as pl
@@ -12,6 +11,7 @@ import pyarrow as pa
 from arrowflow.expr import Cast as CastStep
 from arrowflow.expr import Keep, Project, Step
 from arrowflow.ops.columns import ColumnOperator, check_columns
+from arrowflow.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

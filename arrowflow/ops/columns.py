@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -21,6 +20,7 @@ from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import Columns as ColumnNames
 from arrowflow.plan.node import Node
 from arrowflow.plan.traits import Traits
+from arrowflow.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

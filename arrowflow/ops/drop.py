@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -12,6 +11,7 @@ from arrowflow.errors import PlanError
 from arrowflow.expr import Keep, Project, Step
 from arrowflow.ops.columns import ColumnOperator, Columns, check_columns
 from arrowflow.plan.node import Node
+from arrowflow.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import decimal
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -14,6 +13,7 @@ from arrowflow.errors import PlanError
 from arrowflow.expr import FillNull as FillNullStep
 from arrowflow.expr import Keep, Project, Step
 from arrowflow.ops.columns import ColumnOperator, check_columns
+from arrowflow.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -11,6 +10,7 @@ import pyarrow as pa
 from arrowflow.expr import Expr, Step, Where, expand
 from arrowflow.ops.columns import ColumnOperator, check_columns
 from arrowflow.plan.traits import Traits
+from arrowflow.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar
 
 import polars as pl
@@ -16,6 +16,7 @@ from arrowflow.ops.base import KernelSpec, Made, Operator, Origin, Position, Sou
 from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
 from arrowflow.plan.node import Node
 from arrowflow.plan.traits import Borders, Resume, Traits
+from arrowflow.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,6 +17,7 @@ from arrowflow.ops.from_arrow import normalised, normalised_schema
 from arrowflow.ops.functions import code_digest, conform, function_name
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.traits import Borders, Resume, Traits
+from arrowflow.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

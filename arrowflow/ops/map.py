@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar, Literal
 
 import polars as pl
@@ -31,6 +31,7 @@ from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import BindContext, Columns, Node
 from arrowflow.plan.traits import Traits
 from arrowflow.random import generator
+from arrowflow.records import dataclass
 
 BatchFormat = Literal["arrow", "numpy", "polars"]
 

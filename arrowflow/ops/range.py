@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +11,7 @@ import pyarrow as pa
 from arrowflow.ops.base import KernelSpec, Made, Operator, Origin, Position, SourceKernel, Task
 from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
 from arrowflow.plan.traits import Borders, Traits
+from arrowflow.records import dataclass
 
 SCHEMA = pa.schema([pa.field("id", pa.int64())])
 

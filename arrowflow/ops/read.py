@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
@@ -41,6 +41,7 @@ from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import BindContext, Node, SourceOrder
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.random import permutation
+from arrowflow.records import dataclass
 from arrowflow.storage import File, Store, resolve
 
 OPEN_FILES = 4

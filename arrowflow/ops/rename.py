@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from arrowflow.expr import Keep, Project, Step
 from arrowflow.ops.columns import ColumnOperator, check_columns, check_unique
+from arrowflow.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from arrowflow.ops.base import (
@@ -19,6 +18,7 @@ from arrowflow.ops.base import (
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import Node, SourceOrder
 from arrowflow.plan.traits import Traits
+from arrowflow.records import dataclass
 
 EPOCH_BITS = 32
 ENDLESS_EPOCHS = 1 << EPOCH_BITS

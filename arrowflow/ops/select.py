@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -11,6 +10,7 @@ import pyarrow as pa
 from arrowflow.errors import PlanError
 from arrowflow.expr import Expr, Project, Step, expand
 from arrowflow.ops.columns import ColumnOperator, check_columns, check_unique
+from arrowflow.records import dataclass
 
 Named = tuple[tuple[str | None, Expr], ...]
 """Expressions with the names that were given for them, or None for the names of their own."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -20,6 +19,7 @@ from arrowflow.ops.base import (
 )
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.traits import Borders, Traits
+from arrowflow.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import pyarrow as pa
@@ -36,6 +35,7 @@ from arrowflow.plan.node import BindContext, Node, SourceOrder
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.plan.widths import row_bytes
 from arrowflow.random import permutation, philox
+from arrowflow.records import dataclass
 
 WINDOW_ORDER = 3
 """Tells a window's permutation from those of a source order with the same seed."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 from arrowflow.ops.base import Item, KernelSpec, Position, RowOperator, SerialKernel
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.traits import Borders, Traits
+from arrowflow.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -11,6 +10,7 @@ import pyarrow as pa
 from arrowflow.expr import Keep, Output, Project, Step
 from arrowflow.expr import Stack as StackStep
 from arrowflow.ops.columns import ColumnOperator, check_columns, check_unique
+from arrowflow.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from arrowflow.ops.base import KernelSpec, RowOperator
 from arrowflow.options import Options, ResolvedOptions
 from arrowflow.plan.traits import Traits
+from arrowflow.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,9 @@ a tuner the limits are those that `default_limits` derives from the plan and the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from arrowflow.records import dataclass
 
 MAX_REORDER_SLOTS = 64
 """Calls started but not delivered, at most. Measured: tying it to the parallelism instead idles the workers behind

@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar, Self
 
 import pyarrow as pa
@@ -23,6 +23,7 @@ import pyarrow as pa
 from arrowflow.errors import PlanError
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.traits import Borders, Resume, Traits
+from arrowflow.records import dataclass
 
 Columns = frozenset[str] | None
 """Names of columns, or None for all of them."""

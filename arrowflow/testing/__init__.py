@@ -22,8 +22,8 @@ from arrowflow.testing.equality import assert_same_batches, assert_same_rows, as
 from arrowflow.testing.faults import Fault, failing, raising, returning, waiting
 
 __all__ = [
-    "Fault",
     "FakeClock",
+    "Fault",
     "Gate",
     "Sequencer",
     "assert_same_batches",

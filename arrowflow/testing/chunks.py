@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from arrowflow.ops.base import KernelSpec, Made, Operator, Origin, Position, Sou
 from arrowflow.ops.from_arrow import same_batches
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.traits import Borders, Traits
+from arrowflow.records import dataclass
 
 Splits = Sequence[Sequence[pa.RecordBatch]]
 

@@ -100,7 +100,7 @@ def test_a_call_that_does_not_return_is_named_and_left(gate: Gate) -> None:
         gate.pass_through()
         return batch
 
-    engine = start(source(), function(wait, name="slow_map", max_calls=1), close_timeout=0)
+    engine = start(source(1), function(wait, name="slow_map", max_calls=1), close_timeout=0)
     threading.Thread(target=lambda: _ignore(engine)).start()
     gate.wait_for(1)
     with pytest.warns(

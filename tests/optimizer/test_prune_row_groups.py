@@ -36,7 +36,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         low = int(rng.integers(-6, 40))
         for _ in range(8):
             columns["i"].append(None if group % 7 == 3 else low + int(rng.integers(0, 3)))
-            columns["f"].append(float("nan") if group % 5 == 2 or rng.random() < 0.1 else low / 10 + rng.random())
+            columns["f"].append(
+                float("nan") if group % 5 == 2 or rng.random() < 0.1 else low / 10 + rng.random()
+            )
             columns["s"].append(None if rng.random() < 0.2 else "abkz"[group % 4] * int(rng.integers(0, 3)))
             columns["t"].append(None if rng.random() < 0.2 else group % 2 == 0)
         if group % 6 == 0:

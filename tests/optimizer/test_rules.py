@@ -27,7 +27,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(3):
         first = number * 400
         rows = np.arange(first, first + 400)
-        table = pa.table({"a": rows, "b": rows * 0.5, "c": (rows % 7).astype("f4"), "d": (rows % 5).astype("f4")})
+        table = pa.table(
+            {"a": rows, "b": rows * 0.5, "c": (rows % 7).astype("f4"), "d": (rows % 5).astype("f4")}
+        )
         pq.write_table(table, path / f"{number}.parquet", row_group_size=100)
     return path
 
@@ -63,7 +65,9 @@ def test_remove_noops(folder: Path) -> None:
 
 
 def test_merge_columns_makes_one_program_of_a_run(folder: Path) -> None:
-    dataset = af.read_parquet(folder).filter(pl.col("a") > 10).drop("d").rename({"b": "x"}).take(90).select("x")
+    dataset = (
+        af.read_parquet(folder).filter(pl.col("a") > 10).drop("d").rename({"b": "x"}).take(90).select("x")
+    )
     plan = optimised(dataset, "merge_columns")
     assert names(plan) == ["read", "columns", "take", "columns"]
     assert plan.inputs[0].inputs[0].describe() == "columns[filter · drop · rename]"
@@ -81,7 +85,9 @@ def test_stack_moves_below_shuffle_and_batch(folder: Path) -> None:
     "build",
     [
         pytest.param(lambda ds: ds.shuffle(300, seed=1).take(50).stack(x=["c", "d"]), id="across take"),
-        pytest.param(lambda ds: ds.shuffle(300, seed=1).with_columns(x=pl.col("c") + 1), id="without a stack"),
+        pytest.param(
+            lambda ds: ds.shuffle(300, seed=1).with_columns(x=pl.col("c") + 1), id="without a stack"
+        ),
         pytest.param(lambda ds: ds.batch(50).stack(x=["c", "d"]), id="without a shuffle"),
         pytest.param(
             lambda ds: ds.shuffle(300, seed=1).map(lambda batch: batch, schema=ds.schema).stack(x=["c", "d"]),
@@ -102,7 +108,13 @@ def test_stack_stays(folder: Path, build: object) -> None:
 
 
 def test_prune_columns_reaches_the_source(folder: Path) -> None:
-    dataset = af.read_parquet(folder).filter(pl.col("a") > 5).with_columns(x=pl.col("b") * 2).shuffle(99).select("x")
+    dataset = (
+        af.read_parquet(folder)
+        .filter(pl.col("a") > 5)
+        .with_columns(x=pl.col("b") * 2)
+        .shuffle(99)
+        .select("x")
+    )
     plan = optimised(dataset)
     assert source(plan).columns == ("a", "b")
     assert [child.schema.names for child in plan.inputs if child.schema] == [["x"]]
@@ -117,7 +129,9 @@ def test_prune_columns_keeps_the_rows_when_no_column_is_needed(folder: Path) -> 
 
 
 def test_prune_columns_stops_at_a_user_function_that_names_none(folder: Path) -> None:
-    whole = af.read_parquet(folder).map(lambda batch: batch, schema=af.read_parquet(folder).schema).select("a")
+    whole = (
+        af.read_parquet(folder).map(lambda batch: batch, schema=af.read_parquet(folder).schema).select("a")
+    )
     part = af.read_parquet(folder).map(lambda batch: batch, columns=["a", "c"]).select("a")
     assert source(optimised(whole)).columns is None
     assert source(optimised(part)).columns == ("a", "c")
@@ -165,7 +179,9 @@ def test_limit_reads_counts_by_footers(folder: Path, skip: int, take: int) -> No
     dataset = af.read_parquet(folder).select("a").skip(skip).take(take).filter(pl.col("a") % 2 == 0)
     read = source(optimised(dataset))
     assert read.rows == (skip, skip + take)
-    assert dataset.to_table()["a"].to_pylist() == [a for a in range(skip, min(skip + take, 1200)) if a % 2 == 0]
+    assert dataset.to_table()["a"].to_pylist() == [
+        a for a in range(skip, min(skip + take, 1200)) if a % 2 == 0
+    ]
     assert same_rows(dataset)
 
 
@@ -207,7 +223,9 @@ def test_each_rule_can_be_switched_off_alone(folder: Path, rule: str) -> None:
 
 
 def test_rules_find_nothing_to_do_a_second_time(folder: Path) -> None:
-    dataset = af.read_parquet(folder).filter(pl.col("a") > 450).shuffle(128, seed=3).batch(50).stack(y=["c", "d"])
+    dataset = (
+        af.read_parquet(folder).filter(pl.col("a") > 450).shuffle(128, seed=3).batch(50).stack(y=["c", "d"])
+    )
     plan = optimised(dataset)
     for rule in RULES:
         if rule.name != "prune_row_groups":
