@@ -132,7 +132,9 @@ class Engine:
 
     def _unpark_one(self) -> None:
         try:
-            _wake(self._parked.popleft().parking)
+            # The last one to park: its caches and its allocator's heap are warm. Taking turns instead would spread
+            # the decoding over all threads, each of which touches fresh memory first.
+            _wake(self._parked.pop().parking)
         except IndexError:  # another thread woke it first
             pass
 
@@ -206,7 +208,10 @@ class Engine:
             call = stage.start()
             self.computing += stage.computes
             me.operators = stage.plan_operators
-            self._kick()
+            if stage.plan.kind == "parallel":
+                # A serial call is over before another thread would be awake, and this one then goes on to the work
+                # that it would have been woken for.
+                self._kick()
             self.lock.release()
             try:
                 began, cpu = clock.now(), clock.thread_cpu()
