@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from arrowflow import compute as pc
+from arrowflow.lazy import compute as pc
 
 Key = tuple[int, ...]
 

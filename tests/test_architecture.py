@@ -23,20 +23,20 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "arrowflow"
 PAGE = ROOT / "ARCHITECTURE.md"
 
-BELOW_OPS = ("compute", "errors", "expr", "formats", "interchange", "options", "plan", "random", "storage")
+BELOW_OPS = ("errors", "expr", "formats", "interchange", "options", "plan", "random", "storage")
 BELOW_RUN = ("errors", "executor", "ops", "optimizer", "options", "physical", "plan", "state")
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
-    "compute": (),
+    "lazy": (),
     "records": (),
     "errors": (),
     "options": ("errors",),
-    "random": ("compute",),
+    "random": (),
     "storage": ("errors", "options"),
     "plan": ("errors", "options"),
-    "expr": ("compute", "errors", "options"),
+    "expr": ("errors", "options"),
     "interchange": ("errors", "expr"),
-    "formats": ("compute", "errors", "expr", "storage"),
+    "formats": ("errors", "expr", "storage"),
     "ops": BELOW_OPS,
     "optimizer": ("errors", "expr", "ops", "plan"),
     "physical": ("ops.base", "options", "plan"),
@@ -44,14 +44,14 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "state": ("errors", "ops.base", "physical", "plan"),
     "run": BELOW_RUN,
     "loaders": ("errors", "interchange", "ops.base", "options", "physical", "run"),
-    "dataset": ("compute", *BELOW_RUN, "expr", "interchange", "loaders", "run"),
-    "sources": ("compute", "dataset", "errors", "interchange", "ops", "options"),
+    "dataset": (*BELOW_RUN, "expr", "interchange", "loaders", "run"),
+    "sources": ("dataset", "errors", "interchange", "ops", "options"),
     "__init__": ("dataset", "errors", "options", "sources"),
     "testing": ("dataset", "errors", "executor", "ops", "options", "physical", "plan", "run", "sources"),
 }
 """What a layer (a package, or a module at the top) may import of the library. Everything else is a step upwards."""
 
-LEAVES = ("records",)
+LEAVES = ("lazy", "records")
 """What every layer may import."""
 
 LONG: dict[str, str] = {

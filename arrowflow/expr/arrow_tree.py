@@ -15,9 +15,9 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.ipc
 
-from arrowflow import compute as pc
 from arrowflow.errors import PlanError
 from arrowflow.expr.tree import Call, Column, Literal, Node
+from arrowflow.lazy import compute as pc
 from arrowflow.records import dataclass
 
 _FUNCTIONS: Final = {

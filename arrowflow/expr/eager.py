@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from arrowflow import compute as pc
 from arrowflow.errors import DataError
 from arrowflow.expr.columns import Block, source
 from arrowflow.expr.sinks import Matrix, check_nulls
 from arrowflow.expr.types import numpy_dtype
+from arrowflow.lazy import compute as pc
 from arrowflow.records import dataclass
 
 

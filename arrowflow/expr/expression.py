@@ -12,11 +12,11 @@ from typing import Literal as Choice
 import polars as pl
 import pyarrow as pa
 
-from arrowflow import compute as pc
 from arrowflow.errors import PlanError
 from arrowflow.expr import arrow_tree, polars_tree
 from arrowflow.expr.foreign import empty_frame, evaluate_empty
 from arrowflow.expr.tree import Column, Node, column_names
+from arrowflow.lazy import compute as pc
 from arrowflow.records import dataclass
 
 Source: TypeAlias = Any

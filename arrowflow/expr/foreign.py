@@ -14,9 +14,9 @@ from typing import TypeVar
 import polars as pl
 import pyarrow as pa
 
-from arrowflow import compute as pc
 from arrowflow.errors import DataError, PlanError, closest
 from arrowflow.expr.types import convert, normalise, polars_reads
+from arrowflow.lazy import compute as pc
 from arrowflow.records import dataclass
 
 T = TypeVar("T")

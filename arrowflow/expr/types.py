@@ -15,8 +15,8 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from arrowflow import compute as pc
 from arrowflow.errors import DataError, PlanError
+from arrowflow.lazy import compute as pc
 
 Array = npt.NDArray[Any]
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from arrowflow.errors import SourceError
 from arrowflow.formats import parquet_polars
@@ -15,6 +14,7 @@ from arrowflow.formats.parquet_integers import as_integers, stored_as_integers
 from arrowflow.formats.parquet_polars import chunk_range
 from arrowflow.formats.parquet_statistics import RowGroupStatistics
 from arrowflow.formats.types import check_texts, conform, decoded_schema, leaf_types, width_bits
+from arrowflow.lazy import parquet as pq
 from arrowflow.records import dataclass
 from arrowflow.storage import File, Store
 

@@ -17,7 +17,8 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+
+from arrowflow.lazy import parquet as pq
 
 _MAGIC: Final = b"PAR1"
 _BINARY, _LIST, _STRUCT = 8, 9, 12

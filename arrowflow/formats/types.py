@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from arrowflow import compute as pc
+from arrowflow.lazy import compute as pc
 
 _UNITS: Final = ("s", "ms", "us", "ns")
 _MAX_OFFSET: Final = 2**31 - 1
