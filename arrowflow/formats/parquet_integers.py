@@ -35,9 +35,9 @@ class _Field(NamedTuple):
     end: int
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8)
 def as_integers(metadata: pq.FileMetaData, leaves: frozenset[int]) -> pq.FileMetaData:
-    """Returns the footer with these leaf columns as plain integers. Remembers the last 64 files."""
+    """Returns the footer with these leaf columns as plain integers. Remembers the last 8 files."""
     sink = pa.BufferOutputStream()
     metadata.write_metadata_file(sink)
     file = sink.getvalue().to_pybytes()

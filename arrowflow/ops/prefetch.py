@@ -40,5 +40,5 @@ class Prefetch(RowOperator):
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns a buffer for the stage below; nothing of its own runs."""
-        items = self.count if self.count is not None else max(2, options.cpu_budget)
+        items = self.count if self.count is not None else max(4, 2 * options.cpu_budget)
         return (KernelSpec(operator=self.name, kind="buffer", buffer_items=items),) if items else ()

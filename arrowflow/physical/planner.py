@@ -75,7 +75,7 @@ def default_limits(chain: Chain, index: int, options: ResolvedOptions) -> StageL
     """
     stage = chain.stages[index]
     ready = stage.buffer_items or (
-        max(2, options.cpu_budget) if stage.kind == "parallel" else SERIAL_READY_ITEMS
+        max(4, 2 * options.cpu_budget) if stage.kind == "parallel" else SERIAL_READY_ITEMS
     )
     if stage.kind != "parallel":
         return StageLimits(max_calls=1, max_ready_items=ready)
