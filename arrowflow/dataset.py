@@ -471,7 +471,7 @@ class Dataset:
             >>> [batch["id"].tolist() for batch in af.range(3).batch(2).to_numpy()]
             [[0, 1], [2]]
         """
-        return self._loader(lambda schema, owned: NumpyExport(schema, owned=owned))
+        return self._loader("to_numpy", lambda schema, owned: NumpyExport(schema, owned=owned))
 
     def to_dlpack(self) -> Loader[dict[str, Any]]:
         """Returns a loader of dicts of objects that speak DLPack, by column.
@@ -484,7 +484,7 @@ class Dataset:
             >>> [np.from_dlpack(batch["id"]).tolist() for batch in af.range(3).batch(2).to_dlpack()]
             [[0, 1], [2]]
         """
-        return self._loader(lambda schema, owned: DlpackExport(schema, owned=owned))
+        return self._loader("to_dlpack", lambda schema, owned: DlpackExport(schema, owned=owned))
 
     def to_torch(self) -> Loader[dict[str, torch.Tensor]]:
         """Returns a loader of dicts of CPU tensors, by column. Needs the extra `torch`.
@@ -503,7 +503,7 @@ class Dataset:
             >>> [batch["id"].tolist() for batch in loader]  # doctest: +SKIP
             [[0, 1], [2]]
         """
-        return self._loader(lambda schema, owned: TorchExport(schema, owned=owned))
+        return self._loader("to_torch", lambda schema, owned: TorchExport(schema, owned=owned))
 
     def to_polars(self) -> Loader[pl.DataFrame]:
         """Returns a loader of data frames.
@@ -513,10 +513,10 @@ class Dataset:
             >>> [frame["id"].sum() for frame in af.range(4).batch(2).to_polars()]
             [1, 5]
         """
-        return self._loader(lambda schema, owned: PolarsExport(schema, owned=owned))
+        return self._loader("to_polars", lambda schema, owned: PolarsExport(schema, owned=owned))
 
-    def _loader(self, make_export: Callable[[pa.Schema, bool], Any]) -> Loader[Any]:
-        return Loader(self._ready, self._epochs, make_export)
+    def _loader(self, name: str, make_export: Callable[[pa.Schema, bool], Any]) -> Loader[Any]:
+        return Loader(name, self._ready, self._epochs, make_export)
 
     def to_reader(self) -> pa.RecordBatchReader:
         """Returns a `pyarrow.RecordBatchReader` over epoch 0.

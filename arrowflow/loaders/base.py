@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 import pyarrow as pa
 
 from arrowflow import run
-from arrowflow.errors import PlanError
+from arrowflow.errors import ArrowflowError, PlanError
 from arrowflow.ops.base import Position, Slice
 from arrowflow.options import check_size
 from arrowflow.physical.tuning import Statistics
@@ -39,7 +39,10 @@ class ExportDelivery(Generic[T]):
     Batches that lie in one chunk are sliced from what the whole chunk became, which is kept until the next one.
     """
 
-    def __init__(self, prepared: Prepared, make_export: Callable[[pa.Schema, bool], Export[T]]) -> None:
+    def __init__(
+        self, name: str, prepared: Prepared, make_export: Callable[[pa.Schema, bool], Export[T]]
+    ) -> None:
+        self._name = name
         self._make_export = make_export
         self._owned = prepared.owns_buffers
         schema = prepared.optimised.schema
@@ -50,6 +53,13 @@ class ExportDelivery(Generic[T]):
 
     def __call__(self, chunk: pa.RecordBatch | Slice) -> T:
         """Returns one batch as the framework has it."""
+        try:
+            return self._exported(chunk)
+        except ArrowflowError as error:
+            error.locate(operator=self._name)
+            raise
+
+    def _exported(self, chunk: pa.RecordBatch | Slice) -> T:
         if type(chunk) is not Slice:
             return self._export_for(chunk)(chunk)
         if self._slicer is None or chunk.chunk is not self._chunk:
@@ -76,12 +86,14 @@ class Loader(Generic[T]):
 
     def __init__(
         self,
+        name: str,
         prepared: Callable[[], Prepared],
         counter: EpochCounter,
         make_export: Callable[[pa.Schema, bool], Export[T]],
     ) -> None:
         self._prepared = prepared
         self._counter = counter
+        self._name = name
         self._make_export = make_export
         self._latest: weakref.ref[Iterator[T]] | None = None
         self._progress: Progress | None = None
@@ -89,7 +101,7 @@ class Loader(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         prepared = self._prepared()
-        iterator = Iterator(prepared, self._counter, ExportDelivery(prepared, self._make_export))
+        iterator = Iterator(prepared, self._counter, ExportDelivery(self._name, prepared, self._make_export))
         if self._resume is not None:
             iterator.progress.place(*self._resume)
             self._counter.next = self._resume[0] + 1

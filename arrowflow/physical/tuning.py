@@ -77,7 +77,9 @@ class StageStatistics:
             chunks=self.chunks + later.chunks,
             busy_seconds=self.busy_seconds + later.busy_seconds,
             cpu_seconds=self.cpu_seconds + later.cpu_seconds,
+            ready_items=self.ready_items + later.ready_items,
             max_ready_items=max(self.max_ready_items, later.max_ready_items),
+            running=self.running + later.running,
         )
 
 
