@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import arrowflow as af
@@ -73,3 +79,42 @@ def test_errors_pickle_with_their_places(kind: type[af.ArrowflowError]) -> None:
 def test_unknown_names_come_with_the_closest(name: str, names: list[str], expected: str) -> None:
     assert closest(name, names).startswith(expected)
     assert ("…" in closest(name, names)) is (len(names) > 20)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two files of three row groups; a null in the second row group of the second file."""
+    for name, values in {"a": [1.0] * 6, "b": [1.0, 2.0, None, 4.0, 5.0, 6.0]}.items():
+        table = pa.table({"x": pa.array(values, pa.float64()), "y": values[::-1]})
+        pq.write_table(table, tmp_path / f"{name}.parquet", row_group_size=2)
+    return tmp_path
+
+
+def refuse_nulls(batch: Any) -> Any:
+    if batch["x"].null_count:
+        raise ValueError("a null")
+    return batch
+
+
+@pytest.mark.parametrize("rules", [(), ("merge_columns", "prune_columns")])
+@pytest.mark.parametrize(
+    "build",
+    [
+        pytest.param(lambda ds: ds.stack(z=["x"]), id="stack"),
+        pytest.param(lambda ds: ds.map(refuse_nulls), id="map"),
+        pytest.param(lambda ds: ds.skip(1).filter(pl.col("y") > -1e9).map(refuse_nulls).batch(2), id="later"),
+    ],
+)
+def test_an_error_names_the_row_group(
+    folder: Path, build: Callable[[af.Dataset], af.Dataset], rules: tuple[str, ...]
+) -> None:
+    dataset = build(af.read_parquet(folder).select("x", "y")).with_options(af.Options(disabled_rules=rules))
+    with pytest.raises(af.ArrowflowError) as caught:
+        list(dataset)
+    assert (Path(str(caught.value.file)).name, caught.value.row_group) == ("b.parquet", 1)
+
+
+def test_an_error_behind_a_shuffle_names_no_file(folder: Path) -> None:
+    with pytest.raises(af.FunctionError) as caught:
+        list(af.read_parquet(folder).shuffle(4, seed=1).map(refuse_nulls))
+    assert caught.value.file is None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from arrowflow.executor.failure import cause_of, located
@@ -51,6 +51,7 @@ class Stage(ABC):
         self.plan_operators = plan.operators
         self.limits = limits
         self.upstream = upstream
+        self.where = _where(plan, upstream)
         self.out: deque[Item] = deque()
         self.ended = False
         self.error: BaseException | None = None
@@ -120,6 +121,14 @@ class Stage(ABC):
             max_ready_items=self.max_ready_items,
             running=self.running,
         )
+
+
+def _where(plan: StagePlan, upstream: Stage | None) -> Callable[[Origin], tuple[str, int]] | None:
+    """Returns what tells file and row group of what a stage works on, as long as it lies in one."""
+    if any(spec.splits for spec in plan.specs):
+        return None
+    own = [spec.where for spec in plan.specs if spec.where is not None]
+    return own[-1] if own else upstream.where if upstream is not None else None
 
 
 class Slot:
@@ -266,6 +275,9 @@ class ParallelStage(Stage):
             self._run(call)
         except BaseException as error:
             call.error = located(error, self.plan.specs[0].operator)
+            if self.where is not None:
+                file, row_group = self.where(call.item.origin)
+                call.error.locate(file=file, row_group=row_group)
             call.done = True
             del call  # the error's traceback leads to this frame
 

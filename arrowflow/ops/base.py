@@ -254,6 +254,8 @@ class KernelSpec:
         waits: Whether its calls mostly wait (I/O), so that they are no use of the CPU budget.
         buffer_items: How many chunks its stage (for `buffer`: the stage below) may hold ready, or None.
         floor_bytes: The least bytes that it needs to make progress, as far as the plan tells.
+        where: Returns file and row group of what has this origin, for errors; None where that is not known.
+        splits: Whether what it yields are splits of its own (windows, batches), which lie in no one file.
         facts: Returns lines for `explain`, one per fact; called for nothing else.
     """
 
@@ -265,6 +267,8 @@ class KernelSpec:
     waits: bool = False
     buffer_items: int | None = None
     floor_bytes: int = 0
+    where: Callable[[Origin], tuple[str, int]] | None = None
+    splits: bool = False
     facts: Callable[[], tuple[str, ...]] = tuple
 
 

@@ -59,6 +59,7 @@ class Batch(RowOperator):
                 operator=self.name,
                 kind="serial",
                 make=lambda context: BatchKernel(self.size, self.drop_remainder),
+                splits=True,
                 engine="arrow",
             ),
         )

@@ -208,6 +208,7 @@ class Read(Operator):
             KernelSpec(
                 operator=self.operator,
                 kind="reader",
+                where=self._where,
                 make=lambda context: SplitReader(self),
                 engine="arrow",
                 max_calls=self.num_parallel_calls,
@@ -215,6 +216,11 @@ class Read(Operator):
                 facts=lambda: (f"decode of {len(names)} columns, one call a split",),
             ),
         )
+
+    def _where(self, origin: Origin) -> tuple[str, int]:
+        """Returns file and row group of a split."""
+        number, index = divmod(origin.split, MAX_SPLITS_PER_FILE)
+        return self.files[number].path, index
 
     def _floor_bytes(self, names: Sequence[str]) -> int:
         """Returns what decoding the first file's largest split takes."""

@@ -93,6 +93,7 @@ class Shuffle(RowOperator):
                 operator=self.name,
                 kind="serial",
                 make=lambda context: WindowKernel(self.size),
+                splits=True,
                 buffer_items=1,
                 floor_bytes=window_bytes,
                 facts=lambda: (f"collect windows of {self.size:,} rows, no copy",),
