@@ -84,7 +84,8 @@ def test_unknown_names_come_with_the_closest(name: str, names: list[str], expect
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Two files of three row groups; a null in the second row group of the second file."""
-    for name, values in {"a": [1.0] * 6, "b": [1.0, 2.0, None, 4.0, 5.0, 6.0]}.items():
+    columns: dict[str, list[float | None]] = {"a": [1.0] * 6, "b": [1.0, 2.0, None, 4.0, 5.0, 6.0]}
+    for name, values in columns.items():
         table = pa.table({"x": pa.array(values, pa.float64()), "y": values[::-1]})
         pq.write_table(table, tmp_path / f"{name}.parquet", row_group_size=2)
     return tmp_path
