@@ -20,6 +20,7 @@ import pyarrow as pa
 from arrowflow import state
 from arrowflow.errors import ArrowflowError, BudgetError, ClosedError
 from arrowflow.executor import Engine
+from arrowflow.expr import forget_compiled
 from arrowflow.ops.base import Position, Slice
 from arrowflow.ops.with_options import WithOptions
 from arrowflow.optimizer import optimise
@@ -105,6 +106,7 @@ def prepare(plan: Node) -> Prepared:
     bound = bind(plan, options)
     optimised, applied = optimise(bound, options.disabled_rules)
     chain = plan_chain(optimised, options)
+    forget_compiled()
     return Prepared(bound=bound, optimised=optimised, applied=applied, chain=chain, options=options)
 
 

@@ -24,7 +24,7 @@ PACKAGE = ROOT / "arrowflow"
 PAGE = ROOT / "ARCHITECTURE.md"
 
 BELOW_OPS = ("errors", "expr", "formats", "interchange", "options", "plan", "random", "storage")
-BELOW_RUN = ("errors", "executor", "ops", "optimizer", "options", "physical", "plan", "state")
+BELOW_RUN = ("errors", "executor", "expr", "ops", "optimizer", "options", "physical", "plan", "state")
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "lazy": (),

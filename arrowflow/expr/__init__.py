@@ -8,7 +8,7 @@ a `Program`, which runs on NumPy where that gives the same, and on the engine th
 from __future__ import annotations
 
 from arrowflow.expr.expression import Expr, expand, parse, parse_many
-from arrowflow.expr.program import Program, compile, output_fields
+from arrowflow.expr.program import Program, compile, forget_compiled, output_fields
 from arrowflow.expr.prune import ColumnStatistics, prunable
 from arrowflow.expr.steps import Cast, FillNull, Keep, Output, Project, Stack, Step, Where, columns_of
 from arrowflow.expr.types import convert, normalise
@@ -29,6 +29,7 @@ __all__ = [
     "compile",
     "convert",
     "expand",
+    "forget_compiled",
     "normalise",
     "output_fields",
     "parse",

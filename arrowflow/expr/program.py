@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import TypeGuard
+from functools import lru_cache
+from typing import Any, TypeGuard
 
 import pyarrow as pa
 
@@ -13,7 +14,7 @@ from arrowflow.expr.expression import Expr, expand
 from arrowflow.expr.graph import INPUT, Graph, Op
 from arrowflow.expr.slots import Computed, Eager, Passed, Slot, lowered, names_of, slot_of, type_of_expr
 from arrowflow.expr.stage import Stage
-from arrowflow.expr.steps import Project, Step, Where
+from arrowflow.expr.steps import FillNull, Output, Project, Step, Where
 from arrowflow.expr.types import numpy_dtype
 from arrowflow.records import dataclass
 
@@ -78,6 +79,36 @@ def compile(steps: Sequence[Step], schema: pa.Schema) -> Program:
     Raises:
         PlanError: A step reads a column that is not there, or cannot compute with its type.
     """
+    return _compiled(_Question(tuple(map(_key, steps)), schema, tuple(steps)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """Steps on a schema. Asked several times for one plan: each rule that rebuilds a node compiles it again."""
+
+    keys: tuple[Any, ...]
+    schema: pa.Schema
+    steps: tuple[Step, ...] = field(compare=False)
+
+
+def _key(step: Step) -> tuple[Any, ...]:
+    if isinstance(step, Where):
+        return (step.predicate.digest(),)
+    return tuple((name, _output_key(output)) for name, output in step.outputs)
+
+
+def _output_key(output: Output) -> object:
+    if isinstance(output, Expr):
+        return output.name, output.digest()
+    if isinstance(output, FillNull):
+        # Not by value: 0, 0.0, -0.0 and False are equal, but not the same.
+        return output.name, type(output.value), repr(output.value)
+    return type(output), output
+
+
+@lru_cache(maxsize=256)
+def _compiled(question: _Question) -> Program:
+    steps, schema = question.steps, question.schema
     _check_names(schema.names)
     builder = _Builder(schema)
     stages: list[Stage] = []
@@ -90,6 +121,11 @@ def compile(steps: Sequence[Step], schema: pa.Schema) -> Program:
     stages.append(builder.stage())
     pruned = _pruned(stages)
     return Program(pruned[-1].schema, frozenset(pruned[0].columns), tuple(pruned))
+
+
+def forget_compiled() -> None:
+    """Lets go of the programs that are remembered, and so of their scratch memory, once a plan is made."""
+    _compiled.cache_clear()
 
 
 def output_fields(expr: Expr, schema: pa.Schema) -> list[pa.Field]:
