@@ -63,17 +63,17 @@ class ColumnOperator(Operator):
 
     def merged(self) -> Columns:
         """Returns the steps themselves, on what is below it and the column operators right below it."""
-        below = self.inputs[0]
-        lower = (
-            below.merged()
-            if isinstance(below, ColumnOperator) and below.inputs[0].schema is not None
-            else None
-        )
-        assert below.schema is not None
-        return Columns(
-            listed=(*(lower.listed if lower else ()), *self.steps(below.schema)),
-            operators=(*(lower.operators if lower else ()), *self.operators_merged()),
-        ).on(*(lower or self).inputs)
+        run: list[ColumnOperator] = [self]
+        while isinstance(below := run[-1].inputs[0], ColumnOperator) and below.inputs[0].schema is not None:
+            run.append(below)
+        listed: list[Step] = []
+        operators: list[str] = []
+        for node in reversed(run):
+            schema = node.inputs[0].schema
+            assert schema is not None
+            listed += node.steps(schema)
+            operators += node.operators_merged()
+        return Columns(listed=tuple(listed), operators=tuple(operators)).on(*run[-1].inputs)
 
     def operators_merged(self) -> tuple[str, ...]:
         """Returns the operators that it stands for."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from arrowflow.ops.columns import ColumnOperator, Columns
 from arrowflow.plan.node import Node
+from arrowflow.plan.walk import with_inputs
 
 
 def merge_columns(plan: Node) -> Node:
@@ -12,6 +13,4 @@ def merge_columns(plan: Node) -> Node:
     if isinstance(plan, ColumnOperator) and plan.inputs[0].schema is not None:
         alone = isinstance(plan, Columns) and not isinstance(plan.inputs[0], ColumnOperator)
         node = plan if alone else plan.merged()
-    inputs = tuple(merge_columns(child) for child in node.inputs)
-    same = all(new is old for new, old in zip(inputs, node.inputs, strict=True))
-    return node if same else node.on(*inputs)
+    return with_inputs(node, tuple(merge_columns(child) for child in node.inputs))

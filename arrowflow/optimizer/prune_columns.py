@@ -6,6 +6,7 @@ from arrowflow.expr import Keep, Project
 from arrowflow.ops.columns import Columns
 from arrowflow.plan.node import Columns as ColumnNames
 from arrowflow.plan.node import Node
+from arrowflow.plan.walk import with_inputs
 from arrowflow.plan.widths import type_bits
 
 
@@ -23,8 +24,7 @@ def _prune(node: Node, wanted: ColumnNames) -> Node:
     inputs = tuple(
         _prune(child, needed) for child, needed in zip(node.inputs, node.columns_needed(wanted), strict=True)
     )
-    if any(new is not old for new, old in zip(inputs, node.inputs, strict=True)):
-        node = node.on(*inputs)
+    node = with_inputs(node, inputs)
     ends_here = not node.inputs or node.traits.opaque
     if ends_here and wanted is not None and node.schema is not None and len(wanted) < len(node.schema):
         keep = Project(tuple((name, Keep(name)) for name in node.schema.names if name in wanted))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -29,11 +28,10 @@ def rebuild(node: Node, change: Callable[[Node], Node]) -> Node:
     Nodes whose inputs changed are bound again on them; where nothing changes the very same tree comes back,
     which is how a rule tells that it did nothing.
     """
-    inputs = tuple(rebuild(child, change) for child in node.inputs)
+    return change(with_inputs(node, tuple(rebuild(child, change) for child in node.inputs)))
+
+
+def with_inputs(node: Node, inputs: tuple[Node, ...]) -> Node:
+    """Returns a bound node on other bound inputs: itself where they are the very same."""
     same = all(new is old for new, old in zip(inputs, node.inputs, strict=True))
-    return change(node if same else node.on(*inputs))
-
-
-def replace_input(node: Node, child: Node) -> Node:
-    """Returns an unbound `node` that reads from `child` instead of its one input."""
-    return dataclasses.replace(node, inputs=(child,))
+    return node if same else node.on(*inputs)
