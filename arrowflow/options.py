@@ -44,6 +44,9 @@ class Options:
         max_chunk_rows: Most rows that a user function sees in one call. Part of the plan: changing it changes
             what user functions see. Default: 65,536.
         close_timeout: Seconds that `close()` waits for a user function that does not return. Default: 5.
+        autotune: Whether what is left to `AUTOTUNE` is tuned. With False it is 1 call at a time, and nothing is made
+            before the consumer asks for it, unless a `prefetch` says so. Default: True.
+        progress: Whether a progress bar is shown while the pipeline is consumed. Default: False.
         disabled_rules: Names of optimizer rules that must not run, see `Dataset.explain`. Default: none.
 
     Example:
@@ -57,6 +60,8 @@ class Options:
     seed: int | None = None
     max_chunk_rows: int | None = None
     close_timeout: float | None = None
+    autotune: bool | None = None
+    progress: bool | None = None
     disabled_rules: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
@@ -66,8 +71,10 @@ class Options:
             check_size("Options", "max_chunk_rows", self.max_chunk_rows)
         if self.seed is not None:
             check_seed("Options", self.seed)
-        if self.deterministic is not None and not isinstance(self.deterministic, bool):
-            raise PlanError(f"Options: deterministic is True or False, got {self.deterministic!r}")
+        for name in ("deterministic", "autotune", "progress"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, bool):
+                raise PlanError(f"Options: {name} is True or False, got {value!r}")
         if self.close_timeout is not None and not _is_duration(self.close_timeout):
             raise PlanError(
                 f"Options: close_timeout is in seconds and not negative, got {self.close_timeout!r}"
@@ -97,6 +104,8 @@ class Options:
             seed=self.seed or 0,
             max_chunk_rows=self.max_chunk_rows or MAX_CHUNK_ROWS,
             close_timeout=CLOSE_TIMEOUT_SECONDS if self.close_timeout is None else self.close_timeout,
+            autotune=self.autotune is not False,
+            progress=self.progress is True,
             disabled_rules=tuple(self.disabled_rules or ()),
         )
 
@@ -111,6 +120,8 @@ class ResolvedOptions:
     seed: int
     max_chunk_rows: int
     close_timeout: float
+    autotune: bool
+    progress: bool
     disabled_rules: tuple[str, ...]
 
 

@@ -56,7 +56,7 @@ class Stage(ABC):
         self.ended = False
         self.error: BaseException | None = None
         self.running = 0
-        self.computes = plan.kind == "parallel" and not plan.waits and plan.max_calls is None
+        self.computes = plan.kind == "parallel" and plan.cost == "computes" and plan.max_calls is None
         self.calls = self.rows = self.bytes = self.chunks = self.max_ready_items = 0
         self.busy_seconds = self.cpu_seconds = 0.0
 

@@ -239,6 +239,7 @@ class BoundaryKernel(SerialKernel):
 
 Kernel = SourceKernel | ReaderKernel | StatelessKernel | SerialKernel
 Kind = Literal["source", "reader", "stateless", "serial", "boundary", "buffer"]
+Cost = Literal["computes", "waits", "unknown"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,9 +250,11 @@ class KernelSpec:
         operator: Name of the operator, for errors and statistics.
         kind: The kind of kernel; `buffer` has none and only sets how far the stage below may run ahead.
         make: Makes the kernel of one stream.
+        phase: What its calls are named in a timeline ("open", "read", "decode"); empty for the operator's name.
         engine: Where its work runs, for `explain`: "arrow", "numpy", "polars", "python" or mixtures.
         max_calls: Calls at the same time that the user asked for, or None for the CPU budget.
-        waits: Whether its calls mostly wait (I/O), so that they are no use of the CPU budget.
+        cost: What its calls take: `computes` one core each, `waits` hardly any (I/O); `unknown`, as with user
+            functions, is found out while it runs.
         buffer_items: How many chunks its stage (for `buffer`: the stage below) may hold ready, or None.
         floor_bytes: The least bytes that it needs to make progress, as far as the plan tells.
         where: Returns file and row group of what has this origin, for errors; None where that is not known.
@@ -262,9 +265,10 @@ class KernelSpec:
     operator: str
     kind: Kind
     make: Callable[[Context], Kernel] | None = None
+    phase: str = ""
     engine: str = "python"
     max_calls: int | None = None
-    waits: bool = False
+    cost: Cost = "computes"
     buffer_items: int | None = None
     floor_bytes: int = 0
     where: Callable[[Origin], tuple[str, int]] | None = None

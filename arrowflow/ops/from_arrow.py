@@ -126,7 +126,7 @@ class FromStream(Operator):
                 operator=self.name,
                 kind="source",
                 make=lambda context: StreamKernel(self.source, schema),
-                waits=True,
+                cost="unknown",
             ),
         )
 

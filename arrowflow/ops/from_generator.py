@@ -61,7 +61,7 @@ class FromGenerator(Operator):
                 operator=self.name,
                 kind="source",
                 make=lambda context: GeneratorKernel(self.fn, self.types),
-                waits=True,
+                cost="unknown",
                 facts=lambda: (f"runs {function_name(self.fn)}() in order, one element at a time",),
             ),
         )

@@ -104,6 +104,7 @@ class Map(Operator):
             kind="stateless",
             make=lambda context: MapKernel(self, context),
             engine="python",
+            cost="unknown",
             max_calls=self.num_parallel_calls,
             facts=lambda: (f"{function_name(self.fn)}({self.format}), one call a piece",),
         )

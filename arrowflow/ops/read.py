@@ -195,7 +195,8 @@ class Read(Operator):
                 kind="source",
                 make=lambda context: FooterSource(self, context),
                 engine="arrow",
-                waits=True,
+                cost="waits",
+                phase="open",
                 buffer_items=OPEN_FILES,
                 facts=lambda: ("footers, one call a file",),
             ),
@@ -208,6 +209,7 @@ class Read(Operator):
             KernelSpec(
                 operator=self.operator,
                 kind="reader",
+                phase="decode",
                 where=self._where,
                 make=lambda context: SplitReader(self),
                 engine="arrow",

@@ -63,7 +63,7 @@ def _fuses(stage: StagePlan, spec: KernelSpec) -> bool:
         stage.kind == "parallel"
         and stage.buffer_items is None
         and stage.max_calls == spec.max_calls
-        and stage.waits == spec.waits
+        and stage.cost == spec.cost
     )
 
 
@@ -79,9 +79,9 @@ def default_limits(chain: Chain, index: int, options: ResolvedOptions) -> StageL
     )
     if stage.kind != "parallel":
         return StageLimits(max_calls=1, max_ready_items=ready)
-    allocating = [i for i, other in enumerate(chain.stages) if other.kind == "parallel" and not other.waits]
+    allocating = [i for i, other in enumerate(chain.stages) if other.kind == "parallel" and other.cost == "computes"]
     rank = sum(i <= index for i in allocating)
-    calls = stage.max_calls or (options.cpu_budget + 2 if stage.waits else options.cpu_budget)
+    calls = stage.max_calls or (options.cpu_budget + 2 if stage.cost != "computes" else options.cpu_budget)
     return StageLimits(
         max_calls=calls,
         max_ready_items=ready,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from arrowflow.ops.base import KernelSpec
+from arrowflow.ops.base import Cost, KernelSpec
 from arrowflow.records import dataclass
 
 
@@ -47,9 +47,9 @@ class StagePlan:
         return min(given) if given else None
 
     @property
-    def waits(self) -> bool:
-        """Whether its calls mostly wait, so that they are no use of the CPU budget."""
-        return any(spec.waits for spec in self.specs)
+    def cost(self) -> Cost:
+        """What its calls take."""
+        return self.specs[0].cost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -177,7 +177,7 @@ def _stage(kind: Any, name: str, kernel: Callable[[Context], Kernel], **plan: An
         kind=spec_kind,
         make=kernel,
         max_calls=plan.pop("max_calls", None),
-        waits=plan.pop("waits", False),
+        cost=plan.pop("cost", "computes"),
     )
     if kind in ("source", "reader"):
         return StagePlan(kind="parallel", head=spec, **plan)

@@ -66,7 +66,7 @@ CHAINS: dict[str, Callable[[], tuple[StagePlan, ...]]] = {
     "waiting": lambda: (source(30, sized, task_bytes=SIZE), function(renewed, max_calls=5)),
     "serial": lambda: (source(30, sized, task_bytes=SIZE), serial(), function(renewed), serial()),
     "reader": lambda: (
-        source(6, once_small, waits=True),
+        source(6, once_small, cost="waits"),
         serial(),
         reader(lambda batch: parts(value_of(batch)), call_bytes=5 * SIZE),
         serial(),
@@ -351,7 +351,7 @@ class Crowd:
 @pytest.mark.parametrize("cpus", [1, 3])
 def test_calls_that_compute_stay_within_the_cpu_budget(cpus: int) -> None:
     crowd = Crowd(cpus)
-    with running(source(cpus * 20, waits=True), function(crowd), cpu_budget=cpus) as engine:
+    with running(source(cpus * 20, cost="waits"), function(crowd), cpu_budget=cpus) as engine:
         assert len(values_of(engine)) == cpus * 20
     assert crowd.most == cpus
 
@@ -366,7 +366,7 @@ def test_as_many_calls_as_the_user_asked_for_whatever_the_cpus(calls: int) -> No
 
 def test_calls_that_wait_go_beyond_the_cpu_budget() -> None:
     crowd = Crowd(3)
-    with running(source(30), function(crowd, waits=True), cpu_budget=1) as engine:
+    with running(source(30), function(crowd, cost="waits"), cpu_budget=1) as engine:
         assert len(values_of(engine)) == 30
     assert crowd.most == 3  # cpu_budget + 2
 

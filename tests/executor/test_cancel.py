@@ -234,7 +234,7 @@ class Resource:
 
 
 ENDLESS: dict[str, Callable[[Resource], tuple[StagePlan, ...]]] = {
-    "source": lambda resource: (source(1, resource, streams=True, waits=True), function(), serial()),
+    "source": lambda resource: (source(1, resource, streams=True, cost="waits"), function(), serial()),
     "reader": lambda resource: (source(1), reader(resource), serial()),
 }
 
