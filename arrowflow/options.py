@@ -34,10 +34,11 @@ class Options:
     """Settings of a pipeline. Fields that are None keep what an earlier `with_options` or the default says.
 
     Attributes:
-        cpu_budget: Calls that compute at the same time, and the number of workers for them. Default: the
-            cores this process may use.
+        cpu_budget: Calls that compute at the same time; calls that wait come on top. Default: the cores this
+            process may use, which live pipelines share.
         ram_budget: Bytes (a number, or a text like `"512MiB"`) that the pipeline may hold in queues, work in
-            flight, windows and reorder buffers. Default: a quarter of the memory available to the process.
+            flight, windows, reorder buffers and memory caches. Default: a quarter of the memory available to the
+            process, which live pipelines share.
         deterministic: Whether rows come in one exact order. With False they come as they are ready, and
             `state_dict` is refused. Default: True.
         seed: Where operators without a seed of their own derive theirs from. Default: 0.
@@ -99,6 +100,7 @@ class Options:
         """Returns these options with the defaults filled in."""
         return ResolvedOptions(
             cpu_budget=self.cpu_budget or available_cpus(),
+            shares_ram=self.ram_budget is None,
             ram_budget=int(self.ram_budget) if self.ram_budget is not None else available_memory_bytes() // 4,
             deterministic=self.deterministic is not False,
             seed=self.seed or 0,
@@ -112,10 +114,15 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedOptions:
-    """`Options` without gaps: what one run uses. The fields mean what they mean there."""
+    """`Options` without gaps: what one run uses. The fields mean what they mean there.
+
+    Attributes:
+        shares_ram: Whether nobody set the byte budget, so that live runs divide it among them.
+    """
 
     cpu_budget: int
     ram_budget: int
+    shares_ram: bool
     deterministic: bool
     seed: int
     max_chunk_rows: int

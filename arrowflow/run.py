@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
+from itertools import count
 from types import TracebackType
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
@@ -42,6 +43,12 @@ class WallClock:
     now: Final = staticmethod(time.perf_counter)
     thread_cpu: Final = staticmethod(time.thread_time)
 
+    def cpu_of(self, thread: int) -> float:
+        """Returns seconds of CPU time of a living thread; where threads have no clocks, of the whole process."""
+        if not hasattr(time, "pthread_getcpuclockid"):
+            return time.process_time()
+        return time.clock_gettime(time.pthread_getcpuclockid(thread))
+
 
 def options_of(plan: Node) -> ResolvedOptions:
     """Returns the options of a plan: of several settings of one field the most downstream one wins."""
@@ -52,14 +59,16 @@ def options_of(plan: Node) -> ResolvedOptions:
     return merged.resolved()
 
 
-def bind(plan: Node, options: ResolvedOptions) -> Node:
+def bind(plan: Node, options: ResolvedOptions, first_place: int = 0) -> Node:
     """Returns the plan with schemas, seeds and files: the only planning step that does I/O.
+
+    Places, which tell operators apart in the keys of everything random, are counted from `first_place`.
 
     Raises:
         PlanError: An operator does not fit its inputs.
         SourceError: A source cannot be found or opened.
     """
-    places = iter(range(1 << 30))
+    places = count(first_place)
 
     def combine(node: Node, inputs: Sequence[Node]) -> Node:
         try:
@@ -108,6 +117,16 @@ def prepare(plan: Node) -> Prepared:
     chain = plan_chain(optimised, options)
     forget_compiled()
     return Prepared(bound=bound, optimised=optimised, applied=applied, chain=chain, options=options)
+
+
+def plan_element(options: ResolvedOptions) -> Callable[[Node, int], Chain]:
+    """Returns what makes chains of plans that operators get from user functions while they run."""
+
+    def plan(node: Node, first_place: int) -> Chain:
+        optimised, _ = optimise(bind(node, options, first_place), options.disabled_rules)
+        return plan_chain(optimised, options)
+
+    return plan
 
 
 def count_rows(plan: Node) -> int | None:
@@ -293,7 +312,12 @@ class Iterator(Generic[T]):
             prepared, progress = self._prepared, self.progress
             check_budget(prepared.chain, prepared.options.ram_budget)
             self._engine = Engine(
-                prepared.chain, progress.epoch, progress.position, prepared.options, self._clock
+                prepared.chain,
+                progress.epoch,
+                progress.position,
+                prepared.options,
+                self._clock,
+                plan=plan_element(prepared.options),
             )
             # Not `__del__`: what stops the run must not need the iterator, which is being torn down.
             self._finalizer = weakref.finalize(self, _abandon, self._engine, progress)

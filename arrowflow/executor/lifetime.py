@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from arrowflow.errors import ForkError
 
@@ -61,14 +61,26 @@ class Worker(threading.Thread):
 
     Attributes:
         parking: What it waits for when it has nothing to do; released to wake it.
-        operators: What it is in the middle of.
+        stage: What it is in the middle of, if anything.
+        weight: Cores that its call takes.
+        seen: When it was last looked at, and its CPU time then; None until its call has begun.
+        closing: Operators whose abandoned iterator it closes.
     """
 
     def __init__(self, target: Callable[[], None], name: str) -> None:
         super().__init__(target=target, name=name, daemon=True)
         self.parking = threading.Lock()
         self.parking.acquire()
-        self.operators: tuple[str, ...] = ()
+        self.stage: Any = None
+        self.weight = 0.0
+        self.seen: tuple[float, float] | None = None
+        self.closing: tuple[str, ...] = ()
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """What it is in the middle of."""
+        stage = self.stage
+        return self.closing if stage is None else stage.plan_operators
 
 
 def rest_at_exit() -> None:

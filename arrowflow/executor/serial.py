@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from arrowflow.executor.failure import located
 from arrowflow.executor.ledger import buffers_of
 from arrowflow.executor.stage import Stage
 from arrowflow.ops.base import BoundaryKernel, Item, Position, SerialKernel, StreamHandle
-from arrowflow.physical.stage import StagePlan
-from arrowflow.physical.tuning import StageLimits
 
 if TYPE_CHECKING:
-    from arrowflow.executor.engine import Engine
     from arrowflow.executor.stream import Stream
 
 MAX_ITEMS_PER_CALL = 16
@@ -54,15 +51,15 @@ class SerialStage(Stage):
 
     def __init__(
         self,
-        engine: Engine,
-        plan: StagePlan,
-        limits: StageLimits,
+        stream: Stream,
+        index: int,
         upstream: Stage | None,
         kernel: SerialKernel,
     ) -> None:
-        super().__init__(engine, plan, limits, upstream)
+        super().__init__(stream, index, upstream)
         self.kernel = kernel
-        self.operator = plan.kernels[0].operator
+        self.operator = self.plan.kernels[0].operator
+        self.begun = True
         self.inbox: deque[Item] = deque()
         # Owned by the running call; by nobody between calls.
         self.iterator: Iterator[Item] | None = None
@@ -87,7 +84,7 @@ class SerialStage(Stage):
         # What it put out is not its upstream's any more, which could so be head of its line again and again.
         if self.out and (len(self.out) >= self.limits.max_ready_items or not self.engine.ledger.fits(0)):
             return False
-        return self.iterator is not None or bool(self.inbox) or self._has_input()
+        return self.iterator is not None or bool(self.inbox) or not self.begun or self._has_input()
 
     def _has_input(self) -> bool:
         upstream = self.upstream
@@ -109,7 +106,8 @@ class SerialStage(Stage):
     def start(self) -> SerialStage:
         """Takes input items for one call."""
         self.running = 1
-        self._take_input()
+        if self.begun:
+            self._take_input()
         return self
 
     def _take_input(self) -> None:
@@ -144,6 +142,10 @@ class SerialStage(Stage):
             return True
         if self.kernel.done:
             return False
+        if not self.begun:
+            self.begun = True
+            self.iterator = cast(BoundaryKernel, self.kernel).begin()
+            return True
         if self.inbox:
             self.iterator = self._push(self.inbox.popleft())
             return True
@@ -182,7 +184,7 @@ class SerialStage(Stage):
             self._drop_held()
 
     def _drop_held(self) -> None:
-        self.engine.close_later(self, self.iterator)
+        self.engine.pool.close_later(self, self.iterator)
         self.iterator = None
         self.inbox.clear()
         self.kernel = GONE
@@ -202,8 +204,9 @@ class BoundaryStage(SerialStage):
 
     kernel: BoundaryKernel
 
-    def __init__(self, engine: Engine, plan: StagePlan, limits: StageLimits, kernel: BoundaryKernel) -> None:
-        super().__init__(engine, plan, limits, None, kernel)
+    def __init__(self, stream: Stream, index: int, kernel: BoundaryKernel) -> None:
+        super().__init__(stream, index, None, kernel)
+        self.begun = False
         self.streams: list[Stream] = []
         self.current: Stream | None = None
         self.told_ahead: Stream | None = None
@@ -216,7 +219,7 @@ class BoundaryStage(SerialStage):
     def _has_input(self) -> bool:
         """Finds the stream to pull from; closes those that have ended, which may lead to the next one."""
         while True:
-            if self.current is None:
+            if self.current is None or self.kernel.any_ready:
                 self.current = self._wanted()
                 if self.current is None:
                     return self._input_ended(None)

@@ -23,11 +23,11 @@ from arrowflow.ops.base import (
     StatelessKernel,
     Task,
 )
-from arrowflow.physical.stage import StagePlan
-from arrowflow.physical.tuning import StageLimits, StageStatistics
+from arrowflow.physical.stage import StagePlan, stage_key
+from arrowflow.physical.tuning import StageKey, StageStatistics
 
 if TYPE_CHECKING:
-    from arrowflow.executor.engine import Engine
+    from arrowflow.executor.stream import Stream
 
 FIRST_CALL_BYTES = 1 << 16
 """Reserved for a call whose size nothing is known about yet."""
@@ -45,18 +45,23 @@ class Stage(ABC):
         running: Calls in flight.
     """
 
-    def __init__(self, engine: Engine, plan: StagePlan, limits: StageLimits, upstream: Stage | None) -> None:
+    def __init__(self, stream: Stream, index: int, upstream: Stage | None) -> None:
+        engine, chain = stream.engine, stream.chain
         self.engine = engine
-        self.plan = plan
+        self.plan = plan = chain.stages[index]
         self.plan_operators = plan.operators
-        self.limits = limits
+        self.key: StageKey = stage_key(chain, index, stream.path)
+        self.limits = engine.limits_of(self.key, chain, index)
         self.upstream = upstream
         self.where = _where(plan, upstream)
         self.out: deque[Item] = deque()
         self.ended = False
         self.error: BaseException | None = None
         self.running = 0
-        self.computes = plan.kind == "parallel" and plan.cost == "computes" and plan.max_calls is None
+        # Whether what its calls take is measured rather than known.
+        self.learns = plan.kind == "parallel" and plan.cost != "computes" and engine.options.autotune
+        self.foreign = plan.cost == "computes" and "polars" in plan.engine
+        self.capped = self.full = 0
         self.calls = self.rows = self.bytes = self.chunks = self.max_ready_items = 0
         self.busy_seconds = self.cpu_seconds = 0.0
 
@@ -99,7 +104,7 @@ class Stage(ABC):
         if not self.ended:
             self.ended = True
             self.error = error
-            self.engine.changed = True
+            self.engine.pool.changed = True
             upstream = self.upstream
             while upstream is not None:
                 upstream.drop()
@@ -107,10 +112,20 @@ class Stage(ABC):
 
     def statistics(self) -> StageStatistics:
         """Returns a snapshot of what it measured."""
+        limits, plan = self.limits, self.plan
         return StageStatistics(
+            key=self.key,
+            kind=plan.kind,
+            cost=plan.cost,
+            asked_calls=plan.max_calls,
+            weight=limits.weight,
+            reason=limits.reason,
+            ready_limit=limits.max_ready_items,
+            capped=self.capped,
+            full=self.full,
             operators=self.plan_operators,
-            engine=self.plan.engine,
-            max_calls=self.limits.max_calls,
+            engine=plan.engine,
+            max_calls=limits.max_calls,
             calls=self.calls,
             rows=self.rows,
             bytes=self.bytes,
@@ -156,24 +171,23 @@ class ParallelStage(Stage):
 
     def __init__(
         self,
-        engine: Engine,
-        plan: StagePlan,
-        limits: StageLimits,
+        stream: Stream,
+        index: int,
         upstream: Stage | None,
         head: SourceKernel | ReaderKernel | None,
         kernels: list[StatelessKernel],
         tasks: Iterator[Task] | None,
     ) -> None:
-        super().__init__(engine, plan, limits, upstream)
+        super().__init__(stream, index, upstream)
         self.head = head
         self.kernels = kernels
-        self.operators = [spec.operator for spec in plan.kernels]
+        self.operators = [spec.operator for spec in self.plan.kernels]
         self.tasks = tasks
         self.failure: BaseException | None = None  # of `tasks`; comes after all that they yielded
         self.next_task = self._following_task()
         self.slots: deque[Slot] = deque()
         self.waiting = 0  # results that wait in slots for their turn
-        self.ordered = engine.options.deterministic
+        self.ordered = stream.ordered
         self.bytes_per_row = 0.0
         # Decided by `can_start`, consumed by `start` under the same hold of the lock.
         self.chosen: tuple[Slot | None, int] = (None, 0)
@@ -203,6 +217,7 @@ class ParallelStage(Stage):
         if self.ended:
             return False
         if self.running >= self.limits.max_calls:
+            self.capped += self.next_task is not None if self.upstream is None else bool(self.upstream.out)
             return False
         if len(self.slots) > self.running:
             for slot in self.slots:
@@ -225,9 +240,10 @@ class ParallelStage(Stage):
         return False
 
     def _room(self, num_bytes: int) -> bool:
-        return len(self.out) < self.limits.max_ready_items and self.engine.ledger.fits(
-            num_bytes, self.limits.ledger_share
-        )
+        if len(self.out) >= self.limits.max_ready_items:
+            self.full += 1
+            return False
+        return self.engine.ledger.fits(num_bytes, self.limits.ledger_share)
 
     def _finished(self) -> bool:
         """Notices the end of the input; never starts a call."""
@@ -331,7 +347,7 @@ class ParallelStage(Stage):
         ledger.unreserve(call.estimate)
         if self.ended:
             # Stopped while the call ran: its results are for nobody.
-            self.engine.close_later(self, call.iterator)
+            self.engine.pool.close_later(self, call.iterator)
             call.results.clear()
             return
         self.waiting += len(call.buffers)
@@ -385,9 +401,9 @@ class ParallelStage(Stage):
     def _drop_slots(self) -> None:
         for slot in self.slots:
             if not slot.running:
-                self.engine.close_later(self, slot.iterator)
+                self.engine.pool.close_later(self, slot.iterator)
         self.slots.clear()
-        self.engine.close_later(self, self.tasks)
+        self.engine.pool.close_later(self, self.tasks)
         self.tasks = self.next_task = None
         self.chosen = (None, 0)
 

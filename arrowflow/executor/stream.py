@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+from arrowflow.executor.ledger import buffers_of
 from arrowflow.executor.serial import BoundaryStage, SerialStage
 from arrowflow.executor.stage import ParallelStage, Stage
 from arrowflow.ops.base import (
     BoundaryKernel,
     Kernel,
     KernelSpec,
+    Payload,
     Position,
     ReaderKernel,
     SerialKernel,
     SourceKernel,
     StatelessKernel,
+    Ticket,
 )
-from arrowflow.physical.planner import default_limits
-from arrowflow.physical.stage import Chain
+from arrowflow.physical.stage import ELEMENT, Chain, child_path
+from arrowflow.physical.tuning import StageKey
+from arrowflow.plan.node import Node
 
 if TYPE_CHECKING:
     from arrowflow.executor.engine import Engine
@@ -36,13 +40,27 @@ class StreamContext:
         """The epoch of the stream."""
         return self._stream.epoch
 
-    def open(self, child: int, epoch: int, position: Position) -> StreamHandle:
-        """Opens input number `child` of the stream's boundary."""
+    def open(self, child: int | Chain, epoch: int, position: Position) -> StreamHandle:
+        """Opens input number `child` of the stream's boundary, or a chain that `plan` made."""
         assert self.boundary is not None
-        stream = Stream(self._stream.engine, self._stream.chain.children[child], epoch, position)
+        own = self._stream
+        known = isinstance(child, int)
+        chain = own.chain.children[child] if known else child
+        path = child_path(own.chain, own.path, child if known else ELEMENT)
+        stream = Stream(own.engine, chain, epoch, position, path, ordered=own.ordered)
         self.boundary.streams.append(stream)
-        self._stream.engine.add(stream)
+        own.engine.add(stream)
         return stream
+
+    def plan(self, node: Node, first_place: int) -> Chain:
+        """Makes the chain of a plan that was only known now."""
+        plan = self._stream.engine.plan
+        assert plan is not None
+        return plan(node, first_place)
+
+    def charge(self, chunk: Payload) -> Ticket:
+        """Counts the memory of a chunk that outlives its item."""
+        return self._stream.engine.ledger.charge(buffers_of(chunk))
 
     def close(self, stream: StreamHandle) -> None:
         """Drops a stream before its end."""
@@ -55,13 +73,26 @@ class Stream:
 
     Attributes:
         epoch: The pass's epoch: part of the key of all that is random in it.
+        path: What the keys of its stages begin with.
+        ordered: Whether chunks come in order, whatever finishes first.
         stages: Its stages, upstream first.
     """
 
-    def __init__(self, engine: Engine, chain: Chain, epoch: int, position: Position) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        chain: Chain,
+        epoch: int,
+        position: Position,
+        path: StageKey = (),
+        *,
+        ordered: bool,
+    ) -> None:
         self.engine = engine
         self.chain = chain
         self.epoch = epoch
+        self.path = path
+        self.ordered = ordered or chain.ordered
         self.context = StreamContext(self)
         kernels = [[self._make(spec) for spec in stage.specs] for stage in chain.stages]
         position = self._open(kernels, position)
@@ -83,18 +114,17 @@ class Stream:
 
     def _stage(self, index: int, kernels: list[Kernel], position: Position) -> Stage:
         plan = self.chain.stages[index]
-        limits = default_limits(self.chain, index, self.engine.options)
         upstream = self.stages[-1] if self.stages else None
         if plan.kind == "boundary":
-            boundary = BoundaryStage(self.engine, plan, limits, cast(BoundaryKernel, kernels[0]))
+            boundary = BoundaryStage(self, index, cast(BoundaryKernel, kernels[0]))
             self.context.boundary = boundary
             return boundary
         if plan.kind == "serial":
-            return SerialStage(self.engine, plan, limits, upstream, cast(SerialKernel, kernels[0]))
+            return SerialStage(self, index, upstream, cast(SerialKernel, kernels[0]))
         head = cast(SourceKernel | ReaderKernel, kernels[0]) if plan.head is not None else None
         stateless = cast(list[StatelessKernel], kernels[1:] if head is not None else kernels)
         tasks = head.tasks(position) if isinstance(head, SourceKernel) else None
-        return ParallelStage(self.engine, plan, limits, upstream, head, stateless, tasks)
+        return ParallelStage(self, index, upstream, head, stateless, tasks)
 
     @property
     def last(self) -> Stage:
@@ -105,6 +135,11 @@ class Stream:
     def exhausted(self) -> bool:
         """Whether all its work has been started."""
         return self.last.exhausted
+
+    @property
+    def ready(self) -> bool:
+        """Whether it has an item, or has ended."""
+        return bool(self.last.out) or self.last.ended
 
     def drop(self) -> None:
         """Ends all stages."""

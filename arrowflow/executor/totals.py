@@ -1,18 +1,30 @@
-"""Measurements of stages that come and go, added up by the plan that they were made of."""
+"""Measurements of stages that come and go, added up by what they were made of."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from arrowflow.executor.stage import Stage
-from arrowflow.physical.stage import Chain, StagePlan
-from arrowflow.physical.tuning import StageStatistics
+from arrowflow.physical.tuning import StageKey, StageStatistics
+
+class Totals:
+    """What all stages of one run measured. Under the engine's lock."""
+
+    def __init__(self) -> None:
+        self._past: dict[StageKey, StageStatistics] = {}
+
+    def count(self, stage: Stage) -> None:
+        """Adds a stage that is gone."""
+        _add(self._past, stage)
+
+    def statistics(self, stages: Iterable[Stage]) -> tuple[StageStatistics, ...]:
+        """Returns the sums, with the stages that are still there, the most downstream first."""
+        totals = dict(self._past)
+        for stage in stages:
+            _add(totals, stage)
+        return tuple(totals[key] for key in sorted(totals))
 
 
-def plans_of(chain: Chain) -> list[StagePlan]:
-    """Returns the plans of all stages, the most downstream first."""
-    return [*reversed(chain.stages), *(plan for child in chain.children for plan in plans_of(child))]
-
-
-def count(totals: dict[int, StageStatistics], stage: Stage) -> None:
-    """Adds a stage to the totals of its plan; a plan lives as long as the engine, so its id is a key."""
-    key, now = id(stage.plan), stage.statistics()
-    totals[key] = totals[key].plus(now) if key in totals else now
+def _add(totals: dict[StageKey, StageStatistics], stage: Stage) -> None:
+    now = stage.statistics()
+    totals[stage.key] = totals[stage.key].plus(now) if stage.key in totals else now

@@ -55,6 +55,9 @@ class Slice(NamedTuple):
         return self.chunk.slice(self.start, self.num_rows)
 
 
+SubPlan = Any
+"""What `Context.plan` makes of a node, and `Context.open` takes."""
+
 Ticket = Any
 """A claim on the ledger: the bytes are released when the last item that holds the ticket is gone."""
 
@@ -128,6 +131,10 @@ class StreamHandle(Protocol):
     def exhausted(self) -> bool:
         """Whether all its work has been started, so that opening the next stream costs it nothing."""
 
+    @property
+    def ready(self) -> bool:
+        """Whether it has an item, or has ended."""
+
 
 class Context(Protocol):
     """What the executor gives a kernel when it makes it."""
@@ -136,8 +143,20 @@ class Context(Protocol):
     def epoch(self) -> int:
         """The epoch of the stream that the kernel belongs to."""
 
-    def open(self, child: int, epoch: int, position: Position) -> StreamHandle:
-        """Starts the sub-plan of input number `child` in the same executor and ledger; no I/O."""
+    def plan(self, node: Node, first_place: int) -> SubPlan:
+        """Makes a plan that was only known now ready to be opened. Does I/O: from `apply` or `read`.
+
+        Its operators' places, which are part of the keys of everything random, are counted from `first_place`.
+        """
+
+    def open(self, child: int | SubPlan, epoch: int, position: Position) -> StreamHandle:
+        """Starts the sub-plan of input number `child`, or one that `plan` made, in the same executor and ledger.
+
+        Under the executor's lock; no I/O.
+        """
+
+    def charge(self, chunk: Payload) -> Ticket:
+        """Counts the memory of a chunk that outlives its item, like that of a cache. Under the executor's lock."""
 
     def close(self, stream: StreamHandle) -> None:
         """Stops a stream and drops what it holds."""
@@ -209,6 +228,13 @@ class BoundaryKernel(SerialKernel):
     reads_runs: bool = False
     """Whether it wants one stream until that stream has ended, so that several items may be taken at once."""
 
+    any_ready: bool = False
+    """Whether it may want another stream as soon as that one is ready, so that it has to be asked each time."""
+
+    def begin(self) -> Iterator[Item]:
+        """Yields what there is before any input, like what a cache holds. Once, first, as `push`."""
+        return iter(())
+
     @abstractmethod
     def wants(self) -> StreamHandle | None:
         """Returns the stream to take the next item from; None ends it. Under the executor's lock: opens, no I/O."""
@@ -256,6 +282,7 @@ class KernelSpec:
         cost: What its calls take: `computes` one core each, `waits` hardly any (I/O); `unknown`, as with user
             functions, is found out while it runs.
         buffer_items: How many chunks its stage (for `buffer`: the stage below) may hold ready, or None.
+        pins_order: Whether the inputs of a boundary run in order even where `deterministic=False`.
         floor_bytes: The least bytes that it needs to make progress, as far as the plan tells.
         where: Returns file and row group of what has this origin, for errors; None where that is not known.
         splits: Whether what it yields are splits of its own (windows, batches), which lie in no one file.
@@ -270,6 +297,7 @@ class KernelSpec:
     max_calls: int | None = None
     cost: Cost = "computes"
     buffer_items: int | None = None
+    pins_order: bool = False
     floor_bytes: int = 0
     where: Callable[[Origin], tuple[str, int]] | None = None
     splits: bool = False

@@ -9,9 +9,12 @@ from typing import cast
 from arrowflow.ops.base import KernelSpec, Operator
 from arrowflow.options import ResolvedOptions
 from arrowflow.physical.stage import Chain, StagePlan
-from arrowflow.physical.tuning import StageLimits
+from arrowflow.physical.tuning import MAX_REORDER_SLOTS, StageLimits
 from arrowflow.plan.node import Node
 from arrowflow.plan.walk import fold
+
+MAX_WAITING_CALLS = 2 * MAX_REORDER_SLOTS
+"""Threads beyond the CPU budget, for calls that wait: two stages of them with all the calls that they may have."""
 
 SERIAL_READY_ITEMS = 16
 """What serial kernels put out are slices, which hold no memory of their own: enough to wake the next stage rarely."""
@@ -37,11 +40,11 @@ def _append(chain: Chain, spec: KernelSpec, children: Sequence[Chain]) -> Chain:
         case "boundary":
             return Chain(
                 stages=(StagePlan(kind="boundary", buffer_items=spec.buffer_items, kernels=(spec,)),),
-                children=tuple(children),
+                children=tuple(dataclasses.replace(child, ordered=spec.pins_order) for child in children),
             )
         case "buffer":
             assert last is not None
-            stages = (*stages[:-1], dataclasses.replace(last, buffer_items=spec.buffer_items))
+            stages = (*stages[:-1], dataclasses.replace(last, buffer_items=spec.buffer_items, prefetches=True))
         case "source" | "reader":
             stages = (*stages, StagePlan(kind="parallel", head=spec, buffer_items=spec.buffer_items))
         case "serial":
@@ -68,22 +71,55 @@ def _fuses(stage: StagePlan, spec: KernelSpec) -> bool:
 
 
 def default_limits(chain: Chain, index: int, options: ResolvedOptions) -> StageLimits:
-    """Returns the limits of stage `index` of a chain as the plan alone suggests them.
+    """Returns the limits of stage `index` of a chain as the plan alone suggests them, before anything is measured.
 
     A stage may use the byte budget up to its share: of n stages that allocate, the k-th from the source gets
     k/n. So whatever a fast source has read ahead, what is downstream still finds room to work.
     """
     stage = chain.stages[index]
-    ready = stage.buffer_items or (
-        max(4, 2 * options.cpu_budget) if stage.kind == "parallel" else SERIAL_READY_ITEMS
-    )
     if stage.kind != "parallel":
-        return StageLimits(max_calls=1, max_ready_items=ready)
+        return StageLimits(max_calls=1, max_ready_items=stage.buffer_items or SERIAL_READY_ITEMS)
     allocating = [i for i, other in enumerate(chain.stages) if other.kind == "parallel" and other.cost == "computes"]
     rank = sum(i <= index for i in allocating)
-    calls = stage.max_calls or (options.cpu_budget + 2 if stage.cost != "computes" else options.cpu_budget)
+    calls = stage.max_calls or (_untold_calls(stage, options) if options.autotune else 1)
+    ready = max(4, 2 * options.cpu_budget) if options.autotune else calls
     return StageLimits(
         max_calls=calls,
-        max_ready_items=ready,
+        max_ready_items=stage.buffer_items or ready,
         ledger_share=max(1, rank) / max(1, len(allocating)),
+        weight=_weight(stage, options),
     )
+
+
+def _untold_calls(stage: StagePlan, options: ResolvedOptions) -> int:
+    """Returns how many calls may run before anything is measured.
+
+    Those that may turn out to wait have more than there are cores, so that a short run of them has not to be learnt
+    from first; the tokens of the executor see to it that they do not compute beyond the budget.
+    """
+    return options.cpu_budget if stage.cost == "computes" else 2 * options.cpu_budget + 6
+
+
+def _weight(stage: StagePlan, options: ResolvedOptions) -> float:
+    """Returns the cores that a call takes before anything is measured; given numbers hold as given without a tuner."""
+    given = stage.max_calls is not None and not options.autotune
+    return 0.0 if given or stage.cost == "waits" else 1.0
+
+
+def runs_on_demand(chain: Chain, options: ResolvedOptions) -> bool:
+    """Whether nothing is made before the consumer asks: without a tuner, unless a `prefetch` says otherwise."""
+    return not options.autotune and not any(stage.prefetches for stage in all_stages(chain))
+
+
+def max_workers(chain: Chain, options: ResolvedOptions) -> int:
+    """Returns the most threads that a run can use; they start one by one, as there is work for them."""
+    if options.autotune:
+        return options.cpu_budget + MAX_WAITING_CALLS
+    stages = all_stages(chain)
+    asked = sum(stage.max_calls or 0 for stage in stages) + sum(stage.prefetches for stage in stages)
+    return max(1, asked)
+
+
+def all_stages(chain: Chain) -> list[StagePlan]:
+    """Returns the stages of a chain and of all its inputs."""
+    return [*chain.stages, *(stage for child in chain.children for stage in all_stages(child))]

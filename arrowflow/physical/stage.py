@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from arrowflow.ops.base import Cost, KernelSpec
 from arrowflow.records import dataclass
@@ -17,13 +17,15 @@ class StagePlan:
             (serial, over streams of its own).
         head: The source or reader that a parallel stage starts with, if any.
         kernels: The stateless kernels fused behind the head; or the one serial or boundary kernel.
-        buffer_items: Chunks it may hold ready, where a `prefetch` says so.
+        buffer_items: Chunks it may hold ready, where an operator says so.
+        prefetches: Whether that operator is `prefetch`.
     """
 
     kind: Literal["parallel", "serial", "boundary"]
     head: KernelSpec | None = None
     kernels: tuple[KernelSpec, ...] = ()
     buffer_items: int | None = None
+    prefetches: bool = False
 
     @property
     def specs(self) -> tuple[KernelSpec, ...]:
@@ -59,10 +61,12 @@ class Chain:
     Attributes:
         stages: At least one; the first is a source or a boundary.
         children: The chains that the boundary opens, one per input.
+        ordered: Whether its chunks come in order even where `deterministic=False`.
     """
 
     stages: tuple[StagePlan, ...]
     children: tuple[Chain, ...] = ()
+    ordered: bool = False
 
     def shape(self) -> list[object]:
         """Returns the operators that have a say in positions, as JSON: states fit only the same shape."""
@@ -73,3 +77,20 @@ class Chain:
             if spec.kind in ("source", "serial", "boundary")
         ]
         return [*names, *(child.shape() for child in self.children)]
+
+
+ELEMENT = 1 << 20
+"""Number of the input of a boundary whose chains are only known while it runs: they all count as one."""
+
+
+def stage_key(chain: Chain, index: int, path: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Returns the key of a stage: the way from the consumer to it, in numbers, and its operators.
+
+    Sorted, keys name the most downstream stage first.
+    """
+    return (*path, len(chain.stages) - 1 - index, "+".join(chain.stages[index].operators))
+
+
+def child_path(chain: Chain, path: tuple[Any, ...], child: int) -> tuple[Any, ...]:
+    """Returns what the keys of a boundary's input begin with."""
+    return (*path, len(chain.stages), child)

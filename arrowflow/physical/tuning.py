@@ -1,14 +1,20 @@
-"""The seam between the executor and whoever sets its limits: what a stage may tune and what it measures.
+"""The seam between the executor and the tuner: what a stage may tune and what it measures.
 
-The executor writes `StageStatistics` and obeys `StageLimits`; a tuner reads the one and sets the other. Without
+The executor writes `StageStatistics` and obeys `StageLimits`; a `Tuner` reads the one and sets the other. Without
 a tuner the limits are those that `default_limits` derives from the plan and the CPU budget.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any, Protocol
 
+from arrowflow.ops.base import Cost
 from arrowflow.records import dataclass
+
+StageKey = tuple[Any, ...]
+"""Which stage: the same in every epoch, and for all inputs that an `interleave` opens."""
 
 MAX_REORDER_SLOTS = 64
 """Calls started but not delivered, at most. Measured: tying it to the parallelism instead idles the workers behind
@@ -25,12 +31,16 @@ class StageLimits:
         max_slots: Calls started but not delivered, ordered or not.
         ledger_share: Share of the byte budget up to which the stage may start calls ahead of need. Stages
             further down have more, so that a full ledger never keeps them from emptying it.
+        weight: Cores that a call takes of the CPU budget, 0 to 1.
+        reason: Why they are what they are, in words; empty while nobody has changed anything.
     """
 
     max_calls: int
     max_ready_items: int
     max_slots: int = MAX_REORDER_SLOTS
     ledger_share: float = 1.0
+    weight: float = 1.0
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +48,15 @@ class StageStatistics:
     """What one stage did so far.
 
     Attributes:
+        key: Which stage it is.
         operators: The operators that it runs, upstream first.
+        kind: `parallel`, `serial` or `boundary`.
+        cost: What its operators say that their calls take.
+        asked_calls: The most calls at the same time that the user asked for, or None.
         engine: Where its work runs.
-        max_calls: Its limit of calls at the same time.
+        max_calls: Its limit of calls at the same time, now.
+        weight: Cores that a call takes of the CPU budget, as far as it is known now.
+        reason: Why these two are what they are.
         calls: Finished calls.
         rows: Rows that it put out. Divide by the run's seconds for its throughput.
         bytes: Bytes of new buffers that it put out; what it only passed on does not count.
@@ -51,9 +67,21 @@ class StageStatistics:
         ready_items: Chunks that wait for the next stage now. Always 0: the stage limits the pipeline, or one above
             it does. Always at its limit: what is below is faster than what is above.
         max_ready_items: The most that ever waited.
+        ready_limit: The most that may wait, now.
         running: Calls in flight now.
+        capped: How often a look for work found input for it, but as many calls in flight as may be.
+        full: How often one found its output full: what is below is slower.
     """
 
+    key: StageKey
+    kind: str
+    cost: Cost
+    asked_calls: int | None
+    weight: float
+    reason: str
+    ready_limit: int
+    capped: int
+    full: int
     operators: tuple[str, ...]
     engine: str
     max_calls: int
@@ -80,7 +108,70 @@ class StageStatistics:
             ready_items=self.ready_items + later.ready_items,
             max_ready_items=max(self.max_ready_items, later.max_ready_items),
             running=self.running + later.running,
+            capped=self.capped + later.capped,
+            full=self.full + later.full,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSample:
+    """What a tuner gets to see, now and then. All figures are sums since the start, unless they say "now".
+
+    Attributes:
+        now: Seconds of the run's clock.
+        cpu_budget: Calls that may compute at the same time now; less than the run's own where others share.
+        waited_seconds: Seconds that the consumer waited for an item.
+        rows: Rows that the last stage handed to the consumer's thread.
+        ledger_bytes: Bytes charged now.
+        ledger_budget_bytes: The budget that they are held under now.
+        stages: One entry a stage, the most downstream first.
+    """
+
+    now: float
+    cpu_budget: int
+    waited_seconds: float
+    rows: int
+    ledger_bytes: int
+    ledger_budget_bytes: int
+    stages: tuple[StageStatistics, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What a tuner wants of a stage.
+
+    Attributes:
+        max_calls: As in `StageLimits`.
+        max_ready_items: As there.
+        weight: As there.
+        reason: As there.
+    """
+
+    max_calls: int
+    max_ready_items: int
+    weight: float
+    reason: str
+
+    def apply(self, limits: StageLimits) -> None:
+        """Changes limits. Under the executor's lock."""
+        limits.max_calls = self.max_calls
+        limits.max_ready_items = self.max_ready_items
+        limits.weight = self.weight
+        limits.reason = self.reason
+
+
+class Tuner(Protocol):
+    """Sets limits while a run goes on. Called under the executor's lock: it only computes."""
+
+    @property
+    def period_seconds(self) -> float:
+        """Seconds between two steps."""
+
+    def step(self, sample: RunSample) -> Mapping[StageKey, Setting]:
+        """Returns what shall change."""
+
+    def recall(self, key: StageKey) -> Setting | None:
+        """Returns what an earlier run of the same pipeline has found for a stage that begins now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,10 @@ class FakeClock:
 
     thread_cpu = now
 
+    def cpu_of(self, thread: int) -> float:
+        """Returns the same: whoever runs computes all the time."""
+        return self._seconds
+
     def advance(self, seconds: float) -> None:
         """Moves it; from any thread."""
         with self._lock:

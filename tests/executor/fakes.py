@@ -33,7 +33,7 @@ from arrowflow.options import Options
 from arrowflow.physical.stage import Chain, StagePlan
 from arrowflow.testing import FakeClock
 
-Running = tuple[Stage, Any]
+Running = tuple[Stage, Any, Worker]
 """A call that was started and not completed."""
 
 
@@ -266,32 +266,30 @@ class Stepper(Engine):
     `next_item` works too: it runs what there is, and fails where nothing can run.
     """
 
-    def _spawn(self) -> None:
-        """Starts no thread."""
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.pool.spawn = lambda: None  # type: ignore[method-assign]
 
     def close(self) -> None:
         """Closes the run, and the iterators that a worker would close."""
         super().close()
-        self._close_abandoned(Worker(lambda: None, "no worker"))
+        self.pool.close_abandoned(Worker(lambda: None, "no worker"))
 
     def begin(self) -> Running | None:
         """Starts the call that a free worker would start; None where it would park."""
         with self.lock:
-            stage = self._pick()
+            stage = self.pool.pick()
             if stage is None:
                 return None
-            call = stage.start()
-            self.computing += stage.computes
-            return stage, call
+            worker = Worker(lambda: None, "no worker")
+            return stage, self.pool.begin(stage, worker), worker
 
     def finish(self, running: Running) -> None:
         """Runs a call and completes it."""
-        stage, call = running
+        stage, call, worker = running
         stage.execute(call)
         with self.lock:
-            self.computing -= stage.computes
-            stage.calls += 1
-            stage.complete(call)
+            self.pool.finish(stage, call, worker, 0.0, 0.0)
 
     def idle(self, flying: list[Running]) -> bool:
         """Begins a call, which joins those in flight; tells whether nothing can be done any more."""

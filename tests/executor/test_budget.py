@@ -63,7 +63,7 @@ CHAINS: dict[str, Callable[[], tuple[StagePlan, ...]]] = {
     "source": lambda: (source(30, sized, task_bytes=SIZE),),
     "function": lambda: (source(30, sized, task_bytes=SIZE), function(renewed)),
     "functions": lambda: (source(30, sized, task_bytes=SIZE), function(renewed), function(renewed)),
-    "waiting": lambda: (source(30, sized, task_bytes=SIZE), function(renewed, max_calls=5)),
+    "waiting": lambda: (source(30, sized, task_bytes=SIZE), function(renewed, max_calls=5, cost="waits")),
     "serial": lambda: (source(30, sized, task_bytes=SIZE), serial(), function(renewed), serial()),
     "reader": lambda: (
         source(6, once_small, cost="waits"),
@@ -145,9 +145,9 @@ def randomly(engine: Stepper, rng: random.Random) -> list[int]:
             found.append(value_of(item.chunk))
         elif not flying:
             assert not engine.idle(flying), "a deadlock"
-        computing = sum(stage.computes for stage, _ in flying)
-        assert computing == engine.computing <= engine.options.cpu_budget
-        assert all(stage.running <= stage.limits.max_calls for stage, _ in flying)
+        computing = sum(stage.limits.weight for stage, _, _ in flying)
+        assert computing == engine.pool.tokens <= engine.options.cpu_budget
+        assert all(stage.running <= stage.limits.max_calls for stage, _, _ in flying)
     for left in flying:
         engine.finish(left)
     return found
@@ -211,7 +211,7 @@ def test_peak_is_the_budget_and_one_call_with_its_scratch(scratch: int, cpus: in
 
 
 def test_reservations_are_returned_when_a_stage_ends_while_calls_run() -> None:
-    engine = stepper(source(20, sized, task_bytes=7 * SIZE), function(renewed, max_calls=4))
+    engine = stepper(source(20, sized, task_bytes=7 * SIZE), function(renewed, max_calls=4, cost="waits"))
     calls = hold(engine, "function", 3)
     reading = engine.begin()
     assert reading is not None
@@ -357,18 +357,19 @@ def test_calls_that_compute_stay_within_the_cpu_budget(cpus: int) -> None:
 
 
 @pytest.mark.parametrize("calls", [1, 5])
-def test_as_many_calls_as_the_user_asked_for_whatever_the_cpus(calls: int) -> None:
+def test_without_a_tuner_as_many_calls_as_the_user_asked_for_whatever_the_cpus(calls: int) -> None:
     crowd = Crowd(calls)
-    with running(source(calls * 10), function(crowd, max_calls=calls), cpu_budget=1) as engine:
+    stages = (source(calls * 10), function(crowd, max_calls=calls))
+    with running(*stages, cpu_budget=1, autotune=False) as engine:
         assert len(values_of(engine)) == calls * 10
     assert crowd.most == calls
 
 
 def test_calls_that_wait_go_beyond_the_cpu_budget() -> None:
-    crowd = Crowd(3)
-    with running(source(30), function(crowd, cost="waits"), cpu_budget=1) as engine:
-        assert len(values_of(engine)) == 30
-    assert crowd.most == 3  # cpu_budget + 2
+    crowd = Crowd(8)
+    with running(source(80), function(crowd, cost="waits"), cpu_budget=1) as engine:
+        assert len(values_of(engine)) == 80
+    assert crowd.most == 8  # 2 * cpu_budget + 6
 
 
 def test_calls_that_wait_do_not_keep_others_from_computing() -> None:
@@ -384,7 +385,7 @@ def test_calls_that_wait_do_not_keep_others_from_computing() -> None:
             computed.set()
         yield chunk(value)
 
-    with running(source(6, compute), function(wait, max_calls=1), cpu_budget=1) as engine:
+    with running(source(6, compute), function(wait, max_calls=1, cost="waits"), cpu_budget=1) as engine:
         assert values_of(engine) == list(range(6))
 
 
@@ -399,7 +400,7 @@ def test_a_thread_that_cannot_be_started_is_done_without(monkeypatch: pytest.Mon
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", limited)
-    with running(source(50), function(max_calls=4), serial(same), cpu_budget=4) as engine:
+    with running(source(50), function(max_calls=4, cost="waits"), serial(same), cpu_budget=4) as engine:
         assert values_of(engine) == list(range(50))
         assert engine.statistics().workers == 1
 

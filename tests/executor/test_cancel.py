@@ -169,7 +169,7 @@ def test_two_user_functions_that_close_their_run_do_not_wait_for_each_other() ->
         engine.close()
         return batch
 
-    engine = start(source(), function(close, max_calls=2), close_timeout=3600)
+    engine = start(source(), function(close, max_calls=2, cost="waits"), close_timeout=3600)
     with pytest.raises(ClosedError):
         values_of(engine)
     engine.close()
@@ -336,7 +336,7 @@ def test_an_abandoned_engine_is_collected() -> None:
 
 
 def test_calls_that_finish_after_the_stop_return_what_they_reserved() -> None:
-    engine = stepper(source(20), function(max_calls=4))
+    engine = stepper(source(20), function(max_calls=4, cost="waits"))
     calls = hold(engine, "function", 3)
     engine.close()
     for call in calls:

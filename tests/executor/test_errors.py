@@ -167,7 +167,7 @@ def test_the_first_error_in_order_comes_not_the_first_in_time() -> None:
                 raise FunctionError(f"number {value}")
         return batch
 
-    with running(source(6), function(fail, max_calls=4)) as engine:
+    with running(source(6), function(fail, max_calls=4, cost="waits")) as engine:
         values, error = drained(engine)
     assert values == [0, 1]
     assert "number 2" in str(error)
@@ -314,7 +314,7 @@ def test_a_failure_of_the_executor_itself_is_told_and_not_waited_for(monkeypatch
 
 
 def test_calls_in_flight_behind_an_error_are_dropped() -> None:
-    engine = stepper(source(6), function(failing_at(0), max_calls=4), ram_budget=1 << 20)
+    engine = stepper(source(6), function(failing_at(0), max_calls=4, cost="waits"), ram_budget=1 << 20)
     calls = hold(engine, "function", 4)
     for call in calls:
         engine.finish(call)

@@ -39,14 +39,14 @@ def test_order_is_kept_whatever_finishes_first(ranks: tuple[int, ...]) -> None:
         with sequencer(ranks[value_of(batch)]):
             return batch
 
-    with running(source(4), function(wait_for_turn, max_calls=4)) as engine:
+    with running(source(4), function(wait_for_turn, max_calls=4, cost="waits")) as engine:
         assert values_of(engine) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("ranks", list(itertools.permutations(range(3))))
 def test_without_order_items_come_as_they_finish(ranks: tuple[int, ...]) -> None:
     order = sorted(range(3), key=lambda value: ranks[value])
-    engine = stepper(source(3), function(max_calls=3), deterministic=False)
+    engine = stepper(source(3), function(max_calls=3, cost="waits"), deterministic=False)
     calls = hold(engine, "function", 3)
     for value in order:
         engine.finish(calls[value])
@@ -116,7 +116,7 @@ def test_a_free_worker_takes_the_most_downstream_stage_of_three() -> None:
 
 
 def test_a_straggler_holds_back_64_calls_and_no_worker() -> None:
-    engine = stepper(source(1000), function(max_calls=2), ram_budget=1 << 30)
+    engine = stepper(source(1000), function(max_calls=2, cost="waits"), ram_budget=1 << 30)
     (straggler,) = hold(engine, "function", 1)
     engine.settle()
     stage = straggler[0]
@@ -135,7 +135,7 @@ def test_a_straggler_does_not_stop_the_calls_behind_it() -> None:
         (behind if value_of(batch) else gate).pass_through()
         return batch
 
-    with running(source(200), function(hold_first, max_calls=2)) as engine:
+    with running(source(200), function(hold_first, max_calls=2, cost="waits")) as engine:
         found: list[int] = []
         first = threading.Thread(target=lambda: found.extend(values_of(engine)))
         first.start()
@@ -150,7 +150,7 @@ def test_a_call_of_many_chunks_behind_a_straggler_is_held_back_too() -> None:
     def many(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         return (chunk(value_of(batch)) for _ in range(500))
 
-    engine = stepper(source(3), reader(many, max_calls=3))
+    engine = stepper(source(3), reader(many, max_calls=3, cost="waits"))
     (straggler,) = hold(engine, "reader", 1)
     engine.settle()
     stage = cast(ParallelStage, straggler[0])

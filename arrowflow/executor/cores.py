@@ -1,0 +1,88 @@
+"""Cores and memory that the live runs of a process share.
+
+Each run keeps its own budgets. What they have together is bounded too: calls that compute by the cores that this
+process may use, bytes of runs without a budget of their own by one quarter of the memory. Nobody hands anything over
+and nobody waits for another run: whoever looks for work reads what the others use now, and may always use its fair
+share, at least one call. So no run starves, none waits for a wake-up that nobody sends, and a run that idles (the
+validation set, between two epochs) costs the others nothing. With more runs at work than cores, each has one call.
+
+Arrow's own pool follows the largest CPU budget while any run lives, and gets its size back with the last one.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from arrowflow.options import available_cpus
+
+if TYPE_CHECKING:
+    from arrowflow.executor.engine import Engine
+
+
+class _Process:
+    """What the runs of this process share.
+
+    Attributes:
+        lock: Guards joining and leaving; reading what others use needs none.
+        runs: The live runs; replaced as a whole, so that readers see the one or the other. Weak: an interrupt may
+            hit a run that has just joined, and then nobody makes it leave.
+        cores: Calls that may compute at the same time.
+        arrow_threads: Size of Arrow's pool before the first run.
+    """
+
+    lock = threading.RLock()  # a finalizer may end a run in the middle of another's start
+    runs: tuple[weakref.ref[Engine], ...] = ()
+    cores = 1
+    arrow_threads: int | None = None
+
+
+def join(run: Engine) -> None:
+    """Takes a run among those that share."""
+    with _Process.lock:
+        _share([*_alive(), run])
+
+
+def leave(run: Engine) -> None:
+    """Gives up a run's share; again is fine."""
+    with _Process.lock:
+        runs = _alive()
+        if run in runs:
+            runs.remove(run)
+            _share(runs)
+
+
+def _alive() -> list[Engine]:
+    return [run for reference in _Process.runs if (run := reference()) is not None]
+
+
+def _share(runs: list[Engine]) -> None:
+    _Process.runs = tuple(map(weakref.ref, runs))
+    budgets = [run.options.cpu_budget for run in runs]
+    _Process.cores = max((available_cpus(), *budgets))
+    _size_arrow_pool(max(budgets, default=None))
+    sharing = [run for run in runs if run.options.shares_ram]
+    for run in sharing:
+        run.ledger.budget = run.options.ram_budget // len(sharing)
+
+
+def _size_arrow_pool(threads: int | None) -> None:
+    if _Process.arrow_threads is None:
+        _Process.arrow_threads = pa.cpu_count()
+    if threads is None:
+        threads, _Process.arrow_threads = _Process.arrow_threads, None
+    if threads != pa.cpu_count():
+        pa.set_cpu_count(threads)
+
+
+def allowance(run: Engine) -> int:
+    """Returns how many calls of a run may compute now. Called under the run's lock; reads others' without theirs."""
+    budget = run.options.cpu_budget
+    if len(_Process.runs) <= 1:
+        return budget
+    others = [other.pool.tokens for other in _alive() if other is not run and other.pool.tokens > 0]
+    fair = max(1, _Process.cores // (1 + len(others)))
+    return min(budget, max(fair, _Process.cores - round(sum(others))))

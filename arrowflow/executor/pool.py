@@ -1,0 +1,327 @@
+"""`Pool`: the workers of one run: what they pick, how they wait, and how many of them may compute.
+
+**Tokens.** A call takes `StageLimits.weight` of the CPU budget: 1 if it computes, hardly anything if it waits. What a
+user function does is not known before it runs, so its first calls take a whole token each; and while some stage finds
+none left, one idle worker (the *watch*) looks at the CPU clocks of the running calls every millisecond or a few. A
+call that turns out to wait gives its token back in the middle. So a sleeping map has the calls in flight that it needs
+within milliseconds, and a computing one never has more than there are cores.
+
+What is learnt this way is only the beginning: after a few calls the tuner sets the weights from measurements.
+
+**The mean.** Calls that wait take no token, but a little time of a core each, and ten of them add up. Where the budget
+is below the number of cores, what all workers used is held against what the budget allowed so far; as long as more was
+used, no call that computes begins. Tokens bound how many compute at the same time, this bounds how much they get done.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any, cast
+
+from arrowflow.errors import ArrowflowError
+from arrowflow.executor.cores import allowance
+from arrowflow.executor.failure import located
+from arrowflow.executor.lifetime import Worker
+from arrowflow.options import available_cpus
+from arrowflow.physical.tuning import MAX_REORDER_SLOTS
+
+if TYPE_CHECKING:
+    from arrowflow.executor.engine import Engine
+    from arrowflow.executor.stage import Stage
+
+logger = logging.getLogger("arrowflow")
+
+MOSTLY_COMPUTES = 0.75
+"""Calls above this share of CPU time count as computing: a fraction would only let the next ones in too early."""
+WAITS_SHARE = 0.25
+"""Calls below this share wait: they take no token, so that they neither starve others nor are starved."""
+ROUNDING = 0.05
+CREDIT_SECONDS = 0.02
+"""What a run that used less than its budget may catch up with later."""
+INTERPRETER_SHARE = 0.7
+"""Running calls that use more than this together may be waiting for the interpreter lock, not for I/O."""
+FIRST_LOOK_SECONDS = 0.001
+LAST_LOOK_SECONDS = 0.016
+FIRST_CALLS = 4
+SHORTEST_CALL_SECONDS = 50e-6
+"""Calls under 50 µs have no ratio worth the name."""
+
+
+class Pool:
+    """Threads, tokens, and the order of work. All of it under the engine's lock, except where it says otherwise.
+
+    Attributes:
+        tokens: Cores that the running calls take, but for those that wait.
+        threads: All workers.
+        changed: A stage has ended or begun since `pick` last looked.
+    """
+
+    def __init__(self, engine: Engine, max_workers: int) -> None:
+        self.engine = engine
+        self.tokens = 0.0
+        self.threads: list[Worker] = []
+        self.changed = False
+        self._max_workers = max_workers
+        self._cores = available_cpus()
+        # A parked thread waits on a lock of its own, which whoever wakes it releases. One C call to park and one to
+        # wake, where a Condition takes several Python frames; and waking is possible from a finalizer. The locks
+        # live as long as the threads: an interrupt between any two steps of waking loses nobody, since `wake_all`
+        # finds all of them, also those that only now begin to wait. A release too many ends the next wait early, and
+        # the waiter looks and waits again.
+        self._parked: deque[Worker] = deque()
+        self._short = False  # a stage was passed over for want of a token
+        self._watch: Worker | None = None
+        self._look_seconds = FIRST_LOOK_SECONDS
+        self._debt_seconds = 0.0  # CPU time used beyond the budget, at the time `_paid`
+        self._paid = engine.clock.now()
+        self._to_close: deque[tuple[Stage, Any]] = deque()
+
+    # ------------------------------------------------------------------ what runs next
+
+    def pick(self) -> Stage | None:
+        """Returns the most downstream stage that can run (rule 2)."""
+        engine = self.engine
+        if engine.on_demand and not engine.waiting:
+            return None
+        allowed = allowance(engine)
+        room = allowed - self.tokens + ROUNDING
+        if self._debt_seconds > 0 and allowed < self._cores and self._indebted():
+            room = 0.0
+        # With all cores in the budget, a call that waits part of its time may share the last one: it has no other.
+        loose = room > 2 * ROUNDING and allowed >= self._cores
+        self._short = False
+        while True:
+            self.changed = False
+            for stage in engine.order:
+                weight = stage.limits.weight
+                if weight > room and weight > WAITS_SHARE and not (loose and weight < MOSTLY_COMPUTES):
+                    self._short = True
+                    continue
+                try:
+                    if stage.can_start():
+                        return stage
+                except Exception as error:
+                    stage.end(located(error, stage.plan.specs[0].operator))
+            if not self.changed:
+                return None
+            # A stage noticed the end of its input, which the stages before it in `order` have not seen yet.
+            engine.tell_end()
+
+    def _indebted(self) -> bool:
+        """Whether more CPU time was used than the budget allowed until now."""
+        now = self.engine.clock.now()
+        debt = self._debt_seconds - (now - self._paid) * self.engine.options.cpu_budget
+        self._debt_seconds = max(debt, -CREDIT_SECONDS)
+        self._paid = now
+        return debt > 0
+
+    def kick(self) -> None:
+        """Finds a thread for work that nobody is on its way to: a parked one, or a new one."""
+        if self._parked:
+            if self.pick() is not None or self._wants_watch():
+                self._unpark_one()
+        elif len(self.threads) < self._max_workers and (self.pick() is not None or self._wants_watch()):
+            self.spawn()
+
+    def spawn(self) -> None:
+        """Starts one more worker, or goes on with those there are."""
+        if self.engine.stopped:
+            return
+        worker = Worker(self._work, f"arrowflow-{id(self.engine):x}-{len(self.threads)}")
+        self.threads.append(worker)
+        try:
+            worker.start()
+        except RuntimeError as error:
+            self.threads.remove(worker)
+            if not self.threads:
+                raise ArrowflowError(f"no thread can be started: {error}") from error
+            self._max_workers = len(self.threads)
+            logger.warning("going on with %d threads: %s", self._max_workers, error)
+
+    def _unpark_one(self) -> None:
+        try:
+            # The last one to park: its caches and its allocator's heap are warm. Taking turns instead would spread
+            # the decoding over all threads, each of which touches fresh memory first.
+            wake(self._parked.pop().parking)
+        except IndexError:  # another thread woke it first
+            pass
+
+    def wake_all(self) -> None:
+        """Wakes every worker. Takes no lock (rule 7)."""
+        for worker in list(self.threads):
+            wake(worker.parking)
+
+    # ------------------------------------------------------------------ workers
+
+    def _work(self) -> None:
+        """A worker, from its start until the run is stopped and what it held is dropped."""
+        me = cast(Worker, threading.current_thread())
+        engine = self.engine
+        try:
+            with engine.lock:
+                self._serve(me)
+        except BaseException as error:
+            # A bug, or no memory is left. The consumer has to hear of it, or it would wait for ever.
+            engine.fail(error)
+        engine.drop()
+        self.close_abandoned(me)
+
+    def _serve(self, me: Worker) -> None:
+        """Picks, runs, completes, until the run is stopped. Called and returns with the lock held."""
+        engine = self.engine
+        clock = engine.clock
+        while not engine.stopped:
+            stage = self.pick()
+            if stage is None:
+                self._rest(me)
+                continue
+            call = self.begin(stage, me)
+            if stage.plan.kind == "parallel":
+                # A serial call is over before another thread would be awake, and this one then goes on to the work
+                # that it would have been woken for.
+                self.kick()
+            engine.lock.release()
+            try:
+                began, cpu = clock.now(), clock.thread_cpu()
+                me.seen = (began, cpu)
+                stage.execute(call)
+                cpu, elapsed = clock.thread_cpu() - cpu, clock.now() - began
+            finally:
+                engine.lock.acquire()
+            self.finish(stage, call, me, elapsed, cpu)
+            del call
+            engine.tell_consumer()
+            engine.tune(began + elapsed)
+            if self._to_close:
+                self._outside_close(me)
+
+    def begin(self, stage: Stage, me: Worker) -> Any:
+        """Starts a call: takes its tokens and its input."""
+        call = stage.start()
+        me.stage, me.weight, me.seen = stage, stage.limits.weight, None
+        self.tokens += token(me.weight)
+        return call
+
+    def finish(self, stage: Stage, call: Any, me: Worker, elapsed: float, cpu: float) -> None:
+        """Ends a call: gives its tokens back and takes its results over."""
+        self.tokens -= token(me.weight)
+        me.stage = None
+        # Other pools work without their time being seen here; such calls say that they compute.
+        self._debt_seconds += elapsed if stage.foreign else cpu
+        stage.calls += 1
+        stage.busy_seconds += elapsed
+        stage.cpu_seconds += cpu
+        if stage.learns and stage.calls <= FIRST_CALLS and elapsed > SHORTEST_CALL_SECONDS:
+            share = cpu / elapsed
+            if share * stage.running < INTERPRETER_SHARE:
+                stage.limits.weight = rounded(share)
+        stage.complete(call)
+
+    def _rest(self, me: Worker) -> None:
+        """Waits until there may be work. Called and returns with the lock held."""
+        watching = self._wants_watch()
+        if watching:
+            self._watch = me
+        self._parked.append(me)
+        self.engine.lock.release()
+        try:
+            me.parking.acquire(timeout=self._look_seconds if watching else -1)
+        finally:
+            self.engine.lock.acquire()
+        if watching:
+            self._watch = None
+            if me in self._parked:
+                self._parked.remove(me)
+            if not self.engine.stopped:
+                self._look()
+
+    # ------------------------------------------------------------------ the watch
+
+    def _wants_watch(self) -> bool:
+        """Whether work waits for a token that a running call may not need."""
+        return (
+            self._short
+            and self._watch is None
+            and (self._debt_seconds > 0 or any(map(_may_wait, self.threads)))
+        )
+
+    def _look(self) -> None:
+        """Looks at the CPU clocks of the calls that may be waiting, and takes tokens back from those that are."""
+        clock = self.engine.clock
+        now = clock.now()
+        rates: list[tuple[Worker, float]] = []
+        for worker in self.threads:
+            if not _may_wait(worker) or worker.seen is None:
+                continue
+            at, cpu = worker.seen
+            if now - at >= FIRST_LOOK_SECONDS / 2:
+                used = clock.cpu_of(worker.ident or 0)
+                worker.seen = (now, used)
+                rates.append((worker, (used - cpu) / (now - at)))
+        found = False
+        if rates and sum(rate for _, rate in rates) < INTERPRETER_SHARE:
+            for worker, rate in rates:
+                if rate < WAITS_SHARE:
+                    found = True
+                    self._release(worker, rate)
+        self._look_seconds = FIRST_LOOK_SECONDS if found else min(2 * self._look_seconds, LAST_LOOK_SECONDS)
+        self.engine.tune(now)
+
+    def _release(self, worker: Worker, rate: float) -> None:
+        self.tokens += token(rate) - token(worker.weight)
+        worker.weight = rate
+        stage = worker.stage
+        if stage.calls < FIRST_CALLS:
+            stage.limits.weight = min(stage.limits.weight, rate)
+
+    # ------------------------------------------------------------------ abandoned iterators
+
+    def close_later(self, stage: Stage, iterator: Any) -> None:
+        """Remembers an abandoned iterator; closing it may run user code: only on a worker, not under the lock."""
+        if iterator is not None and hasattr(iterator, "close"):
+            self._to_close.append((stage, iterator))
+
+    def close_abandoned(self, me: Worker) -> None:
+        """Closes what was remembered. Called without the lock."""
+        while True:
+            try:
+                stage, iterator = self._to_close.popleft()
+            except IndexError:
+                return
+            me.closing = stage.plan.operators
+            try:
+                iterator.close()
+            except BaseException as error:
+                logger.warning("%s raised while it was closed before its end: %r", "+".join(me.closing), error)
+            me.closing = ()
+
+    def _outside_close(self, me: Worker) -> None:
+        self.engine.lock.release()
+        try:
+            self.close_abandoned(me)
+        finally:
+            self.engine.lock.acquire()
+
+
+def _may_wait(worker: Worker) -> bool:
+    return worker.stage is not None and worker.stage.learns and worker.weight > WAITS_SHARE
+
+
+def token(weight: float) -> float:
+    """Returns what a call takes of the CPU budget."""
+    return weight if weight >= WAITS_SHARE else 0.0
+
+
+def rounded(share: float) -> float:
+    """Returns what a call takes of a core, given its share of CPU time."""
+    return 1.0 if share > MOSTLY_COMPUTES else max(0.0, share)
+
+
+def wake(parking: threading.Lock) -> None:
+    """Ends a wait, or the next one."""
+    try:
+        parking.release()
+    except RuntimeError:  # it was woken and did not wait again yet
+        pass
