@@ -1,7 +1,7 @@
 """arrowflow: input pipelines over Apache Arrow record batches.
 
 Pipelines take tf.data's names, columns take Polars', states take PyTorch's. Start with `read_parquet`, `read_ipc`,
-`from_arrow`, `from_numpy`, `from_generator` or `range`; each returns a `Dataset`.
+`from_arrow`, `from_numpy`, `from_generator`, `list_files` or `range`; each returns a `Dataset`.
 """
 
 from arrowflow.dataset import Dataset
@@ -18,7 +18,16 @@ from arrowflow.errors import (
     StateError,
 )
 from arrowflow.options import AUTOTUNE, Options
-from arrowflow.sources import from_arrow, from_generator, from_numpy, range, read_ipc, read_parquet
+from arrowflow.plot import plot_timeline
+from arrowflow.sources import (
+    from_arrow,
+    from_generator,
+    from_numpy,
+    list_files,
+    range,
+    read_ipc,
+    read_parquet,
+)
 
 __version__ = "0.1.0"
 
@@ -39,6 +48,8 @@ __all__ = [
     "from_arrow",
     "from_generator",
     "from_numpy",
+    "list_files",
+    "plot_timeline",
     "range",
     "read_ipc",
     "read_parquet",

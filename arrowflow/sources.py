@@ -15,6 +15,7 @@ from arrowflow.interchange.from_numpy import batch_from_arrays
 from arrowflow.ops.from_arrow import from_arrow as arrow_node
 from arrowflow.ops.from_arrow import from_batches
 from arrowflow.ops.from_generator import FromGenerator
+from arrowflow.ops.list_files import ListFiles
 from arrowflow.ops.range import Range
 from arrowflow.ops.read import Read
 from arrowflow.options import AUTOTUNE
@@ -110,6 +111,34 @@ def _read(
     if columns is not None:
         dataset = dataset.select(*_names(operator, (columns,)))
     return dataset
+
+
+def list_files(paths: Paths, *, filesystem: Any = None) -> Dataset:
+    """Lists files: their paths as text in the column `path`, in sorted order; nothing of them is read.
+
+    Local files come as absolute paths, those of a URL as URLs, so that each can be read by itself, as by
+    `interleave` or `map`. Files are listed once, when the dataset is bound. For another order use `shuffle`.
+
+    Args:
+        paths: A path, a glob, a directory, a URL that `pyarrow.fs` or fsspec knows, or a list of them. A directory
+            gives all files in it and in its folders, but no names that start with `.` or `_`.
+        filesystem: A file system of `pyarrow.fs` or fsspec, instead of telling by the paths. What is listed then
+            are paths in it, to be read with the same `filesystem`.
+
+    Raises:
+        SourceError: A path is missing, a glob or a directory empty; when the dataset is bound.
+        PlanError: `paths` are no paths, or lie in different file systems; when the dataset is bound.
+
+    Example:
+        >>> import arrowflow as af, pathlib, tempfile
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> for name in "b.parquet", "a.parquet", "notes.txt":
+        ...     _ = (folder / name).write_bytes(b"...")
+        >>> table = af.list_files(folder / "*.parquet").to_table()
+        >>> [pathlib.Path(path).name for path in table.column("path").to_pylist()]
+        ['a.parquet', 'b.parquet']
+    """
+    return Dataset(ListFiles(paths=paths, filesystem=filesystem))
 
 
 def from_arrow(source: Any) -> Dataset:

@@ -58,14 +58,8 @@ def chain(num_chunks: int) -> Any:
     return Chain(stages=(source, same, same, through))
 
 
-class WallClock:
-    """The clocks that the engine measures with."""
-
-    now = staticmethod(time.perf_counter)
-    thread_cpu = staticmethod(time.thread_time)
-
-
 def _run(num_chunks: int) -> harness.Measurement:
+    from arrowflow.clock import WallClock
     from arrowflow.executor import Engine
     from arrowflow.options import Options
 

@@ -27,6 +27,19 @@ from arrowflow.plan.node import Node
 from arrowflow.timeline import Timeline
 
 
+class Meter(Protocol):
+    """What one thread used of the CPU."""
+
+    def cpu(self) -> float:
+        """Returns seconds of CPU time."""
+
+    def queued(self) -> float:
+        """Returns seconds in which it could have run but had no core."""
+
+    def close(self) -> None:
+        """Is called by the thread at its end."""
+
+
 class Clock(Protocol):
     """Where the engine's measurements take their time from."""
 
@@ -36,8 +49,8 @@ class Clock(Protocol):
     def thread_cpu(self) -> float:
         """Returns seconds of CPU time that the calling thread used."""
 
-    def cpu_of(self, thread: int) -> float:
-        """Returns seconds of CPU time that a living thread used."""
+    def meter(self, thread: int) -> Meter:
+        """Returns what tells, to any thread, how much of the CPU that thread uses."""
 
 
 class Engine:
@@ -79,7 +92,7 @@ class Engine:
         self.waiting = False  # the consumer is about to wait for the bell
         self.waited_seconds = 0.0
         self._wait_began: float | None = None
-        self.delivered_rows = 0
+        self.delivered_rows = self.delivered_chunks = 0
         self._process = os.getpid()
         self._dropped = False
         self._failure: ArrowflowError | None = None  # of the executor itself
@@ -143,6 +156,7 @@ class Engine:
             cpu_budget=cores.allowance(self),
             waited_seconds=self.waited_seconds + self._waiting_now(now),
             rows=self.delivered_rows,
+            chunks=self.delivered_chunks,
             ledger_bytes=self.ledger.used,
             ledger_budget_bytes=self.ledger.budget,
             stages=self.totals.statistics(self._stages()),
@@ -222,6 +236,7 @@ class Engine:
                 if source.out:
                     item = source.out.popleft()
                     self.delivered_rows += item.chunk.num_rows
+                    self.delivered_chunks += 1
                     self.pool.kick()
                     return item
                 if source.ended and not self.stopped:
@@ -303,6 +318,8 @@ class Engine:
             self.root.drop()
             for stage in self._stages():
                 self.totals.count(stage)
+            if self._tuner is not None:
+                self._tuner.remember(self.totals.statistics(()))
             self.order = []
             if self._tail is not None:
                 self._tail.iterator = None

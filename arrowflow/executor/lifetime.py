@@ -63,7 +63,9 @@ class Worker(threading.Thread):
         parking: What it waits for when it has nothing to do; released to wake it.
         stage: What it is in the middle of, if anything.
         weight: Cores that its call takes.
-        seen: When it was last looked at, and its CPU time then; None until its call has begun.
+        seen: When it was last looked at, with its CPU time and the time that it had waited for a core; None until
+            its call has begun.
+        meter: What it uses of the CPU; None before it runs.
         closing: Operators whose abandoned iterator it closes.
     """
 
@@ -73,7 +75,8 @@ class Worker(threading.Thread):
         self.parking.acquire()
         self.stage: Any = None
         self.weight = 0.0
-        self.seen: tuple[float, float] | None = None
+        self.seen: tuple[float, float, float] | None = None
+        self.meter: Any = None
         self.closing: tuple[str, ...] = ()
 
     @property

@@ -25,7 +25,6 @@ from arrowflow.executor.cores import allowance
 from arrowflow.executor.failure import located
 from arrowflow.executor.lifetime import Worker
 from arrowflow.options import available_cpus
-from arrowflow.physical.tuning import MAX_REORDER_SLOTS
 
 if TYPE_CHECKING:
     from arrowflow.executor.engine import Engine
@@ -160,6 +159,7 @@ class Pool:
         me = cast(Worker, threading.current_thread())
         engine = self.engine
         try:
+            me.meter = engine.clock.meter(threading.get_ident())
             with engine.lock:
                 self._serve(me)
         except BaseException as error:
@@ -167,6 +167,8 @@ class Pool:
             engine.fail(error)
         engine.drop()
         self.close_abandoned(me)
+        if me.meter is not None:
+            me.meter.close()
 
     def _serve(self, me: Worker) -> None:
         """Picks, runs, completes, until the run is stopped. Called and returns with the lock held."""
@@ -185,12 +187,17 @@ class Pool:
             engine.lock.release()
             try:
                 began, cpu = clock.now(), clock.thread_cpu()
-                me.seen = (began, cpu)
+                queued = me.meter.queued() if stage.learns else 0.0
+                me.seen = (began, cpu, queued)
                 stage.execute(call)
                 cpu, elapsed = clock.thread_cpu() - cpu, clock.now() - began
+                if stage.learns:
+                    queued = me.meter.queued() - queued
             finally:
                 engine.lock.acquire()
-            self.finish(stage, call, me, elapsed, cpu)
+            if engine.timeline is not None and stage.plan.kind != "parallel":
+                engine.timeline.span(me.name, "+".join(stage.plan_operators), began, began + elapsed)
+            self.finish(stage, call, me, elapsed, cpu, queued)
             del call
             engine.tell_consumer()
             engine.tune(began + elapsed)
@@ -204,7 +211,9 @@ class Pool:
         self.tokens += token(me.weight)
         return call
 
-    def finish(self, stage: Stage, call: Any, me: Worker, elapsed: float, cpu: float) -> None:
+    def finish(
+        self, stage: Stage, call: Any, me: Worker, elapsed: float, cpu: float, queued: float = 0.0
+    ) -> None:
         """Ends a call: gives its tokens back and takes its results over."""
         self.tokens -= token(me.weight)
         me.stage = None
@@ -213,8 +222,9 @@ class Pool:
         stage.calls += 1
         stage.busy_seconds += elapsed
         stage.cpu_seconds += cpu
-        if stage.learns and stage.calls <= FIRST_CALLS and elapsed > SHORTEST_CALL_SECONDS:
-            share = cpu / elapsed
+        stage.queued_seconds += queued
+        if stage.learns and stage.calls <= FIRST_CALLS and elapsed > SHORTEST_CALL_SECONDS and not stage.told:
+            share = cpu / max(cpu, elapsed - queued, SHORTEST_CALL_SECONDS)
             if share * stage.running < INTERPRETER_SHARE:
                 stage.limits.weight = rounded(share)
         stage.complete(call)
@@ -255,11 +265,11 @@ class Pool:
         for worker in self.threads:
             if not _may_wait(worker) or worker.seen is None:
                 continue
-            at, cpu = worker.seen
-            if now - at >= FIRST_LOOK_SECONDS / 2:
-                used = clock.cpu_of(worker.ident or 0)
-                worker.seen = (now, used)
-                rates.append((worker, (used - cpu) / (now - at)))
+            at, cpu, queued = worker.seen
+            worker.seen = (now, worker.meter.cpu(), worker.meter.queued())
+            free = now - at - (worker.seen[2] - queued)
+            if free >= FIRST_LOOK_SECONDS / 2:
+                rates.append((worker, (worker.seen[1] - cpu) / free))
         found = False
         if rates and sum(rate for _, rate in rates) < INTERPRETER_SHARE:
             for worker, rate in rates:
@@ -273,7 +283,7 @@ class Pool:
         self.tokens += token(rate) - token(worker.weight)
         worker.weight = rate
         stage = worker.stage
-        if stage.calls < FIRST_CALLS:
+        if stage.calls < FIRST_CALLS and not stage.told:
             stage.limits.weight = min(stage.limits.weight, rate)
 
     # ------------------------------------------------------------------ abandoned iterators
@@ -294,7 +304,9 @@ class Pool:
             try:
                 iterator.close()
             except BaseException as error:
-                logger.warning("%s raised while it was closed before its end: %r", "+".join(me.closing), error)
+                logger.warning(
+                    "%s raised while it was closed before its end: %r", "+".join(me.closing), error
+                )
             me.closing = ()
 
     def _outside_close(self, me: Worker) -> None:

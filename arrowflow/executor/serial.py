@@ -82,9 +82,15 @@ class SerialStage(Stage):
             self.end()
             return False
         # What it put out is not its upstream's any more, which could so be head of its line again and again.
-        if self.out and (len(self.out) >= self.limits.max_ready_items or not self.engine.ledger.fits(0)):
+        if self.out and (self._is_full() or not self.engine.ledger.fits(0)):
             return False
         return self.iterator is not None or bool(self.inbox) or not self.begun or self._has_input()
+
+    def _is_full(self) -> bool:
+        # A suspended iterator goes on when half of what it put out is taken: cheap kernels have many items for one
+        # input, and waking a worker for each takes longer than to make it.
+        room = self.limits.max_ready_items - len(self.out)
+        return room <= 0 or (self.iterator is not None and 2 * room < self.limits.max_ready_items)
 
     def _has_input(self) -> bool:
         upstream = self.upstream
@@ -235,7 +241,9 @@ class BoundaryStage(SerialStage):
                 return self._input_ended(last.error)
             ended, self.current = self.current, None
             self.close_stream(ended)
-            self.kernel.ended(ended)
+            self.iterator = self.kernel.ended(ended)
+            if self.iterator is not None:
+                return True
 
     def _wanted(self) -> Stream | None:
         handle = self.kernel.wants()

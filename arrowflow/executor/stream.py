@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from arrowflow.executor.ledger import buffers_of
+from arrowflow.executor.parallel import ParallelStage
 from arrowflow.executor.serial import BoundaryStage, SerialStage
-from arrowflow.executor.stage import ParallelStage, Stage
+from arrowflow.executor.stage import Stage
 from arrowflow.ops.base import (
     BoundaryKernel,
     Kernel,
@@ -44,10 +45,10 @@ class StreamContext:
         """Opens input number `child` of the stream's boundary, or a chain that `plan` made."""
         assert self.boundary is not None
         own = self._stream
-        known = isinstance(child, int)
-        chain = own.chain.children[child] if known else child
-        path = child_path(own.chain, own.path, child if known else ELEMENT)
-        stream = Stream(own.engine, chain, epoch, position, path, ordered=own.ordered)
+        chain = own.chain.children[child] if isinstance(child, int) else child
+        path = child_path(own.chain, own.path, child if isinstance(child, int) else ELEMENT)
+        ordered = own.ordered or self.boundary.plan.kernels[0].pins_order
+        stream = Stream(own.engine, chain, epoch, position, path, ordered=ordered)
         self.boundary.streams.append(stream)
         own.engine.add(stream)
         return stream
@@ -140,6 +141,11 @@ class Stream:
     def ready(self) -> bool:
         """Whether it has an item, or has ended."""
         return bool(self.last.out) or self.last.ended
+
+    @property
+    def filled(self) -> bool:
+        """Whether it has an item."""
+        return bool(self.last.out)
 
     def drop(self) -> None:
         """Ends all stages."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from arrowflow.executor.stage import Stage
 from arrowflow.physical.tuning import StageKey, StageStatistics
 
+
 class Totals:
     """What all stages of one run measured. Under the engine's lock."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -9,12 +10,16 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
+from arrowflow import iterator as iteration
 from arrowflow import run
+from arrowflow.autotune import report
 from arrowflow.errors import ArrowflowError, PlanError
+from arrowflow.iterator import EpochCounter, Iterator, Progress
 from arrowflow.ops.base import Position, Slice
 from arrowflow.options import check_size
 from arrowflow.physical.tuning import Statistics
-from arrowflow.run import EpochCounter, Iterator, Prepared, Progress
+from arrowflow.run import Prepared
+from arrowflow.timeline import Recording
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
@@ -98,10 +103,12 @@ class Loader(Generic[T]):
         self._latest: weakref.ref[Iterator[T]] | None = None
         self._progress: Progress | None = None
         self._resume: tuple[int, Position, int] | None = None
+        self._recording: Recording | None = None
 
     def __iter__(self) -> Iterator[T]:
         prepared = self._prepared()
-        iterator = Iterator(prepared, self._counter, ExportDelivery(self._name, prepared, self._make_export))
+        delivery = ExportDelivery(self._name, prepared, self._make_export)
+        iterator = Iterator(prepared, self._counter, delivery, self._recording)
         if self._resume is not None:
             iterator.progress.place(*self._resume)
             self._counter.next = self._resume[0] + 1
@@ -144,7 +151,7 @@ class Loader(Generic[T]):
         progress = self._progress
         if self._resume is not None:
             progress = Progress(*self._resume)
-        return run.state_of(self._prepared(), progress or Progress(self._counter.next))
+        return iteration.state_of(self._prepared(), progress or Progress(self._counter.next))
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Makes the next `iter()` go on with the batch after the state was taken.
@@ -152,7 +159,27 @@ class Loader(Generic[T]):
         Raises:
             StateError: The state belongs to another pipeline; the message says what differs.
         """
-        self._resume = run.place_of(self._prepared(), state_dict)
+        self._resume = iteration.place_of(self._prepared(), state_dict)
+
+    def trace(self, path: str | os.PathLike[str]) -> Recording:
+        """Records what the runs of this loader do from the next `iter()` on; see `Iterator.trace`.
+
+        Returns:
+            A context manager: the file is written when its block is left; without one, whenever an epoch ends.
+
+        Example:
+            >>> import arrowflow as af, pathlib, tempfile
+            >>> loader = af.range(10).batch(4).to_numpy()
+            >>> path = pathlib.Path(tempfile.mkdtemp(), "trace.json")
+            >>> with loader.trace(path):
+            ...     for epoch in range(2):
+            ...         for batch in loader:
+            ...             pass
+            >>> path.exists()
+            True
+        """
+        self._recording = Recording(path)
+        return self._recording
 
     def set_epoch(self, epoch: int) -> None:
         """Makes the next `iter()` run this epoch."""
@@ -164,10 +191,16 @@ class Loader(Generic[T]):
         iterator = self._iterator()
         if iterator is not None:
             return iterator.stats()
-        return run.statistics_of(self._prepared(), self._progress or Progress(self._counter.next), None)
+        return iteration.statistics_of(self._prepared(), self._progress or Progress(self._counter.next), None)
 
-    def explain(self) -> str:
-        """Returns one line per column: zero-copy, or why not."""
+    def explain(self, *, copies: bool = False) -> str:
+        """Returns what the latest run did in words: stages, what was tuned and why, what limits it, and advice.
+
+        Args:
+            copies: Return one line per column instead: zero-copy, or why not.
+        """
+        if not copies:
+            return report(self.stats(), self._prepared().options.cpu_budget)
         prepared = self._prepared()
         if prepared.optimised.schema is None:
             raise PlanError("the columns are only known once it runs; pass schema= to `map`")

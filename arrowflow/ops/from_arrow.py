@@ -127,6 +127,8 @@ class FromStream(Operator):
                 kind="source",
                 make=lambda context: StreamKernel(self.source, schema),
                 cost="unknown",
+                phase="read",
+                max_calls=1,
             ),
         )
 

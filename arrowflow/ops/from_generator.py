@@ -62,6 +62,8 @@ class FromGenerator(Operator):
                 kind="source",
                 make=lambda context: GeneratorKernel(self.fn, self.types),
                 cost="unknown",
+                phase="read",
+                max_calls=1,
                 facts=lambda: (f"runs {function_name(self.fn)}() in order, one element at a time",),
             ),
         )
@@ -79,9 +81,11 @@ class GeneratorKernel(SourceKernel):
         yield Task(0 if position is None else position[0], Origin(0), streams=True)
 
     def read(self, task: Task) -> Iterator[Made]:
-        """Yields one chunk per element, from the one that is next."""
+        """Calls the function, and yields one chunk per element, from the one that is next."""
+        return self._chunks(task, self._elements())
+
+    def _chunks(self, task: Task, elements: Generator[Any]) -> Iterator[Made]:
         schema = self._schema
-        elements = self._elements()
         try:
             for number, element in enumerate(elements):
                 if number < task.payload and schema is not None:
@@ -96,11 +100,19 @@ class GeneratorKernel(SourceKernel):
 
     def _elements(self) -> Generator[Any]:
         try:
-            yield from self._fn()
+            elements = iter(self._fn())
         except Exception as error:
-            raise FunctionError(
-                f"{function_name(self._fn)} raised {type(error).__name__}: {error}"
-            ) from error
+            raise self._failed(error) from error
+        return self._guarded(elements)
+
+    def _guarded(self, elements: Iterator[Any]) -> Generator[Any]:
+        try:
+            yield from elements
+        except Exception as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: Exception) -> FunctionError:
+        return FunctionError(f"{function_name(self._fn)} raised {type(error).__name__}: {error}")
 
     def _chunk(self, element: Any, number: int, schema: pa.Schema | None) -> pa.RecordBatch:
         try:

@@ -26,7 +26,7 @@ def plan_chain(node: Node, options: ResolvedOptions) -> Chain:
     def combine(current: Node, children: Sequence[Chain]) -> Chain:
         chain = children[0] if children else Chain(stages=())
         for spec in cast(Operator, current).lower(options):
-            chain = _append(chain, spec, children)
+            chain = _append(chain, spec, (chain, *children[1:]) if children else ())
         return chain
 
     return fold(node, combine)
@@ -44,7 +44,10 @@ def _append(chain: Chain, spec: KernelSpec, children: Sequence[Chain]) -> Chain:
             )
         case "buffer":
             assert last is not None
-            stages = (*stages[:-1], dataclasses.replace(last, buffer_items=spec.buffer_items, prefetches=True))
+            stages = (
+                *stages[:-1],
+                dataclasses.replace(last, buffer_items=spec.buffer_items, prefetches=True),
+            )
         case "source" | "reader":
             stages = (*stages, StagePlan(kind="parallel", head=spec, buffer_items=spec.buffer_items))
         case "serial":
@@ -79,7 +82,9 @@ def default_limits(chain: Chain, index: int, options: ResolvedOptions) -> StageL
     stage = chain.stages[index]
     if stage.kind != "parallel":
         return StageLimits(max_calls=1, max_ready_items=stage.buffer_items or SERIAL_READY_ITEMS)
-    allocating = [i for i, other in enumerate(chain.stages) if other.kind == "parallel" and other.cost == "computes"]
+    allocating = [
+        i for i, other in enumerate(chain.stages) if other.kind == "parallel" and other.cost == "computes"
+    ]
     rank = sum(i <= index for i in allocating)
     calls = stage.max_calls or (_untold_calls(stage, options) if options.autotune else 1)
     ready = max(4, 2 * options.cpu_budget) if options.autotune else calls

@@ -49,6 +49,11 @@ class StagePlan:
         return min(given) if given else None
 
     @property
+    def phase(self) -> str:
+        """What the calls of its first kernel are named in a timeline."""
+        return self.specs[0].phase or self.specs[0].operator
+
+    @property
     def cost(self) -> Cost:
         """What its calls take."""
         return self.specs[0].cost

@@ -6,7 +6,7 @@ a tuner the limits are those that `default_limits` derives from the plan and the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -53,6 +53,9 @@ class StageStatistics:
         kind: `parallel`, `serial` or `boundary`.
         cost: What its operators say that their calls take.
         asked_calls: The most calls at the same time that the user asked for, or None.
+        phase: What its calls are named in a timeline.
+        foreign: Whether they work in a pool that is not Arrow's, where their CPU time is not seen.
+        given_ready: Whether an operator says how many finished chunks may wait.
         engine: Where its work runs.
         max_calls: Its limit of calls at the same time, now.
         weight: Cores that a call takes of the CPU budget, as far as it is known now.
@@ -64,6 +67,7 @@ class StageStatistics:
         busy_seconds: Wall time of its calls, summed over workers. Much above `cpu_seconds`: it waits, for I/O,
             for another pool, or for the interpreter lock.
         cpu_seconds: CPU time of the workers within its calls; work in Arrow's or Polars' own pools is not in it.
+        queued_seconds: Part of `busy_seconds` in which calls of unknown cost could have run but had no core.
         ready_items: Chunks that wait for the next stage now. Always 0: the stage limits the pipeline, or one above
             it does. Always at its limit: what is below is faster than what is above.
         max_ready_items: The most that ever waited.
@@ -77,6 +81,9 @@ class StageStatistics:
     kind: str
     cost: Cost
     asked_calls: int | None
+    phase: str
+    foreign: bool
+    given_ready: bool
     weight: float
     reason: str
     ready_limit: int
@@ -91,6 +98,7 @@ class StageStatistics:
     chunks: int
     busy_seconds: float
     cpu_seconds: float
+    queued_seconds: float
     ready_items: int
     max_ready_items: int
     running: int
@@ -105,6 +113,7 @@ class StageStatistics:
             chunks=self.chunks + later.chunks,
             busy_seconds=self.busy_seconds + later.busy_seconds,
             cpu_seconds=self.cpu_seconds + later.cpu_seconds,
+            queued_seconds=self.queued_seconds + later.queued_seconds,
             ready_items=self.ready_items + later.ready_items,
             max_ready_items=max(self.max_ready_items, later.max_ready_items),
             running=self.running + later.running,
@@ -122,6 +131,7 @@ class RunSample:
         cpu_budget: Calls that may compute at the same time now; less than the run's own where others share.
         waited_seconds: Seconds that the consumer waited for an item.
         rows: Rows that the last stage handed to the consumer's thread.
+        chunks: Chunks that it handed over.
         ledger_bytes: Bytes charged now.
         ledger_budget_bytes: The budget that they are held under now.
         stages: One entry a stage, the most downstream first.
@@ -131,6 +141,7 @@ class RunSample:
     cpu_budget: int
     waited_seconds: float
     rows: int
+    chunks: int
     ledger_bytes: int
     ledger_budget_bytes: int
     stages: tuple[StageStatistics, ...]
@@ -170,6 +181,9 @@ class Tuner(Protocol):
     def step(self, sample: RunSample) -> Mapping[StageKey, Setting]:
         """Returns what shall change."""
 
+    def remember(self, stages: Iterable[StageStatistics]) -> None:
+        """Is told at the end of a run what its stages measured, for the next run of the pipeline."""
+
     def recall(self, key: StageKey) -> Setting | None:
         """Returns what an earlier run of the same pipeline has found for a stage that begins now."""
 
@@ -199,6 +213,8 @@ class Statistics:
         ledger_budget_bytes: The budget that they are held under.
         workers: Threads that were started.
         stages: One entry per stage, the most downstream first.
+        bottleneck: What limits the run, in words.
+        advice: What would be worth changing in the order of operators, in words.
     """
 
     batches: int
@@ -211,6 +227,8 @@ class Statistics:
     ledger_budget_bytes: int
     workers: int
     stages: tuple[StageStatistics, ...]
+    bottleneck: str = ""
+    advice: tuple[str, ...] = ()
 
     @property
     def rows_per_second(self) -> float:

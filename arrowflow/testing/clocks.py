@@ -34,14 +34,32 @@ class FakeClock:
 
     thread_cpu = now
 
-    def cpu_of(self, thread: int) -> float:
-        """Returns the same: whoever runs computes all the time."""
-        return self._seconds
+    def meter(self, thread: int) -> FakeMeter:
+        """Returns the meter of a thread that computes all the time."""
+        return FakeMeter(self)
 
     def advance(self, seconds: float) -> None:
         """Moves it; from any thread."""
         with self._lock:
             self._seconds += seconds
+
+
+class FakeMeter:
+    """What a thread used of the CPU by a fake clock: all the time there was."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock = clock
+
+    def cpu(self) -> float:
+        """Returns the seconds that the clock was moved so far."""
+        return self._clock.now()
+
+    def queued(self) -> float:
+        """Returns 0: it never waits for a core."""
+        return 0.0
+
+    def close(self) -> None:
+        """Does nothing."""
 
 
 class _Waits:

@@ -15,9 +15,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from arrowflow.dataset import Dataset
+from arrowflow.iterator import Iterator
 from arrowflow.plan.node import Columns, Node
 from arrowflow.plan.walk import post_order
-from arrowflow.run import Iterator
 from arrowflow.testing.chunks import chunked, chunkings, cut
 from arrowflow.testing.equality import assert_same_batches, assert_same_rows, assert_same_values, joined
 

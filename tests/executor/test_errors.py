@@ -13,7 +13,7 @@ import pytest
 
 from arrowflow.errors import ArrowflowError, ClosedError, DataError, FunctionError, SourceError
 from arrowflow.executor import Engine
-from arrowflow.executor.stage import ParallelStage
+from arrowflow.executor.parallel import ParallelStage
 from arrowflow.ops.base import Item, Origin, Position, SourceKernel, StatelessKernel, Task
 from arrowflow.ops.batch import BatchKernel
 from arrowflow.ops.take import TakeKernel

@@ -51,6 +51,18 @@ def test_all_buffers_of_a_column_are_charged() -> None:
     assert len(sizes) >= 4
 
 
+def test_payloads_may_name_their_buffers() -> None:
+    class Payload:
+        num_rows = 1
+        buffers = (pa.py_buffer(b"x" * 100), pa.py_buffer(b""), pa.allocate_buffer(64))
+
+    ledger = Ledger(1 << 20)
+    ticket = ledger.charge(buffers_of(Payload()))
+    assert used(ledger) == ticket.num_bytes == 164
+    del ticket
+    assert used(ledger) == 0
+
+
 def test_payloads_without_buffers_cost_nothing() -> None:
     assert buffers_of("a descriptor") == ()
     assert buffers_of(pa.record_batch({"x": pa.array([], pa.int64())})) == ()

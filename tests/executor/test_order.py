@@ -10,7 +10,7 @@ from typing import cast
 import pyarrow as pa
 import pytest
 
-from arrowflow.executor.stage import ParallelStage
+from arrowflow.executor.parallel import ParallelStage
 from arrowflow.ops.base import Item
 from arrowflow.physical.tuning import MAX_REORDER_SLOTS
 from arrowflow.testing import Gate, Sequencer

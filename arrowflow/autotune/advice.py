@@ -1,0 +1,107 @@
+"""`advice`: what a person could change in the order of operators, from what a run measured.
+
+No tuner may reorder what a user wrote across a user function; but it sees what the order costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from arrowflow.physical.tuning import StageStatistics, Statistics
+
+INFLATES = 2.0
+COSTLY_SHARE = 0.3
+FEW_ROWS, MANY_CALLS = 8, 200
+SATURATED = 0.85
+LEAST_SECONDS = 0.5
+"""Shorter runs say nothing, and gain nothing."""
+
+
+def advice(statistics: Statistics) -> tuple[str, ...]:
+    """Returns what would be worth changing, in words; nothing where all is well or nothing is known yet."""
+    if statistics.seconds < LEAST_SECONDS:
+        return ()
+    stages = statistics.stages
+    return (
+        *_inflating(stages),
+        *_costly_above_cache(stages),
+        *_repeated_below_shuffle(stages),
+        *_row_wise(stages),
+        *_serial_reads(statistics),
+        *_locked(stages),
+    )
+
+
+def _named(stages: Sequence[StageStatistics], *names: str) -> Iterator[tuple[int, str]]:
+    """Yields where operators of these names are, the most downstream first, each once."""
+    seen: set[tuple[int, str]] = set()
+    for place, stage in enumerate(stages):
+        for name in stage.operators:
+            if name in names and (place - 1, name) not in seen:
+                yield place, name
+            seen.add((place, name))
+
+
+def _inflating(stages: Sequence[StageStatistics]) -> Iterator[str]:
+    """A function that makes rows larger, below what holds them."""
+    for place, name in _named(stages, "map"):
+        made = stages[place]
+        given = next((stage for stage in stages[place + 1 :] if stage.bytes), None)
+        if given is None or not made.bytes or made.bytes < INFLATES * given.bytes:
+            continue
+        above = [holder for _, holder in _named(stages[:place], "shuffle", "cache")]
+        if above:
+            yield (
+                f"{name} makes its input {made.bytes / given.bytes:.1f} times as large below {above[-1]}: put it above, "
+                "so that less is held and moved"
+            )
+
+
+def _costly_above_cache(stages: Sequence[StageStatistics]) -> Iterator[str]:
+    caches = [place for place, _ in _named(stages, "cache")]
+    if not caches:
+        return
+    total = sum(stage.busy_seconds for stage in stages) or 1.0
+    for place, name in _named(stages[: caches[-1]], "map"):
+        share = stages[place].busy_seconds / total
+        if share > COSTLY_SHARE:
+            yield (
+                f"{name} above cache is {100 * share:.0f} % of the work of each epoch: put it below, unless it is random "
+                "or makes rows larger"
+            )
+
+
+def _repeated_below_shuffle(stages: Sequence[StageStatistics]) -> Iterator[str]:
+    shuffles = [place for place, _ in _named(stages, "shuffle")]
+    if shuffles and any(place > shuffles[0] for place, _ in _named(stages, "repeat")):
+        yield "repeat is below shuffle, so windows mix rows of two epochs: put shuffle below repeat"
+
+
+def _row_wise(stages: Sequence[StageStatistics]) -> Iterator[str]:
+    for place, name in _named(stages, "map"):
+        stage = stages[place]
+        if stage.calls > MANY_CALLS and stage.cost != "computes" and stage.rows < FEW_ROWS * stage.calls:
+            yield (
+                f"{name} was called {stage.calls:,} times with {stage.rows / stage.calls:.1f} rows each: let it work on "
+                "batches (batch below it), or on larger chunks"
+            )
+
+
+def _serial_reads(statistics: Statistics) -> Iterator[str]:
+    for stage in statistics.stages:
+        if stage.phase == "read" and stage.asked_calls == 1:
+            busy = stage.busy_seconds / statistics.seconds
+            if busy > SATURATED and statistics.waiting_share > 1 - SATURATED:
+                yield (
+                    f"{stage.operators[0]} makes one chunk after the other and is never idle: split it into several and "
+                    "`interleave` them"
+                )
+
+
+def _locked(stages: Sequence[StageStatistics]) -> Iterator[str]:
+    for stage in stages:
+        if "interpreter lock" in stage.reason:
+            yield (
+                f"{stage.operators[0]} holds the interpreter lock, so more calls at a time do not help: use functions "
+                "that release it (NumPy, Arrow, Polars), or expressions"
+            )

@@ -1,0 +1,314 @@
+"""`ParallelStage`: many calls at once, delivered in order.
+
+All attributes are guarded by the engine's lock, except where a comment says otherwise. `execute` runs without it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, cast
+
+from arrowflow.executor.failure import cause_of, located
+from arrowflow.executor.ledger import Buffers, buffers_of, ticket_bytes
+from arrowflow.executor.stage import Stage
+from arrowflow.ops.base import (
+    Item,
+    Made,
+    Origin,
+    Payload,
+    Position,
+    ReaderKernel,
+    SourceKernel,
+    StatelessKernel,
+    Task,
+)
+
+if TYPE_CHECKING:
+    from arrowflow.executor.stream import Stream
+
+FIRST_CALL_BYTES = 1 << 16
+"""Reserved for a call whose size nothing is known about yet."""
+
+NOTHING = Task(None, Origin(0))
+
+
+class Slot:
+    """One call of a parallel stage, from its start until its last chunk is delivered.
+
+    A call that yields several chunks is suspended between them: its iterator rests in the slot until there is room.
+    `results` is filled by the running worker alone while `running`, and guarded by the lock else.
+    """
+
+    __slots__ = ("buffers", "done", "error", "estimate", "item", "iterator", "results", "running")
+
+    def __init__(self, item: Item | Task) -> None:
+        self.item = item
+        self.iterator: Iterator[Made] | None = None
+        self.results: list[Item] = []
+        self.buffers: list[Buffers] = []
+        self.running = False
+        self.done = False
+        self.error: BaseException | None = None
+        self.estimate = 0
+
+
+class ParallelStage(Stage):
+    """Runs a source or reader, if it has one, and the stateless kernels fused behind it."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        index: int,
+        upstream: Stage | None,
+        head: SourceKernel | ReaderKernel | None,
+        kernels: list[StatelessKernel],
+        tasks: Iterator[Task] | None,
+    ) -> None:
+        super().__init__(stream, index, upstream)
+        self.head = head
+        self.kernels = kernels
+        self.operators = [spec.operator for spec in self.plan.kernels]
+        self.tasks = tasks
+        self.failure: BaseException | None = None  # of `tasks`; comes after all that they yielded
+        self.next_task = self._following_task()
+        self.slots: deque[Slot] = deque()
+        self.waiting = 0  # results that wait in slots for their turn
+        self.ordered = stream.ordered
+        self.bytes_per_row = 0.0
+        # Decided by `can_start`, consumed by `start` under the same hold of the lock.
+        self.chosen: tuple[Slot | None, int] = (None, 0)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether all input was started, and no call is suspended that only just began."""
+        if self.ended:
+            return True
+        if self.upstream is None:
+            return self.next_task is None and not any(
+                cast(Task, slot.item).streams and not slot.done for slot in self.slots
+            )
+        return self.upstream.ended and not self.upstream.out
+
+    def _following_task(self) -> Task | None:
+        if self.tasks is None:
+            return None
+        try:
+            return next(self.tasks, None)
+        except Exception as error:
+            self.failure = located(error, self.plan.specs[0].operator)
+            return None
+
+    def can_start(self) -> bool:
+        """Rule 3 of the behaviour contract: room, or head of the line."""
+        if self.ended:
+            return False
+        if self.running >= self.limits.max_calls:
+            self.capped += self.next_task is not None if self.upstream is None else bool(self.upstream.out)
+            return False
+        if len(self.slots) > self.running:
+            for slot in self.slots:
+                if not slot.running and not slot.done:
+                    head = slot is self.slots[0] and not self.out and not slot.results
+                    if head or (self.waiting < self.limits.max_slots and self._room(slot.estimate)):
+                        self.chosen = (slot, slot.estimate)
+                        return True
+        if self.upstream is None:
+            if self.next_task is None:
+                return self._finished()
+        elif not self.upstream.out:
+            return self._finished()
+        if len(self.slots) >= self.limits.max_slots or self.waiting >= self.limits.max_slots:
+            return False
+        estimate = self._estimate()
+        if (not self.slots and not self.out) or self._room(estimate):
+            self.chosen = (None, estimate)
+            return True
+        return False
+
+    def _room(self, num_bytes: int) -> bool:
+        if len(self.out) >= self.limits.max_ready_items:
+            self.full += 1
+            return False
+        return self.engine.ledger.fits(num_bytes, self.limits.ledger_share)
+
+    def _finished(self) -> bool:
+        """Notices the end of the input; never starts a call."""
+        if not self.slots and not self.ended:
+            if self.upstream is None:
+                self.end(self.failure)
+            elif self.upstream.ended:
+                self.end(self.upstream.error)
+        return False
+
+    def _estimate(self) -> int:
+        """Returns the bytes that the next call is expected to allocate, scratch included."""
+        if self.upstream is None:
+            return self.next_task.num_bytes if self.next_task is not None else 0
+        item = self.upstream.out[0]
+        if self.head is not None:
+            return cast(ReaderKernel, self.head).num_bytes(item.chunk)
+        if self.bytes_per_row:
+            return int(2 * self.bytes_per_row * item.chunk.num_rows)
+        return ticket_bytes(item.ticket) if self.plan.kernels else FIRST_CALL_BYTES
+
+    def start(self) -> Slot:
+        """Takes the oldest suspended call that may go on, or the next input."""
+        (slot, estimate), self.chosen = self.chosen, (None, 0)
+        if slot is None:
+            if self.upstream is None:
+                assert self.next_task is not None
+                slot = Slot(self.next_task)
+                self.next_task = self._following_task()
+            else:
+                slot = Slot(self.upstream.out.popleft())
+            slot.estimate = estimate
+            self.slots.append(slot)
+        slot.running = True
+        self.running += 1
+        self.engine.ledger.reserve(slot.estimate)
+        return slot
+
+    def execute(self, call: Slot) -> None:
+        """Makes the next chunk of a call; of one that is not known to make many, also looks for a second one.
+
+        Most calls make one chunk, which saves them a round only to find that there is no other.
+        """
+        try:
+            self._run(call)
+        except BaseException as error:
+            call.error = located(error, self.plan.specs[0].operator)
+            if self.where is not None:
+                file, row_group = self.where(call.item.origin)
+                call.error.locate(file=file, row_group=row_group)
+            call.done = True
+            del call  # the error's traceback leads to this frame
+
+    def _run(self, call: Slot) -> None:
+        if self.head is None:
+            item = cast(Item, call.item)
+            self._emit(call, item.chunk, item.position, item.origin, item)
+            call.done = True
+            return
+        if call.iterator is None:
+            call.iterator = self._timed("open", self._read, call.item)
+        self._make(call, call.iterator)
+        if not call.done and not (self.upstream is None and cast(Task, call.item).streams):
+            self._make(call, call.iterator)
+
+    def _make(self, call: Slot, iterator: Iterator[Made]) -> None:
+        entry = self._timed(self.plan.phase, next, iterator, None)
+        if entry is None:
+            call.done = True
+            return
+        origin = call.item.origin
+        if not entry.last or entry.split is not None:
+            origin = Origin(origin.split if entry.split is None else entry.split, 0, entry.last)
+        self._emit(call, entry.chunk, entry.position, origin, None)
+
+    def _timed(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Calls a kernel; records when, if somebody wants to see it."""
+        timeline, clock = self.engine.timeline, self.engine.clock
+        if timeline is None:
+            return function(*arguments)
+        began = clock.now()
+        try:
+            return function(*arguments)
+        finally:
+            timeline.span(threading.current_thread().name, name, began, clock.now(), self.plan.engine)
+
+    def _read(self, item: Item | Task) -> Iterator[Made]:
+        if isinstance(self.head, SourceKernel):
+            return self.head.read(cast(Task, item))
+        return cast(ReaderKernel, self.head).read(cast(Item, item).chunk)
+
+    def _emit(
+        self, call: Slot, chunk: Payload, position: Position, origin: Origin, source: Item | None
+    ) -> None:
+        """Applies the fused kernels to a chunk and keeps the result with its buffers."""
+        for index, kernel in enumerate(self.kernels):
+            if not chunk.num_rows:
+                break
+            try:
+                chunk = self._timed(self.operators[index], kernel.apply, chunk, origin)
+            except BaseException as error:
+                raise located(error, self.operators[index]) from cause_of(error)
+        same = source is not None and chunk is source.chunk
+        call.results.append(Item(chunk, position, source.ticket if same and source else None, origin))
+        call.buffers.append(() if same else buffers_of(chunk))
+
+    def complete(self, call: Slot) -> None:
+        """Charges what a call made and delivers what is in line."""
+        self.running -= 1
+        call.running = False
+        ledger = self.engine.ledger
+        ledger.unreserve(call.estimate)
+        if self.ended:
+            # Stopped while the call ran: its results are for nobody.
+            self.engine.pool.close_later(self, call.iterator)
+            call.results.clear()
+            return
+        self.waiting += len(call.buffers)
+        for index, buffers in enumerate(call.buffers):
+            if buffers:
+                at = index - len(call.buffers)
+                ticket = ledger.charge(buffers)
+                self.bytes += ticket.num_bytes
+                call.results[at] = call.results[at]._replace(ticket=ticket)
+                if self.head is None:
+                    # Buffers that the input has too are charged already, and are nothing that a call allocates.
+                    rows = cast(Item, call.item).chunk.num_rows
+                    self.bytes_per_row = max(self.bytes_per_row, ticket.num_bytes / rows)
+        call.buffers.clear()
+        if call.done:
+            call.item = NOTHING  # lets go of the input while the results wait for their turn
+        self._deliver(call)
+
+    def _deliver(self, call: Slot) -> None:
+        slots = self.slots
+        if not self.ordered:
+            self._put_all(call)
+            if call.done:
+                slots.remove(call)
+                if call.error is not None:
+                    self.end(call.error)
+        else:
+            while slots and not slots[0].running:
+                head = slots[0]
+                self._put_all(head)
+                if not head.done:
+                    break
+                slots.popleft()
+                if head.error is not None:
+                    self.end(head.error)
+                    break
+        if not self.slots and not self.out and self.exhausted:
+            self._finished()
+
+    def _put_all(self, slot: Slot) -> None:
+        self.waiting -= len(slot.results)
+        for item in slot.results:
+            self.put(item)
+        slot.results.clear()
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Ends the stage; calls that still run are dropped when they return."""
+        super().end(error)
+        self._drop_slots()
+
+    def _drop_slots(self) -> None:
+        for slot in self.slots:
+            if not slot.running:
+                self.engine.pool.close_later(self, slot.iterator)
+        self.slots.clear()
+        self.engine.pool.close_later(self, self.tasks)
+        self.tasks = self.next_task = None
+        self.chosen = (None, 0)
+
+    def drop(self) -> None:
+        """Ends the stage and drops queues and suspended calls."""
+        self.ended = True
+        self.error = None
+        self.out.clear()
+        self._drop_slots()

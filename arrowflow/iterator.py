@@ -1,0 +1,348 @@
+"""`Iterator`, which a user holds while a pipeline runs.
+
+It starts the engine at the first `next()`, so that loading a state or setting the epoch before costs nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Mapping
+from dataclasses import field, replace
+from types import TracebackType
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+import pyarrow as pa
+
+from arrowflow import run, state
+from arrowflow.autotune import advice, bottleneck, report
+from arrowflow.clock import WallClock
+from arrowflow.errors import ArrowflowError, ClosedError
+from arrowflow.executor import Engine
+from arrowflow.ops.base import Position, Slice
+from arrowflow.options import check_size
+from arrowflow.physical.tuning import EngineStatistics, Statistics
+from arrowflow.progress import ProgressBar
+from arrowflow.records import dataclass
+from arrowflow.run import Prepared
+from arrowflow.timeline import CONSUMER, Recording
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(slots=True)
+class EpochCounter:
+    """How often a dataset was iterated: the one thing it remembers.
+
+    Attributes:
+        next: The epoch that the next iteration runs.
+    """
+
+    next: int = 0
+
+    def take(self) -> int:
+        """Returns the next epoch and counts it."""
+        epoch = self.next
+        self.next += 1
+        return epoch
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far an iterator is, and what its consumer measured. Outlives it, so that a loader can tell after a `break`.
+
+    Attributes:
+        epoch: The epoch that it runs.
+        position: Position of the last delivered batch.
+        batches: Batches delivered in this epoch, also before a resume.
+        delivered: Batches delivered by this iterator.
+        rows: Rows delivered by this iterator.
+        began: Time of the first `next()`.
+        last: Time of the end of the latest `next()`.
+        waited_seconds: Time inside `next()`.
+        first_batch_seconds: Time inside the first `next()`.
+        final: What the engine measured, once it has ended.
+    """
+
+    epoch: int
+    position: Position = None
+    batches: int = 0
+    delivered: int = 0
+    rows: int = 0
+    began: float | None = None
+    last: float = 0.0
+    waited_seconds: float = 0.0
+    first_batch_seconds: float = 0.0
+    final: EngineStatistics = field(default_factory=EngineStatistics)
+
+    def place(self, epoch: int, position: Position = None, batches: int = 0) -> None:
+        """Moves to a place in the data."""
+        self.epoch, self.position, self.batches = epoch, position, batches
+
+    def measure(self, began: float, now: float) -> None:
+        """Counts one `next()`."""
+        if self.began is None:
+            self.began = began
+            self.first_batch_seconds = now - began
+        self.last = now
+        self.waited_seconds += now - began
+
+    def deliver(self, position: Position, rows: int) -> None:
+        """Counts one batch."""
+        self.position = position
+        self.batches += 1
+        self.delivered += 1
+        self.rows += rows
+
+
+class Delivery(Protocol[T_co]):
+    """The last step of a run, on the consumer's thread: from chunks to what the consumer gets."""
+
+    def __call__(self, chunk: pa.RecordBatch | Slice) -> T_co:
+        """Returns one batch for the consumer."""
+
+    def forget(self) -> None:
+        """Lets go of all memory. Called when the run ends."""
+
+
+class RecordBatches:
+    """Delivers record batches as they are."""
+
+    def __call__(self, chunk: pa.RecordBatch | Slice) -> pa.RecordBatch:
+        """Returns the record batch."""
+        return chunk.record_batch() if type(chunk) is Slice else chunk
+
+    def forget(self) -> None:
+        """Does nothing: it keeps nothing."""
+
+
+class Iterator(Generic[T]):
+    """One pass over a dataset. Made by `iter(dataset)` and `iter(loader)`; a context manager.
+
+    Work starts with the first `next()`. It ends, threads and files included, when the iterator is exhausted, closed,
+    or no longer referenced. `close` may be called from another thread; everything else is for one thread at a time.
+    """
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        counter: EpochCounter,
+        deliver: Delivery[T],
+        recording: Recording | None = None,
+    ) -> None:
+        self._prepared = prepared
+        self._recording = recording
+        self._bar: ProgressBar | None = None
+        self._counter = counter
+        self._deliver = deliver
+        self._clock = WallClock()
+        self._engine: Engine | None = None
+        self._finalizer: weakref.finalize[Any, Any] | None = None
+        self._closed = False
+        self._ended = False
+        self._busy = False
+        self._shown_rows = 0  # of earlier epochs, which have had a progress bar of their own
+        self.progress = Progress(counter.take())
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __next__(self) -> T:
+        began = self._clock.now()
+        progress = self.progress
+        if self._busy:
+            raise ArrowflowError(
+                "next() is still running, in another thread or in one that waits for this one; an iterator has one "
+                "consumer at a time"
+            )
+        self._busy = True
+        try:
+            item = self._running(began).next_item()
+            if self._recording is not None:
+                self._record(began)
+            if item is not None:
+                result = self._deliver(item.chunk)
+                progress.deliver(item.position, item.chunk.num_rows)
+                progress.measure(began, self._clock.now())
+                if self._bar is not None:
+                    self._show(self._bar)
+                return result
+            progress.measure(began, self._clock.now())
+            self._end()
+            progress.place(progress.epoch + 1)
+            raise StopIteration
+        except BaseException:
+            # Whatever it is, an interrupt too: nothing of this run may go on without its consumer.
+            self._end()
+            raise
+        finally:
+            self._busy = False
+
+    def _running(self, began: float) -> Engine:
+        self._check_open()
+        if self._ended:
+            raise StopIteration
+        if self._engine is None:
+            prepared, progress, recording = self._prepared, self.progress, self._recording
+            timeline = None if recording is None else recording.timeline
+            if timeline is not None:
+                timeline.epoch(progress.epoch, began)
+            self._engine = run.start(prepared, progress.epoch, progress.position, self._clock, timeline)
+            # Not `__del__`: what stops the run must not need the iterator, which is being torn down.
+            self._finalizer = weakref.finalize(self, _abandon, self._engine, progress)
+            self._finalizer.atexit = False
+            if prepared.options.progress:
+                self._bar = ProgressBar(run.count_rows(prepared.bound), progress.epoch)
+            self._check_open()  # `close` in another thread may have come before there was anything to close
+        return self._engine
+
+    def _record(self, began: float) -> None:
+        """Records the consumer's step before this `next()`, and how long it waited in it."""
+        assert self._recording is not None
+        timeline, progress = self._recording.timeline, self.progress
+        if progress.began is not None and progress.last >= progress.began:
+            timeline.span(CONSUMER, "step", progress.last, began)
+        timeline.span(CONSUMER, "wait", began, self._clock.now())
+
+    def _show(self, bar: ProgressBar) -> None:
+        engine, progress = self._engine, self.progress
+        seconds = progress.last - (progress.began or 0.0)
+        held = 0 if engine is None else engine.ledger.used
+        bar.update(progress.rows - self._shown_rows, progress.last, progress.waited_seconds, seconds, held)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the iterator was closed; make a new one with iter(…)")
+
+    def _end(self) -> None:
+        self._ended = True
+        if self._engine is not None:
+            self._engine.close()
+            self.progress.final = self._engine.statistics()
+            self._engine = None
+            self._deliver.forget()
+            if self._finalizer is not None:
+                self._finalizer.detach()
+            if self._bar is not None:
+                self._bar.close()
+                self._bar = None
+                self._shown_rows = self.progress.rows
+            if self._recording is not None:
+                self._recording.end_epoch()
+
+    def close(self) -> None:
+        """Stops all work and lets go of all memory and files. May be called from any thread, and again.
+
+        A user function that does not return is waited for `Options.close_timeout` seconds and then named in a
+        warning.
+        """
+        self._closed = True
+        engine = self._engine
+        if engine is not None:
+            engine.close()
+            self.progress.final = engine.statistics()
+            if not self._busy:
+                self._deliver.forget()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the state after the last delivered batch: JSON, under 64 KiB, made in microseconds.
+
+        Loaded into an iterator of the same pipeline, also in another process, it goes on with exactly the next
+        batch.
+
+        Raises:
+            StateError: The pipeline cannot be resumed (a one-shot stream, `deterministic=False`).
+        """
+        return state_of(self._prepared, self.progress)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Goes on from a state: the next batch is the one after the state was taken.
+
+        Raises:
+            StateError: The state belongs to another pipeline; the message says what differs.
+        """
+        self._restart(*place_of(self._prepared, state_dict))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Starts over, at the beginning of an epoch."""
+        self._restart(check_size("set_epoch", "epoch", epoch, least=0))
+
+    def _restart(self, epoch: int, position: Position = None, batches: int = 0) -> None:
+        self._check_open()
+        self._end()
+        self._ended = False
+        self.progress.place(epoch, position, batches)
+        self._counter.next = epoch + 1
+
+    def stats(self) -> Statistics:
+        """Returns what the run measured so far; each field says how to read it."""
+        engine = self._engine
+        return statistics_of(self._prepared, self.progress, None if engine is None else engine.statistics())
+
+    def explain(self) -> str:
+        """Returns what the run does in words: each stage, what was tuned and why, what limits it, and advice."""
+        return report(self.stats(), self._prepared.options.cpu_budget)
+
+    def trace(self, path: str | os.PathLike[str]) -> Recording:
+        """Records from now on what runs when, and writes it to `path` as Chrome trace JSON.
+
+        Open the file in Perfetto, or draw it with `arrowflow.plot_timeline`. It has a track per worker with spans for
+        opening, reading, decoding and each operator, one for the consumer's steps and waits, and counters for the
+        ledger and for what is tuned.
+
+        Returns:
+            A context manager: the file is written when its block is left; without one, when the epoch ends.
+        """
+        self._recording = Recording(path)
+        if self._engine is not None:
+            self._engine.timeline = self._recording.timeline
+        return self._recording
+
+
+def _abandon(engine: Engine, progress: Progress) -> None:
+    """Ends the run of an iterator that is gone; a loader may still ask how far it came."""
+    if engine.abandon():
+        progress.final = engine.statistics()
+
+
+def statistics_of(prepared: Prepared, progress: Progress, ran: EngineStatistics | None) -> Statistics:
+    """Returns what the consumer and the engine measured together."""
+    ran = progress.final if ran is None else ran
+    statistics = Statistics(
+        batches=progress.delivered,
+        rows=progress.rows,
+        seconds=0.0 if progress.began is None else progress.last - progress.began,
+        waited_seconds=progress.waited_seconds,
+        first_batch_seconds=progress.first_batch_seconds,
+        ledger_bytes=ran.ledger_bytes,
+        ledger_peak_bytes=ran.ledger_peak_bytes,
+        ledger_budget_bytes=prepared.options.ram_budget,
+        workers=ran.workers,
+        stages=ran.stages,
+    )
+    return replace(
+        statistics,
+        bottleneck=bottleneck(statistics, prepared.options.cpu_budget),
+        advice=advice(statistics),
+    )
+
+
+def state_of(prepared: Prepared, progress: Progress) -> dict[str, Any]:
+    """Returns the state after the last delivered batch."""
+    state.check_resumable(prepared.bound, deterministic=prepared.options.deterministic)
+    return state.pack(prepared.identity, progress.epoch, progress.position, progress.batches)
+
+
+def place_of(prepared: Prepared, state_dict: Mapping[str, Any]) -> tuple[int, Position, int]:
+    """Returns (epoch, position, batches): where a state says to go on."""
+    state.check_resumable(prepared.bound, deterministic=prepared.options.deterministic)
+    return state.unpack(state_dict, prepared.identity)
