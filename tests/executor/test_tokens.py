@@ -1,0 +1,390 @@
+"""The CPU budget: tokens, the watch that takes them back from calls that wait, the mean, and what live runs share."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from arrowflow.executor import Engine, cores
+from arrowflow.executor.lifetime import Worker
+from arrowflow.ops.repeat import RepeatKernel
+from arrowflow.options import Options
+from arrowflow.physical.stage import Chain
+from arrowflow.physical.tuning import RunSample, Setting, StageKey, StageStatistics
+from arrowflow.testing import FakeClock
+from tests.executor.fakes import (
+    Running,
+    Stepper,
+    boundary,
+    function,
+    hold,
+    items_of,
+    running,
+    same,
+    serial,
+    source,
+    stepper,
+    values_of,
+)
+
+
+class Gauge:
+    """The meter of a thread that uses the share of the CPU which a test says."""
+
+    def __init__(self, clock: FakeClock, share: float, queued: float = 0.0) -> None:
+        self.clock, self.share, self.waits = clock, share, queued
+
+    def cpu(self) -> float:
+        return self.clock.now() * self.share
+
+    def queued(self) -> float:
+        return self.clock.now() * self.waits
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def begun(engine: Stepper, calls: list[Running], share: float, queued: float = 0.0) -> None:
+    """Gives the calls' threads clocks: as `_serve` does when a call begins."""
+    clock = engine.clock
+    assert isinstance(clock, FakeClock)
+    for _, _, worker in calls:
+        worker.meter = Gauge(clock, share, queued)
+        worker.seen = (clock.now(), worker.meter.cpu(), worker.meter.queued())
+        if worker not in engine.pool.threads:
+            engine.pool.threads.append(worker)
+
+
+def look(engine: Stepper, seconds: float = 0.01) -> None:
+    """Lets time pass, and an idle worker look at the others."""
+    clock = engine.clock
+    assert isinstance(clock, FakeClock)
+    clock.advance(seconds)
+    with engine.lock:
+        engine.pool._look()
+
+
+def unknown(**plan: Any) -> Stepper:
+    """Returns an engine of a function of unknown cost, with more input than it can take."""
+    return stepper(source(100, cost="waits"), function(cost="unknown", **plan), cpu_budget=2)
+
+
+def test_calls_of_unknown_cost_begin_within_the_cpu_budget() -> None:
+    engine = unknown()
+    hold(engine, "function", 2)
+    engine.settle()
+    assert engine.pool.tokens == 2
+    assert [stage.running for stage in engine.order] == [2, 0]
+
+
+def test_calls_that_wait_give_their_tokens_back_in_the_middle() -> None:
+    engine = unknown()
+    calls = hold(engine, "function", 2)
+    begun(engine, calls, share=0.05)
+    look(engine)
+    assert engine.pool.tokens == 0
+    more = hold(engine, "function", 8)  # known to wait now: as many as waiting calls may be
+    engine.settle()
+    assert engine.order[0].running == engine.order[0].limits.max_calls == 10
+    for call in calls + more:
+        engine.finish(call)
+    assert engine.pool.tokens == 0
+    assert values_of(engine) == list(range(100))
+
+
+@pytest.mark.parametrize("share", [0.3, 0.9])
+def test_calls_that_compute_keep_them(share: float) -> None:
+    engine = unknown()
+    begun(engine, hold(engine, "function", 2), share=share)
+    look(engine)
+    assert engine.pool.tokens == 2
+
+
+def test_calls_that_may_wait_for_each_other_keep_them() -> None:
+    engine = stepper(source(100, cost="waits"), function(cost="unknown"), cpu_budget=4)
+    begun(engine, hold(engine, "function", 4), share=0.2)  # together 0.8 of the interpreter
+    look(engine)
+    assert engine.pool.tokens == 4
+
+
+def test_calls_that_wait_for_a_core_keep_them() -> None:
+    engine = unknown()
+    begun(
+        engine, hold(engine, "function", 2), share=0.1, queued=0.85
+    )  # of the time it had a core: two thirds
+    look(engine)
+    assert engine.pool.tokens == 2
+
+
+def test_a_look_too_soon_says_nothing() -> None:
+    engine = unknown()
+    begun(engine, hold(engine, "function", 2), share=0.0)
+    look(engine, seconds=1e-5)
+    assert engine.pool.tokens == 2
+
+
+def test_a_share_of_a_core_is_a_share_of_a_token() -> None:
+    engine = stepper(source(100, cost="waits"), function(cost="unknown"), cpu_budget=3)
+    engine.pool._cores = 8  # fewer in the budget than there are: no call is let in that does not fit
+    engine.order[0].limits.weight = 0.5
+    hold(engine, "function", 6)
+    engine.settle()
+    assert engine.pool.tokens == 3.0
+
+
+def test_the_first_calls_tell_what_the_next_ones_take() -> None:
+    engine = unknown()
+    (call,) = hold(engine, "function", 1)
+    with engine.lock:
+        call[0].execute(call[1])
+        engine.pool.finish(*call, elapsed=0.1, cpu=0.01)
+    assert engine.order[0].limits.weight == pytest.approx(0.1)
+
+
+def test_without_a_tuner_nothing_is_learnt() -> None:
+    engine = stepper(source(100), function(cost="unknown", max_calls=3), cpu_budget=2, autotune=False)
+    assert [stage.limits.weight for stage in engine.order] == [0.0, 1.0]
+    assert not any(stage.learns for stage in engine.order)
+
+
+def test_the_mean_stays_within_a_budget_below_the_cores() -> None:
+    engine = stepper(source(100), function(), cpu_budget=1)
+    clock = engine.clock
+    assert isinstance(clock, FakeClock)
+    engine.pool._cores = 2
+    (call,) = hold(engine, "function", 1)
+    call[0].execute(call[1])
+    with engine.lock:
+        engine.pool.finish(*call, elapsed=0.1, cpu=0.3)  # others waited, and used a little each
+    assert engine.begin() is None
+    clock.advance(0.2)
+    assert engine.begin() is None
+    clock.advance(0.15)
+    assert engine.begin() is not None
+
+
+def test_what_was_not_used_is_not_saved_for_long() -> None:
+    engine = stepper(source(100), function(), cpu_budget=1)
+    clock = engine.clock
+    assert isinstance(clock, FakeClock)
+    engine.pool._cores = 2
+    clock.advance(100.0)
+    for _ in range(2):
+        (call,) = hold(engine, "function", 1)
+        call[0].execute(call[1])
+        with engine.lock:
+            engine.pool.finish(*call, elapsed=0.1, cpu=0.1)
+    assert engine.begin() is None
+
+
+@pytest.mark.parametrize("calls", [1, 5])
+def test_calls_that_block_go_beyond_the_cpu_budget_in_real_time(calls: int) -> None:
+    import arrowflow as af
+
+    barrier = threading.Barrier(calls)
+
+    def meet(batch: pa.RecordBatch) -> pa.RecordBatch:
+        barrier.wait(30)
+        return batch
+
+    batches = [pa.record_batch({"x": [number]}) for number in range(calls)]
+    dataset = af.from_arrow(batches).map(meet).with_options(af.Options(cpu_budget=1))
+    assert dataset.to_table()["x"].to_pylist() == list(range(calls))
+
+
+# ---------------------------------------------------------------- on demand
+
+
+def test_without_a_tuner_nothing_is_made_before_it_is_asked_for() -> None:
+    made: list[int] = []
+
+    def make(value: int) -> Iterator[pa.RecordBatch]:
+        made.append(value)
+        from tests.executor.fakes import chunk
+
+        yield chunk(value)
+
+    with running(source(5, make), function(), autotune=False) as engine:
+        for asked, item in enumerate(items_of(engine), start=1):
+            assert item is not None
+            assert made == list(range(asked))
+
+
+def test_without_a_tuner_a_prefetch_is_made_ahead() -> None:
+    ahead = threading.Semaphore(0)
+
+    def tell(batch: pa.RecordBatch) -> pa.RecordBatch:
+        ahead.release()
+        return batch
+
+    stage = function(tell, buffer_items=3, prefetches=True)
+    with running(source(9), stage, autotune=False) as engine:
+        found = engine.next_item()
+        assert found is not None
+        for _ in range(4):  # the first one, and three more that nobody has asked for
+            assert ahead.acquire(timeout=30)
+        assert len(values_of(engine)) == 8
+
+
+# ---------------------------------------------------------------- what live runs share
+
+
+def test_arrows_pool_follows_the_largest_budget_and_is_given_back() -> None:
+    before = pa.cpu_count()
+    first = stepper(source(), cpu_budget=before + 1)
+    assert pa.cpu_count() == before + 1
+    second = stepper(source(), cpu_budget=before + 2)
+    assert pa.cpu_count() == before + 2
+    second.close()
+    assert pa.cpu_count() == before + 1
+    first.close()
+    first.close()
+    assert pa.cpu_count() == before
+
+
+def test_two_runs_share_the_cores() -> None:
+    one, two = stepper(source(), function(), cpu_budget=4), stepper(source(), function(), cpu_budget=4)
+    assert cores.allowance(one) == cores.allowance(two) == 4  # as long as the other one idles
+    one.pool.tokens = 4.0
+    assert cores.allowance(two) == 2
+    two.pool.tokens = 2.0
+    assert cores.allowance(one) == 2
+    one.close()
+    two.close()
+
+
+def test_a_run_never_has_less_than_one_call() -> None:
+    runs = [stepper(source(), function(), cpu_budget=1) for _ in range(5)]
+    for run in runs:
+        run.pool.tokens = 1.0
+    assert [cores.allowance(run) for run in runs] == [1] * 5
+    for run in runs:
+        run.pool.tokens = 0.0
+        run.close()
+
+
+def test_runs_without_a_byte_budget_of_their_own_divide_it() -> None:
+    options = Options(cpu_budget=1).resolved()
+    chain = Chain(stages=(source(), function()))
+    one = Engine(chain, 0, None, options, FakeClock())
+    assert one.ledger.budget == options.ram_budget
+    own = stepper(source(), ram_budget=1000)
+    two = Engine(chain, 0, None, options, FakeClock())
+    assert one.ledger.budget == two.ledger.budget == options.ram_budget // 2
+    assert own.ledger.budget == 1000
+    two.close()
+    assert one.ledger.budget == options.ram_budget
+    one.close()
+    own.close()
+
+
+def test_a_run_that_was_only_begun_is_forgotten() -> None:
+    before = pa.cpu_count()
+    engine = stepper(source(), cpu_budget=before + 3)
+    engine.root.drop()
+    engine.order = []
+    cores.leave(engine)
+    assert pa.cpu_count() == before
+
+
+# ---------------------------------------------------------------- the tuner's seam
+
+
+class Script:
+    """A tuner that does what a test says."""
+
+    period_seconds = 0.1
+
+    def __init__(self, change: Callable[[RunSample], Mapping[StageKey, Setting]]) -> None:
+        self.change = change
+        self.samples: list[RunSample] = []
+        self.ended: list[StageStatistics] = []
+        self.known: dict[StageKey, Setting] = {}
+
+    def step(self, sample: RunSample) -> Mapping[StageKey, Setting]:
+        self.samples.append(sample)
+        return self.change(sample)
+
+    def recall(self, key: StageKey) -> Setting | None:
+        return self.known.get(key)
+
+    def remember(self, stages: Iterable[StageStatistics]) -> None:
+        self.ended = list(stages)
+
+
+def tuned(tuner: Script, *stages: Any, children: tuple[Chain, ...] = ()) -> Stepper:
+    options = Options(cpu_budget=2, ram_budget=1 << 30).resolved()
+    chain = Chain(stages=stages, children=children)
+    return Stepper(chain, 0, None, options, FakeClock(), tuner=tuner)
+
+
+def wanting(**values: Any) -> Callable[[RunSample], Mapping[StageKey, Setting]]:
+    """Sets the same for the most downstream stage."""
+    setting = Setting(
+        **{"max_calls": 7, "max_ready_items": 9, "weight": 0.3, "reason": "a test says so"} | values
+    )
+    return lambda sample: {sample.stages[0].key: setting}
+
+
+def test_the_tuner_is_asked_once_a_period_and_obeyed() -> None:
+    tuner = Script(wanting())
+    engine = tuned(tuner, source(50), function())
+    assert isinstance(engine.clock, FakeClock)
+    for now in (0.05, 0.10, 0.15, 0.21):
+        with engine.lock:
+            engine.tune(now)
+    assert [sample.now for sample in tuner.samples] == [0.10, 0.21]
+    limits = engine.order[0].limits
+    assert (limits.max_calls, limits.max_ready_items, limits.weight) == (7, 9, 0.3)
+    assert engine.statistics().stages[0].reason == "a test says so"
+    engine.close()
+    assert [stage.operators for stage in tuner.ended] == [("function",), ("source",)]
+
+
+def test_a_stage_begins_with_what_earlier_runs_found() -> None:
+    tuner = Script(lambda sample: {})
+    key = (0, "function")
+    tuner.known[key] = Setting(max_calls=33, max_ready_items=5, weight=0.0, reason="as before")
+    engine = tuned(tuner, source(50), function(cost="unknown"))
+    assert engine.order[0].key == key
+    assert engine.order[0].limits.max_calls == 33
+    assert engine.order[0].told
+    engine.close()
+
+
+def test_all_epochs_have_the_limits_of_their_stage() -> None:
+    tuner = Script(lambda sample: {})
+    repeat = boundary(lambda context: RepeatKernel(3, context), "repeat")
+    engine = tuned(
+        tuner, repeat, function(), children=(Chain(stages=(source(4), serial(same, name="inner"))),)
+    )
+    seen: set[int] = set()
+    while engine.next_item() is not None:
+        seen |= {id(stage.limits) for stage in engine.order if stage.plan.operators == ("source",)}
+    assert len(seen) <= 1
+    engine.close()
+
+
+def test_samples_add_up() -> None:
+    tuner = Script(lambda sample: {})
+    engine = tuned(tuner, source(50), function())
+    for _ in range(10):
+        engine.next_item()
+    with engine.lock:
+        engine.tune(1.0)
+    (sample,) = tuner.samples
+    assert (sample.rows, sample.chunks, sample.cpu_budget) == (10, 10, 2)
+    assert sample.stages[0].key == (0, "function")
+    assert sample.ledger_budget_bytes == 1 << 30
+    engine.close()
+
+
+def test_a_worker_is_none() -> None:
+    """What the steppers above stand on: a worker that never ran has no clocks of its own."""
+    worker = Worker(lambda: None, "idle")
+    assert worker.meter is None
+    assert worker.operators == ()
