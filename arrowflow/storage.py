@@ -14,6 +14,7 @@ import os
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
 from operator import attrgetter
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
@@ -82,17 +83,25 @@ class Store:
             return pa.memory_map(file.path)
         return self.filesystem.open_input_file(file.path)
 
-    def open_ranges(
-        self, file: File, ranges: Iterable[Range], *, known: Mapping[Range, pa.Buffer] | None = None
-    ) -> pa.NativeFile:
-        """Fetches byte ranges with few requests and returns a file that serves reads from them.
+    @property
+    def buffers(self) -> tuple[pa.Buffer, ...]:
+        """What it holds in memory: nothing, unless it is a `Fetched`."""
+        return ()
 
-        A read elsewhere asks the file system again, on the thread that reads. `known` are bytes that need not
-        be fetched.
+    def fetch_ahead(self, file: File, ranges: Iterable[Range]) -> Fetched:
+        """Fetches byte ranges with few requests and returns a store that serves reads of them from memory.
+
+        Raises:
+            SourceError: A range does not lie within the file.
         """
         merged = coalesce(ranges)
-        held = dict(zip(merged, self.fetch(file, merged), strict=True)) | dict(known or {})
-        return pa.PythonFile(_RangeFile(self, file, held), "r")
+        for start, end in merged:
+            if start < 0 or end > file.size:
+                raise SourceError(
+                    f"bytes {start} to {end} lie outside of the file of {file.size}; the file is corrupt"
+                ).locate(file=file.path)
+        buffers = self.fetch(file, merged)
+        return Fetched(self.filesystem, file=file, held=dict(zip(merged, buffers, strict=True)))
 
     def fetch(self, file: File, ranges: Sequence[Range]) -> list[pa.Buffer]:
         """Returns the bytes of each range; fsspec file systems may fetch them at the same time."""
@@ -114,6 +123,62 @@ class Store:
                     "truncated or changed while it was read"
                 ).locate(file=file.path)
         return buffers
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fetched(Store):
+    """Some bytes of one file, held in memory: whoever reads them through it waits for nothing.
+
+    Attributes:
+        file: The file.
+        held: The bytes of each range.
+
+    Example:
+        >>> file = File("bucket/a.parquet", "a.parquet", 100)
+        >>> held = Fetched(None, file=file, held={(90, 100): pa.py_buffer(b"0123456789")})
+        >>> held.fetch(file, [(92, 95)])[0].to_pybytes()
+        b'234'
+    """
+
+    file: File = field(kw_only=True)
+    held: Mapping[Range, pa.Buffer] = field(kw_only=True, repr=False)
+
+    @property
+    def is_local(self) -> bool:
+        """Never: there is no path that somebody else could open."""
+        return False
+
+    @property
+    def is_python(self) -> bool:
+        """Always: what `open` returns is written in Python, too."""
+        return True
+
+    @property
+    def buffers(self) -> tuple[pa.Buffer, ...]:
+        """All that it holds."""
+        return tuple(self.held.values())
+
+    def open(self, file: File) -> pa.NativeFile:
+        """Opens the file; only the bytes that are held can be read."""
+        whole = self.held.get((0, file.size))
+        return pa.PythonFile(_FetchedFile(self), "r") if whole is None else pa.BufferReader(whole)
+
+    def fetch(self, file: File, ranges: Sequence[Range]) -> list[pa.Buffer]:
+        """Returns the bytes of each range, without a copy.
+
+        Raises:
+            SourceError: A range is not held.
+        """
+        return [self._slice(start, end) for start, end in ranges]
+
+    def _slice(self, start: int, end: int) -> pa.Buffer:
+        for (low, high), buffer in self.held.items():
+            if low <= start and end <= high:
+                return buffer.slice(start - low, end - start)
+        raise SourceError(
+            f"bytes {start} to {end} are no part of the {len(self.held)} ranges that were fetched; the file is "
+            "corrupt, or its format's `ranges` leaves them out"
+        ).locate(file=self.file.path)
 
 
 def coalesce(ranges: Iterable[Range], *, hole_bytes: int = HOLE_BYTES) -> list[Range]:
@@ -395,18 +460,16 @@ def _read_at(source: Any, start: int, end: int) -> pa.Buffer:
     return source.read_buffer(end - start)
 
 
-class _RangeFile:
-    """A read-only file whose fetched ranges are served from memory; what `pa.PythonFile` needs of a file."""
+class _FetchedFile:
+    """A read-only file whose fetched bytes are served from memory; what `pa.PythonFile` needs of a file."""
 
-    def __init__(self, store: Store, file: File, ranges: dict[Range, pa.Buffer]) -> None:
-        self._store = store
-        self._file = file
-        self._ranges = ranges
+    def __init__(self, source: Fetched) -> None:
+        self._source = source
         self._position = 0
         self.closed = False
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file.size}[whence]
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._source.file.size}[whence]
         self._position = base + offset
         return self._position
 
@@ -414,16 +477,12 @@ class _RangeFile:
         return self._position
 
     def read(self, size: int = -1) -> pa.Buffer:
-        start = self._position
-        end = self._file.size if size < 0 else min(start + size, self._file.size)
+        start, size_bytes = self._position, self._source.file.size
+        end = size_bytes if size < 0 else min(start + size, size_bytes)
         self._position = max(start, end)
         if end <= start:
             return pa.py_buffer(b"")
-        for (low, high), buffer in self._ranges.items():
-            if low <= start and end <= high:
-                return buffer.slice(start - low, end - start)
-        return self._store.fetch(self._file, [(start, end)])[0]
+        return self._source.fetch(self._source.file, [(start, end)])[0]
 
     def close(self) -> None:
-        self._ranges = {}
         self.closed = True

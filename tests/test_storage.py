@@ -15,7 +15,7 @@ import pyarrow.fs as pafs
 import pytest
 
 from arrowflow.errors import PlanError, SourceError
-from arrowflow.storage import File, Store, coalesce, resolve
+from arrowflow.storage import Fetched, File, Store, coalesce, resolve
 
 SUFFIXES = (".parquet", ".pq")
 
@@ -244,19 +244,61 @@ def test_fetching(kind: str, memory: Any, tmp_path: Path) -> None:
     with store.open(file) as source:
         assert isinstance(source, pa.MemoryMappedFile) == (kind == "mapped")
         assert source.read() == data
-    with store.open_ranges(file, [(10, 20)], known={(90, 100): pa.py_buffer(data[90:])}) as source:
+    with pytest.raises(SourceError, match="expected 20 bytes at offset 90, got 10"):
+        store.fetch(file, [(90, 110)])
+
+
+@pytest.mark.parametrize("kind", ["memory", "subtree"])
+def test_fetched_bytes_serve_reads_from_memory(kind: str, memory: Any, tmp_path: Path) -> None:
+    data = bytes(range(100))
+    where: tuple[Any, str] = (memory, "/bucket/a.parquet")
+    if kind == "subtree":
+        (tmp_path / "a.parquet").write_bytes(data)
+        where = (pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem()), "a.parquet")
+    store, (file,) = resolve(where[1], filesystem=where[0], suffixes=SUFFIXES, operator="x")
+    assert store.buffers == ()
+    held = store.fetch_ahead(file, [(10, 15), (12, 20), (90, 100)])
+    assert isinstance(held, Fetched)
+    assert (held.is_local, held.is_python) == (False, True)
+    assert [bytes(buffer) for buffer in held.buffers] == [data[10:]], "merged, as they lie close together"
+    held = Fetched(
+        store.filesystem,
+        file=file,
+        held={(10, 20): pa.py_buffer(data[10:20]), (90, 100): pa.py_buffer(data[90:])},
+    )
+    assert [bytes(buffer) for buffer in held.fetch(file, [(95, 97), (10, 20), (15, 15)])] == [
+        data[95:97],
+        data[10:20],
+        b"",
+    ]
+    assert held.fetch(file, [(10, 20)])[0].address == held.buffers[0].address, "not copied"
+    with pytest.raises(SourceError, match="bytes 19 to 21 are no part of the 2 ranges") as caught:
+        held.fetch(file, [(19, 21)])
+    assert caught.value.file == file.path
+    with held.open(file) as source:
         source.seek(12)
         assert source.read(5) == data[12:17]
         assert source.tell() == 17
-        source.seek(50)
-        assert source.read(10) == data[50:60], "outside of the ranges"
         source.seek(95)
         assert source.read() == data[95:]
         assert source.read(3) == b""
         assert source.size() == 100
+        source.seek(50)
+        with pytest.raises(SourceError, match="bytes 50 to 60"):
+            source.read(10)
     assert source.closed
-    with pytest.raises(SourceError, match="expected 20 bytes at offset 90, got 10"):
-        store.fetch(file, [(90, 110)])
+    with store.fetch_ahead(file, [(0, 100)]).open(file) as source:
+        assert isinstance(source, pa.BufferReader)
+        assert source.read() == data
+
+
+@pytest.mark.parametrize("outside", [(-1, 5), (0, 101), (200, 300)])
+def test_ranges_outside_of_a_file_are_not_asked_for(memory: Any, outside: tuple[int, int]) -> None:
+    store, files = resolve("/bucket/a.parquet", filesystem=memory, suffixes=SUFFIXES, operator="x")
+    with pytest.raises(SourceError, match=r"lie outside of the file of 100; the file is corrupt") as caught:
+        store.fetch_ahead(files[0], [outside])
+    assert caught.value.file == files[0].path
+    assert store.fetch_ahead(files[0], [(5, 5), (7, 6)]).held == {}
 
 
 def test_large_file_system_paths_need_no_listing(tmp_path: Path) -> None:

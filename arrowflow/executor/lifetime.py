@@ -61,6 +61,7 @@ class Worker(threading.Thread):
 
     Attributes:
         parking: What it waits for when it has nothing to do; released to wake it.
+        called: Whether it was woken or started and has not looked for work since.
         stage: What it is in the middle of, if anything.
         weight: Cores that its call takes.
         seen: When it was last looked at, with its CPU time and the time that it had waited for a core; None until
@@ -73,6 +74,7 @@ class Worker(threading.Thread):
         super().__init__(target=target, name=name, daemon=True)
         self.parking = threading.Lock()
         self.parking.acquire()
+        self.called = False
         self.stage: Any = None
         self.weight = 0.0
         self.seen: tuple[float, float, float] | None = None

@@ -70,9 +70,11 @@ class Pool:
         # finds all of them, also those that only now begin to wait. A release too many ends the next wait early, and
         # the waiter looks and waits again.
         self._parked: deque[Worker] = deque()
+        self._coming = 0  # threads that were woken or started and have not looked for work yet
         self._short = False  # a stage was passed over for want of a token
         self._watch: Worker | None = None
         self._look_seconds = FIRST_LOOK_SECONDS
+        self._indebted = False
         self._debt_seconds = 0.0  # CPU time used beyond the budget, at the time `_paid`
         self._paid = engine.clock.now()
         self._to_close: deque[tuple[Stage, Any]] = deque()
@@ -86,7 +88,8 @@ class Pool:
             return None
         allowed = allowance(engine)
         room = allowed - self.tokens + ROUNDING
-        if self._debt_seconds > 0 and allowed < self._cores and self._indebted():
+        self._indebted = allowed < self._cores and self._debt_seconds > 0 and self._owes()
+        if self._indebted:
             room = 0.0
         # With all cores in the budget, a call that waits part of its time may share the last one: it has no other.
         loose = room > 2 * ROUNDING and allowed >= self._cores
@@ -108,7 +111,7 @@ class Pool:
             # A stage noticed the end of its input, which the stages before it in `order` have not seen yet.
             engine.tell_end()
 
-    def _indebted(self) -> bool:
+    def _owes(self) -> bool:
         """Whether more CPU time was used than the budget allowed until now."""
         now = self.engine.clock.now()
         debt = self._debt_seconds - (now - self._paid) * self.engine.options.cpu_budget
@@ -117,7 +120,12 @@ class Pool:
         return debt > 0
 
     def kick(self) -> None:
-        """Finds a thread for work that nobody is on its way to: a parked one, or a new one."""
+        """Finds a thread for work that nobody is on its way to: a parked one, or a new one.
+
+        One that was called and has not looked yet will find whatever there is, and then call the next one itself.
+        """
+        if self._coming:
+            return
         if self._parked:
             if self.pick() is not None or self._wants_watch():
                 self._unpark_one()
@@ -130,9 +138,11 @@ class Pool:
             return
         worker = Worker(self._work, f"arrowflow-{id(self.engine):x}-{len(self.threads)}")
         self.threads.append(worker)
+        self._call(worker)
         try:
             worker.start()
         except RuntimeError as error:
+            self._arrive(worker)
             self.threads.remove(worker)
             if not self.threads:
                 raise ArrowflowError(f"no thread can be started: {error}") from error
@@ -143,9 +153,20 @@ class Pool:
         try:
             # The last one to park: its caches and its allocator's heap are warm. Taking turns instead would spread
             # the decoding over all threads, each of which touches fresh memory first.
-            wake(self._parked.pop().parking)
+            worker = self._parked.pop()
         except IndexError:  # another thread woke it first
-            pass
+            return
+        self._call(worker)
+        wake(worker.parking)
+
+    def _call(self, worker: Worker) -> None:
+        worker.called = True
+        self._coming += 1
+
+    def _arrive(self, worker: Worker) -> None:
+        if worker.called:
+            worker.called = False
+            self._coming -= 1
 
     def wake_all(self) -> None:
         """Wakes every worker. Takes no lock (rule 7)."""
@@ -174,6 +195,7 @@ class Pool:
         """Picks, runs, completes, until the run is stopped. Called and returns with the lock held."""
         engine = self.engine
         clock = engine.clock
+        self._arrive(me)
         while not engine.stopped:
             stage = self.pick()
             if stage is None:
@@ -240,6 +262,7 @@ class Pool:
             me.parking.acquire(timeout=self._look_seconds if watching else -1)
         finally:
             self.engine.lock.acquire()
+        self._arrive(me)
         if watching:
             self._watch = None
             if me in self._parked:
@@ -254,7 +277,7 @@ class Pool:
         return (
             self._short
             and self._watch is None
-            and (self._debt_seconds > 0 or any(map(_may_wait, self.threads)))
+            and (self._indebted or any(map(_may_wait, self.threads)))
         )
 
     def _look(self) -> None:

@@ -82,15 +82,9 @@ class SerialStage(Stage):
             self.end()
             return False
         # What it put out is not its upstream's any more, which could so be head of its line again and again.
-        if self.out and (self._is_full() or not self.engine.ledger.fits(0)):
+        if self.out and (len(self.out) >= self.limits.max_ready_items or not self.engine.ledger.fits(0)):
             return False
         return self.iterator is not None or bool(self.inbox) or not self.begun or self._has_input()
-
-    def _is_full(self) -> bool:
-        # A suspended iterator goes on when half of what it put out is taken: cheap kernels have many items for one
-        # input, and waking a worker for each takes longer than to make it.
-        room = self.limits.max_ready_items - len(self.out)
-        return room <= 0 or (self.iterator is not None and 2 * room < self.limits.max_ready_items)
 
     def _has_input(self) -> bool:
         upstream = self.upstream

@@ -143,9 +143,9 @@ class Stream:
         return bool(self.last.out) or self.last.ended
 
     @property
-    def filled(self) -> bool:
-        """Whether it has an item."""
-        return bool(self.last.out)
+    def sound(self) -> bool:
+        """Whether it has an item, or has ended without an error."""
+        return bool(self.last.out) or (self.last.ended and self.last.error is None)
 
     def drop(self) -> None:
         """Ends all stages."""

@@ -1,6 +1,7 @@
 """What every file format offers: `Format`, the footers and splits it finds, and the check of schemas.
 
-To add a format copy `ipc.py`: a class with these methods, and one line in `FORMATS`.
+To add a format copy `ipc.py`: a class with these methods, and one line in `FORMATS`; in a package of its own, the
+entry point `arrowflow.formats` instead.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from arrowflow.errors import ArrowflowError, SchemaError, SourceError, closest
 from arrowflow.expr.prune import ColumnStatistics
 from arrowflow.formats.types import widens
 from arrowflow.records import dataclass
-from arrowflow.storage import File, Store
+from arrowflow.storage import File, Range, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,14 @@ column that is not in the mapping may hold anything."""
 
 
 class Format(Protocol):
-    """A file format. All methods are called from any worker, for many files and splits at the same time."""
+    """A file format. All methods are called from any worker, for many files and splits at the same time.
+
+    A split of a local file is decoded from the file: `read` alone, in one call. Of any other file the bytes that
+    `ranges` names are fetched first, in a call of its own that takes no core; `read` then finds these bytes, and no
+    others, in its `store`, and waits for nothing. So a format reads through `store.open(footer.file)` or
+    `store.fetch(footer.file, …)` and need not know which of the two it is. One that cannot tell what it will read
+    names the whole file, `[(0, footer.file.size)]`.
+    """
 
     @property
     def name(self) -> str:
@@ -82,6 +90,13 @@ class Format(Protocol):
     def scratch_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
         """Estimates what decoding them takes on top while it runs. Called as `column_bytes`."""
 
+    def ranges(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[Range]:
+        """Returns the bytes of the file that `read` needs for these columns; in any order, and they may overlap.
+
+        Called once a split, and only for files that are not local. No I/O, cheap. What a corrupt footer says need
+        not be checked: ranges outside of the file are refused when they are to be fetched.
+        """
+
     def prune(self, footer: Footer, split: Split, may_match: MayMatch) -> bool:
         """Returns whether the split provably holds no match, so that it need not be read. No I/O."""
 
@@ -98,7 +113,18 @@ class Format(Protocol):
 
         Yields at least one batch, of no rows if need be, and more than one only where offsets of texts or
         lists would overflow. Columns are those of `schema`, with exactly its types, null where the file lacks
-        them; decimals among the columns named in `stored` may come as the int64 that they are stored as. Nothing stays open between two batches that the batches themselves do not hold.
+        them; decimals among the columns named in `stored` may come as the int64 that they are stored as. Nothing
+        stays open between two batches that the batches themselves do not hold.
+
+        Args:
+            store: Where to read: the local file system, or a `Fetched` with the bytes of `ranges`. Only where
+                `store.is_local` may a reader open the path by itself, and only where not `store.is_python` may it
+                read on threads of its own.
+            footer: The file.
+            split: One of its splits.
+            schema: What to yield.
+            offset_rows: Rows of the split to leave out.
+            stored: Names of decimals that may come as integers.
 
         Raises:
             SourceError: The split cannot be decoded, or is not what the footer says.

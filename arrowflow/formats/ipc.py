@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from arrowflow.errors import SourceError
 from arrowflow.formats.format import Footer, MayMatch, Split, check_names, reading
-from arrowflow.formats.ipc_metadata import Batch, Block, parse_batch, parse_footer
+from arrowflow.formats.ipc_metadata import Batch, Block, first_buffers, parse_batch, parse_footer
 from arrowflow.formats.types import conform, decoded_schema, width_bits
 from arrowflow.records import dataclass
-from arrowflow.storage import File, Store, coalesce
+from arrowflow.storage import File, Range, Store, coalesce
 
 _OPERATOR: Final = "read_ipc"
 _MAGIC: Final = b"ARROW1"
@@ -25,15 +25,6 @@ _HEAD_OFFSET: Final = 8
 _TRAILER_BYTES: Final = 10
 _TAIL_BYTES: Final = 64 << 10
 _TRAILER: Final = struct.Struct("<i6s")
-_TEXTS: Final = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-_VARIADIC: Final = (
-    pa.types.is_string_view,
-    pa.types.is_binary_view,
-    pa.types.is_list_view,
-    pa.types.is_large_list_view,
-    pa.types.is_run_end_encoded,
-    pa.types.is_union,
-)
 _INFLATION: Final = 4
 """How much larger compressed bytes of texts and lists are taken to become, where only decoding would tell."""
 
@@ -49,6 +40,9 @@ class _Details:
         batches: Block of each record batch.
         compressed: Whether the record batches are compressed.
         column_bytes: Decoded bytes of each column (second axis) in each batch (first axis), estimated.
+        first_buffers: For each column the number of its first buffer, then the number of all.
+        buffers: See `Batch.buffers`, of each batch of a file that is not local; None for a batch whose layout only its
+            data tell.
     """
 
     head: pa.Buffer
@@ -57,6 +51,8 @@ class _Details:
     batches: tuple[Block, ...]
     compressed: tuple[bool, ...]
     column_bytes: npt.NDArray[np.int64]
+    first_buffers: tuple[int, ...]
+    buffers: tuple[npt.NDArray[np.int64] | None, ...]
 
 
 class IpcFormat:
@@ -76,10 +72,17 @@ class IpcFormat:
             head = store.fetch(file, [(_HEAD_OFFSET, max(first, _HEAD_OFFSET))])[0]
             check_names(stored.names)
             batches = _read_metadata(store, file, blocks)
-            sizes = _column_bytes(stored, batches)
-            compressed = tuple(batch.is_compressed for batch in batches)
+            firsts = first_buffers(stored)
+            sizes = _column_bytes(stored, batches, firsts)
             details = _Details(
-                head, tuple(stored.names), tuple(dictionaries), tuple(blocks), compressed, sizes
+                head,
+                tuple(stored.names),
+                tuple(dictionaries),
+                tuple(blocks),
+                tuple(batch.is_compressed for batch in batches),
+                sizes,
+                firsts,
+                () if store.is_local else tuple(_known_buffers(batch, firsts) for batch in batches),
             )
             splits = tuple(
                 Split(index, batch.num_rows, int(sizes[index].sum())) for index, batch in enumerate(batches)
@@ -96,6 +99,14 @@ class IpcFormat:
     def scratch_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
         """See `Format.scratch_bytes`: at most the stored bytes, where they are not mapped."""
         return footer.details.batches[split.index].body_bytes
+
+    def ranges(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[Range]:
+        """See `Format.ranges`: all dictionaries, the metadata of the batch, and the buffers of the columns."""
+        details: _Details = footer.details
+        wanted = _wanted(details, columns)
+        if not wanted:
+            return []
+        return [block.range for block in details.dictionaries] + _batch_ranges(details, split.index, wanted)
 
     def prune(self, footer: Footer, split: Split, may_match: MayMatch) -> bool:
         """See `Format.prune`: IPC files hold no statistics."""
@@ -118,14 +129,13 @@ class IpcFormat:
 
 def _decode(store: Store, footer: Footer, split: Split, schema: pa.Schema) -> pa.RecordBatch:
     details: _Details = footer.details
-    names = set(schema.names)
-    wanted = [index for index, name in enumerate(details.names) if name in names]
+    wanted = _wanted(details, schema.names)
     if not wanted:
         return pa.RecordBatch.from_struct_array(pa.nulls(split.num_rows, pa.struct([])))
     if store.is_local:
         batch = _read_local(store, footer, split, wanted)
     else:
-        batch = _read_remote(store, footer, split, wanted)
+        batch = _read_fetched(store, footer, split, wanted)
     if batch.num_rows != split.num_rows:
         raise SourceError(f"expected {split.num_rows} rows as the metadata say, found {batch.num_rows}")
     batch.validate()
@@ -137,6 +147,25 @@ def _decode(store: Store, footer: Footer, split: Split, schema: pa.Schema) -> pa
     return batch
 
 
+def _wanted(details: _Details, columns: Sequence[str]) -> list[int]:
+    names = frozenset(columns)
+    return [index for index, name in enumerate(details.names) if name in names]
+
+
+def _batch_ranges(details: _Details, index: int, wanted: list[int]) -> list[Range]:
+    """Returns the metadata of a batch and what its body holds of some columns; the whole where that is not known."""
+    block = details.batches[index]
+    buffers = details.buffers[index] if details.buffers else None
+    if buffers is None:
+        return [block.range]
+    body = block.offset + block.metadata_bytes
+    found = [(block.offset, body)]
+    for column in wanted:
+        own = buffers[details.first_buffers[column] : details.first_buffers[column + 1]]
+        found += [(body + start, body + start + size) for start, size in own.tolist() if size]
+    return found
+
+
 def _read_local(store: Store, footer: Footer, split: Split, wanted: list[int]) -> pa.RecordBatch:
     # Choosing fields makes Arrow copy what it would map, and saves decoding only where there is any.
     is_view = store.memory_map and not footer.details.compressed[split.index]
@@ -146,19 +175,29 @@ def _read_local(store: Store, footer: Footer, split: Split, wanted: list[int]) -
     return batch.select(wanted) if is_view else batch
 
 
-def _read_remote(store: Store, footer: Footer, split: Split, wanted: list[int]) -> pa.RecordBatch:
-    """Reads the batch as a stream of its own: Arrow opens *files* in its I/O threads, which must not meet Python."""
+def _read_fetched(store: Store, footer: Footer, split: Split, wanted: list[int]) -> pa.RecordBatch:
+    """Reads the batch as a stream of its own: Arrow opens *files* in its I/O threads, which must not meet Python.
+
+    The stream has the batch's whole length, but of its body only what the wanted columns need is written, or read.
+    """
     details: _Details = footer.details
-    blocks = [block.range for block in (*details.dictionaries, details.batches[split.index])]
+    batch = details.batches[split.index]
+    dictionaries = store.fetch(footer.file, [block.range for block in details.dictionaries])
+    ranges = _batch_ranges(details, split.index, wanted)
+    parts = [details.head, *dictionaries]
+    start = sum(part.size for part in parts)
+    data = _join(parts, more_bytes=batch.range[1] - batch.offset)
+    view = memoryview(data).cast("B")
+    for (low, high), part in zip(ranges, store.fetch(footer.file, ranges), strict=True):
+        view[start + low - batch.offset : start + high - batch.offset] = memoryview(part).cast("B")
     options = pa.ipc.IpcReadOptions(included_fields=wanted, use_threads=False)
-    data = _join([details.head, *store.fetch(footer.file, blocks)])
     with pa.ipc.open_stream(pa.BufferReader(data), options=options) as opened:
         return opened.read_next_batch()
 
 
-def _join(parts: Sequence[pa.Buffer]) -> pa.Buffer:
-    """Copies into Arrow's memory: any thread may let go of that, whatever holds the GIL."""
-    joined = pa.allocate_buffer(sum(part.size for part in parts))
+def _join(parts: Sequence[pa.Buffer], *, more_bytes: int = 0) -> pa.Buffer:
+    """Copies into Arrow's memory, which any thread may let go of, whatever holds the GIL; leaves room at the end."""
+    joined = pa.allocate_buffer(sum(part.size for part in parts) + more_bytes)
     view, position = memoryview(joined).cast("B"), 0
     for part in parts:
         view[position : position + part.size] = memoryview(part).cast("B")
@@ -225,18 +264,25 @@ def _read_metadata(store: Store, file: File, blocks: Sequence[Block]) -> list[Ba
     return batches
 
 
-def _column_bytes(schema: pa.Schema, batches: Sequence[Batch]) -> npt.NDArray[np.int64]:
+def _known_buffers(batch: Batch, firsts: tuple[int, ...]) -> npt.NDArray[np.int64] | None:
+    """Returns a copy, which keeps nothing else of the file in memory; None where a column's cannot be told."""
+    is_known = batch.fills_block and firsts and firsts[-1] == len(batch.buffers)
+    return batch.buffers.copy() if is_known else None
+
+
+def _column_bytes(
+    schema: pa.Schema, batches: Sequence[Batch], firsts: tuple[int, ...]
+) -> npt.NDArray[np.int64]:
     """Returns the decoded bytes of each column in each batch."""
     bits = [width_bits(type) for type in schema.types]
-    counts = [_num_buffers(type) for type in schema.types]
     fixed = np.array([each or 0 for each in bits], np.int64)
     is_fixed = np.array([each is not None for each in bits], np.bool_)
     encoded = np.array([_INFLATION if _is_encoded(type) else 1 for type in schema.types], np.int64)
-    borders = np.cumsum([0, *(count or 0 for count in counts)])
+    borders = np.array(firsts, np.int64)
     sizes = np.zeros((len(batches), len(bits)), np.int64)
     for row, batch in zip(sizes, batches, strict=True):
-        stored = np.cumsum([0, *batch.buffer_bytes])
-        if None not in counts and borders[-1] == len(stored) - 1:
+        stored = np.cumsum([0, *batch.buffers[:, 1]])
+        if firsts and firsts[-1] == len(batch.buffers):
             own = stored[borders[1:]] - stored[borders[:-1]]
         else:
             own = stored[-1] // max(1, int((~is_fixed).sum()))
@@ -247,18 +293,3 @@ def _column_bytes(schema: pa.Schema, batches: Sequence[Batch]) -> npt.NDArray[np
 
 def _is_encoded(type: pa.DataType) -> bool:
     return bool(pa.types.is_dictionary(type) or pa.types.is_run_end_encoded(type))
-
-
-def _num_buffers(type: pa.DataType) -> int | None:
-    """Returns how many buffers a column has in a message, or None where that depends on the data."""
-    if isinstance(type, pa.BaseExtensionType):
-        return _num_buffers(type.storage_type)
-    if pa.types.is_null(type):
-        return 0
-    if any(test(type) for test in _VARIADIC):
-        return None
-    if pa.types.is_nested(type):
-        fields = [_num_buffers(type.field(index).type) for index in range(type.num_fields)]
-        own = 1 if pa.types.is_struct(type) or pa.types.is_fixed_size_list(type) else 2
-        return None if None in fields else own + sum(count or 0 for count in fields)
-    return 3 if any(test(type) for test in _TEXTS) else 2

@@ -1,4 +1,4 @@
-"""The few fields of IPC metadata that pyarrow does not offer: where batches lie, how many rows they have.
+"""The few fields of IPC metadata that pyarrow does not offer: where batches and their buffers lie, how many rows.
 
 `RecordBatchFileReader` tells the rows of a batch only by decoding it. The metadata are FlatBuffers; this reads
 `Footer` and `RecordBatch` of them (see format/File.fbs and format/Message.fbs in apache/arrow), trusts no
@@ -8,13 +8,24 @@ offset, and raises ValueError where one points outside.
 from __future__ import annotations
 
 import struct
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from arrowflow.records import dataclass
 
+_TEXTS: Final = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+_VARIADIC: Final = (
+    pa.types.is_string_view,
+    pa.types.is_binary_view,
+    pa.types.is_list_view,
+    pa.types.is_large_list_view,
+    pa.types.is_run_end_encoded,
+    pa.types.is_union,
+)
 _CONTINUATION: Final = 0xFFFFFFFF
 _RECORD_BATCH: Final = 3
 
@@ -39,12 +50,14 @@ class Batch:
     Attributes:
         num_rows: Its rows.
         is_compressed: Whether its buffers are compressed.
-        buffer_bytes: Stored bytes of each of its buffers.
+        fills_block: Whether the metadata end where the block has its body start, as they should.
+        buffers: Of each of its buffers where it starts in the body, and its stored bytes.
     """
 
     num_rows: int
     is_compressed: bool
-    buffer_bytes: npt.NDArray[np.int64]
+    fills_block: bool
+    buffers: npt.NDArray[np.int64]
 
 
 def parse_footer(data: memoryview) -> tuple[list[Block], list[Block]]:
@@ -56,6 +69,7 @@ def parse_footer(data: memoryview) -> tuple[list[Block], list[Block]]:
 def parse_batch(data: memoryview, body_bytes: int) -> Batch:
     """Returns what the metadata of a block say; `data` are its first `metadata_bytes`."""
     start = 8 if _unpack("<I", data, 0) == _CONTINUATION else 4
+    fills_block = start + _unpack("<I", data, start - 4) == len(data)
     message = _Table.root(data[start:])
     batch = message.table(2)
     if message.scalar(1, "<B") != _RECORD_BATCH or batch is None:
@@ -66,7 +80,30 @@ def parse_batch(data: memoryview, body_bytes: int) -> Batch:
     buffers = np.frombuffer(batch.vector(2, 16), np.int64).reshape(-1, 2)
     if (buffers < 0).any() or (buffers > body_bytes).any() or (buffers.sum(axis=1) > body_bytes).any():
         raise ValueError(f"a buffer lies outside of the body of {body_bytes} bytes")
-    return Batch(num_rows, batch.table(3) is not None, buffers[:, 1])
+    return Batch(num_rows, batch.table(3) is not None, fills_block, buffers)
+
+
+def first_buffers(schema: pa.Schema) -> tuple[int, ...]:
+    """Returns for each column the number of its first buffer, then the number of all; () where the data decide."""
+    counts = [_num_buffers(type) for type in schema.types]
+    if None in counts:
+        return ()
+    return (0, *accumulate(count or 0 for count in counts))
+
+
+def _num_buffers(type: pa.DataType) -> int | None:
+    """Returns how many buffers a column has in a message, or None where that depends on the data."""
+    if isinstance(type, pa.BaseExtensionType):
+        return _num_buffers(type.storage_type)
+    if pa.types.is_null(type):
+        return 0
+    if any(test(type) for test in _VARIADIC):
+        return None
+    if pa.types.is_nested(type):
+        fields = [_num_buffers(type.field(index).type) for index in range(type.num_fields)]
+        own = 1 if pa.types.is_struct(type) or pa.types.is_fixed_size_list(type) else 2
+        return None if None in fields else own + sum(count or 0 for count in fields)
+    return 3 if any(test(type) for test in _TEXTS) else 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,20 @@ from arrowflow.formats.parquet_statistics import RowGroupStatistics
 from arrowflow.formats.types import check_texts, conform, decoded_schema, leaf_types, width_bits
 from arrowflow.lazy import parquet as pq
 from arrowflow.records import dataclass
-from arrowflow.storage import File, Store
+from arrowflow.storage import File, Range, Store
 
 _TAIL_BYTES: Final = 8
 _PART_ROWS: Final = 4096
 _TEXT_SCRATCH_BYTES: Final = 24
+_SIGNATURE_BYTES: Final = 28
+"""What follows a footer that is not encrypted although columns are: a nonce and a tag."""
+
+_SIGNED_BITS: Final = 256
+"""Taken for a text of a file that does not say how long its texts are."""
+
+_PADDING_BYTES: Final = 100
+"""What Arrow reads behind a column chunk of parquet-mr before 1.2.9, whose sizes leave a header out (PARQUET-816)."""
+
 _OPERATOR: Final = "read_parquet"
 
 
@@ -33,12 +42,15 @@ class _Details:
         leaves: For each column the numbers of its first leaf and of the one after its last.
         leaf_bits: For each leaf the bits of one value, or None if that depends on the value.
         column_bits: The same for each column.
+        is_signed: Whether some columns are encrypted and the footer is not. To ask pyarrow for the metadata of such
+            a column ends the process.
     """
 
     metadata: pq.FileMetaData
     leaves: dict[str, tuple[int, int]]
     leaf_bits: tuple[int | None, ...]
     column_bits: dict[str, int | None]
+    is_signed: bool
 
 
 class ParquetFormat:
@@ -51,12 +63,13 @@ class ParquetFormat:
         """See `Format.footer`: one or two reads from the end of the file."""
         with reading(_OPERATOR, file):
             with store.open(file) as source:
-                _check_magic(source, file)
+                footer_bytes = _check_magic(source, file)
                 opened = pq.ParquetFile(source, pre_buffer=False)
                 metadata, stored = opened.metadata, opened.schema_arrow
             check_names(stored.names)
             schema = decoded_schema(stored)
-            details = _details(metadata, schema)
+            is_signed = footer_bytes - metadata.serialized_size == _SIGNATURE_BYTES
+            details = _details(metadata, schema, is_signed=is_signed)
             fixed = sum(bits or 0 for bits in details.column_bits.values())
             return Footer(file, schema, tuple(_splits(metadata, fixed)), metadata.num_rows, details)
 
@@ -80,16 +93,29 @@ class ParquetFormat:
         group = None
         for name in columns:
             bits = details.column_bits.get(name, 64)  # a column that the file lacks is filled with null
-            if bits is None:
+            if bits is None and not details.is_signed:
                 group = group or details.metadata.row_group(split.index)
                 leaves = range(*details.leaves[name])
                 yield sum(_leaf_bytes(group.column(leaf), details.leaf_bits[leaf]) for leaf in leaves)
             else:
-                yield split.num_rows * bits // 8 + 1
+                yield split.num_rows * (_SIGNED_BITS if bits is None else bits) // 8 + 1
+
+    def ranges(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[Range]:
+        """See `Format.ranges`: the column chunks."""
+        details: _Details = footer.details
+        size = footer.file.size
+        if details.is_signed:
+            return [(0, size)]
+        group = details.metadata.row_group(split.index)
+        leaves = (details.leaves[name] for name in columns if name in details.leaves)
+        chunks = (chunk_range(group.column(leaf)) for first, last in leaves for leaf in range(first, last))
+        return [(start, min(end + _PADDING_BYTES, max(end, size))) for start, end in chunks]
 
     def prune(self, footer: Footer, split: Split, may_match: MayMatch) -> bool:
         """See `Format.prune`."""
         details: _Details = footer.details
+        if details.is_signed:
+            return False
         statistics = RowGroupStatistics(details.metadata, split.index, footer.schema, details.leaves)
         return not may_match(statistics, split.num_rows)
 
@@ -160,13 +186,8 @@ def _decode(
     metadata = details.metadata
     if integers:
         metadata = as_integers(metadata, frozenset(details.leaves[name][0] for name in integers))
-    with _open(store, footer, split, indices) as source:
-        opened = pq.ParquetFile(
-            source,
-            metadata=metadata,
-            pre_buffer=not (store.is_local or store.is_python),
-            page_checksum_verification=True,
-        )
+    with store.open(footer.file) as source:
+        opened = pq.ParquetFile(source, metadata=metadata, pre_buffer=False, page_checksum_verification=True)
         table = _read(opened.reader, split.index, indices)
     _check_lengths(table, split)
     batches = table.combine_chunks().to_batches()
@@ -184,13 +205,6 @@ def _read(reader: Any, index: int, indices: list[int]) -> pa.Table:
         return pa.Table.from_batches(parts)
 
 
-def _open(store: Store, footer: Footer, split: Split, indices: list[int]) -> Any:
-    if not store.is_python:
-        return store.open(footer.file)
-    group = footer.details.metadata.row_group(split.index)
-    return store.open_ranges(footer.file, [chunk_range(group.column(index)) for index in indices])
-
-
 def _check_lengths(table: pa.Table, split: Split) -> None:
     for name, column in zip(table.column_names, table.columns, strict=True):
         if len(column) != split.num_rows:
@@ -200,11 +214,13 @@ def _check_lengths(table: pa.Table, split: Split) -> None:
             )
 
 
-def _check_magic(source: Any, file: File) -> None:
-    tail = b""
+def _check_magic(source: Any, file: File) -> int:
+    """Returns the bytes of the footer, its signature included."""
+    last = tail = b""
     if file.size > _TAIL_BYTES:
         source.seek(file.size - _TAIL_BYTES)
-        tail = source.read(_TAIL_BYTES)[-4:]
+        last = source.read(_TAIL_BYTES)
+        tail = last[-4:]
         source.seek(0)
     if tail == b"PARE":
         raise SourceError("the file is encrypted, which read_parquet does not support; decrypt it first")
@@ -213,9 +229,10 @@ def _check_magic(source: Any, file: File) -> None:
             f"expected a Parquet file, which ends with b'PAR1', found {file.size} bytes that end with {tail!r}; "
             "the file is truncated or no Parquet file"
         )
+    return int.from_bytes(last[:4], "little")
 
 
-def _details(metadata: pq.FileMetaData, schema: pa.Schema) -> _Details:
+def _details(metadata: pq.FileMetaData, schema: pa.Schema, *, is_signed: bool) -> _Details:
     leaves: dict[str, tuple[int, int]] = {}
     types: list[pa.DataType] = []
     for name, type in zip(schema.names, schema.types, strict=True):
@@ -225,7 +242,8 @@ def _details(metadata: pq.FileMetaData, schema: pa.Schema) -> _Details:
     if len(types) != metadata.num_columns:
         raise SourceError(f"expected {len(types)} leaf columns for its schema, found {metadata.num_columns}")
     column_bits = {name: width_bits(type) for name, type in zip(schema.names, schema.types, strict=True)}
-    return _Details(metadata, leaves, tuple(width_bits(type) for type in types), column_bits)
+    leaf_bits = tuple(width_bits(type) for type in types)
+    return _Details(metadata, leaves, leaf_bits, column_bits, is_signed)
 
 
 def _splits(metadata: pq.FileMetaData, fixed_bits: int) -> Iterator[Split]:

@@ -36,7 +36,7 @@ Position = tuple[Any, ...] | None
 
 Payload = Any
 """What travels in an item: a `pyarrow.RecordBatch`, or, between two kernels of one operator, anything else that
-has `num_rows`."""
+has `num_rows`. One that holds memory names it in `buffers`, a tuple of `pyarrow.Buffer`, which the ledger counts."""
 
 
 class Slice(NamedTuple):
@@ -134,6 +134,10 @@ class StreamHandle(Protocol):
     @property
     def ready(self) -> bool:
         """Whether it has an item, or has ended."""
+
+    @property
+    def sound(self) -> bool:
+        """Whether it has an item, or has ended without an error: asking it ahead of its turn brings no error forward."""
 
 
 class Context(Protocol):
@@ -244,8 +248,11 @@ class BoundaryKernel(SerialKernel):
         """Takes one item of one of its streams. As `push`."""
 
     @abstractmethod
-    def ended(self, stream: StreamHandle) -> None:
-        """Is told that a stream has delivered its last item. Under the executor's lock."""
+    def ended(self, stream: StreamHandle) -> Iterator[Item] | None:
+        """Is told that a stream has delivered its last item. Under the executor's lock.
+
+        What it returns is then iterated over as what `push` returns, before `wants` is asked again.
+        """
 
     def ahead(self) -> None:
         """Is told that the wanted stream has started all its work: the time to open the next one.

@@ -83,7 +83,7 @@ def default_limits(chain: Chain, index: int, options: ResolvedOptions) -> StageL
     if stage.kind != "parallel":
         return StageLimits(max_calls=1, max_ready_items=stage.buffer_items or SERIAL_READY_ITEMS)
     allocating = [
-        i for i, other in enumerate(chain.stages) if other.kind == "parallel" and other.cost == "computes"
+        i for i, other in enumerate(chain.stages) if other.kind == "parallel" and other.phase != "open"
     ]
     rank = sum(i <= index for i in allocating)
     calls = stage.max_calls or (_untold_calls(stage, options) if options.autotune else 1)

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from arrowflow.formats import Footer, Format, Split
+from arrowflow.formats.format import reading
 from arrowflow.storage import Store, resolve
 
 KINDS = ("mapped", "read", "subtree", "fsspec")
@@ -31,10 +32,19 @@ def open_footer(format: Format, path: Path, kind: str = "mapped") -> tuple[Store
     return store, format.footer(store, files[0])
 
 
+def opened(format: Format, store: Store, footer: Footer, split: Split, names: list[str]) -> Store:
+    """Returns what a split is decoded from: the local file, or the bytes that the format wants fetched."""
+    if store.is_local:
+        return store
+    with reading(f"read_{format.name}", footer.file, split.index):
+        return store.fetch_ahead(footer.file, format.ranges(footer, split, names))
+
+
 def read_split(
     format: Format, store: Store, footer: Footer, split: Split, schema: pa.Schema, offset_rows: int = 0
 ) -> pa.Table:
-    batches = list(format.read(store, footer, split, schema, offset_rows))
+    source = opened(format, store, footer, split, schema.names)
+    batches = list(format.read(source, footer, split, schema, offset_rows))
     assert batches
     for batch in batches:
         assert batch.schema.equals(schema, check_metadata=True)

@@ -15,7 +15,7 @@ from pyarrow import feather
 from arrowflow.errors import SchemaError, SourceError
 from arrowflow.formats import FORMATS, decoded_schema, ipc, match
 from arrowflow.formats.ipc_metadata import parse_batch, parse_footer
-from arrowflow.storage import Store
+from arrowflow.storage import Fetched, Store
 from tests.formats.reading import KINDS, open_footer, read_all, read_split
 from tests.formats.test_parquet import table as columns
 
@@ -159,6 +159,46 @@ def test_sizes_are_near_the_truth(tmp_path: Path, name: str, compression: str | 
         assert found.nbytes / 4 <= guess <= found.nbytes * 6 + 10_000
 
 
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_only_the_wanted_columns_are_fetched(tmp_path: Path, compression: str | None) -> None:
+    """Whatever else the body holds: the rest of it is neither fetched nor looked at."""
+    data = columns(10_000).drop(["view", "raw"])  # whose layout the data decide
+    path = write(tmp_path / "x.arrow", data, rows=10_000, compression=compression)
+    store, footer = open_footer(IPC, path, "fsspec")
+    [split] = footer.splits
+    everything = sum(end - start for start, end in IPC.ranges(footer, split, data.column_names))
+    assert 0.5 * path.stat().st_size < everything < path.stat().st_size
+    assert IPC.ranges(footer, split, []) == IPC.ranges(footer, split, ["absent"]) == []
+    total = 0
+    for name in data.column_names:
+        ranges = IPC.ranges(footer, split, [name])
+        total += sum(end - start for start, end in ranges)
+        held = {(start, end): store.fetch(footer.file, [(start, end)])[0] for start, end in ranges}
+        source = Fetched(store.filesystem, file=footer.file, held=held)
+        schema = pa.schema([footer.schema.field(name)])
+        [batch] = IPC.read(source, footer, split, schema)
+        batch.validate(full=True)
+        assert batch.column(0).to_pylist() == data.column(name).to_pylist()
+    shared = sum(end - start for start, end in IPC.ranges(footer, split, ["null"]))
+    assert total == everything + shared * (len(data.column_names) - 1), "metadata and dictionaries each time"
+
+
+def test_what_cannot_be_told_apart_is_fetched_whole(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.arrow", columns(4).select(["a", "view"]))
+    for kind in ("fsspec", "mapped"):
+        _, footer = open_footer(IPC, path, kind)
+        [split] = footer.splits
+        [(start, end)] = IPC.ranges(footer, split, ["a"])
+        assert end - start > IPC.scratch_bytes(footer, split, ["a"]), "the body and its metadata"
+    with pa.OSFile(str(path)) as file:
+        content = file.read()
+    length = struct.unpack("<i", content[-10:-6])[0]
+    [block] = parse_footer(memoryview(content)[-10 - length : -10])[1]
+    message = memoryview(content)[block.offset : block.offset + block.metadata_bytes]
+    assert parse_batch(message, block.body_bytes).fills_block
+    assert not parse_batch(memoryview(bytes(message) + bytes(8)), block.body_bytes).fills_block
+
+
 # --- bad input -------------------------------------------------------------------------------------------
 
 
@@ -254,7 +294,7 @@ def test_rows_that_disagree_with_the_metadata(tmp_path: Path, monkeypatch: pytes
 
     path = write(tmp_path / "x.arrow", pa.table({"a": [1]}))
     monkeypatch.setattr(ipc, "_read_local", three)
-    monkeypatch.setattr(ipc, "_read_remote", three)
+    monkeypatch.setattr(ipc, "_read_fetched", three)
     refuse(path, "expected 1 rows", row_group=0)
 
 

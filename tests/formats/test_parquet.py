@@ -30,6 +30,7 @@ from arrowflow.formats import (
     parquet_polars,
 )
 from arrowflow.formats.parquet import _rows_from
+from arrowflow.storage import coalesce
 from tests.formats.reading import KINDS, open_footer, read_all, read_split
 
 PARQUET = FORMATS["parquet"]
@@ -376,14 +377,40 @@ def test_sizes_are_near_the_truth(tmp_path: Path, name: str) -> None:
     assert PARQUET.column_bytes(footer, split, ["absent"]) > 0
 
 
+def test_ranges_are_those_of_the_columns(folder: Path) -> None:
+    _, footer = open_footer(PARQUET, folder / "all.parquet")
+    size = footer.file.size
+    sizes = []
+    for split in footer.splits:
+        everything = coalesce(PARQUET.ranges(footer, split, footer.schema.names))
+        ((start, end),) = everything
+        assert 4 <= start < end <= size
+        for name in footer.schema.names:
+            found = PARQUET.ranges(footer, split, [name, "absent"])
+            assert found
+            assert all(start <= low < high <= end for low, high in found)
+        sizes.append(end - start)
+        assert PARQUET.ranges(footer, split, []) == PARQUET.ranges(footer, split, ["absent"]) == []
+    assert sum(sizes) <= size + 100 * len(sizes)
+
+
+def test_a_range_outside_of_the_file_is_told_as_it_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, footer = open_footer(PARQUET, folder / "all.parquet", "fsspec")
+    monkeypatch.setattr(parquet, "chunk_range", lambda _: (10**9, 10**9 + 5))
+    found = PARQUET.ranges(footer, footer.splits[1], ["a"])
+    assert found[0][0] == 10**9
+    with pytest.raises(SourceError, match="outside of the file"):
+        store.fetch_ahead(footer.file, found)
+
+
 # --- bad input -------------------------------------------------------------------------------------------
 
 
-def refuse(path: Path, text: str, *, row_group: int | None = None) -> None:
+def refuse(path: Path, text: str, *, row_group: int | None = None, kind: str = "mapped") -> None:
     with pytest.raises(SourceError, match=text) as caught:
-        read_all(PARQUET, path)
+        read_all(PARQUET, path, kind=kind)
     assert caught.value.operator == "read_parquet"
-    assert caught.value.file == str(path)
+    assert path.name in str(caught.value.file)
     assert caught.value.row_group == row_group
 
 
@@ -481,8 +508,15 @@ def test_encrypted(tmp_path: Path, plaintext_footer: bool) -> None:
         footer_key="k", column_keys={"k": ["a"]}, plaintext_footer=plaintext_footer, double_wrapping=False
     )
     keys = pe.CryptoFactory(_Keys).file_encryption_properties(pe.KmsConnectionConfig(), config)
-    path = write(tmp_path / "x.parquet", table().select(["a"]), encryption_properties=keys)
-    refuse(path, r"encrypted|decrypt", row_group=0 if plaintext_footer else None)
+    path = write(tmp_path / "x.parquet", table().select(["a", "text", "flag"]), encryption_properties=keys)
+    for kind in KINDS:
+        refuse(path, r"encrypted|decrypt", row_group=0 if plaintext_footer else None, kind=kind)
+    if plaintext_footer:
+        _, footer = open_footer(PARQUET, path)
+        assert PARQUET.column_bytes(footer, footer.splits[0], ["a", "text"]) > 0, (
+            "to ask would end the process"
+        )
+        assert not PARQUET.prune(footer, footer.splits[0], lambda *_: False)
 
 
 def test_pandas_is_not_imported(folder: Path) -> None:
