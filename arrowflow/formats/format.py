@@ -108,6 +108,7 @@ class Format(Protocol):
         schema: pa.Schema,
         offset_rows: int = 0,
         stored: frozenset[str] = frozenset(),
+        num_threads: int = 1,
     ) -> Iterator[pa.RecordBatch]:
         """Decodes a split on the calling thread, without the GIL, and yields its rows from `offset_rows` on.
 
@@ -125,6 +126,7 @@ class Format(Protocol):
             schema: What to yield.
             offset_rows: Rows of the split to leave out.
             stored: Names of decimals that may come as integers.
+            num_threads: The CPU budget: another pool that has more threads must not be used.
 
         Raises:
             SourceError: The split cannot be decoded, or is not what the footer says.

@@ -120,6 +120,7 @@ class IpcFormat:
         schema: pa.Schema,
         offset_rows: int = 0,
         stored: frozenset[str] = frozenset(),
+        num_threads: int = 1,
     ) -> Iterator[pa.RecordBatch]:
         """See `Format.read`."""
         with reading(_OPERATOR, footer.file, split.index):

@@ -127,11 +127,12 @@ class ParquetFormat:
         schema: pa.Schema,
         offset_rows: int = 0,
         stored: frozenset[str] = frozenset(),
+        num_threads: int = 1,
     ) -> Iterator[pa.RecordBatch]:
         """See `Format.read`."""
         with reading(_OPERATOR, footer.file, split.index):
             integers = _integers(footer, schema, stored)
-            decoded = _decode(store, footer, split, schema, integers)
+            decoded = _decode(store, footer, split, schema, integers, num_threads)
             schema = pa.schema(
                 [
                     pa.field(field.name, pa.int64() if field.name in integers else field.type)
@@ -172,14 +173,19 @@ def _rows_from(batches: Iterable[pa.RecordBatch], offset: int) -> Iterator[pa.Re
 
 
 def _decode(
-    store: Store, footer: Footer, split: Split, schema: pa.Schema, integers: frozenset[str]
+    store: Store,
+    footer: Footer,
+    split: Split,
+    schema: pa.Schema,
+    integers: frozenset[str],
+    num_threads: int,
 ) -> list[pa.RecordBatch]:
     details: _Details = footer.details
     names = [name for name in schema.names if name in details.leaves]
     if not names:
         return [pa.RecordBatch.from_struct_array(pa.nulls(split.num_rows, pa.struct([])))]
     indices = [leaf for name in names for leaf in range(*details.leaves[name])]
-    if not integers and parquet_polars.suits(store, footer, split, names):
+    if not integers and parquet_polars.suits(store, footer, split, names, num_threads):
         fast = parquet_polars.decode(store, footer, split, names)
         if fast is not None:
             return [fast]

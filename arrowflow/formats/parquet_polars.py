@@ -37,15 +37,20 @@ _FLAT: Final = (
 )
 
 
-def suits(store: Store, footer: Footer, split: Split, names: Sequence[str]) -> bool:
-    """Returns whether `decode` is worth a try, going by the footer alone."""
+def suits(store: Store, footer: Footer, split: Split, names: Sequence[str], num_threads: int) -> bool:
+    """Returns whether `decode` is worth a try and keeps within `num_threads`, going by the footer alone."""
     return (
         store.is_local
         and split.num_rows * len(names) >= _MIN_VALUES
         and footer.details.metadata.serialized_size * _FOOTER_SHARE <= split.num_bytes
-        and pl.thread_pool_size() > 1  # one thread would decode one row group at a time
+        and fits(num_threads)
         and all(_is_flat(name, footer.schema.field(name).type) for name in names)
     )
+
+
+def fits(num_threads: int) -> bool:
+    """Whether Polars' pool is within a CPU budget; its size is fixed when Polars is imported."""
+    return 1 < pl.thread_pool_size() <= num_threads  # one thread would decode one row group at a time
 
 
 def decode(store: Store, footer: Footer, split: Split, names: Sequence[str]) -> pa.RecordBatch | None:

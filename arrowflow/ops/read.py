@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from arrowflow.expr import Expr, prunable
-from arrowflow.formats import find
+from arrowflow.formats import find, parquet_polars
 from arrowflow.formats.format import Footer, Format, MayMatch, Split, match
 from arrowflow.ops.base import KernelSpec, Operator, Origin
 from arrowflow.ops.splits import (
@@ -204,13 +204,19 @@ class Read(Operator):
                 kind="reader",
                 phase="decode",
                 where=self._where,
-                make=lambda context: SplitReader(self),
-                engine="arrow",
+                make=lambda context: SplitReader(self, options.cpu_budget),
+                engine=self._engine(options),
                 max_calls=self.num_parallel_calls,
                 floor_bytes=self._decoded_bytes(names),
                 facts=lambda: (f"decode of {len(names)} columns, one call a split",),
             ),
         )
+
+    def _engine(self, options: ResolvedOptions) -> str:
+        """Returns whose pools may decode."""
+        assert self.store is not None
+        polars = self.format == "parquet" and self.store.is_local and parquet_polars.fits(options.cpu_budget)
+        return "arrow+polars" if polars else "arrow"
 
     def _fetch_spec(self, names: Sequence[str]) -> KernelSpec:
         assert self.store is not None

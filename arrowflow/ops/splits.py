@@ -212,8 +212,9 @@ class SplitFetcher(ReaderKernel):
 class SplitReader(ReaderKernel):
     """Decodes splits."""
 
-    def __init__(self, node: Read) -> None:
+    def __init__(self, node: Read, num_threads: int) -> None:
         self._node = node
+        self._num_threads = num_threads
         self._format = node.file_format
         assert node.schema is not None
         self._names = node.schema.names
@@ -229,7 +230,13 @@ class SplitReader(ReaderKernel):
         assert node.schema is not None
         row = payload.start
         for chunk in self._format.read(
-            payload.store, payload.footer, payload.split, node.schema, payload.start, node.stored
+            payload.store,
+            payload.footer,
+            payload.split,
+            node.schema,
+            payload.start,
+            node.stored,
+            self._num_threads,
         ):
             if row + chunk.num_rows > payload.stop:
                 chunk = chunk.slice(0, payload.stop - row)

@@ -322,11 +322,9 @@ def tuned(tuner: Script, *stages: Any, children: tuple[Chain, ...] = ()) -> Step
     return Stepper(chain, 0, None, options, FakeClock(), tuner=tuner)
 
 
-def wanting(**values: Any) -> Callable[[RunSample], Mapping[StageKey, Setting]]:
+def wanting() -> Callable[[RunSample], Mapping[StageKey, Setting]]:
     """Sets the same for the most downstream stage."""
-    setting = Setting(
-        **{"max_calls": 7, "max_ready_items": 9, "weight": 0.3, "reason": "a test says so"} | values
-    )
+    setting = Setting(max_calls=7, max_ready_items=9, weight=0.3, reason="a test says so")
     return lambda sample: {sample.stages[0].key: setting}
 
 

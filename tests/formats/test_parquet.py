@@ -203,7 +203,7 @@ def decoded_by_polars(format_path: Path, names: list[str] | None = None) -> list
     store, footer = open_footer(PARQUET, format_path)
     wanted = names or footer.schema.names
     return [
-        parquet_polars.suits(store, footer, split, wanted)
+        parquet_polars.suits(store, footer, split, wanted, 1 << 10)
         and parquet_polars.decode(store, footer, split, wanted) is not None
         for split in footer.splits
     ]
@@ -246,7 +246,7 @@ def test_polars_is_left_out_where_it_does_not_suit(tmp_path: Path, monkeypatch: 
     text = write(tmp_path / "t.parquet", pa.table({"t": ["a"]}))
     assert decoded_by_polars(text) == [False]
     store, footer = open_footer(PARQUET, path, "fsspec")
-    assert not parquet_polars.suits(store, footer, footer.splits[0], ["f32"])
+    assert not parquet_polars.suits(store, footer, footer.splits[0], ["f32"], 1 << 10)
     monkeypatch.setattr(pl, "thread_pool_size", lambda: 1)
     assert decoded_by_polars(path, ["f32"]) == [False]
 

@@ -241,7 +241,7 @@ def test_decoding_reads_nothing(remote: Remote, format: str) -> None:
     names = ["text", "row"]
     ds = (af.read_ipc if format == "ipc" else af.read_parquet)(path, columns=names, filesystem=remote)
     node = node_of(ds)
-    fetcher, reader = SplitFetcher(node), SplitReader(node)
+    fetcher, reader = SplitFetcher(node), SplitReader(node, 1)
     tasks = tasks_of(node)
     fetched = [made.chunk for task in tasks for made in fetcher.read(task)]
     remote.rm("/bucket", recursive=True)
@@ -399,6 +399,7 @@ class Lines:
         schema: pa.Schema,
         offset_rows: int = 0,
         stored: frozenset[str] = frozenset(),
+        num_threads: int = 1,
     ) -> Iterator[pa.RecordBatch]:
         with store.open(footer.file) as source:
             lines = source.read().decode().splitlines()
