@@ -30,12 +30,14 @@ class _Process:
         lock: Guards joining and leaving; reading what others use needs none.
         runs: The live runs; replaced as a whole, so that readers see the one or the other. Weak: an interrupt may
             hit a run that has just joined, and then nobody makes it leave.
+        available: Cores that this process may use, once they were looked up.
         cores: Calls that may compute at the same time.
         arrow_threads: Size of Arrow's pool before the first run.
     """
 
     lock = threading.RLock()  # a finalizer may end a run in the middle of another's start
     runs: tuple[weakref.ref[Engine], ...] = ()
+    available = 0
     cores = 1
     arrow_threads: int | None = None
 
@@ -55,6 +57,13 @@ def leave(run: Engine) -> None:
             _share(runs)
 
 
+def available() -> int:
+    """Returns the cores that this process may use, as at its first run."""
+    if not _Process.available:
+        _Process.available = available_cpus()
+    return _Process.available
+
+
 def _alive() -> list[Engine]:
     return [run for reference in _Process.runs if (run := reference()) is not None]
 
@@ -62,7 +71,7 @@ def _alive() -> list[Engine]:
 def _share(runs: list[Engine]) -> None:
     _Process.runs = tuple(map(weakref.ref, runs))
     budgets = [run.options.cpu_budget for run in runs]
-    _Process.cores = max((available_cpus(), *budgets))
+    _Process.cores = max((available(), *budgets))
     _size_arrow_pool(max(budgets, default=None))
     sharing = [run for run in runs if run.options.shares_ram]
     for run in sharing:

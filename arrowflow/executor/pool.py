@@ -21,10 +21,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
 from arrowflow.errors import ArrowflowError
-from arrowflow.executor.cores import allowance
+from arrowflow.executor.cores import allowance, available
 from arrowflow.executor.failure import located
 from arrowflow.executor.lifetime import Worker
-from arrowflow.options import available_cpus
 
 if TYPE_CHECKING:
     from arrowflow.executor.engine import Engine
@@ -63,7 +62,7 @@ class Pool:
         self.threads: list[Worker] = []
         self.changed = False
         self._max_workers = max_workers
-        self._cores = available_cpus()
+        self._cores = available()
         # A parked thread waits on a lock of its own, which whoever wakes it releases. One C call to park and one to
         # wake, where a Condition takes several Python frames; and waking is possible from a finalizer. The locks
         # live as long as the threads: an interrupt between any two steps of waking loses nobody, since `wake_all`
@@ -186,19 +185,22 @@ class Pool:
         except BaseException as error:
             # A bug, or no memory is left. The consumer has to hear of it, or it would wait for ever.
             engine.fail(error)
-        engine.drop()
+        if engine.stopped:
+            engine.drop()
         self.close_abandoned(me)
         if me.meter is not None:
             me.meter.close()
 
     def _serve(self, me: Worker) -> None:
-        """Picks, runs, completes, until the run is stopped. Called and returns with the lock held."""
+        """Picks, runs, completes, until the run is stopped or over. Called and returns with the lock held."""
         engine = self.engine
         clock = engine.clock
         self._arrive(me)
         while not engine.stopped:
             stage = self.pick()
             if stage is None:
+                if engine.root_out.ended and not self._to_close:
+                    return  # nothing will be left to do: who closes the run need not wait for this thread then
                 self._rest(me)
                 continue
             call = self.begin(stage, me)
@@ -274,11 +276,7 @@ class Pool:
 
     def _wants_watch(self) -> bool:
         """Whether work waits for a token that a running call may not need."""
-        return (
-            self._short
-            and self._watch is None
-            and (self._indebted or any(map(_may_wait, self.threads)))
-        )
+        return self._short and self._watch is None and (self._indebted or any(map(_may_wait, self.threads)))
 
     def _look(self) -> None:
         """Looks at the CPU clocks of the calls that may be waiting, and takes tokens back from those that are."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from arrowflow.executor.ledger import buffers_of
 from arrowflow.executor.parallel import ParallelStage
@@ -62,6 +62,11 @@ class StreamContext:
     def charge(self, chunk: Payload) -> Ticket:
         """Counts the memory of a chunk that outlives its item."""
         return self._stream.engine.ledger.charge(buffers_of(chunk))
+
+    @property
+    def kept(self) -> dict[Any, Any]:
+        """What kernels keep until the run ends, by owner."""
+        return self._stream.engine.ledger.kept
 
     def close(self, stream: StreamHandle) -> None:
         """Drops a stream before its end."""
@@ -148,6 +153,8 @@ class Stream:
         return bool(self.last.out) or (self.last.ended and self.last.error is None)
 
     def drop(self) -> None:
-        """Ends all stages."""
+        """Ends all stages; with those of the run itself, what kernels kept is let go."""
         for stage in self.stages:
             stage.drop()
+        if self is self.engine.root:
+            self.engine.ledger.kept.clear()

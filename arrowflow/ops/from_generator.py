@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any, ClassVar
@@ -18,6 +19,9 @@ from arrowflow.ops.functions import code_digest, conform, function_name
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.traits import Borders, Resume, Traits
 from arrowflow.records import dataclass
+
+_CODES = {int: ("=q", pa.int64()), float: ("=d", pa.float64())}
+"""How plain numbers are packed, and the types that they get."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +119,10 @@ class GeneratorKernel(SourceKernel):
         return FunctionError(f"{function_name(self._fn)} raised {type(error).__name__}: {error}")
 
     def _chunk(self, element: Any, number: int, schema: pa.Schema | None) -> pa.RecordBatch:
+        if type(element) is dict:
+            row = number_row(element, schema)
+            if row is not None:
+                return row
         try:
             batch = as_batch(element)
         except SchemaError as error:
@@ -144,6 +152,29 @@ def as_batch(element: Any) -> pa.RecordBatch:
         "expected a record batch, a data frame, a dict of arrays or a dict of scalars, got "
         f"{type(element).__name__}"
     )
+
+
+def number_row(element: dict[str, Any], schema: pa.Schema | None) -> pa.RecordBatch | None:
+    """Returns a row of plain numbers as a record batch of this schema, if one is known; None where that takes more.
+
+    What `as_batch` makes of it, by the shortest way: between two waits of a generator every instruction is cold, and
+    the long way takes 0.3 ms instead of the 10 µs that it takes when it is warm.
+    """
+    if not element or (schema is not None and list(element) != schema.names):
+        return None
+    arrays = []
+    for name, value in element.items():
+        code, made = _CODES.get(type(value), ("", None))
+        if made is None or type(name) is not str or (schema is not None and schema.field(name).type != made):
+            return None
+        try:
+            packed = struct.pack(code, value)
+        except struct.error:  # an integer of more than 64 bits
+            return None
+        arrays.append(pa.Array.from_buffers(made, 1, [None, pa.py_buffer(packed)]))
+    if schema is None:
+        return pa.RecordBatch.from_arrays(arrays, names=list(element))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _is_column(value: Any) -> bool:
