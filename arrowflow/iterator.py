@@ -142,6 +142,7 @@ class Iterator(Generic[T]):
         self._closed = False
         self._ended = False
         self._busy = False
+        self._first = True  # nothing was delivered since the engine was started
         self._shown_rows = 0  # of earlier epochs, which have had a progress bar of their own
         self.progress = Progress(counter.take())
 
@@ -167,12 +168,13 @@ class Iterator(Generic[T]):
         self._busy = True
         try:
             item = self._running(began).next_item()
-            if self._recording is not None:
-                self._record(began)
+            got = 0.0 if self._recording is None else self._record_wait(self._recording, began)
             if item is not None:
                 result = self._deliver(item.chunk)
                 progress.deliver(item.position, item.chunk.num_rows)
                 progress.measure(began, self._clock.now())
+                if self._recording is not None:
+                    self._recording.timeline.span(CONSUMER, "export", got, progress.last)
                 if self._bar is not None:
                     self._show(self._bar)
                 return result
@@ -194,6 +196,7 @@ class Iterator(Generic[T]):
         if self._engine is None:
             prepared, progress, recording = self._prepared, self.progress, self._recording
             timeline = None if recording is None else recording.timeline
+            self._first = True
             if timeline is not None:
                 timeline.epoch(progress.epoch, began)
             self._engine = run.start(prepared, progress.epoch, progress.position, self._clock, timeline)
@@ -205,13 +208,15 @@ class Iterator(Generic[T]):
             self._check_open()  # `close` in another thread may have come before there was anything to close
         return self._engine
 
-    def _record(self, began: float) -> None:
-        """Records the consumer's step before this `next()`, and how long it waited in it."""
-        assert self._recording is not None
-        timeline, progress = self._recording.timeline, self.progress
-        if progress.began is not None and progress.last >= progress.began:
+    def _record_wait(self, recording: Recording, began: float) -> float:
+        """Records the consumer's step before this `next()`, and how long it waited in it; returns the time."""
+        timeline, progress = recording.timeline, self.progress
+        if progress.began is not None and not self._first:
             timeline.span(CONSUMER, "step", progress.last, began)
-        timeline.span(CONSUMER, "wait", began, self._clock.now())
+        self._first = False
+        now = self._clock.now()
+        timeline.span(CONSUMER, "wait", began, now)
+        return now
 
     def _show(self, bar: ProgressBar) -> None:
         engine, progress = self._engine, self.progress
@@ -232,12 +237,7 @@ class Iterator(Generic[T]):
             self._deliver.forget()
             if self._finalizer is not None:
                 self._finalizer.detach()
-            if self._bar is not None:
-                self._bar.close()
-                self._bar = None
-                self._shown_rows = self.progress.rows
-            if self._recording is not None:
-                self._recording.end_epoch()
+            self._end_looks()
 
     def close(self) -> None:
         """Stops all work and lets go of all memory and files. May be called from any thread, and again.
@@ -252,6 +252,16 @@ class Iterator(Generic[T]):
             self.progress.final = engine.statistics()
             if not self._busy:
                 self._deliver.forget()
+            self._end_looks()
+
+    def _end_looks(self) -> None:
+        """Ends the progress bar, and writes what was recorded."""
+        bar, self._bar = self._bar, None
+        if bar is not None:
+            bar.close()
+            self._shown_rows = self.progress.rows
+        if self._recording is not None:
+            self._recording.end_epoch()
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state after the last delivered batch: JSON, under 64 KiB, made in microseconds.
