@@ -13,25 +13,32 @@ Success
     back-pressure and never a deadlock. What the rule lets in beyond the budget is one chunk a stage; a serial stage,
     which takes its input's chunks over, waits until they fit when anything that it put out is still there.
  4. On the consumer's thread run only the last serial kernel (slicing batches) and what the consumer itself does.
+ 5. Calls that compute take a token of the CPU budget each, serial ones too; calls that wait take none. What is not
+    known to do either takes one until an idle worker, the watch, finds it waiting (see `pool`). A token comes back
+    when its call ends or waits, so that whoever lacks one only waits for others to finish. Live runs share the cores
+    (see `cores`), and each may always run one call.
+ 6. A tuner may change the limits of a stage at any time, under the lock: when something runs depends on them, never
+    what comes of it, nor its order. Without a tuner (`autotune=False`) nothing is made before the consumer asks,
+    unless a `prefetch` says so.
 
 Failure
- 5. The first error of a stage ends it in order: everything before it is delivered, then it is raised once, in
+ 7. The first error of a stage ends it in order: everything before it is delivered, then it is raised once, in
     `next()`, and the run is stopped. Rows that a serial kernel still holds back are dropped. A stage that is done
     (a satisfied `take`) never looks at what its input does later.
- 6. An error carries its operator, file and row group; a user's exception is its `__cause__`. Whatever else a kernel
+ 8. An error carries its operator, file and row group; a user's exception is its `__cause__`. Whatever else a kernel
     raises is the `__cause__` of an error of the library. If the executor itself fails, the consumer is told.
 
 Cancel and early close
- 7. `stop()` may be called from any thread, any number of times, also by the garbage collector in the middle of
+ 9. `stop()` may be called from any thread, any number of times, also by the garbage collector in the middle of
     anything: it only sets a flag and unparks everybody; it never waits for the lock that its own thread holds.
- 8. `close()` is `stop()`, then joining the workers for `close_timeout` seconds, then dropping all that is held. A
+10. `close()` is `stop()`, then joining the workers for `close_timeout` seconds, then dropping all that is held. A
     call that cannot be cancelled is named in a warning and left to end by itself; its result is dropped. Whoever
     waits in `next()` meanwhile gets a `ClosedError`, and nothing that a kernel held back. Where joining would be
     waiting for itself (in a user function of this very run, in a signal handler that hit the lock's holder, in a
     finalizer that runs on any worker) it only stops: each worker drops what there is to drop when it leaves.
- 9. At interpreter exit all live runs are closed before Python tears anything down. Daemon threads that consume them
+11. At interpreter exit all live runs are closed before Python tears anything down. Daemon threads that consume them
     are held, as Python holds them a moment later.
-10. In a forked child, no run of the parent can go on and no new one can start: both raise `ForkError`. (Locks, and
+12. In a forked child, no run of the parent can go on and no new one can start: both raise `ForkError`. (Locks, and
     the pools of Arrow and Polars, do not survive a fork in the middle of work.)
 
 Who owns what
@@ -41,8 +48,9 @@ queue, counter and flag of stages, streams and ledger. Kernels are called withou
 docstrings say otherwise, which do no work worth mentioning. Abandoned iterators are closed by workers, without it:
 a generator's `finally` is user code, and may block or raise.
 
-A worker waits only parked in `Engine._park`; the consumer waits only in `Engine._await_item`; nobody waits
-for anything while holding the lock. Tickets are released by their finalizer into a lock-free queue, since it can
+A worker waits only parked in `Pool._rest`, the watch for a few milliseconds at a time; the consumer waits only in
+`Engine._await_item`; nobody waits for anything while holding the lock. (`cores` has a lock of its own, inside of that
+one, under which nothing waits either.) A worker leaves when the run is stopped or over. Tickets are released by their finalizer into a lock-free queue, since it can
 run in any thread at any time, the lock's holder included.
 
 The engine does not reference the iterator that consumes it, and workers reference only the engine: an abandoned

@@ -262,13 +262,13 @@ class Engine:
         self.stop()
 
     def stop(self) -> None:
-        """Tells everybody to stop. Takes no lock and never waits (rule 7)."""
+        """Tells everybody to stop. Takes no lock and never waits (rule 9)."""
         self.stopped = True
         self.pool.wake_all()
         wake(self._bell)
 
     def close(self) -> None:
-        """Stops the run, waits for its workers and drops what it holds (rule 8)."""
+        """Stops the run, waits for its workers and drops what it holds (rule 10)."""
         self.stop()
         if os.getpid() != self._process or self._must_not_wait():
             return

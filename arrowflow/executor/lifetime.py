@@ -1,4 +1,4 @@
-"""Interpreter exit and forks: the two ends of a process that every run has to survive (rules 9 and 10)."""
+"""Interpreter exit and forks: the two ends of a process that every run has to survive (rules 11 and 12)."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ class Pool:
             self._coming -= 1
 
     def wake_all(self) -> None:
-        """Wakes every worker. Takes no lock (rule 7)."""
+        """Wakes every worker. Takes no lock (rule 9)."""
         for worker in list(self.threads):
             wake(worker.parking)
 
