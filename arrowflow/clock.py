@@ -8,7 +8,7 @@ from typing import Final
 
 
 class Meter:
-    """What one thread used of the CPU. Made by that thread; read by any; closed by that thread at its end.
+    """What one thread used of the CPU. Made, first asked and closed by that thread; later read by any.
 
     Args:
         thread: Its identifier.
@@ -19,12 +19,7 @@ class Meter:
     def __init__(self, thread: int) -> None:
         thread_clock = getattr(time, "pthread_getcpuclockid", None)
         self._clock: int | None = None if thread_clock is None else thread_clock(thread)
-        self._file = -1
-        try:
-            # Opened here it goes on meaning this thread, whoever reads it.
-            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:  # not Linux, or a kernel without scheduler statistics
-            pass
+        self._file: int | None = None
 
     def cpu(self) -> float:
         """Returns seconds of CPU time; where threads have no clocks, those of the whole process."""
@@ -33,17 +28,24 @@ class Meter:
     def queued(self) -> float:
         """Returns seconds that the thread could have run but had no core; 0 where the system does not tell.
 
-        1 µs a call: a `pread` of 30 bytes.
+        A `pread` of 30 bytes: 1 µs, and a chance for other threads to take the interpreter lock.
         """
-        if self._file < 0:
-            return 0.0
-        return int(os.pread(self._file, 64, 0).split()[1]) * 1e-9
+        if self._file is None:
+            self._file = self._open()
+        return 0.0 if self._file < 0 else int(os.pread(self._file, 64, 0).split()[1]) * 1e-9
+
+    def _open(self) -> int:
+        try:
+            # Opened by this thread it goes on meaning this thread, whoever reads it.
+            return os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:  # not Linux, or a kernel without scheduler statistics
+            return -1
 
     def close(self) -> None:
         """Lets go of the file; nobody reads it any more."""
-        if self._file >= 0:
+        if self._file is not None and self._file >= 0:
             os.close(self._file)
-            self._file = -1
+        self._file = -1
 
 
 class WallClock:

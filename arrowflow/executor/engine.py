@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
+from collections import deque
 from collections.abc import Callable
 from typing import NoReturn, Protocol, cast
 
@@ -25,6 +26,9 @@ from arrowflow.physical.stage import Chain
 from arrowflow.physical.tuning import EngineStatistics, RunSample, StageKey, StageLimits, Tuner
 from arrowflow.plan.node import Node
 from arrowflow.timeline import Timeline
+
+TAKEN_SHARE = 0.5
+FIRST_PATIENCE_SECONDS, LAST_PATIENCE_SECONDS = 0.002, 0.064
 
 
 class Meter(Protocol):
@@ -93,6 +97,7 @@ class Engine:
         self.waited_seconds = 0.0
         self._wait_began: float | None = None
         self.delivered_rows = self.delivered_chunks = 0
+        self._taken: deque[Item] = deque()  # by the consumer, which has not come to them yet
         self._process = os.getpid()
         self._dropped = False
         self._failure: ArrowflowError | None = None  # of the executor itself
@@ -228,17 +233,22 @@ class Engine:
 
     def _await_item(self) -> Item | None:
         """Takes the next item of the workers' last stage, waiting for it; None at its end."""
+        patience = FIRST_PATIENCE_SECONDS
         while True:
             if self.stopped:
                 self._refuse()
+            if self._taken:
+                return self._handed_out(self._taken.popleft())
             with self.lock:
                 source = self.root_out
                 if source.out:
-                    item = source.out.popleft()
-                    self.delivered_rows += item.chunk.num_rows
-                    self.delivered_chunks += 1
+                    self._taken.append(source.out.popleft())
+                    if source.cheap and self.ledger.fits(0, TAKEN_SHARE):
+                        # Each time that two threads meet at the lock costs more than one of these chunks.
+                        self._taken.extend(source.out)
+                        source.out.clear()
                     self.pool.kick()
-                    return item
+                    continue
                 if source.ended and not self.stopped:
                     if source.error is not None:
                         raise source.error
@@ -247,11 +257,18 @@ class Engine:
                 self.pool.kick()
                 if source.out or source.ended:
                     continue
-                self._wait_began = self.clock.now()
-            self._bell.acquire()
-            began, self._wait_began = self._wait_began, None
-            if began is not None:
-                self.waited_seconds += self.clock.now() - began
+                began = self._wait_began = self.clock.now()
+            # Calls that are over before another thread would be awake call nobody; should one of them take long, it
+            # is the consumer who does.
+            self._bell.acquire(timeout=patience if self.pool.alone else -1)
+            patience = min(2 * patience, LAST_PATIENCE_SECONDS)
+            self._wait_began = None
+            self.waited_seconds += self.clock.now() - began
+
+    def _handed_out(self, item: Item) -> Item:
+        self.delivered_rows += item.chunk.num_rows
+        self.delivered_chunks += 1
+        return item
 
     # ------------------------------------------------------------------ the end
 
@@ -316,6 +333,7 @@ class Engine:
                 return
             self._dropped = True
             self.root.drop()
+            self._taken.clear()
             for stage in self._stages():
                 self.totals.count(stage)
             if self._tuner is not None:

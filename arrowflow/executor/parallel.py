@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 FIRST_CALL_BYTES = 1 << 16
 """Reserved for a call whose size nothing is known about yet."""
 
+SMALL_ITEMS, SMALL_BYTES = 64, 1 << 14
+"""Of chunks of up to 16 KiB as many may wait as make 1 MiB: to wake a thread for a few costs more than they do."""
+
 NOTHING = Task(None, Origin(0))
 
 
@@ -76,6 +79,7 @@ class ParallelStage(Stage):
         self.slots: deque[Slot] = deque()
         self.waiting = 0  # results that wait in slots for their turn
         self.ordered = stream.ordered
+        self.extends = self.plan.buffer_items is None and self.engine.options.autotune
         self.bytes_per_row = 0.0
         # Decided by `can_start`, consumed by `start` under the same hold of the lock.
         self.chosen: tuple[Slot | None, int] = (None, 0)
@@ -128,10 +132,15 @@ class ParallelStage(Stage):
         return False
 
     def _room(self, num_bytes: int) -> bool:
-        if len(self.out) >= self.limits.max_ready_items:
+        ready = len(self.out)
+        if ready >= self.limits.max_ready_items and (ready >= SMALL_ITEMS or not self._makes_small()):
             self.full += 1
             return False
         return self.engine.ledger.fits(num_bytes, self.limits.ledger_share)
+
+    def _makes_small(self) -> bool:
+        """Whether more of its chunks may wait, since they are small, soon made, and nobody said how many."""
+        return self.extends and self.bytes < SMALL_BYTES * self.chunks and self.cheap
 
     def _finished(self) -> bool:
         """Notices the end of the input; never starts a call."""

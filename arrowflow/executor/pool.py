@@ -24,6 +24,7 @@ from arrowflow.errors import ArrowflowError
 from arrowflow.executor.cores import allowance, available
 from arrowflow.executor.failure import located
 from arrowflow.executor.lifetime import Worker
+from arrowflow.executor.stage import FIRST_CALLS
 
 if TYPE_CHECKING:
     from arrowflow.executor.engine import Engine
@@ -42,7 +43,6 @@ INTERPRETER_SHARE = 0.7
 """Running calls that use more than this together may be waiting for the interpreter lock, not for I/O."""
 FIRST_LOOK_SECONDS = 0.001
 LAST_LOOK_SECONDS = 0.016
-FIRST_CALLS = 4
 SHORTEST_CALL_SECONDS = 50e-6
 """Calls under 50 µs have no ratio worth the name."""
 
@@ -54,6 +54,7 @@ class Pool:
         tokens: Cores that the running calls take, but for those that wait.
         threads: All workers.
         changed: A stage has ended or begun since `pick` last looked.
+        alone: The latest call began without a look for other work and for somebody to do it.
     """
 
     def __init__(self, engine: Engine, max_workers: int) -> None:
@@ -61,6 +62,7 @@ class Pool:
         self.tokens = 0.0
         self.threads: list[Worker] = []
         self.changed = False
+        self.alone = False
         self._max_workers = max_workers
         self._cores = available()
         # A parked thread waits on a lock of its own, which whoever wakes it releases. One C call to park and one to
@@ -204,18 +206,21 @@ class Pool:
                 self._rest(me)
                 continue
             call = self.begin(stage, me)
-            if stage.plan.kind == "parallel":
-                # A serial call is over before another thread would be awake, and this one then goes on to the work
-                # that it would have been woken for.
+            cheap = stage.cheap
+            weighed = stage.learns and not cheap
+            # A serial or cheap call is over before another thread would be awake, and this one then goes on to the
+            # work that it would have been woken for.
+            self.alone = cheap or stage.plan.kind != "parallel"
+            if not self.alone:
                 self.kick()
             engine.lock.release()
             try:
                 began, cpu = clock.now(), clock.thread_cpu()
-                queued = me.meter.queued() if stage.learns else 0.0
+                queued = me.meter.queued() if weighed else 0.0
                 me.seen = (began, cpu, queued)
                 stage.execute(call)
                 cpu, elapsed = clock.thread_cpu() - cpu, clock.now() - began
-                if stage.learns:
+                if weighed:
                     queued = me.meter.queued() - queued
             finally:
                 engine.lock.acquire()

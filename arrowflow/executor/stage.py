@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from arrowflow.executor.stream import Stream
 
 
+FIRST_CALLS = 4
+CHEAP_CPU_SECONDS, CHEAP_SECONDS = 100e-6, 500e-6
+"""Of a call. Two workers and the consumer that hand the interpreter lock to each other take 50 to 100 µs each time."""
+
+
 class Stage(ABC):
     """One running stage.
 
@@ -47,6 +52,17 @@ class Stage(ABC):
         self.capped = self.full = 0
         self.calls = self.rows = self.bytes = self.chunks = self.max_ready_items = 0
         self.busy_seconds = self.cpu_seconds = self.queued_seconds = 0.0
+
+    @property
+    def cheap(self) -> bool:
+        """Whether its calls are so short that to wake another thread for them costs more than they do."""
+        calls = self.calls
+        return (
+            calls >= FIRST_CALLS
+            and self.cpu_seconds < CHEAP_CPU_SECONDS * calls
+            and self.busy_seconds < CHEAP_SECONDS * calls
+            and not self.foreign
+        )
 
     @property
     def told(self) -> bool:

@@ -297,7 +297,7 @@ def test_slices_of_a_large_table_do_not_make_a_stage_wait_for_room() -> None:
 
     engine = stepper(source(20, slices, task_bytes=0), function(select), ram_budget=150 * SIZE, cpu_budget=4)
     engine.settle()
-    assert len(engine.root_out.out) == engine.root_out.limits.max_ready_items > 1
+    assert len(engine.root_out.out) == 20
     engine.close()
 
 
@@ -312,10 +312,11 @@ def test_a_consumer_that_does_not_read_stops_the_producers() -> None:
     engine.next_item()
     engine.settle()
     first = len(made)
-    assert first < 100
+    assert first < 300  # chunks as small as these: up to 64 a stage
     engine.settle()
     assert len(made) == first
-    engine.next_item()
+    for _ in range(first):
+        engine.next_item()
     engine.settle()
     assert len(made) > first
     engine.close()

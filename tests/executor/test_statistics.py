@@ -71,7 +71,7 @@ def test_the_seconds_of_a_call_are_those_of_the_clock() -> None:
 
 
 def test_what_waits_is_counted() -> None:
-    engine = stepper(source(100), function())
+    engine = stepper(source(100), function(buffer_items=4))
     engine.settle()
     stage = by_operator(engine)["function"]
     assert stage.ready_items == stage.max_ready_items == engine.root_out.limits.max_ready_items
@@ -97,12 +97,12 @@ def test_epochs_add_up_to_one_stage(closed: bool) -> None:
 
 
 def test_a_stage_that_ended_early_keeps_its_numbers() -> None:
-    engine = start(source(100), function(), kernel(lambda: TakeKernel(3), "take"))
+    engine = start(source(1000), function(), kernel(lambda: TakeKernel(3), "take"))
     assert len(values_of(engine)) == 3
     engine.close()
     found = by_operator(engine)
     assert found["take"].rows == 3
-    assert 3 <= found["function"].rows <= found["source"].rows < 100
+    assert 3 <= found["function"].rows <= found["source"].rows < 1000
 
 
 def test_a_run_that_never_began_has_nothing_to_tell() -> None:
