@@ -13,17 +13,21 @@ from arrowflow import run
 from arrowflow.errors import PlanError, SchemaError
 from arrowflow.expr import parse, parse_many
 from arrowflow.expr.types import arrow_type
+from arrowflow.iterator import EpochCounter, RecordBatches
+from arrowflow.iterator import Iterator as Run
 from arrowflow.loaders.base import Loader
 from arrowflow.loaders.dlpack import DlpackExport
 from arrowflow.loaders.numpy import NumpyExport
 from arrowflow.loaders.polars import PolarsExport
 from arrowflow.loaders.torch import TorchExport
 from arrowflow.ops.batch import Batch
+from arrowflow.ops.cache import Cache
 from arrowflow.ops.cast import Cast
 from arrowflow.ops.drop import Drop
 from arrowflow.ops.fill_null import FillNull
 from arrowflow.ops.filter import Filter
 from arrowflow.ops.from_arrow import normalised_schema
+from arrowflow.ops.interleave import MAX_CYCLE_LENGTH, Interleave
 from arrowflow.ops.map import BatchFormat, Map
 from arrowflow.ops.prefetch import Prefetch
 from arrowflow.ops.rename import Rename
@@ -40,6 +44,7 @@ from arrowflow.options import AUTOTUNE, Options, check_seed, check_size
 from arrowflow.physical.explain import render_chain
 from arrowflow.plan.explain import render_plan
 from arrowflow.plan.node import Node
+from arrowflow.plan.walk import post_order
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
@@ -70,7 +75,7 @@ class Dataset:
 
     def __init__(self, plan: Node) -> None:
         self._plan = plan
-        self._epochs = run.EpochCounter()
+        self._epochs = EpochCounter()
         self._prepared: run.Prepared | None = None
         self._num_rows: tuple[int | None] | None = None
 
@@ -360,6 +365,64 @@ class Dataset:
             return Dataset(Repeat(inputs=(self._plan,), count=check_size("repeat", "count", count, least=0)))
         return Dataset(Repeat(inputs=(self._plan,), count=None))
 
+    def interleave(
+        self,
+        fn: Callable[[dict[str, Any]], Dataset],
+        *,
+        cycle_length: int = 4,
+        block_length: int | None = None,
+        num_parallel_calls: int = AUTOTUNE,
+        deterministic: bool | None = None,
+    ) -> Dataset:
+        """Goes through the datasets that a function returns for the rows, several at a time and in turn.
+
+        `cycle_length` datasets are open; of one after the other `block_length` rows are taken. One that ends gives up
+        the rest of its block, and the next dataset takes its place when its turn comes again. The order depends on
+        these two numbers, so neither is tuned. Options that are set in the datasets have no effect.
+
+        Args:
+            fn: Gets a row as a dict and returns a dataset that is not in batches; called from several threads, once a
+                row, and again for the open datasets after a resume.
+            cycle_length: Datasets that are open at the same time.
+            block_length: Rows of a turn; by default one chunk, at most `Options.max_chunk_rows` of one split.
+            num_parallel_calls: Calls of `fn` at the same time, and how many of the open datasets are begun, counted
+                from the one whose turn it is; by default all of them and the next one. What was begun reads ahead.
+            deterministic: With False a dataset that is not ready is passed over for now, and `state_dict` is refused;
+                by default as in `Options`.
+
+        Raises:
+            PlanError: Above `batch`, or a number is out of range.
+            FunctionError: `fn` raised, or returned no dataset or one in batches; in `next()`, in order.
+            SchemaError: A dataset has other columns or types than the first one.
+
+        Example:
+            >>> import arrowflow as af, polars as pl
+            >>> def tens(row):
+            ...     return af.range(3).select(x=pl.col("id") + 10 * row["id"])
+            >>> af.range(3).interleave(tens, cycle_length=2, block_length=2).to_table()["x"].to_pylist()
+            [0, 1, 10, 11, 2, 12, 20, 21, 22]
+        """
+        if not callable(fn):
+            raise PlanError(f"interleave: expected a function that returns a dataset, got {fn!r}")
+        if deterministic is not None and not isinstance(deterministic, bool):
+            raise PlanError(f"interleave: deterministic is True, False or None, got {deterministic!r}")
+        length = check_size("interleave", "cycle_length", cycle_length)
+        if length > MAX_CYCLE_LENGTH:
+            raise PlanError(f"interleave: cycle_length is at most {MAX_CYCLE_LENGTH}, got {length}")
+        return Dataset(
+            Interleave(
+                inputs=(self._plan,),
+                fn=fn,
+                plan_of=_plan_of,
+                cycle_length=length,
+                block_length=None
+                if block_length is None
+                else check_size("interleave", "block_length", block_length),
+                num_parallel_calls=parallel_calls("interleave", num_parallel_calls),
+                deterministic=deterministic,
+            )
+        )
+
     def shard(self, num_shards: int, index: int) -> Dataset:
         """Keeps the rows whose number leaves the remainder `index` when divided by `num_shards`.
 
@@ -402,6 +465,48 @@ class Dataset:
         )
 
     # --------------------------------------------------------------------------------------------- work
+
+    def cache(self) -> Dataset:
+        """Keeps in memory what comes by; later epochs, and other datasets made from this one, are served from there.
+
+        Everything below it runs as epoch 0, so a random map or a shuffle there gives the same in every epoch; put
+        `shuffle` above. An epoch that stops early leaves its rows, and the next one goes on behind them. The memory is
+        charged to the budget of each run, and freed with the last dataset made from this one, or by `cache_clear`.
+
+        Raises:
+            BudgetError: What is cached exceeds `Options.ram_budget`; in `next()`.
+
+        Example:
+            >>> import arrowflow as af
+            >>> calls = []
+            >>> def slow(batch):
+            ...     calls.append(batch.num_rows)
+            ...     return batch
+            >>> ds = af.range(3).map(slow).cache()
+            >>> [batch["id"].to_pylist() for _ in range(2) for batch in ds], calls
+            ([[0, 1, 2], [0, 1, 2]], [3])
+        """
+        return Dataset(Cache(inputs=(self._plan,)))
+
+    def cache_clear(self) -> None:
+        """Frees what every `cache` in this dataset holds, for all datasets that share it; it is computed anew.
+
+        Iterators that are under way keep what they go through until they end.
+
+        Raises:
+            PlanError: There is no `cache` in it.
+
+        Example:
+            >>> import arrowflow as af
+            >>> ds = af.range(3).cache()
+            >>> table = ds.to_table()
+            >>> ds.cache_clear()
+        """
+        caches = [node for node in post_order(self._plan) if isinstance(node, Cache)]
+        if not caches:
+            raise PlanError("cache_clear: there is no `cache` in this dataset")
+        for node in caches:
+            node.store.clear()
 
     def prefetch(self, buffer_size: int = AUTOTUNE) -> Dataset:
         """Makes up to `buffer_size` batches before they are asked for, on a worker instead of the consumer's thread.
@@ -449,12 +554,12 @@ class Dataset:
 
     # ---------------------------------------------------------------------------------------------- out
 
-    def __iter__(self) -> run.Iterator[pa.RecordBatch]:
+    def __iter__(self) -> Run[pa.RecordBatch]:
         """Runs the next epoch and yields its record batches.
 
         The iterator has `state_dict`, `load_state_dict`, `set_epoch`, `stats` and `close`, and is a context manager.
         """
-        return run.Iterator(self._ready(), self._epochs, run.RecordBatches())
+        return Run(self._ready(), self._epochs, RecordBatches())
 
     def to_numpy(self) -> Loader[dict[str, np.ndarray[Any, Any]]]:
         """Returns a loader of dicts of arrays, by column.
@@ -530,7 +635,7 @@ class Dataset:
             3
         """
         prepared = self._ready()
-        batches: Iterator[pa.RecordBatch] = run.Iterator(prepared, run.EpochCounter(), run.RecordBatches())
+        batches: Iterator[pa.RecordBatch] = Run(prepared, EpochCounter(), RecordBatches())
         schema = prepared.bound.schema
         if schema is None:
             first = next(batches, None)
@@ -627,6 +732,10 @@ class Dataset:
 def parallel_calls(operator: str, value: int) -> int | None:
     """Returns a `num_parallel_calls` as nodes hold it: None for `AUTOTUNE`."""
     return None if value == AUTOTUNE else check_size(operator, "num_parallel_calls", value)
+
+
+def _plan_of(value: object) -> Node | None:
+    return value._plan if isinstance(value, Dataset) else None
 
 
 def _chained(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

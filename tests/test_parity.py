@@ -75,6 +75,12 @@ def per_day(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.group_by("day", maintain_order=True).agg(pl.len().alias("n"), pl.col("y").sum().alias("sum"))
 
 
+def some_days(row: dict[str, object]) -> af.Dataset:
+    """A dataset for a row, random and of another size for each."""
+    day = int(str(row["day"]))
+    return af.range(day % 9).select(day=pl.col("id") + day).map(jitter, seed=8)
+
+
 PLANS: dict[str, Apply] = {
     "pruned columns and row groups": lambda ds: (
         ds.filter(pc.field("day") > 20).with_columns(z=pl.col("x") * 2).select("z", "day").batch(32)
@@ -122,6 +128,23 @@ PLANS: dict[str, Apply] = {
         .map(lambda batch: batch.slice(0, batch.num_rows - 1))
         .batch(7)
     ),
+    "interleaved": lambda ds: (
+        ds.filter(pl.col("day") % 3 == 0)
+        .select("day", "x")
+        .interleave(some_days, cycle_length=5, block_length=3)
+        .filter(pl.col("noise") < 0.8)
+        .map(jitter, seed=9)
+        .batch(12)
+    ),
+    "cached": lambda ds: (
+        ds.filter(pc.field("day") > 9)
+        .map(jitter, seed=4)
+        .cache()
+        .with_columns(z=pl.col("noise") * 2)
+        .repeat(2)
+        .batch(20)
+        .cache()
+    ),
     "nothing to do": lambda ds: ds.skip(0).select(*ds.schema.names).prefetch(0).batch(50),
     "no rows": lambda ds: ds.filter(pl.col("day") < 0).shuffle(5).batch(3),
 }
@@ -138,14 +161,17 @@ def expected_for(folder: Path, format: str, name: str) -> list[pa.RecordBatch]:
 
 
 def least(ds: af.Dataset) -> int:
-    """Returns the byte budget that the plan needs at least, or one byte."""
-    try:
-        batches_of(ds.with_options(af.Options(ram_budget=1)))
-    except af.BudgetError as error:
-        found = re.search(r"needs, ([\d,]+) bytes", str(error))
-        assert found is not None
-        return int(found[1].replace(",", ""))
-    return 1
+    """Returns the byte budget that the plan needs at least, or one byte; a cache says what it needs bit by bit."""
+    budget = 1
+    while True:
+        try:
+            batches_of(ds.with_options(af.Options(ram_budget=budget)))
+        except af.BudgetError as error:
+            found = re.search(r"(?:needs,|take) ([\d,]+) bytes", str(error))
+            assert found is not None
+            budget = int(found[1].replace(",", ""))
+        else:
+            return budget
 
 
 UNORDERED = [
@@ -154,6 +180,7 @@ UNORDERED = [
     "shuffled",
     "random behind a pruned filter",
     "pieces",
+    "cached",
     "nothing to do",
     "no rows",
 ]

@@ -164,7 +164,13 @@ class Op:
     @property
     def orders_through(self) -> bool:
         """Whether a shuffle above orders the source below."""
-        return self.name in COLUMN_OPS or self.name in {"filter", "repeat", "prefetch", "with_options"}
+        return self.name in COLUMN_OPS or self.name in {
+            "filter",
+            "repeat",
+            "prefetch",
+            "with_options",
+            "cache",
+        }
 
 
 def noise(batch: pa.RecordBatch, rng: Any) -> pa.RecordBatch:
@@ -178,6 +184,22 @@ def first_two(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def drop_piece(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch if batch.column("row")[0].as_py() % 4 else batch.slice(0, 0)
+
+
+ELEMENTS: tuple[list[int], ...] = ([2], [], [4, 1], [0, 3], [1])
+"""Rows of the splits of what `interleave` opens, by the number of the row."""
+
+
+def elements(row: Row) -> af.Dataset:
+    (split_rows,) = placed([ELEMENTS[row["row"] % len(ELEMENTS)]])
+    first = row["row"] % 20
+    return chunked(
+        [cut(as_batch(rows_from(first + start, count)), [2, 0, 1]) for start, count in split_rows], SCHEMA
+    )
+
+
+def noisy_elements(row: Row) -> af.Dataset:
+    return elements(row).map(noise, seed=1)
 
 
 Build = Callable[..., af.Dataset]
@@ -209,6 +231,13 @@ LIBRARY: dict[str, Build] = {
     "noise": lambda ds, seed, calls: ds.map(noise, seed=seed, num_parallel_calls=calls),
     "first_two": lambda ds: ds.map(first_two),
     "drop_piece": lambda ds: ds.map(drop_piece, num_parallel_calls=1),
+    "cache": lambda ds: ds.cache(),
+    "interleave": lambda ds, cycle, block, calls, noisy: ds.interleave(
+        noisy_elements if noisy else elements,
+        cycle_length=cycle,
+        block_length=block,
+        num_parallel_calls=calls,
+    ),
 }
 NUM_NODES = {"drop": 2, "rename": 2, "cast": 2, "stack": 5}
 """Operators of the library that one here stands for; places in the plan count them."""
@@ -230,7 +259,7 @@ FILTERS: dict[str, tuple[Any, Callable[[Row], bool]]] = {
     "null": (pl.col("s").is_not_null(), lambda r: r["s"] is not None),
     "nothing": (pc.field("row") < 0, lambda r: False),
 }
-NEEDS_ROWS = ("filter", "take", "skip", "shard", "shuffle")
+NEEDS_ROWS = ("filter", "take", "skip", "shard", "shuffle", "interleave")
 SMALL = st.integers(0, 12)
 ARGUMENTS: dict[str, st.SearchStrategy[Any]] = {
     "filter": st.tuples(st.sampled_from(sorted(FILTERS))),
@@ -242,6 +271,12 @@ ARGUMENTS: dict[str, st.SearchStrategy[Any]] = {
     "batch": st.tuples(st.integers(1, 9), st.booleans()),
     "prefetch": st.tuples(st.integers(0, 3)),
     "noise": st.tuples(st.integers(0, 2), st.sampled_from([af.AUTOTUNE, 1, 2])),
+    "interleave": st.tuples(
+        st.integers(1, 5),
+        st.one_of(st.none(), st.integers(1, 4)),
+        st.sampled_from([af.AUTOTUNE, 1, 2]),
+        st.booleans(),
+    ),
 }
 
 
@@ -251,7 +286,9 @@ def operators(draw: st.DrawFn) -> tuple[Op, ...]:
     chosen: list[Op] = []
     batched = False
     for _ in range(draw(st.integers(1, 6))):
-        names = [name for name in LIBRARY if not (batched and name in NEEDS_ROWS)]
+        # Two of `interleave` would make too many rows.
+        refused = [*(NEEDS_ROWS if batched else ()), *(op.name for op in chosen if op.name == "interleave")]
+        names = [name for name in LIBRARY if name not in refused]
         name = draw(st.sampled_from(names))
         chosen.append(Op(name, draw(ARGUMENTS.get(name, st.just(())))))
         batched = batched or name == "batch"
@@ -290,9 +327,11 @@ class Plan:
             order = (op.arguments[1], op.arguments[2])
         elif not op.orders_through:
             order = None
-        below = self.segments(depth - 1, epoch, order)
-        if op.name == "noise":
-            place = 1 + sum(NUM_NODES.get(before.name, 1) for before in self.ops[:depth])
+        below = self.segments(depth - 1, 0 if op.name == "cache" else epoch, order)
+        place = 1 + sum(NUM_NODES.get(before.name, 1) for before in self.ops[:depth])
+        if op.name == "interleave":
+            yield from interleaved(below, epoch, place, *op.arguments)
+        elif op.name == "noise":
             yield from self._noisy(below, depth, (op.arguments[0], place, epoch))
         elif op.name in {"first_two", "drop_piece"}:
             yield from self._pieces_mapped(below, depth, op.name)
@@ -379,6 +418,54 @@ def filtered(below: Iterable[Segment], epoch: int, kind: str) -> Iterator[Segmen
     return ((split, list(filter(FILTERS[kind][1], rows))) for split, rows in below)
 
 
+def interleaved(
+    below: Iterable[Segment], epoch: int, place: int, cycle: int, block: int | None, calls: int, noisy: bool
+) -> Iterator[Segment]:
+    """As tf.data goes round; each turn is a split."""
+    coming = enumerate(row for _, rows in below for row in rows)
+    places: list[list[list[Row]] | None] = [None] * cycle
+    ended = False
+    for turn in itertools.count():
+        at = turn % cycle
+        if places[at] is None and not ended:
+            following = next(coming, None)
+            ended = following is None
+            if following is not None:
+                number, row = following
+                key = (((place + 1) << 40 | number) << 16) + 1
+                places[at] = blocks_of(row, block, (1, key, epoch) if noisy else None)
+        blocks = places[at]
+        if blocks:
+            rows = blocks.pop(0)
+            yield turn, rows
+            if not blocks and block is not None and len(rows) < block:
+                places[at] = None  # its end is noticed in the same turn
+        elif blocks is not None:
+            places[at] = None
+        elif ended and places == [None] * cycle:
+            return
+
+
+def blocks_of(row: Row, block: int | None, key: tuple[int, int, int] | None) -> list[list[Row]]:
+    """Returns what one element gives in each turn."""
+    first = row["row"] % 20
+    (split_rows,) = placed([ELEMENTS[row["row"] % len(ELEMENTS)]])
+    pieces = []
+    for split, (start, count) in enumerate(split_rows):
+        rows = rows_from(first + start, count)
+        for piece, at in enumerate(range(0, count, MAX_CHUNK_ROWS)):
+            pieces.append(rows[at : at + MAX_CHUNK_ROWS])
+            if key is not None:
+                values = generator((*key, split, piece)).random(len(pieces[-1]))
+                pieces[-1] = [
+                    old | {"noise": float(value)} for old, value in zip(pieces[-1], values, strict=True)
+                ]
+    if block is None:
+        return pieces
+    whole = list(itertools.chain(*pieces))
+    return [whole[at : at + block] for at in range(0, len(whole), block)]
+
+
 def unchanged(below: Iterable[Segment], epoch: int, *arguments: Any) -> Iterator[Segment]:
     return iter(below)
 
@@ -396,6 +483,7 @@ TRANSFORMED: dict[str, Callable[..., Iterator[Segment]]] = {
     "filter": filtered,
     "prefetch": unchanged,
     "with_options": unchanged,
+    "cache": unchanged,
     **{name: each_row(change) for name, change in COLUMN_OPS.items()},
 }
 
@@ -410,8 +498,7 @@ def least_budget(plan: Plan, options: af.Options) -> int:
             next(iterator, None)
     except af.BudgetError as error:
         found = re.search(r"needs, ([\d,]+) bytes", str(error))
-        assert found is not None
-        return int(found[1].replace(",", ""))
+        return 1 if found is None else int(found[1].replace(",", ""))
     return 1
 
 
@@ -422,7 +509,11 @@ RUNS: st.SearchStrategy[Run] = st.tuples(st.sampled_from([1, 2, 4]), st.booleans
 
 def options_for(plan: Plan, run: Run, disabled: tuple[str, ...]) -> af.Options:
     options = af.Options(cpu_budget=run[0], disabled_rules=disabled)
-    return replace(options, ram_budget=least_budget(plan, options)) if run[1] else options
+    if not run[1]:
+        return options
+    # A cache has to fit, whatever else is there.
+    cached = 1 << 20 if any(op.name == "cache" for op in plan.ops) else 0
+    return replace(options, ram_budget=cached + least_budget(plan, options))
 
 
 def deliver(dataset: af.Dataset, epoch: int) -> tuple[list[list[Row]], list[str]]:
@@ -478,6 +569,8 @@ def test_plans_yield_what_the_reference_yields(
     found, states = deliver(dataset, epoch)
     compare(plan, found, expected)
     assert dataset.num_rows in {None, sum(map(len, expected))}
+    if any(op.name == "cache" for op in plan.ops):
+        assert deliver(dataset, epoch) == (found, states), "what is cached differs from what was not"
     for step, more, other in resumes:
         at = step % len(states)
         ahead, rest, state = resume(plan.dataset(options_for(plan, other, disabled)), states[at], more)

@@ -162,6 +162,10 @@ class Context(Protocol):
     def charge(self, chunk: Payload) -> Ticket:
         """Counts the memory of a chunk that outlives its item, like that of a cache. Under the executor's lock."""
 
+    @property
+    def kept(self) -> dict[Any, Any]:
+        """What kernels keep until the run ends, such as tickets for what outlives their stream; by owner. Any thread."""
+
     def close(self, stream: StreamHandle) -> None:
         """Stops a stream and drops what it holds."""
 

@@ -249,7 +249,7 @@ def same_batches(mine: Sequence[pa.RecordBatch], theirs: Sequence[pa.RecordBatch
     """Returns whether record batches hold the same, where a NaN is the same as itself."""
     return len(mine) == len(theirs) and all(
         # Arrow's own comparison stops at the first difference, but takes a NaN for one.
-        one.equals(other) or one.serialize().equals(other.serialize())
+        one is other or one.equals(other) or one.serialize().equals(other.serialize())
         for one, other in zip(mine, theirs, strict=True)
     )
 

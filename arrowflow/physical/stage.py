@@ -98,4 +98,6 @@ def stage_key(chain: Chain, index: int, path: tuple[Any, ...]) -> tuple[Any, ...
 
 def child_path(chain: Chain, path: tuple[Any, ...], child: int) -> tuple[Any, ...]:
     """Returns what the keys of a boundary's input begin with."""
-    return (*path, len(chain.stages), child)
+    # The text is for sorting, where elements of one `interleave` have chains of different length: a number is
+    # never compared with a name.
+    return (*path, len(chain.stages), "", child)

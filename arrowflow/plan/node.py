@@ -89,10 +89,15 @@ class Node(ABC):
         return self.traits.borders is Borders.CUT
 
     @property
+    def own_resume(self) -> Resume:
+        """How the operator itself goes on from a position."""
+        return self.traits.resume
+
+    @property
     def resume(self) -> Resume:
         """How the whole plan up to here goes on from a position: the weakest of its operators."""
         order = list(Resume)
-        return max((self.traits.resume, *(child.resume for child in self.inputs)), key=order.index)
+        return max((self.own_resume, *(child.resume for child in self.inputs)), key=order.index)
 
     def describe(self) -> str:
         """Returns the operator as one line for `explain` and `repr`."""
@@ -179,6 +184,12 @@ class Node(ABC):
         ):
             return dataclasses.replace(self, inputs=(self.inputs[0].with_source_order(order),))
         return self
+
+    def in_order(self) -> Node:
+        """Returns the plan up to here with its rows in one exact order, where an operator was asked for less."""
+        inputs = tuple(child.in_order() for child in self.inputs)
+        same = all(new is old for new, old in zip(inputs, self.inputs, strict=True))
+        return self if same else dataclasses.replace(self, inputs=inputs)
 
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
         """Returns whether nobody but its batches holds the memory that it yields, so that it may be written."""
