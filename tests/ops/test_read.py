@@ -274,7 +274,7 @@ def test_fetched_bytes_are_in_the_ledger_until_they_are_decoded(
 
     monkeypatch.setattr(ParquetFormat, "read", waiting)
     ds = read(remote, num_parallel_calls=1).with_options(af.Options(cpu_budget=1))
-    decoded = SplitReader(node_of(ds)).num_bytes(tasks_of(node_of(ds))[0], 1)
+    decoded = SplitReader(node_of(ds), 1).num_bytes(tasks_of(node_of(ds))[0])
     with iter(ds) as iterator, ThreadPoolExecutor(1) as consumer:
         first = consumer.submit(next, iterator)
         try:
