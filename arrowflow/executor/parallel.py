@@ -78,6 +78,7 @@ class ParallelStage(Stage):
         self.next_task = self._following_task()
         self.slots: deque[Slot] = deque()
         self.waiting = 0  # results that wait in slots for their turn
+        self.suspended = 0  # slots whose call made a chunk and has more to make
         self.ordered = stream.ordered
         self.extends = self.plan.buffer_items is None and self.engine.options.autotune
         self.bytes_per_row = 0.0
@@ -111,7 +112,7 @@ class ParallelStage(Stage):
         if self.running >= self.limits.max_calls:
             self.capped += self.next_task is not None if self.upstream is None else bool(self.upstream.out)
             return False
-        if len(self.slots) > self.running:
+        if self.suspended:
             for slot in self.slots:
                 if not slot.running and not slot.done:
                     head = slot is self.slots[0] and not self.out and not slot.results
@@ -165,6 +166,7 @@ class ParallelStage(Stage):
     def start(self) -> Slot:
         """Takes the oldest suspended call that may go on, or the next input."""
         (slot, estimate), self.chosen = self.chosen, (None, 0)
+        self.suspended -= slot is not None
         if slot is None:
             if self.upstream is None:
                 assert self.next_task is not None
@@ -258,6 +260,7 @@ class ParallelStage(Stage):
             self.engine.pool.close_later(self, call.iterator)
             call.results.clear()
             return
+        self.suspended += not call.done
         self.waiting += len(call.buffers)
         for index, buffers in enumerate(call.buffers):
             if buffers:
@@ -311,6 +314,7 @@ class ParallelStage(Stage):
             if not slot.running:
                 self.engine.pool.close_later(self, slot.iterator)
         self.slots.clear()
+        self.suspended = 0
         self.engine.pool.close_later(self, self.tasks)
         self.tasks = self.next_task = None
         self.chosen = (None, 0)

@@ -9,11 +9,16 @@ from typing import cast
 from arrowflow.ops.base import KernelSpec, Operator
 from arrowflow.options import ResolvedOptions
 from arrowflow.physical.stage import Chain, StagePlan
-from arrowflow.physical.tuning import MAX_REORDER_SLOTS, StageLimits
+from arrowflow.physical.tuning import (
+    MAX_REORDER_SLOTS,
+    MAX_WAITING_CALLS,
+    MAX_WAITING_SLOTS,
+    StageLimits,
+)
 from arrowflow.plan.node import Node
 from arrowflow.plan.walk import fold
 
-MAX_WAITING_CALLS = 2 * MAX_REORDER_SLOTS
+MAX_WAITING_THREADS = 2 * MAX_WAITING_CALLS
 """Threads beyond the CPU budget, for calls that wait: two stages of them with all the calls that they may have."""
 
 SERIAL_READY_ITEMS = 16
@@ -93,6 +98,7 @@ def default_limits(chain: Chain, index: int, options: ResolvedOptions) -> StageL
         max_ready_items=stage.buffer_items or ready,
         ledger_share=max(1, rank) / max(1, len(allocating)),
         weight=_weight(stage, options),
+        max_slots=MAX_REORDER_SLOTS if stage.cost == "computes" else MAX_WAITING_SLOTS,
     )
 
 
@@ -119,7 +125,7 @@ def runs_on_demand(chain: Chain, options: ResolvedOptions) -> bool:
 def max_workers(chain: Chain, options: ResolvedOptions) -> int:
     """Returns the most threads that a run can use; they start one by one, as there is work for them."""
     if options.autotune:
-        return options.cpu_budget + MAX_WAITING_CALLS
+        return options.cpu_budget + MAX_WAITING_THREADS
     stages = all_stages(chain)
     asked = sum(stage.max_calls or 0 for stage in stages) + sum(stage.prefetches for stage in stages)
     return max(1, asked)

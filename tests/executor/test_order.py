@@ -12,7 +12,7 @@ import pytest
 
 from arrowflow.executor.parallel import ParallelStage
 from arrowflow.ops.base import Item
-from arrowflow.physical.tuning import MAX_REORDER_SLOTS
+from arrowflow.physical.tuning import MAX_REORDER_SLOTS, MAX_WAITING_SLOTS
 from arrowflow.testing import Gate, Sequencer
 from tests.executor.fakes import (
     chunk,
@@ -115,16 +115,18 @@ def test_a_free_worker_takes_the_most_downstream_stage_of_three() -> None:
     engine.close()
 
 
-def test_a_straggler_holds_back_64_calls_and_no_worker() -> None:
-    engine = stepper(source(1000), function(max_calls=2, cost="waits"), ram_budget=1 << 30)
+@pytest.mark.parametrize(("cost", "slots"), [("computes", MAX_REORDER_SLOTS), ("waits", MAX_WAITING_SLOTS)])
+def test_a_straggler_holds_back_so_many_calls_and_no_worker(cost: str, slots: int) -> None:
+    stages = source(3000), function(max_calls=2, cost=cost)
+    engine = stepper(*stages, ram_budget=1 << 30, cpu_budget=4)
     (straggler,) = hold(engine, "function", 1)
     engine.settle()
     stage = straggler[0]
-    assert stage.calls == MAX_REORDER_SLOTS - 1
+    assert stage.calls == slots - 1
     assert not stage.out
     engine.finish(straggler)
-    assert len(stage.out) == MAX_REORDER_SLOTS
-    assert values_of(engine) == list(range(1000))
+    assert len(stage.out) == slots
+    assert values_of(engine) == list(range(3000))
 
 
 def test_a_straggler_does_not_stop_the_calls_behind_it() -> None:
@@ -150,7 +152,7 @@ def test_a_call_of_many_chunks_behind_a_straggler_is_held_back_too() -> None:
     def many(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         return (chunk(value_of(batch)) for _ in range(500))
 
-    engine = stepper(source(3), reader(many, max_calls=3, cost="waits"))
+    engine = stepper(source(3), reader(many, max_calls=3), cpu_budget=4)
     (straggler,) = hold(engine, "reader", 1)
     engine.settle()
     stage = cast(ParallelStage, straggler[0])
