@@ -151,7 +151,7 @@ def test_given_numbers_are_shown_as_given(files: Path) -> None:
     loader = af.read_parquet(files, num_parallel_calls=1).map(same, num_parallel_calls=3).to_numpy()
     list(loader)
     text = loader.explain()
-    assert "at most 1 calls, as asked" in text
+    assert "at most 1 call, as asked" in text
     assert "at most 3 calls, as asked" in text
 
 

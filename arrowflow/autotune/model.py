@@ -7,17 +7,26 @@ budget/ΣC rows a second (J. D. C. Little, "A proof for the queuing formula L = 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from arrowflow.physical.tuning import RunSample, StageKey, StageStatistics, Statistics
 from arrowflow.records import dataclass
 
+MOSTLY_COMPUTES = 0.75
+"""Calls above this share of CPU time count as computing."""
+WAITS = 0.25
+"""Calls below this one count as waiting: they take no token of the CPU budget."""
+LOCK = "it holds the interpreter lock"
+"""What reasons say of functions that were found to do so."""
 HARDLY_WAITS = 0.02
 """Below this share of waiting the consumer has what it wants."""
 SATURATED = 0.85
 """A stage, or the CPU budget, that is in use for this share of the time has nothing left to give."""
 
-_DOING = {"open": "opening files for", "read": "reading for", "decode": "decoding for"}
+IN_USE = 0.8
+ENOUGH_CHUNKS, ENOUGH_SECONDS = 16, 0.5
+
+_DOING = {"read": "fetching", "decode": "decoding"}
 _FORMATS = {"read_parquet": "Parquet", "read_ipc": "Arrow IPC"}
 
 
@@ -46,8 +55,29 @@ class StageWindow:
     @property
     def share(self) -> float:
         """Share of a call's time that is CPU time."""
-        alive = max(self.in_flight - self.queued, self.cores)
-        return self.cores / alive if alive else 0.0
+        return self.cores / self.alive if self.alive else 0.0
+
+    @property
+    def alive(self) -> float:
+        """Calls that had a core or waited for something else, on average."""
+        return max(self.in_flight - self.queued, self.cores)
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether its calls may wait for something, and how many there are is the tuner's to choose."""
+        stage = self.stage
+        tuned = stage.cost != "computes" and stage.asked_calls is None
+        return tuned and max(stage.weight, self.share) < MOSTLY_COMPUTES
+
+    @property
+    def flying(self) -> float:
+        """Calls in flight, also where they have not ended yet."""
+        return max(self.in_flight, self.stage.running)
+
+    @property
+    def all_in_use(self) -> bool:
+        """Whether about as many calls were in flight as may be."""
+        return self.flying >= IN_USE * self.stage.max_calls
 
     def call_seconds(self, seconds: float) -> float:
         """Returns the mean length of a call, given that of the window."""
@@ -71,6 +101,29 @@ class Window:
     chunks: int
     waiting: float
     stages: dict[StageKey, StageWindow]
+
+    def tunable(self) -> list[tuple[StageKey, StageWindow]]:
+        """Returns the stages that may have many calls in flight, the most downstream first."""
+        return [(key, part) for key, part in self.stages.items() if part.stage.kind == "parallel"]
+
+    @property
+    def waits(self) -> bool:
+        """Whether the consumer does not have all that it wants."""
+        return self.waiting > HARDLY_WAITS
+
+    @property
+    def says_something(self) -> bool:
+        """Whether it is long enough for a rate."""
+        return self.chunks >= ENOUGH_CHUNKS or self.seconds >= ENOUGH_SECONDS
+
+    def doubt(self, key: StageKey) -> float:
+        """Returns by what share the rate may be off, since calls of a stage may end together."""
+        return self.stages[key].flying / max(1, self.chunks)
+
+    @property
+    def rate(self) -> float:
+        """Rows a second."""
+        return self.rows / self.seconds
 
     @property
     def cores(self) -> float:
@@ -135,31 +188,34 @@ def bottleneck(statistics: Statistics, cpu_budget: int) -> str:
     waiting = statistics.waiting_share
     parts = [_stage_window(None, stage, seconds) for stage in statistics.stages]
     if waiting <= HARDLY_WAITS:
-        return f"your own step limits you: {_percent(waiting)} of it is waiting; no pipeline can be faster"
+        return (
+            f"your own step limits you: {_percent(waiting)} of it is waiting, so no pipeline is much faster"
+        )
     text, gain = _limit(parts, cpu_budget, statistics)
     # No more than a consumer that never waits.
     gain = min(gain, 1 / max(1 - waiting, 0.01) - 1)
     line = f"{text} limits you: {_percent(waiting)} of the step is waiting"
-    return line if gain < 0.01 else f"{line}; {_help(parts, cpu_budget, gain)}"
+    return line if gain < 0.01 else f"{line}; two more cores would give about +{_percent(gain)}"
 
 
 def _limit(parts: Sequence[StageWindow], cpu_budget: int, statistics: Statistics) -> tuple[str, float]:
     """Returns what limits, in words, and what two more cores would give."""
-    alone = max(parts, key=_alone, default=None)
-    cores = sum(part.cores for part in parts)
-    computing = max(parts, key=lambda part: part.cores)
-    if alone is not None and _alone(alone) >= SATURATED:
-        why = (
-            "which makes one chunk after the other" if alone.stage.kind == "parallel" else "which runs alone"
-        )
-        return f"{phrase(alone.stage)}, {why},", 0.0
-    if cores >= SATURATED * cpu_budget:
-        return phrase(computing.stage), min(2.0 / cpu_budget, 2.0)
+    alone = max(parts, key=_alone)
+    if _alone(alone) >= SATURATED:
+        return f"{phrase(alone.stage)}, {_why_alone(alone.stage)},", 0.0
+    if sum(part.cores for part in parts) >= SATURATED * cpu_budget:
+        return phrase(max(parts, key=lambda part: part.cores).stage), 2.0 / cpu_budget
     if statistics.ledger_peak_bytes >= SATURATED * statistics.ledger_budget_bytes:
-        return "ram_budget", 0.0
-    waits = max(parts, key=lambda part: part.in_flight)
-    lock = " (it holds the interpreter lock)" if "interpreter lock" in waits.stage.reason else ""
-    return f"{phrase(waits.stage)}{lock}", 0.0
+        return "ram_budget, which is used up,", 0.0
+    longest = max(parts, key=lambda part: part.in_flight)
+    stage = longest.stage
+    if LOCK in stage.reason:
+        return f"{phrase(stage)}, which holds the interpreter lock,", 0.0
+    if stage.asked_calls is not None and longest.in_flight >= SATURATED * stage.asked_calls:
+        return f"{phrase(stage)}, of which you asked for {stage.asked_calls} calls at a time,", 0.0
+    if longest.share < WAITS and longest.in_flight >= 1:
+        return f"{phrase(stage)}, which waits with {longest.in_flight:.0f} calls in flight,", 0.0
+    return phrase(stage), 0.0
 
 
 def _alone(part: StageWindow) -> float:
@@ -167,8 +223,12 @@ def _alone(part: StageWindow) -> float:
     return part.in_flight if part.stage.kind != "parallel" or part.stage.asked_calls == 1 else 0.0
 
 
-def _help(parts: Iterable[StageWindow], cpu_budget: int, gain: float) -> str:
-    return f"two more cores would give about {gain:+.0%}".replace("%", " %")
+def _why_alone(stage: StageStatistics) -> str:
+    if stage.kind != "parallel":
+        return "which runs on one thread at a time"
+    return (
+        "which makes one chunk after the other" if stage.phase == "read" else "which has one call at a time"
+    )
 
 
 def _percent(share: float) -> str:
@@ -178,10 +238,10 @@ def _percent(share: float) -> str:
 def phrase(stage: StageStatistics) -> str:
     """Returns what a stage does, as a person would say it."""
     first = stage.operators[0]
-    if stage.phase == "decode" and first in _FORMATS:
-        words = f"decoding {_FORMATS[first]}"
-    elif stage.phase in _DOING:
-        words = f"{_DOING[stage.phase]} {first}"
+    if stage.phase == "open":
+        words = f"opening files for {first}" if first in _FORMATS else f"opening inputs of {first}"
+    elif stage.phase in _DOING and first in _FORMATS:
+        words = f"{_DOING[stage.phase]} {_FORMATS[first]}"
     else:
         words = first
     rest = "+".join(stage.operators[1:])

@@ -8,81 +8,44 @@ downstream first. The policy sets what that cannot know:
   like waiting for I/O and would feed itself;
 * **calls in flight** of stages that wait: raised while the consumer waits and the stage has no call left, by what
   Little's law says is missing;
-* **calls of functions that hold the interpreter lock**: found by trying more of them, which then changes nothing;
+* **calls of functions that hold the interpreter lock**: found by letting them run alone for a few calls, which then
+  make as much as many did;
 * **room** for finished chunks, where a stage is now blocked and now waited for.
 
-One change at a time is a *trial*: after a window to settle, the next ones are held against those before it. What did not
+One change at a time is a *trial*: after a while to settle, what comes is held against what came before. What did not
 help is taken back and rests, twice as long each time; a cost that drifts ends all rests. So a policy whose pipeline
 does not change comes to a standstill.
+
+Two windows of time are looked at: the *recent* one, since the sample before, for what has to be fast; and a *long* one,
+since the last change but at most two seconds, for what has to be sure. Calls count where they end: in a recent window a
+stage may seem to idle, or to use ten cores.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any
 
-from arrowflow.autotune.model import HARDLY_WAITS, StageWindow, Window, window_between
-from arrowflow.physical.tuning import MAX_REORDER_SLOTS, RunSample, Setting, StageKey, StageStatistics
+from arrowflow.autotune.model import LOCK, MOSTLY_COMPUTES, WAITS, StageWindow, Window, window_between
+from arrowflow.physical.tuning import MAX_WAITING_CALLS, RunSample, Setting, StageKey, StageStatistics
 from arrowflow.records import dataclass
 
-PERIOD_SECONDS = 0.05
-MAX_CALLS = MAX_REORDER_SLOTS
+PERIOD_SECONDS, LONG_SECONDS = 0.05, 2.0
 MAX_READY_ITEMS = 64
-MOSTLY_COMPUTES, WAITS = 0.75, 0.25
-STEP = 0.05
-CROWDED = 0.7
-"""Cores used by calls that may hold the interpreter lock, from which on they may be waiting for it."""
-BUSY = 0.9
+STEP, GAPS = 0.05, 0.75
+"""Calls that wait for a part of their time do so at the same time now and then: more of them keep the cores busy."""
+CROWDED, ONE_LOCK = 0.7, 1.2
+"""Cores in use by calls that may hold the interpreter lock: from the one on they may be waiting for it, and above the
+other they do not."""
+BUSY, OVER = 0.9, 1.05
 WORTH = 1.04
-"""A change is kept if the rate is better by this factor; windows of one run differ by about 3 %."""
-NO_WORSE = 0.97
-ONE_LOCK = 1.2
-HEADROOM = 1.25
-SETTLING_WINDOWS = 1
-TRIAL_CHUNKS, PATIENCE_SECONDS, LONG_SECONDS = 16, 0.5, 2.0
-SATISFIED_SECONDS = 0.5
-MIN_CALLS = 3
-FIRST_REST_SECONDS, LAST_REST_SECONDS = 1.0, 60.0
-DRIFT = 1.5
-
-
-@dataclass(slots=True)
-class Record:
-    """What was delivered since something changed.
-
-    Attributes:
-        skip: Windows that still count as settling.
-        rows: Rows delivered in those that count.
-        chunks: Chunks delivered.
-        seconds: Their length.
-    """
-
-    skip: int = 0
-    rows: int = 0
-    chunks: int = 0
-    seconds: float = 0.0
-
-    def add(self, window: Window) -> None:
-        """Counts a window."""
-        if self.skip:
-            self.skip -= 1
-            return
-        self.rows += window.rows
-        self.chunks += window.chunks
-        self.seconds += window.seconds
-        if self.seconds > LONG_SECONDS:  # what is long ago counts less
-            self.rows, self.chunks, self.seconds = self.rows // 2, self.chunks // 2, self.seconds / 2
-
-    def enough(self, chunks: int) -> bool:
-        """Whether it says something."""
-        return self.chunks >= chunks or self.seconds >= PATIENCE_SECONDS
-
-    @property
-    def rate(self) -> float:
-        """Rows a second."""
-        return self.rows / self.seconds if self.seconds else 0.0
+"""A change is kept if the rate is better by this factor; long windows of one run differ by about 3 %."""
+NO_WORSE, HEADROOM = 0.95, 1.25
+SURE_SECONDS, SATISFIED_SECONDS = 1.0, 0.5
+FEW_CALLS, MIN_CALLS, ALONE_CALLS = 1.5, 3, 4
+FIRST_REST_SECONDS, LAST_REST_SECONDS, DRIFT = 1.0, 60.0, 1.5
 
 
 @dataclass(slots=True, kw_only=True)
@@ -93,16 +56,14 @@ class Trial:
         key: The stage.
         kind: What was changed.
         before: The setting to go back to.
-        rate: Rows a second before it.
-        least: The factor by which the rate has to grow.
+        was: What the run did before it.
         evidence: What it is, in words.
     """
 
     key: StageKey
     kind: str
     before: Setting
-    rate: float
-    least: float
+    was: Window
     evidence: str
 
 
@@ -113,20 +74,18 @@ class Memory:
     Attributes:
         setting: What it is set to.
         share: Share of a call that is CPU time, smoothed.
-        scale: What trials found the weight to be of that share.
-        call_seconds: Length of a call, smoothed.
+        used_share: The one that the weight was made of.
+        lock: Whether it was found to hold the interpreter lock.
         rests_until: When each kind of change may be tried again.
         rest_seconds: How long each kind rests the next time.
-        lock: Whether it was found to hold the interpreter lock.
     """
 
     setting: Setting
     share: float
-    scale: float = 1.0
-    call_seconds: float = 0.0
-    rests_until: dict[str, float]
-    rest_seconds: dict[str, float]
-    lock: bool = False
+    used_share: float
+    lock: bool
+    rests_until: dict[str, float] = field(default_factory=dict)
+    rest_seconds: dict[str, float] = field(default_factory=dict)
 
     def may(self, kind: str, now: float) -> bool:
         """Whether a kind of change may be tried."""
@@ -150,10 +109,16 @@ class Policy:
 
     def __init__(self, found: dict[StageKey, Setting]) -> None:
         self._found = found
-        self._before: RunSample | None = None
+        self._sample: RunSample | None = None
+        self._now = 0.0
+        self._cpu_budget = 1
+        self._changes: dict[StageKey, Setting] = {}  # of this step
+        # Where the long window begins, and where the next one will; None while a change settles.
+        self._since: RunSample | None = None
+        self._middle: RunSample | None = None
+        self._settled = 0.0
         self._stages: dict[StageKey, Memory] = {}
         self._trial: Trial | None = None
-        self._record = Record()
         self._satisfied_seconds = 0.0
 
     def recall(self, key: StageKey) -> Setting | None:
@@ -169,221 +134,261 @@ class Policy:
 
     def step(self, sample: RunSample) -> Mapping[StageKey, Setting]:
         """Returns the settings that change."""
-        before, self._before = self._before, sample
+        before, self._sample = self._sample, sample
         if before is None or sample.now <= before.now:
             return {}
-        window = window_between(before, sample)
-        self._record.add(window)
-        self._satisfied_seconds = (
-            0.0 if window.waiting > HARDLY_WAITS else self._satisfied_seconds + window.seconds
-        )
-        changes: dict[StageKey, Setting] = {}
-        tunable = {key: part for key, part in window.stages.items() if part.stage.kind == "parallel"}
-        for key, part in tunable.items():
-            self._learn(key, part, window, sample, changes)
-        if self._trial is not None:
-            self._judge(self._trial, window, sample, changes)
-        elif window.waiting > HARDLY_WAITS:
-            self._grow(tunable, window, sample, changes)
-        elif self._satisfied_seconds > SATISFIED_SECONDS:
-            self._shrink(tunable, changes)
+        self._now, self._cpu_budget, self._changes = sample.now, sample.cpu_budget, {}
+        recent, window = window_between(before, sample), self._long_window(sample)
+        for key, part in recent.tunable():
+            self._learn(key, part, recent, window)
+        if window is not None:
+            self._move(recent, window)
         trying = None if self._trial is None else self._trial.key
-        self._found.update({key: setting for key, setting in changes.items() if key != trying})
-        return changes
+        self._found.update({key: setting for key, setting in self._changes.items() if key != trying})
+        return self._changes
+
+    def _move(self, recent: Window, window: Window) -> None:
+        """Ends a trial, or begins one, where that is called for."""
+        self._satisfied_seconds = 0.0 if recent.waits else self._satisfied_seconds + recent.seconds
+        if self._trial is not None:
+            self._judge(self._trial, window)
+        elif window.cores > OVER * self._cpu_budget and window.seconds >= SURE_SECONDS:
+            self._fit_budget(window)
+        elif recent.waits and window.waits:
+            self._grow(window)
+        elif self._satisfied_seconds > SATISFIED_SECONDS:
+            self._shrink(window)
+
+    # ------------------------------------------------------------------ the long window
+
+    def _long_window(self, sample: RunSample) -> Window | None:
+        if self._since is None or self._middle is None:
+            if sample.now >= self._settled:
+                self._since = self._middle = sample
+            return None
+        window = window_between(self._since, sample)
+        if sample.now - self._middle.now >= LONG_SECONDS / 2:
+            if self._middle is not self._since:
+                self._wake(window_between(self._since, self._middle), window_between(self._middle, sample))
+            self._since, self._middle = self._middle, sample
+        return window
+
+    def _settle(self, seconds: float = 0.0) -> None:
+        self._since = self._middle = None
+        self._settled = self._now + seconds
+
+    def _wake(self, earlier: Window, later: Window) -> None:
+        """Ends the rests of stages whose calls have become shorter or longer while nothing was changed."""
+        for key in earlier.stages.keys() & later.stages.keys() & self._stages.keys():
+            was, now = (window.stages[key].call_seconds(window.seconds) for window in (earlier, later))
+            if was and now and not 1 / DRIFT < now / was < DRIFT:
+                self._stages[key].rests_until.clear()
+                self._stages[key].rest_seconds.clear()
 
     # ------------------------------------------------------------------ weights
 
-    def _learn(
-        self,
-        key: StageKey,
-        part: StageWindow,
-        window: Window,
-        sample: RunSample,
-        changes: dict[StageKey, Setting],
-    ) -> None:
+    def _learn(self, key: StageKey, part: StageWindow, recent: Window, window: Window | None) -> None:
         """Follows what a stage's calls cost."""
         memory = self._memory(key, part.stage)
-        if not part.calls:
+        trying = self._trial is not None and self._trial.key == key
+        if not part.calls or part.stage.cost == "computes" or memory.lock or trying:
             return
-        seconds = part.call_seconds(window.seconds)
-        if memory.call_seconds and not 1 / DRIFT < seconds / memory.call_seconds < DRIFT:
-            memory.rests_until.clear()
-            memory.rest_seconds.clear()
-        memory.call_seconds = seconds if not memory.call_seconds else (memory.call_seconds + seconds) / 2
-        if part.stage.cost == "computes" or (self._trial is not None and self._trial.key == key):
-            return
-        crowded = window.python_cores > CROWDED or window.wanted_cores > BUSY * sample.cpu_budget
-        if part.share <= memory.share and crowded:
-            return
-        memory.share = (memory.share + part.share) / 2
-        weight = _rounded(memory.share) * memory.scale
-        if abs(weight - memory.setting.weight) > STEP:
-            memory.lock = False
-            self._set(key, changes, weight=weight, reason=_cpu_time(memory.share))
+        if part.share > memory.share or self._quiet(recent, window):
+            self._believe(key, (memory.share + part.share) / 2)
+
+    def _quiet(self, recent: Window, window: Window | None) -> bool:
+        """Whether calls neither wait for a core nor for the interpreter lock, for sure."""
+        if window is None or not window.says_something:
+            return False
+        python = max(recent.python_cores, window.python_cores)
+        wanted = max(recent.wanted_cores, window.wanted_cores)
+        return python <= CROWDED and wanted <= BUSY * self._cpu_budget
+
+    def _believe(self, key: StageKey, share: float) -> None:
+        memory = self._stages[key]
+        memory.share = share
+        if abs(share - memory.used_share) > STEP:
+            memory.used_share = share
+            self._set(key, weight=_weight(share), reason=_cpu_time(share))
 
     # ------------------------------------------------------------------ trials
 
-    def _grow(
-        self,
-        tunable: Mapping[StageKey, StageWindow],
-        window: Window,
-        sample: RunSample,
-        changes: dict[StageKey, Setting],
-    ) -> None:
+    def _grow(self, window: Window) -> None:
         """The consumer waits: tries the first change that could help, the most downstream stage first."""
-        for key, part in tunable.items():
-            if self._more_calls(key, part, window, sample, changes):
+        idle = window.cores < BUSY * self._cpu_budget
+        for key, part in window.tunable():
+            if self._room_for_calls(key, part) or (
+                idle and (self._more_calls(key, part, window) or self._alone(key, part, window))
+            ):
                 return
-            if self._record.enough(TRIAL_CHUNKS) and self._other_calls(key, part, window, sample, changes):
-                return
-        last = next(iter(tunable), None)
-        if last is not None and self._record.enough(TRIAL_CHUNKS):
-            self._more_room(last, tunable[last], sample, changes)
+        for key, part in window.tunable()[:1]:
+            self._more_room(key, part, window)
 
-    def _more_calls(
-        self,
-        key: StageKey,
-        part: StageWindow,
-        window: Window,
-        sample: RunSample,
-        changes: dict[StageKey, Setting],
-    ) -> bool:
-        """Tries more calls in flight where calls wait and none is left."""
-        stage, memory = part.stage, self._stages[key]
-        setting = memory.setting
-        waits = stage.cost != "computes" and max(setting.weight, part.share) < WAITS
-        if not (waits and part.capped and stage.asked_calls is None and memory.may("calls", sample.now)):
+    def _room_for_calls(self, key: StageKey, part: StageWindow) -> bool:
+        """Makes room for calls that wait, begin together when there is some, and so end together."""
+        calls, stage = part.stage.max_calls, part.stage
+        if not (part.may_wait and part.full and stage.ready_limit < calls and not stage.given_ready):
             return False
-        # What the consumer lacks; but no more than the cores can bear, if those calls are like these.
-        factor = min(HEADROOM / max(1 - window.waiting, 0.1), sample.cpu_budget / max(window.cores, 0.01))
-        calls = min(MAX_CALLS, math.ceil(setting.max_calls * factor))
-        if calls < WORTH * setting.max_calls:
-            return False
-        self._try("calls", key, f"{calls} calls in flight", changes, max_calls=calls)
+        self._set(key, max_ready_items=calls, reason=f"room for {calls} chunks, as many as calls in flight")
+        self._settle()
         return True
 
-    def _other_calls(
-        self,
-        key: StageKey,
-        part: StageWindow,
-        window: Window,
-        sample: RunSample,
-        changes: dict[StageKey, Setting],
-    ) -> bool:
-        """Tries more calls than the CPU budget seems to allow while cores idle; or one, if they hold a lock."""
-        stage, memory = part.stage, self._stages[key]
-        if stage.cost == "computes" or stage.asked_calls == 1:
+    def _more_calls(self, key: StageKey, part: StageWindow, window: Window) -> bool:
+        """Tries more calls in flight where calls wait and all that may be are in use."""
+        most = part.stage.max_calls
+        wanted = part.may_wait and part.capped and part.all_in_use and part.calls >= most / 2
+        # What the consumer lacks; but no more than the cores can bear, if those calls are like these.
+        doubt = 1 + window.doubt(key)
+        cores = self._cpu_budget / max(window.cores, 0.01)
+        factor = min(HEADROOM / max(1 - window.waiting, 0.1), doubt * cores)
+        calls = min(MAX_WAITING_CALLS, math.ceil(most * factor))
+        if not (
+            wanted and BUSY * cores > doubt and calls > most and self._stages[key].may("calls", self._now)
+        ):
             return False
-        idle = window.wanted_cores < BUSY * sample.cpu_budget
-        busy = CROWDED <= part.in_flight < BUSY * memory.setting.max_calls and part.calls >= MIN_CALLS
-        if idle and busy and not memory.lock and part.share >= WAITS and memory.may("share", sample.now):
-            weight = memory.setting.weight / 2
-            memory.scale /= 2
-            self._try("share", key, "more calls at a time", changes, weight=weight)
-            return True
-        if memory.lock and memory.setting.max_calls > 1 and memory.may("lock", sample.now):
-            text = "one call at a time, since it holds the interpreter lock"
-            self._try("lock", key, text, changes, least=NO_WORSE, max_calls=1)
-            return True
-        return False
+        room = part.stage.ready_limit if part.stage.given_ready else max(part.stage.ready_limit, calls)
+        evidence = f"{calls} calls in flight"
+        self._try("calls", key, evidence, window, max_calls=calls, max_ready_items=room)
+        return True
 
-    def _more_room(
-        self, key: StageKey, part: StageWindow, sample: RunSample, changes: dict[StageKey, Setting]
-    ) -> None:
+    def _alone(self, key: StageKey, part: StageWindow, window: Window) -> bool:
+        """Lets calls run one at a time where a few at a time use no more than one core.
+
+        So do those that hold the interpreter lock, and those that wait; what they do alone tells which.
+        """
+        memory, stage = self._stages[key], part.stage
+        if not memory.may("alone", self._now):
+            return False
+        if memory.lock:
+            memory.lock = False
+            calls = stage.asked_calls or 2 * self._cpu_budget + 6
+            self._set(key, max_calls=calls, reason="it may not hold the lock of the interpreter any more")
+            self._settle()
+            return True
+        if not window.says_something:
+            return False
+        one_core = part.cores > CROWDED and window.python_cores < ONE_LOCK and part.in_flight >= FEW_CALLS
+        # Calls that wait as well are looked at where more of them did not help.
+        waits = part.share < MOSTLY_COMPUTES and (stage.weight >= WAITS or "calls" in memory.rests_until)
+        if stage.cost == "computes" or stage.asked_calls == 1 or not (one_core and waits):
+            return False
+        self._try("alone", key, "one call at a time", window, max_calls=1)
+        return True
+
+    def _more_room(self, key: StageKey, part: StageWindow, window: Window) -> None:
         """Tries a larger buffer in front of a consumer that waits although the buffer was full meanwhile."""
         memory = self._stages[key]
         room = min(MAX_READY_ITEMS, 2 * memory.setting.max_ready_items)
-        wanted = part.full and room > memory.setting.max_ready_items
-        if wanted and not part.stage.given_ready and memory.may("room", sample.now):
-            self._try("room", key, f"room for {room} chunks", changes, max_ready_items=room)
+        wanted = part.full and room > memory.setting.max_ready_items and window.says_something
+        if wanted and not part.stage.given_ready and memory.may("room", self._now):
+            self._try("room", key, f"room for {room} chunks", window, max_ready_items=room)
 
-    def _try(
-        self,
-        kind: str,
-        key: StageKey,
-        evidence: str,
-        changes: dict[StageKey, Setting],
-        *,
-        least: float = WORTH,
-        **values: float,
-    ) -> None:
-        before, rate = self._stages[key].setting, self._record.rate
-        self._trial = Trial(key=key, kind=kind, before=before, rate=rate, least=least, evidence=evidence)
-        self._record = Record(skip=SETTLING_WINDOWS)
-        self._set(key, changes, reason=f"trying {evidence}", **values)
+    def _try(self, kind: str, key: StageKey, evidence: str, window: Window, **values: float) -> None:
+        before = self._stages[key].setting
+        self._trial = Trial(key=key, kind=kind, before=before, was=window, evidence=evidence)
+        self._settle(window.stages[key].call_seconds(window.seconds))
+        self._set(key, reason=f"trying {evidence}", **values)
 
-    def _judge(
-        self, trial: Trial, window: Window, sample: RunSample, changes: dict[StageKey, Setting]
-    ) -> None:
+    def _judge(self, trial: Trial, window: Window) -> None:
         """Keeps a change that helped, and takes another one back."""
         if trial.key not in window.stages:
             self._trial = None
-            return
-        if not self._record.enough(TRIAL_CHUNKS):
-            return
-        self._trial = None
-        rate = self._record.rate
-        memory = self._stages[trial.key]
-        rates = f"{_rate(rate)} rows/s, {_rate(trial.rate)} before"
-        if rate >= trial.least * trial.rate:
-            memory.rest_seconds.pop(trial.kind, None)
-            self._set(trial.key, changes, reason=f"{trial.evidence}: {rates}")
-            return
-        memory.rest(trial.kind, sample.now)
-        self._record = Record(skip=SETTLING_WINDOWS)
-        reason = f"{trial.evidence} did not help: {rates}"
-        if trial.kind == "share":
-            memory.scale *= 2
-            if CROWDED < window.python_cores < ONE_LOCK:
-                memory.lock = True
-                reason = f"it holds the interpreter lock: {reason}"
-        memory.setting = trial.before
-        self._set(trial.key, changes, reason=reason)
+        elif trial.kind == "alone":
+            self._judge_alone(trial, window)
+        else:
+            self._judge_rate(trial, window)
 
-    def _shrink(self, tunable: Mapping[StageKey, StageWindow], changes: dict[StageKey, Setting]) -> None:
+    def _judge_rate(self, trial: Trial, window: Window) -> None:
+        part, was = window.stages[trial.key], trial.was.stages[trial.key]
+        sure = window.seconds >= SURE_SECONDS
+        doubt = window.doubt(trial.key) + (0 if sure else trial.was.doubt(trial.key))
+        # No more calls were in flight than were allowed: where it looks so, they began before that window.
+        rate, before = window.rate, trial.was.rate / max(1.0, was.in_flight / trial.before.max_calls)
+        evidence = f"{trial.evidence}: {rate:,.0f} rows/s, {before:,.0f} before"
+        # With calls left it limits nothing any more: now another stage does.
+        moved = trial.kind == "calls" and not part.all_in_use
+        if window.says_something and (moved or rate > (WORTH + doubt) * before):
+            self._trial = None
+            self._stages[trial.key].rest_seconds.pop(trial.kind, None)
+            self._set(trial.key, reason=evidence)
+        elif sure or rate < (1 - doubt) * before:
+            self._take_back(trial, window, f"no use: {evidence}")
+
+    def _judge_alone(self, trial: Trial, window: Window) -> None:
+        """Tells calls that hold the interpreter lock, of which one makes as much as many, from those that wait."""
+        key, part, was = trial.key, window.stages[trial.key], trial.was.stages[trial.key]
+        if part.calls < ALONE_CALLS and window.seconds < LONG_SECONDS / 2:
+            return
+        self._take_back(trial, window, trial.before.reason)
+        if not part.alive or window.python_cores - part.cores > 1 - CROWDED:
+            return
+        rate, rate_before = part.calls / (part.alive * window.seconds), was.calls / trial.was.seconds
+        if part.share > MOSTLY_COMPUTES and rate >= (NO_WORSE - was.in_flight / was.calls) * rate_before:
+            self._cap(key, part, was)
+        else:
+            self._believe(key, part.share)
+
+    def _cap(self, key: StageKey, part: StageWindow, was: StageWindow) -> None:
+        memory = self._stages[key]
+        memory.lock = True
+        memory.share = memory.used_share = part.share
+        memory.rests_until["alone"] = self._now + LAST_REST_SECONDS
+        shares = f"{_cpu_time(part.share)} if it is alone, {100 * was.share:.0f} % with {was.in_flight:.1f} in flight"
+        self._set(key, max_calls=1, weight=1.0, reason=f"{LOCK}: {shares}")
+
+    def _take_back(self, trial: Trial, window: Window, reason: str) -> None:
+        memory = self._stages[trial.key]
+        memory.rest(trial.kind, self._now)
+        memory.setting = trial.before
+        self._trial = None
+        self._settle(window.stages[trial.key].call_seconds(window.seconds))
+        self._set(trial.key, reason=reason)
+
+    def _fit_budget(self, window: Window) -> None:
+        """Takes back calls that wait but together compute more than the budget: tokens do not count them."""
+        for key, part in sorted(window.tunable(), key=lambda entry: -entry[1].cores):
+            calls = max(1, int(min(part.in_flight, part.stage.max_calls) * self._cpu_budget / window.cores))
+            if part.may_wait and part.stage.weight < WAITS and calls < part.stage.max_calls:
+                reason = f"{part.in_flight:.1f} calls in flight take {window.cores:.1f} cores of {self._cpu_budget}"
+                self._set(key, max_calls=calls, reason=reason)
+                self._settle()
+                return
+
+    def _shrink(self, window: Window) -> None:
         """The consumer has had what it wants for a while: takes back calls in flight that nobody needs."""
-        for key, part in tunable.items():
-            stage, setting = part.stage, self._stages[key].setting
-            needed = max(MIN_CALLS, math.ceil(2 * part.in_flight))
-            if stage.cost != "computes" and stage.asked_calls is None and setting.max_calls > 2 * needed:
+        for key, part in window.tunable():
+            stage = part.stage
+            calls = 2 * max(MIN_CALLS, math.ceil(2 * part.in_flight))
+            if stage.cost != "computes" and stage.asked_calls is None and stage.max_calls > calls:
                 reason = f"{part.in_flight:.1f} calls in flight are enough for what the consumer takes"
-                self._set(key, changes, max_calls=2 * needed, reason=reason)
+                self._set(key, max_calls=calls, reason=reason)
 
     # ------------------------------------------------------------------ settings
 
     def _memory(self, key: StageKey, stage: StageStatistics) -> Memory:
-        if key not in self._stages:
-            self._stages[key] = Memory(
-                setting=_setting(stage), share=stage.weight, rests_until={}, rest_seconds={}
-            )
-        memory = self._stages[key]
-        if memory.setting.weight != stage.weight:
+        memory = self._stages.get(key)
+        if memory is None or memory.setting.weight != stage.weight:
             # The executor has learnt from the first calls meanwhile.
-            memory.setting = replace(memory.setting, weight=stage.weight)
-            memory.share = stage.weight
+            weight, lock = stage.weight, LOCK in stage.reason
+            memory = Memory(setting=_setting(stage), share=weight, used_share=weight, lock=lock)
+            memory.rests_until = {"alone": self._now + LAST_REST_SECONDS} if lock else {}
+            self._stages[key] = memory
         return memory
 
-    def _set(self, key: StageKey, changes: dict[StageKey, Setting], **values: Any) -> None:
+    def _set(self, key: StageKey, **values: Any) -> None:
         memory = self._stages[key]
-        memory.setting = changes[key] = replace(memory.setting, **values)
+        memory.setting = self._changes[key] = replace(memory.setting, **values)
 
 
 def _setting(stage: StageStatistics) -> Setting:
-    return Setting(
-        max_calls=stage.max_calls,
-        max_ready_items=stage.ready_limit,
-        weight=stage.weight,
-        reason=stage.reason,
-    )
+    calls, room = stage.max_calls, stage.ready_limit
+    return Setting(max_calls=calls, max_ready_items=room, weight=stage.weight, reason=stage.reason)
 
 
-def _rounded(share: float) -> float:
-    return 1.0 if share > MOSTLY_COMPUTES else share
+def _weight(share: float) -> float:
+    """Returns what a call takes of the CPU budget, given its share of CPU time."""
+    return 1.0 if share > MOSTLY_COMPUTES else max(min(share, WAITS), GAPS * share)
 
 
 def _cpu_time(share: float) -> str:
     return f"{100 * share:.0f} % of a call is CPU time"
-
-
-def _rate(rate: float) -> str:
-    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"

@@ -53,9 +53,13 @@ def _work(stage: StageStatistics, seconds: float) -> str:
 
 def _tuned(stage: StageStatistics) -> str:
     if stage.asked_calls is not None:
-        calls = f"at most {stage.max_calls} calls, as asked"
+        calls = f"at most {_calls(stage.max_calls)}, as asked"
     elif stage.cost == "computes":
-        calls = f"at most {stage.max_calls} calls: it computes, so the CPU budget is the limit"
+        calls = f"at most {_calls(stage.max_calls)}: it computes, so the CPU budget is the limit"
     else:
-        calls = f"at most {stage.max_calls} calls, {stage.weight:.2f} cores each"
+        calls = f"at most {_calls(stage.max_calls)}, {stage.weight:.2f} cores each"
     return f"{calls}; {stage.reason}" if stage.reason else calls
+
+
+def _calls(count: int) -> str:
+    return "1 call" if count == 1 else f"{count} calls"

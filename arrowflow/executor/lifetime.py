@@ -64,6 +64,7 @@ class Worker(threading.Thread):
         called: Whether it was woken or started and has not looked for work since.
         stage: What it is in the middle of, if anything.
         weight: Cores that its call takes.
+        beside: Calls of its stage that were in flight when its own began, itself included.
         seen: When it was last looked at, with its CPU time and the time that it had waited for a core; None until
             its call has begun.
         meter: What it uses of the CPU; None before it runs.
@@ -77,6 +78,7 @@ class Worker(threading.Thread):
         self.called = False
         self.stage: Any = None
         self.weight = 0.0
+        self.beside = 0
         self.seen: tuple[float, float, float] | None = None
         self.meter: Any = None
         self.closing: tuple[str, ...] = ()

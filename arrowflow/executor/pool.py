@@ -92,14 +92,14 @@ class Pool:
         self._indebted = allowed < self._cores and self._debt_seconds > 0 and self._owes()
         if self._indebted:
             room = 0.0
-        # With all cores in the budget, a call that waits part of its time may share the last one: it has no other.
-        loose = room > 2 * ROUNDING and allowed >= self._cores
+        # What is left of a core goes to whoever comes next: the cores there are, or the mean, bound what that uses.
+        loose = room > 2 * ROUNDING
         self._short = False
         while True:
             self.changed = False
             for stage in engine.order:
                 weight = stage.limits.weight
-                if weight > room and weight > WAITS_SHARE and not (loose and weight < MOSTLY_COMPUTES):
+                if weight > room and weight > WAITS_SHARE and not loose:
                     self._short = True
                     continue
                 try:
@@ -236,7 +236,7 @@ class Pool:
     def begin(self, stage: Stage, me: Worker) -> Any:
         """Starts a call: takes its tokens and its input."""
         call = stage.start()
-        me.stage, me.weight, me.seen = stage, stage.limits.weight, None
+        me.stage, me.weight, me.seen, me.beside = stage, stage.limits.weight, None, stage.running
         self.tokens += token(me.weight)
         return call
 
@@ -254,7 +254,7 @@ class Pool:
         stage.queued_seconds += queued
         if stage.learns and stage.calls <= FIRST_CALLS and elapsed > SHORTEST_CALL_SECONDS and not stage.told:
             share = cpu / max(cpu, elapsed - queued, SHORTEST_CALL_SECONDS)
-            if share * stage.running < INTERPRETER_SHARE:
+            if share * max(stage.running, me.beside) < INTERPRETER_SHARE:
                 stage.limits.weight = rounded(share)
         stage.complete(call)
 

@@ -1,0 +1,67 @@
+"""Statistics as a run would have measured them, of which a test names what matters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from arrowflow.physical.tuning import RunSample, StageStatistics, Statistics
+
+NOTHING: dict[str, Any] = {
+    "kind": "parallel",
+    "cost": "unknown",
+    "asked_calls": None,
+    "foreign": False,
+    "given_ready": False,
+    "weight": 1.0,
+    "reason": "",
+    "ready_limit": 4,
+    "capped": 0,
+    "full": 0,
+    "engine": "python",
+    "max_calls": 10,
+    "calls": 0,
+    "rows": 0,
+    "bytes": 0,
+    "chunks": 0,
+    "busy_seconds": 0.0,
+    "cpu_seconds": 0.0,
+    "queued_seconds": 0.0,
+    "ready_items": 0,
+    "max_ready_items": 0,
+    "running": 0,
+}
+
+
+def stage(*operators: str, **fields: Any) -> StageStatistics:
+    """Returns what one stage measured: nothing but what is given."""
+    named: dict[str, Any] = {"key": operators, "operators": operators, "phase": operators[0]}
+    return StageStatistics(**(NOTHING | named | fields))
+
+
+def run(*stages: StageStatistics, **fields: Any) -> Statistics:
+    """Returns what a run of ten seconds measured, half of which its consumer waited; the last stage comes first."""
+    measured: dict[str, Any] = {
+        "batches": 100,
+        "rows": 1000,
+        "seconds": 10.0,
+        "waited_seconds": 5.0,
+        "first_batch_seconds": 0.1,
+        "ledger_bytes": 0,
+        "ledger_peak_bytes": 1 << 20,
+        "ledger_budget_bytes": 1 << 30,
+        "workers": 4,
+    }
+    return Statistics(**(measured | {"stages": stages} | fields))
+
+
+def sample(now: float, *stages: StageStatistics, **fields: Any) -> RunSample:
+    """Returns what a tuner sees at a moment."""
+    seen: dict[str, Any] = {
+        "cpu_budget": 2,
+        "waited_seconds": 0.0,
+        "rows": 0,
+        "chunks": 0,
+        "ledger_bytes": 0,
+        "ledger_budget_bytes": 1 << 30,
+    }
+    return RunSample(**(seen | {"now": now, "stages": stages} | fields))
