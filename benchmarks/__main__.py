@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-NAMES = ("startup", "overhead", "stream", "wide", "borders", "memory", "autotune")
+NAMES = ("startup", "overhead", "stream", "wide", "borders", "memory", "autotune", "tutorial")
 
 
 def main() -> None:
