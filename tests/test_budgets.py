@@ -1,0 +1,91 @@
+"""Budgets through the public API (I3, I4): what fills the ledger waits, and nothing deadlocks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import arrowflow as af
+
+MIB = 1 << 20
+
+
+def inflate(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Makes rows 50 times as large."""
+    return {"x": batch["x"], "wide": np.repeat(batch["x"][:, None], 50, axis=1)}
+
+
+@pytest.mark.parametrize("cpus", [1, 2])
+def test_a_map_that_inflates_rows_fills_the_ledger_and_waits(cpus: int) -> None:
+    options = af.Options(ram_budget=8 * MIB, cpu_budget=cpus, max_chunk_rows=4096)
+    numbers = af.from_numpy({"x": np.arange(200_000)}).map(inflate, format="numpy").with_options(options)
+    rows, largest = 0, 0
+    with iter(numbers) as batches:
+        for batch in batches:
+            assert batch["wide"].type.list_size == 50
+            rows += batch.num_rows
+            largest = max(largest, batch.get_total_buffer_size())
+        statistics = batches.stats()
+    assert rows == 200_000
+    # Nothing is known of the first calls but the size of their input.
+    assert statistics.ledger_peak_bytes <= 8 * MIB + 4 * largest
+
+
+def test_a_consumer_that_does_not_come_back_stops_the_pipeline_at_its_budget() -> None:
+    calls: list[int] = []
+
+    def count(batch: pa.RecordBatch) -> pa.RecordBatch:
+        calls.append(batch.num_rows)
+        return pa.record_batch({"x": np.zeros(batch.num_rows * 64)})
+
+    options = af.Options(ram_budget=4 * MIB, cpu_budget=2, max_chunk_rows=1024)
+    with iter(af.range(10_000_000).map(count).with_options(options)) as batches:
+        next(batches)
+        engine = batches._engine
+        assert engine is not None
+        with engine.lock:  # nobody can start or end a call
+            held = engine.ledger.used
+        assert held <= 4 * MIB + 4 * 1024 * 64 * 8
+    assert len(calls) < 200
+
+
+def test_a_row_group_larger_than_the_budget_is_read_alone(tmp_path: Path) -> None:
+    small, huge = np.arange(1000), np.arange(1_000_000)
+    pq.write_table(pa.table({"x": small}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"x": huge}), tmp_path / "b.parquet", row_group_size=len(huge))
+    pq.write_table(pa.table({"x": small}), tmp_path / "c.parquet")
+    dataset = af.read_parquet(tmp_path).batch(500).with_options(af.Options(ram_budget=MIB, cpu_budget=2))
+    with iter(dataset) as batches:
+        found = [batch["x"].to_numpy() for batch in batches]
+        peak = batches.stats().ledger_peak_bytes
+    assert (np.concatenate(found) == np.concatenate([small, huge, small])).all()
+    assert peak > 8 * len(huge), "it was read, and counted"
+
+
+def test_a_budget_that_cannot_do_is_refused_with_the_number(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": np.arange(1_000_000)}), tmp_path / "a.parquet", row_group_size=1_000_000)
+    dataset = af.read_parquet(tmp_path).with_options(af.Options(ram_budget=MIB))
+    with pytest.raises(af.BudgetError, match=r"ram_budget=1,048,576 bytes is under the least"):
+        next(iter(dataset))
+
+
+def test_two_pipelines_run_side_by_side_under_one_core() -> None:
+    """Neither waits for the other, whoever is asked first."""
+    options = af.Options(cpu_budget=1)
+    one = iter(af.range(5000).map(lambda batch: batch).batch(100).with_options(options))
+    two = iter(af.range(5000).map(lambda batch: batch).batch(100).with_options(options))
+    pairs = zip(one, two, strict=True)
+    assert sum(left.num_rows + right.num_rows for left, right in pairs) == 10_000
+
+
+def test_a_pipeline_inside_of_another_one_does_not_wait_for_its_core() -> None:
+    def inner(batch: pa.RecordBatch) -> pa.RecordBatch:
+        rows = sum(part.num_rows for part in af.range(100).batch(10).with_options(af.Options(cpu_budget=1)))
+        return pa.record_batch({"rows": [rows]})
+
+    outer = af.range(4).with_options(af.Options(cpu_budget=1, max_chunk_rows=1)).map(inner)
+    assert outer.to_table()["rows"].to_pylist() == [100] * 4
