@@ -81,6 +81,8 @@ class Store:
         """Opens a file for random access; the caller closes it."""
         if self.is_local and self.memory_map and file.size > 0:
             return pa.memory_map(file.path)
+        if self.is_python and _shares_files(self.filesystem):
+            return pa.BufferReader(self.filesystem.handler.fs.cat_file(file.path))
         return self.filesystem.open_input_file(file.path)
 
     @property
@@ -453,6 +455,15 @@ def _missing(filesystem: Any, path: str) -> str:
 
 def _shorten(texts: Sequence[str]) -> str:
     return ", ".join(map(repr, texts[:3])) + (f" and {len(texts) - 3} more" if len(texts) > 3 else "")
+
+
+def _shares_files(filesystem: Any) -> bool:
+    """Whether all who open a file get one object, with one place to read from: `memory://` of fsspec."""
+    handler = filesystem.handler
+    return (
+        isinstance(handler, pafs.FSSpecHandler)
+        and type(handler.fs).__module__ == "fsspec.implementations.memory"
+    )
 
 
 def _read_at(source: Any, start: int, end: int) -> pa.Buffer:

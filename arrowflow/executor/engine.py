@@ -255,12 +255,14 @@ class Engine:
                     return None
                 self.waiting = True
                 self.pool.kick()
+                if patience > FIRST_PATIENCE_SECONDS:
+                    self.pool.spare()
                 if source.out or source.ended:
                     continue
                 began = self._wait_began = self.clock.now()
-            # Calls that are over before another thread would be awake call nobody; should one of them take long, it
-            # is the consumer who does.
-            self._bell.acquire(timeout=patience if self.pool.alone else -1)
+            # Calls that should be over before another thread would be awake call nobody; where one of them takes long
+            # after all, it is the consumer who does.
+            self._bell.acquire(timeout=patience)
             patience = min(2 * patience, LAST_PATIENCE_SECONDS)
             self._wait_began = None
             self.waited_seconds += self.clock.now() - began

@@ -54,7 +54,6 @@ class Pool:
         tokens: Cores that the running calls take, but for those that wait.
         threads: All workers.
         changed: A stage has ended or begun since `pick` last looked.
-        alone: The latest call began without a look for other work and for somebody to do it.
     """
 
     def __init__(self, engine: Engine, max_workers: int) -> None:
@@ -62,7 +61,6 @@ class Pool:
         self.tokens = 0.0
         self.threads: list[Worker] = []
         self.changed = False
-        self.alone = False
         self._max_workers = max_workers
         self._cores = available()
         # A parked thread waits on a lock of its own, which whoever wakes it releases. One C call to park and one to
@@ -131,6 +129,16 @@ class Pool:
             if self.pick() is not None or self._wants_watch():
                 self._unpark_one()
         elif len(self.threads) < self._max_workers and (self.pick() is not None or self._wants_watch()):
+            self.spawn()
+
+    def spare(self) -> None:
+        """Starts a worker that nobody needs yet, while the consumer waits anyway.
+
+        To wake it takes 0.05 ms, where to start it takes 0.35 ms of whoever does.
+        """
+        options, threads = self.engine.options, len(self.threads)
+        wanted = options.autotune and not self._parked and not self._coming
+        if wanted and threads <= options.cpu_budget and threads < self._max_workers:
             self.spawn()
 
     def spawn(self) -> None:
@@ -208,10 +216,9 @@ class Pool:
             call = self.begin(stage, me)
             cheap = stage.cheap
             weighed = stage.learns and not cheap
-            # A serial or cheap call is over before another thread would be awake, and this one then goes on to the
-            # work that it would have been woken for.
-            self.alone = cheap or stage.plan.kind != "parallel"
-            if not self.alone:
+            if stage.plan.kind == "parallel" and not cheap:
+                # A serial or cheap call is over before another thread would be awake, and this one then goes on to
+                # the work that it would have been woken for.
                 self.kick()
             engine.lock.release()
             try:

@@ -71,9 +71,9 @@ class RangeKernel(SourceKernel):
     def read(self, task: Task) -> Iterator[Made]:
         """Yields the split's numbers as one chunk."""
         part = self._numbers[task.payload * MAX_CHUNK_ROWS : (task.payload + 1) * MAX_CHUNK_ROWS]
-        buffer = pa.allocate_buffer(len(part) * 8)
-        values = np.frombuffer(buffer, np.int64)
-        np.multiply(np.arange(len(part), dtype=np.int64), part.step, out=values)
+        values = np.arange(len(part), dtype=np.int64)
+        values *= part.step
         values += part.start
-        column = pa.Array.from_buffers(pa.int64(), len(part), [None, buffer])
+        # Not Arrow's own memory: the first buffer of that takes a process 0.5 ms.
+        column = pa.Array.from_buffers(pa.int64(), len(part), [None, pa.py_buffer(values)])
         yield Made(pa.RecordBatch.from_arrays([column], schema=SCHEMA), (task.payload + 1,))
