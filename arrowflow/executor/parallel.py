@@ -94,7 +94,8 @@ class ParallelStage(Stage):
             return self.next_task is None and not any(
                 cast(Task, slot.item).streams and not slot.done for slot in self.slots
             )
-        return self.upstream.ended and not self.upstream.out
+        # What follows this stream may call the same function: the number that was asked for holds for both together.
+        return self.upstream.ended and not self.upstream.out and not (self.plan.max_calls and self.slots)
 
     def _following_task(self) -> Task | None:
         if self.tasks is None:
