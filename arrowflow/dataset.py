@@ -71,13 +71,12 @@ class Dataset:
         [36, 64]
     """
 
-    __slots__ = ("__weakref__", "_epochs", "_num_rows", "_plan", "_prepared")
+    __slots__ = ("__weakref__", "_epochs", "_plan", "_prepared")
 
     def __init__(self, plan: Node) -> None:
         self._plan = plan
         self._epochs = EpochCounter()
         self._prepared: run.Prepared | None = None
-        self._num_rows: tuple[int | None] | None = None
 
     def __reduce__(self) -> tuple[type[Dataset], tuple[Node]]:
         return Dataset, (self._plan,)
@@ -699,9 +698,7 @@ class Dataset:
             >>> numbers.num_rows, numbers.filter(pl.col("id") > 5).num_rows
             (7, None)
         """
-        if self._num_rows is None:
-            self._num_rows = (run.count_rows(self._ready().bound),)
-        return self._num_rows[0]
+        return self._ready().num_rows
 
     def explain(self) -> str:
         """Returns the plan as written, as optimised and as it runs: what was pushed down, fused, and runs where.

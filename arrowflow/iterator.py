@@ -204,7 +204,7 @@ class Iterator(Generic[T]):
             self._finalizer = weakref.finalize(self, _abandon, self._engine, progress)
             self._finalizer.atexit = False
             if prepared.options.progress:
-                self._bar = ProgressBar(run.count_rows(prepared.bound), progress.epoch)
+                self._bar = ProgressBar(prepared.num_rows, progress.epoch)
             self._check_open()  # `close` in another thread may have come before there was anything to close
         return self._engine
 

@@ -87,6 +87,11 @@ class Prepared:
         return state.identify(self.bound, self.chain)
 
     @cached_property
+    def num_rows(self) -> int | None:
+        """The exact rows of an epoch, or None if only running it tells. Reads the footers of all files, once."""
+        return count_rows(self.bound)
+
+    @cached_property
     def owns_buffers(self) -> bool:
         """Whether nobody but its batches holds their memory."""
         return fold(self.optimised, lambda node, inputs: node.owns_buffers(inputs))

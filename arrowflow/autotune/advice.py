@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from arrowflow.autotune.model import LOCK, SATURATED
 from arrowflow.physical.tuning import StageStatistics, Statistics
 
 INFLATES = 2.0
 COSTLY_SHARE = 0.3
 FEW_ROWS, MANY_CALLS = 8, 200
-SATURATED = 0.85
 LEAST_SECONDS = 0.5
 """Shorter runs say nothing, and gain nothing."""
 
@@ -100,7 +100,7 @@ def _serial_reads(statistics: Statistics) -> Iterator[str]:
 
 def _locked(stages: Sequence[StageStatistics]) -> Iterator[str]:
     for stage in stages:
-        if "interpreter lock" in stage.reason:
+        if LOCK in stage.reason:
             yield (
                 f"{stage.operators[0]} holds the interpreter lock, so more calls at a time do not help: use functions "
                 "that release it (NumPy, Arrow, Polars), or expressions"

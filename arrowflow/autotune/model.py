@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from arrowflow.physical.tuning import RunSample, StageKey, StageStatistics, Statistics
+from arrowflow.physical.tuning import (
+    MOSTLY_COMPUTES,
+    WAITS,
+    RunSample,
+    StageKey,
+    StageStatistics,
+    Statistics,
+)
 from arrowflow.records import dataclass
 
-MOSTLY_COMPUTES = 0.75
-"""Calls above this share of CPU time count as computing."""
-WAITS = 0.25
-"""Calls below this one count as waiting: they take no token of the CPU budget."""
 LOCK = "it holds the interpreter lock"
 """What reasons say of functions that were found to do so."""
 HARDLY_WAITS = 0.02
@@ -229,6 +232,11 @@ def _why_alone(stage: StageStatistics) -> str:
     return (
         "which makes one chunk after the other" if stage.phase == "read" else "which has one call at a time"
     )
+
+
+def cpu_time(share: float) -> str:
+    """Returns what reasons say of the share of CPU time in a call."""
+    return f"{_percent(share)} of a call is CPU time"
 
 
 def _percent(share: float) -> str:

@@ -28,8 +28,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from typing import Any
 
-from arrowflow.autotune.model import LOCK, MOSTLY_COMPUTES, WAITS, StageWindow, Window, window_between
-from arrowflow.physical.tuning import MAX_WAITING_CALLS, RunSample, Setting, StageKey, StageStatistics
+from arrowflow.autotune.model import LOCK, StageWindow, Window, cpu_time, window_between
+from arrowflow.physical.tuning import (
+    MAX_WAITING_CALLS,
+    MOSTLY_COMPUTES,
+    WAITS,
+    RunSample,
+    Setting,
+    StageKey,
+    StageStatistics,
+    untold_calls,
+)
 from arrowflow.records import dataclass
 
 PERIOD_SECONDS, LONG_SECONDS = 0.05, 2.0
@@ -130,7 +139,7 @@ class Policy:
         for stage in stages:
             if stage.calls and stage.kind == "parallel" and stage.cost != "computes" and not stage.reason:
                 share = stage.cpu_seconds / stage.busy_seconds if stage.busy_seconds else 0.0
-                self._found[stage.key] = replace(_setting(stage), reason=_cpu_time(share))
+                self._found[stage.key] = replace(_setting(stage), reason=cpu_time(share))
 
     def step(self, sample: RunSample) -> Mapping[StageKey, Setting]:
         """Returns the settings that change."""
@@ -209,7 +218,7 @@ class Policy:
         memory.share = share
         if abs(share - memory.used_share) > STEP:
             memory.used_share = share
-            self._set(key, weight=_weight(share), reason=_cpu_time(share))
+            self._set(key, weight=_weight(share), reason=cpu_time(share))
 
     # ------------------------------------------------------------------ trials
 
@@ -261,7 +270,7 @@ class Policy:
             return False
         if memory.lock:
             memory.lock = False
-            calls = stage.asked_calls or 2 * self._cpu_budget + 6
+            calls = stage.asked_calls or untold_calls(self._cpu_budget)
             self._set(key, max_calls=calls, reason="it may not hold the lock of the interpreter any more")
             self._settle()
             return True
@@ -333,7 +342,7 @@ class Policy:
         memory.lock = True
         memory.share = memory.used_share = part.share
         memory.rests_until["alone"] = self._now + LAST_REST_SECONDS
-        shares = f"{_cpu_time(part.share)} if it is alone, {100 * was.share:.0f} % with {was.in_flight:.1f} in flight"
+        shares = f"{cpu_time(part.share)} if it is alone, {100 * was.share:.0f} % with {was.in_flight:.1f} in flight"
         self._set(key, max_calls=1, weight=1.0, reason=f"{LOCK}: {shares}")
 
     def _take_back(self, trial: Trial, window: Window, reason: str) -> None:
@@ -388,7 +397,3 @@ def _setting(stage: StageStatistics) -> Setting:
 def _weight(share: float) -> float:
     """Returns what a call takes of the CPU budget, given its share of CPU time."""
     return 1.0 if share > MOSTLY_COMPUTES else max(min(share, WAITS), GAPS * share)
-
-
-def _cpu_time(share: float) -> str:
-    return f"{100 * share:.0f} % of a call is CPU time"

@@ -7,7 +7,7 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Callable
-from typing import NoReturn, Protocol, cast
+from typing import Any, NoReturn, Protocol, cast
 
 from arrowflow.errors import ArrowflowError, ClosedError
 from arrowflow.executor import cores
@@ -90,6 +90,7 @@ class Engine:
         self.lock = threading.RLock()
         self._holding = threading.Condition(self.lock)  # only to ask whether this thread holds the lock
         self.ledger = Ledger(options.ram_budget)
+        self.kept: dict[Any, Any] = {}  # what kernels keep until the run ends, by owner; from any thread
         self.order: list[Stage] = []  # all stages, the most downstream first
         self.stopped = False
         self.on_demand = runs_on_demand(chain, options)
@@ -188,18 +189,10 @@ class Engine:
     # ------------------------------------------------------------------ consumer
 
     def tell_consumer(self) -> None:
-        """Wakes the consumer if it waits for what is there now. Under the lock."""
+        """Wakes the consumer if it waits for what is there now, or for an end that was noticed. Under the lock."""
         if self.waiting and (self.root_out.out or self.root_out.ended):
-            self._wake_consumer()
-
-    def tell_end(self) -> None:
-        """Wakes the consumer if it waits for an end that was noticed just now. Under the lock."""
-        if self.waiting and self.root_out.ended:
-            self._wake_consumer()
-
-    def _wake_consumer(self) -> None:
-        self.waiting = False
-        wake(self._bell)
+            self.waiting = False
+            wake(self._bell)
 
     def next_item(self) -> Item | None:
         """Returns the next item with rows, or None at the end. Called by one thread at a time.
@@ -335,6 +328,7 @@ class Engine:
                 return
             self._dropped = True
             self.root.drop()
+            self.kept.clear()
             self._taken.clear()
             for stage in self._stages():
                 self.totals.count(stage)

@@ -49,16 +49,14 @@ class Ledger:
         budget: Bytes that may be used.
         used: Bytes charged or reserved now.
         peak: The most that was ever used.
-        kept: Tickets that kernels keep until the run ends, by owner. From any thread.
     """
 
-    __slots__ = ("_buffers", "_released", "budget", "kept", "peak", "used")
+    __slots__ = ("_buffers", "_released", "budget", "peak", "used")
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
         self.used = 0
         self.peak = 0
-        self.kept: dict[Any, Any] = {}
         self._buffers: dict[int, list[int]] = {}
         self._released: deque[tuple[int, ...]] = deque()
 

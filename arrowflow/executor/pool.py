@@ -4,7 +4,7 @@
 user function does is not known before it runs, so its first calls take a whole token each; and while some stage finds
 none left, one idle worker (the *watch*) looks at the CPU clocks of the running calls every millisecond or a few. A
 call that turns out to wait gives its token back in the middle. So a sleeping map has the calls in flight that it needs
-within milliseconds, and a computing one never has more than there are cores.
+within milliseconds, and computing ones go beyond the budget by less than one call.
 
 What is learnt this way is only the beginning: after a few calls the tuner sets the weights from measurements.
 
@@ -25,6 +25,7 @@ from arrowflow.executor.cores import allowance, available
 from arrowflow.executor.failure import located
 from arrowflow.executor.lifetime import Worker
 from arrowflow.executor.stage import FIRST_CALLS
+from arrowflow.physical.tuning import MOSTLY_COMPUTES, WAITS
 
 if TYPE_CHECKING:
     from arrowflow.executor.engine import Engine
@@ -32,10 +33,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("arrowflow")
 
-MOSTLY_COMPUTES = 0.75
-"""Calls above this share of CPU time count as computing: a fraction would only let the next ones in too early."""
-WAITS_SHARE = 0.25
-"""Calls below this share wait: they take no token, so that they neither starve others nor are starved."""
 ROUNDING = 0.05
 CREDIT_SECONDS = 0.02
 """What a run that used less than its budget may catch up with later."""
@@ -90,14 +87,11 @@ class Pool:
         self._indebted = allowed < self._cores and self._debt_seconds > 0 and self._owes()
         if self._indebted:
             room = 0.0
-        # What is left of a core goes to whoever comes next: the cores there are, or the mean, bound what that uses.
-        loose = room > 2 * ROUNDING
         self._short = False
         while True:
             self.changed = False
             for stage in engine.order:
-                weight = stage.limits.weight
-                if weight > room and weight > WAITS_SHARE and not loose:
+                if not fits(stage.limits.weight, room):
                     self._short = True
                     continue
                 try:
@@ -108,7 +102,7 @@ class Pool:
             if not self.changed:
                 return None
             # A stage noticed the end of its input, which the stages before it in `order` have not seen yet.
-            engine.tell_end()
+            engine.tell_consumer()
 
     def _owes(self) -> bool:
         """Whether more CPU time was used than the budget allowed until now."""
@@ -306,7 +300,7 @@ class Pool:
         found = False
         if rates and sum(rate for _, rate in rates) < INTERPRETER_SHARE:
             for worker, rate in rates:
-                if rate < WAITS_SHARE:
+                if rate < WAITS:
                     found = True
                     self._release(worker, rate)
         self._look_seconds = FIRST_LOOK_SECONDS if found else min(2 * self._look_seconds, LAST_LOOK_SECONDS)
@@ -351,12 +345,20 @@ class Pool:
 
 
 def _may_wait(worker: Worker) -> bool:
-    return worker.stage is not None and worker.stage.learns and worker.weight > WAITS_SHARE
+    return worker.stage is not None and worker.stage.learns and worker.weight > WAITS
+
+
+def fits(weight: float, room: float) -> bool:
+    """Whether a call may begin, given what is left of the CPU budget.
+
+    What is left of a core goes to whoever comes next: the cores there are, or the mean, bound what that uses.
+    """
+    return weight <= WAITS or weight <= room or room > 2 * ROUNDING
 
 
 def token(weight: float) -> float:
     """Returns what a call takes of the CPU budget."""
-    return weight if weight >= WAITS_SHARE else 0.0
+    return weight if weight >= WAITS else 0.0
 
 
 def rounded(share: float) -> float:

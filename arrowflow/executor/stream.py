@@ -66,7 +66,7 @@ class StreamContext:
     @property
     def kept(self) -> dict[Any, Any]:
         """What kernels keep until the run ends, by owner."""
-        return self._stream.engine.ledger.kept
+        return self._stream.engine.kept
 
     def close(self, stream: StreamHandle) -> None:
         """Drops a stream before its end."""
@@ -98,7 +98,7 @@ class Stream:
         self.chain = chain
         self.epoch = epoch
         self.path = path
-        self.ordered = ordered or chain.ordered
+        self.ordered = ordered
         self.context = StreamContext(self)
         kernels = [[self._make(spec) for spec in stage.specs] for stage in chain.stages]
         position = self._open(kernels, position)
@@ -153,8 +153,6 @@ class Stream:
         return bool(self.last.out) or (self.last.ended and self.last.error is None)
 
     def drop(self) -> None:
-        """Ends all stages; with those of the run itself, what kernels kept is let go."""
+        """Ends all stages."""
         for stage in self.stages:
             stage.drop()
-        if self is self.engine.root:
-            self.engine.ledger.kept.clear()

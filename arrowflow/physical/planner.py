@@ -14,6 +14,7 @@ from arrowflow.physical.tuning import (
     MAX_WAITING_CALLS,
     MAX_WAITING_SLOTS,
     StageLimits,
+    untold_calls,
 )
 from arrowflow.plan.node import Node
 from arrowflow.plan.walk import fold
@@ -45,7 +46,7 @@ def _append(chain: Chain, spec: KernelSpec, children: Sequence[Chain]) -> Chain:
         case "boundary":
             return Chain(
                 stages=(StagePlan(kind="boundary", buffer_items=spec.buffer_items, kernels=(spec,)),),
-                children=tuple(dataclasses.replace(child, ordered=spec.pins_order) for child in children),
+                children=tuple(children),
             )
         case "buffer":
             assert last is not None
@@ -91,7 +92,8 @@ def default_limits(chain: Chain, index: int, options: ResolvedOptions) -> StageL
         i for i, other in enumerate(chain.stages) if other.kind == "parallel" and other.phase != "open"
     ]
     rank = sum(i <= index for i in allocating)
-    calls = stage.max_calls or (_untold_calls(stage, options) if options.autotune else 1)
+    untold = options.cpu_budget if stage.cost == "computes" else untold_calls(options.cpu_budget)
+    calls = stage.max_calls or (untold if options.autotune else 1)
     ready = max(4, 2 * options.cpu_budget) if options.autotune else calls
     return StageLimits(
         max_calls=calls,
@@ -100,15 +102,6 @@ def default_limits(chain: Chain, index: int, options: ResolvedOptions) -> StageL
         weight=_weight(stage, options),
         max_slots=MAX_REORDER_SLOTS if stage.cost == "computes" else MAX_WAITING_SLOTS,
     )
-
-
-def _untold_calls(stage: StagePlan, options: ResolvedOptions) -> int:
-    """Returns how many calls may run before anything is measured.
-
-    Those that may turn out to wait have more than there are cores, so that a short run of them has not to be learnt
-    from first; the tokens of the executor see to it that they do not compute beyond the budget.
-    """
-    return options.cpu_budget if stage.cost == "computes" else 2 * options.cpu_budget + 6
 
 
 def _weight(stage: StagePlan, options: ResolvedOptions) -> float:

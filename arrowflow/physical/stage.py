@@ -66,12 +66,10 @@ class Chain:
     Attributes:
         stages: At least one; the first is a source or a boundary.
         children: The chains that the boundary opens, one per input.
-        ordered: Whether its chunks come in order even where `deterministic=False`.
     """
 
     stages: tuple[StagePlan, ...]
     children: tuple[Chain, ...] = ()
-    ordered: bool = False
 
     def shape(self) -> list[object]:
         """Returns the operators that have a say in positions, as JSON: states fit only the same shape."""

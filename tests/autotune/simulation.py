@@ -21,10 +21,9 @@ from arrowflow.executor.pool import (
     FIRST_LOOK_SECONDS,
     INTERPRETER_SHARE,
     LAST_LOOK_SECONDS,
-    MOSTLY_COMPUTES,
     ROUNDING,
     SHORTEST_CALL_SECONDS,
-    WAITS_SHARE,
+    fits,
     rounded,
     token,
 )
@@ -34,12 +33,14 @@ from arrowflow.physical.planner import MAX_WAITING_THREADS
 from arrowflow.physical.tuning import (
     MAX_REORDER_SLOTS,
     MAX_WAITING_SLOTS,
+    WAITS,
     RunSample,
     Setting,
     StageKey,
     StageLimits,
     StageStatistics,
     Tuner,
+    untold_calls,
 )
 
 ByTime = Callable[[float], float]
@@ -280,7 +281,7 @@ class Simulation:
         return stages[::-1]
 
     def _default_limits(self, work: Work) -> StageLimits:
-        untold = self.cpu_budget if work.cost == "computes" else 2 * self.cpu_budget + 6
+        untold = self.cpu_budget if work.cost == "computes" else untold_calls(self.cpu_budget)
         return StageLimits(
             max_calls=work.asked_calls or untold,
             max_ready_items=max(4, 2 * self.cpu_budget),
@@ -367,11 +368,9 @@ class Simulation:
         room = budget - self._tokens + ROUNDING
         if self._debt_seconds > 0 and budget < self.num_cores and self._indebted():
             room = 0.0
-        loose = room > 2 * ROUNDING and budget >= self.num_cores
         self._short = False
         for stage in self.stages:
-            weight = stage.limits.weight
-            if weight > room and weight > WAITS_SHARE and not (loose and weight < MOSTLY_COMPUTES):
+            if not fits(stage.limits.weight, room):
                 self._short = True
             elif stage.can_start():
                 return stage
@@ -439,7 +438,7 @@ class Simulation:
         found = False
         if rates and sum(rate for _, rate in rates) < INTERPRETER_SHARE:
             for call, rate in rates:
-                if rate < WAITS_SHARE:
+                if rate < WAITS:
                     found = True
                     self._release(call, rate)
         self._look_seconds = FIRST_LOOK_SECONDS if found else min(2 * self._look_seconds, LAST_LOOK_SECONDS)
@@ -484,7 +483,7 @@ def _fixed_limits(calls: int) -> StageLimits:
 
 
 def _may_wait(call: Call) -> bool:
-    return call.stage.learns and call.weight > WAITS_SHARE
+    return call.stage.learns and call.weight > WAITS
 
 
 def best_fixed(
