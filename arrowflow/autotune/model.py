@@ -19,6 +19,8 @@ from arrowflow.physical.tuning import (
 )
 from arrowflow.records import dataclass
 
+GAPS = 0.75
+"""Calls that wait for a part of their time do so at the same time now and then: more of them keep the cores busy."""
 LOCK = "it holds the interpreter lock"
 """What reasons say of functions that were found to do so."""
 HARDLY_WAITS = 0.02
@@ -232,6 +234,11 @@ def _why_alone(stage: StageStatistics) -> str:
     return (
         "which makes one chunk after the other" if stage.phase == "read" else "which has one call at a time"
     )
+
+
+def weight_of(share: float) -> float:
+    """Returns what a call takes of the CPU budget, given its share of CPU time."""
+    return 1.0 if share > MOSTLY_COMPUTES else max(min(share, WAITS), GAPS * share)
 
 
 def cpu_time(share: float) -> str:

@@ -28,7 +28,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from typing import Any
 
-from arrowflow.autotune.model import LOCK, StageWindow, Window, cpu_time, window_between
+from arrowflow.autotune.model import LOCK, StageWindow, Window, cpu_time, weight_of, window_between
 from arrowflow.physical.tuning import (
     MAX_WAITING_CALLS,
     MOSTLY_COMPUTES,
@@ -43,8 +43,7 @@ from arrowflow.records import dataclass
 
 PERIOD_SECONDS, LONG_SECONDS = 0.05, 2.0
 MAX_READY_ITEMS = 64
-STEP, GAPS = 0.05, 0.75
-"""Calls that wait for a part of their time do so at the same time now and then: more of them keep the cores busy."""
+STEP = 0.05
 CROWDED, ONE_LOCK = 0.7, 1.2
 """Cores in use by calls that may hold the interpreter lock: from the one on they may be waiting for it, and above the
 other they do not."""
@@ -140,6 +139,8 @@ class Policy:
             if stage.calls and stage.kind == "parallel" and stage.cost != "computes" and not stage.reason:
                 share = stage.cpu_seconds / stage.busy_seconds if stage.busy_seconds else 0.0
                 self._found[stage.key] = replace(_setting(stage), reason=cpu_time(share))
+            elif stage.calls and stage.cheap:
+                self._found[stage.key] = _setting(stage)
 
     def step(self, sample: RunSample) -> Mapping[StageKey, Setting]:
         """Returns the settings that change."""
@@ -218,7 +219,7 @@ class Policy:
         memory.share = share
         if abs(share - memory.used_share) > STEP:
             memory.used_share = share
-            self._set(key, weight=_weight(share), reason=cpu_time(share))
+            self._set(key, weight=weight_of(share), reason=cpu_time(share))
 
     # ------------------------------------------------------------------ trials
 
@@ -390,10 +391,7 @@ class Policy:
 
 
 def _setting(stage: StageStatistics) -> Setting:
-    calls, room = stage.max_calls, stage.ready_limit
-    return Setting(max_calls=calls, max_ready_items=room, weight=stage.weight, reason=stage.reason)
-
-
-def _weight(share: float) -> float:
-    """Returns what a call takes of the CPU budget, given its share of CPU time."""
-    return 1.0 if share > MOSTLY_COMPUTES else max(min(share, WAITS), GAPS * share)
+    calls, room, weight = stage.max_calls, stage.ready_limit, stage.weight
+    return Setting(
+        max_calls=calls, max_ready_items=room, weight=weight, reason=stage.reason, cheap=stage.cheap
+    )

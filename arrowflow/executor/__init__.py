@@ -12,7 +12,8 @@ Success
     downstream stage that has input can always run, then the one above, and so on up: a full ledger is
     back-pressure and never a deadlock. What the rule lets in beyond the budget is one chunk a stage; a serial stage,
     which takes its input's chunks over, waits until they fit when anything that it put out is still there.
- 4. On the consumer's thread run only the last serial kernel (slicing batches) and what the consumer itself does.
+ 4. On the consumer's thread run the last serial kernel (slicing batches), what the consumer itself does, and, where it
+    comes back at once and all that is left is known to be cheap, whatever there is to run (see `consumer`).
  5. Calls that compute take a token of the CPU budget each, serial ones too; calls that wait take none. What is not
     known to do either takes one until an idle worker, the watch, finds it waiting (see `pool`). A token comes back
     when its call ends or waits, so that whoever lacks one only waits for others to finish. Live runs share the cores
@@ -33,7 +34,8 @@ Cancel and early close
     anything: it only sets a flag and unparks everybody; it never waits for the lock that its own thread holds.
 10. `close()` is `stop()`, then joining the workers for `close_timeout` seconds, then dropping all that is held. A
     call that cannot be cancelled is named in a warning and left to end by itself; its result is dropped. Whoever
-    waits in `next()` meanwhile gets a `ClosedError`, and nothing that a kernel held back. Where joining would be
+    waits in `next()` meanwhile gets a `ClosedError`, and nothing that a kernel held back; whoever runs a call there
+    gets it when that returns. Where joining would be
     waiting for itself (in a user function of this very run, in a signal handler that hit the lock's holder, in a
     finalizer that runs on any worker) it only stops: each worker drops what there is to drop when it leaves.
 11. At interpreter exit all live runs are closed before Python tears anything down. Daemon threads that consume them
@@ -48,8 +50,8 @@ queue, counter and flag of stages, streams and ledger. Kernels are called withou
 docstrings say otherwise, which do no work worth mentioning. Abandoned iterators are closed by workers, without it:
 a generator's `finally` is user code, and may block or raise.
 
-A worker waits only parked in `Pool._rest`, the watch for a few milliseconds at a time; the consumer waits only in
-`Engine._await_item`; nobody waits for anything while holding the lock. (`cores` has a lock of its own, inside of that
+A worker waits only parked in `Pool._rest`, the watch and the guard for some milliseconds at a time; the consumer waits
+only in `Consumer._wait`; nobody waits for anything while holding the lock. (`cores` has a lock of its own, inside of that
 one, under which nothing waits either.) A worker leaves when the run is stopped or over. Tickets are released by their finalizer into a lock-free queue, since it can
 run in any thread at any time, the lock's holder included.
 

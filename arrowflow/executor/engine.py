@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections import deque
 from collections.abc import Callable
 from typing import Any, NoReturn, Protocol, cast
 
 from arrowflow.errors import ArrowflowError, ClosedError
 from arrowflow.executor import cores
+from arrowflow.executor.consumer import Consumer
 from arrowflow.executor.ledger import Ledger
 from arrowflow.executor.lifetime import Worker, check_process, register, rest_at_exit
-from arrowflow.executor.pool import Pool, wake
+from arrowflow.executor.pool import Pool
 from arrowflow.executor.serial import SerialStage
 from arrowflow.executor.stage import Stage
 from arrowflow.executor.stream import Stream
@@ -26,9 +26,6 @@ from arrowflow.physical.stage import Chain
 from arrowflow.physical.tuning import EngineStatistics, RunSample, StageKey, StageLimits, Tuner
 from arrowflow.plan.node import Node
 from arrowflow.timeline import Timeline
-
-TAKEN_SHARE = 0.5
-FIRST_PATIENCE_SECONDS, LAST_PATIENCE_SECONDS = 0.002, 0.064
 
 
 class Meter(Protocol):
@@ -94,19 +91,13 @@ class Engine:
         self.order: list[Stage] = []  # all stages, the most downstream first
         self.stopped = False
         self.on_demand = runs_on_demand(chain, options)
-        self.waiting = False  # the consumer is about to wait for the bell
-        self.waited_seconds = 0.0
-        self._wait_began: float | None = None
-        self.delivered_rows = self.delivered_chunks = 0
-        self._taken: deque[Item] = deque()  # by the consumer, which has not come to them yet
         self._process = os.getpid()
         self._dropped = False
         self._failure: ArrowflowError | None = None  # of the executor itself
-        self._bell = threading.Lock()
-        self._bell.acquire()
         self._tuner = tuner
         self._next_step = clock.now() + (0.0 if tuner is None else tuner.period_seconds)
         self._limits: dict[StageKey, StageLimits] = {}
+        self.consumer = Consumer(self)
         self.pool = Pool(self, max_workers(chain, options))
         self.totals = Totals()
         # A trailing serial stage runs on the consumer's thread (rule 4), so it is not in `order`.
@@ -160,9 +151,9 @@ class Engine:
         sample = RunSample(
             now=now,
             cpu_budget=cores.allowance(self),
-            waited_seconds=self.waited_seconds + self._waiting_now(now),
-            rows=self.delivered_rows,
-            chunks=self.delivered_chunks,
+            waited_seconds=self.consumer.waited(now),
+            rows=self.consumer.rows,
+            chunks=self.consumer.chunks,
             ledger_bytes=self.ledger.used,
             ledger_budget_bytes=self.ledger.budget,
             stages=self.totals.statistics(self._stages()),
@@ -171,10 +162,6 @@ class Engine:
             change.apply(self._limits[key])
         if self.timeline is not None:
             self._draw_counters(now)
-
-    def _waiting_now(self, now: float) -> float:
-        began = self._wait_began
-        return 0.0 if began is None else now - began
 
     def _draw_counters(self, now: float) -> None:
         timeline = self.timeline
@@ -187,12 +174,6 @@ class Engine:
                 timeline.counter(f"{name}: cores a call", now, limits.weight)
 
     # ------------------------------------------------------------------ consumer
-
-    def tell_consumer(self) -> None:
-        """Wakes the consumer if it waits for what is there now, or for an end that was noticed. Under the lock."""
-        if self.waiting and (self.root_out.out or self.root_out.ended):
-            self.waiting = False
-            wake(self._bell)
 
     def next_item(self) -> Item | None:
         """Returns the next item with rows, or None at the end. Called by one thread at a time.
@@ -212,58 +193,21 @@ class Engine:
             while item is not None and not item.chunk.num_rows:
                 item = self._await_item()
         if item is None and self.stopped:
-            self._refuse()
+            self.refuse()
         return item
+
+    def _await_item(self) -> Item | None:
+        return self.consumer.next_item()
 
     def _end_input(self, stage: Stage) -> None:
         """Stops all that would work for a tail that is done."""
         with self.lock:
             stage.end()
 
-    def _refuse(self) -> NoReturn:
+    def refuse(self) -> NoReturn:
+        """Raises what a run that was stopped has to say."""
         rest_at_exit()
         raise self._failure or ClosedError("the iterator was closed; make a new one with iter(…)")
-
-    def _await_item(self) -> Item | None:
-        """Takes the next item of the workers' last stage, waiting for it; None at its end."""
-        patience = FIRST_PATIENCE_SECONDS
-        while True:
-            if self.stopped:
-                self._refuse()
-            if self._taken:
-                return self._handed_out(self._taken.popleft())
-            with self.lock:
-                source = self.root_out
-                if source.out:
-                    self._taken.append(source.out.popleft())
-                    if source.cheap and self.ledger.fits(0, TAKEN_SHARE):
-                        # Each time that two threads meet at the lock costs more than one of these chunks.
-                        self._taken.extend(source.out)
-                        source.out.clear()
-                    self.pool.kick()
-                    continue
-                if source.ended and not self.stopped:
-                    if source.error is not None:
-                        raise source.error
-                    return None
-                self.waiting = True
-                self.pool.kick()
-                if patience > FIRST_PATIENCE_SECONDS:
-                    self.pool.spare()
-                if source.out or source.ended:
-                    continue
-                began = self._wait_began = self.clock.now()
-            # Calls that should be over before another thread would be awake call nobody; where one of them takes long
-            # after all, it is the consumer who does.
-            self._bell.acquire(timeout=patience)
-            patience = min(2 * patience, LAST_PATIENCE_SECONDS)
-            self._wait_began = None
-            self.waited_seconds += self.clock.now() - began
-
-    def _handed_out(self, item: Item) -> Item:
-        self.delivered_rows += item.chunk.num_rows
-        self.delivered_chunks += 1
-        return item
 
     # ------------------------------------------------------------------ the end
 
@@ -277,7 +221,7 @@ class Engine:
         """Tells everybody to stop. Takes no lock and never waits (rule 9)."""
         self.stopped = True
         self.pool.wake_all()
-        wake(self._bell)
+        self.consumer.ring()
 
     def close(self) -> None:
         """Stops the run, waits for its workers and drops what it holds (rule 10)."""
@@ -293,6 +237,8 @@ class Engine:
             except RuntimeError:  # an interrupt hit the middle of its start: it finds the run stopped
                 pass
         self.drop()
+        if not threads:
+            self.pool.abandoned.close(self.consumer)
         calls = [thread.operators for thread in threads if thread.is_alive() and thread.operators]
         if calls:
             self._warn_about(calls)
@@ -329,7 +275,7 @@ class Engine:
             self._dropped = True
             self.root.drop()
             self.kept.clear()
-            self._taken.clear()
+            self.consumer.drop()
             for stage in self._stages():
                 self.totals.count(stage)
             if self._tuner is not None:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+
 import pyarrow as pa
 
 from arrowflow.errors import ArrowflowError, DataError
+from arrowflow.executor.lifetime import Worker
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Whether it is the consumer who was interrupted, in the middle of a call that it ran itself."""
+    return isinstance(error, KeyboardInterrupt) and not isinstance(threading.current_thread(), Worker)
 
 
 def located(error: BaseException, operator: str) -> ArrowflowError:

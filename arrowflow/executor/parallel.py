@@ -10,8 +10,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
-from arrowflow.executor.failure import cause_of, located
+from arrowflow.executor.failure import cause_of, is_interrupt, located
 from arrowflow.executor.ledger import Buffers, buffers_of, ticket_bytes
+from arrowflow.executor.lifetime import Worker
 from arrowflow.executor.stage import Stage
 from arrowflow.ops.base import (
     Item,
@@ -24,6 +25,7 @@ from arrowflow.ops.base import (
     StatelessKernel,
     Task,
 )
+from arrowflow.timeline import CONSUMER
 
 if TYPE_CHECKING:
     from arrowflow.executor.stream import Stream
@@ -190,6 +192,8 @@ class ParallelStage(Stage):
         try:
             self._run(call)
         except BaseException as error:
+            if is_interrupt(error):
+                raise
             call.error = located(error, self.plan.specs[0].operator)
             if self.where is not None:
                 file, row_group = self.where(call.item.origin)
@@ -228,7 +232,9 @@ class ParallelStage(Stage):
         try:
             return function(*arguments)
         finally:
-            timeline.span(threading.current_thread().name, name, began, clock.now(), self.plan.engine)
+            thread = threading.current_thread()
+            track = thread.name if isinstance(thread, Worker) else CONSUMER
+            timeline.span(track, name, began, clock.now(), self.plan.engine)
 
     def _read(self, item: Item | Task) -> Iterator[Made]:
         if isinstance(self.head, SourceKernel):
@@ -245,6 +251,8 @@ class ParallelStage(Stage):
             try:
                 chunk = self._timed(self.operators[index], kernel.apply, chunk, origin)
             except BaseException as error:
+                if is_interrupt(error):
+                    raise
                 raise located(error, self.operators[index]) from cause_of(error)
         same = source is not None and chunk is source.chunk
         call.results.append(Item(chunk, position, source.ticket if same and source else None, origin))
@@ -258,7 +266,7 @@ class ParallelStage(Stage):
         ledger.unreserve(call.estimate)
         if self.ended:
             # Stopped while the call ran: its results are for nobody.
-            self.engine.pool.close_later(self, call.iterator)
+            self.engine.pool.abandoned.add(self.plan_operators, call.iterator)
             call.results.clear()
             return
         self.suspended += not call.done
@@ -313,10 +321,10 @@ class ParallelStage(Stage):
     def _drop_slots(self) -> None:
         for slot in self.slots:
             if not slot.running:
-                self.engine.pool.close_later(self, slot.iterator)
+                self.engine.pool.abandoned.add(self.plan_operators, slot.iterator)
         self.slots.clear()
         self.suspended = 0
-        self.engine.pool.close_later(self, self.tasks)
+        self.engine.pool.abandoned.add(self.plan_operators, self.tasks)
         self.tasks = self.next_task = None
         self.chosen = (None, 0)
 

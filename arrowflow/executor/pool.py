@@ -21,11 +21,12 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
 from arrowflow.errors import ArrowflowError
+from arrowflow.executor.abandoned import Abandoned
 from arrowflow.executor.cores import allowance, available
 from arrowflow.executor.failure import located
-from arrowflow.executor.lifetime import Worker
-from arrowflow.executor.stage import FIRST_CALLS
-from arrowflow.physical.tuning import MOSTLY_COMPUTES, WAITS
+from arrowflow.executor.lifetime import Caller, Worker, wake
+from arrowflow.executor.tokens import ROUNDING, fits, rounded, token
+from arrowflow.physical.tuning import FIRST_CALLS, WAITS
 
 if TYPE_CHECKING:
     from arrowflow.executor.engine import Engine
@@ -33,13 +34,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("arrowflow")
 
-ROUNDING = 0.05
 CREDIT_SECONDS = 0.02
 """What a run that used less than its budget may catch up with later."""
 INTERPRETER_SHARE = 0.7
 """Running calls that use more than this together may be waiting for the interpreter lock, not for I/O."""
 FIRST_LOOK_SECONDS = 0.001
 LAST_LOOK_SECONDS = 0.016
+GUARD_SECONDS = 0.02
 SHORTEST_CALL_SECONDS = 50e-6
 """Calls under 50 µs have no ratio worth the name."""
 
@@ -69,19 +70,40 @@ class Pool:
         self._coming = 0  # threads that were woken or started and have not looked for work yet
         self._short = False  # a stage was passed over for want of a token
         self._watch: Worker | None = None
+        self._guard: Worker | None = None  # looks whether the consumer, who runs all calls, is stuck in one
         self._look_seconds = FIRST_LOOK_SECONDS
         self._indebted = False
         self._debt_seconds = 0.0  # CPU time used beyond the budget, at the time `_paid`
         self._paid = engine.clock.now()
-        self._to_close: deque[tuple[Stage, Any]] = deque()
+        self.abandoned = Abandoned()
 
     # ------------------------------------------------------------------ what runs next
 
     def pick(self) -> Stage | None:
-        """Returns the most downstream stage that can run (rule 2)."""
+        """Returns the most downstream stage that can run (rule 2), if it is for a worker to run."""
         engine = self.engine
-        if engine.on_demand and not engine.waiting:
-            return None
+        stage = None if self._idles() else self._find()
+        if stage is not None and engine.consumer.hurries and self._all_cheap():
+            stage = None
+            if self.tokens < ROUNDING:
+                engine.consumer.hand_over()
+        return stage
+
+    def _idles(self) -> bool:
+        """Whether workers have nothing to do, whatever there is."""
+        consumer = self.engine.consumer
+        return consumer.inline or (self.engine.on_demand and not consumer.waiting)
+
+    def pick_inline(self) -> Stage | None:
+        """Returns the same for the consumer to run, if nothing is at work and all that is left is cheap."""
+        return self._find() if self.tokens < ROUNDING and self._all_cheap() else None
+
+    def _all_cheap(self) -> bool:
+        """Whether no stage can start a call that takes long, as far as is known."""
+        return all(stage.cheap or (stage.exhausted and not stage.running) for stage in self.engine.order)
+
+    def _find(self) -> Stage | None:
+        engine = self.engine
         allowed = allowance(engine)
         room = allowed - self.tokens + ROUNDING
         self._indebted = allowed < self._cores and self._debt_seconds > 0 and self._owes()
@@ -102,7 +124,7 @@ class Pool:
             if not self.changed:
                 return None
             # A stage noticed the end of its input, which the stages before it in `order` have not seen yet.
-            engine.tell_consumer()
+            engine.consumer.tell()
 
     def _owes(self) -> bool:
         """Whether more CPU time was used than the budget allowed until now."""
@@ -125,15 +147,15 @@ class Pool:
         elif len(self.threads) < self._max_workers and (self.pick() is not None or self._wants_watch()):
             self.spawn()
 
-    def spare(self) -> None:
-        """Starts a worker that nobody needs yet, while the consumer waits anyway.
+    @property
+    def lacks_spare(self) -> bool:
+        """Whether the next call would have to wait for the start of a worker.
 
-        To wake it takes 0.05 ms, where to start it takes 0.35 ms of whoever does.
+        To wake one takes 0.05 ms, where to start it takes 0.35 ms of whoever does: better the consumer's, who waits.
         """
         options, threads = self.engine.options, len(self.threads)
-        wanted = options.autotune and not self._parked and not self._coming
-        if wanted and threads <= options.cpu_budget and threads < self._max_workers:
-            self.spawn()
+        lacks = options.autotune and not self._parked and not self._coming
+        return lacks and threads <= options.cpu_budget and threads < self._max_workers
 
     def spawn(self) -> None:
         """Starts one more worker, or goes on with those there are."""
@@ -191,7 +213,7 @@ class Pool:
             engine.fail(error)
         if engine.stopped:
             engine.drop()
-        self.close_abandoned(me)
+        self.abandoned.close(me)
         if me.meter is not None:
             me.meter.close()
 
@@ -200,20 +222,28 @@ class Pool:
         engine = self.engine
         clock = engine.clock
         self._arrive(me)
+        following: Stage | None = None
         while not engine.stopped:
-            stage = self.pick()
+            stage = following or self.pick()
             if stage is None:
-                if engine.root_out.ended and not self._to_close:
+                if engine.root_out.ended and not self.abandoned:
+                    self._dismiss()
                     return  # nothing will be left to do: who closes the run need not wait for this thread then
                 self._rest(me)
                 continue
             call = self.begin(stage, me)
-            cheap = stage.cheap
+            cheap = stage.cheap and not engine.consumer.stuck
             weighed = stage.learns and not cheap
-            if stage.plan.kind == "parallel" and not cheap:
+            if (
+                stage.plan.kind == "parallel"
+                and not cheap
+                and not (engine.consumer.looks_soon and _may_be_cheap(stage))
+            ):
                 # A serial or cheap call is over before another thread would be awake, and this one then goes on to
                 # the work that it would have been woken for.
                 self.kick()
+                if engine.consumer.waits_long and self.lacks_spare:
+                    engine.consumer.ring()
             engine.lock.release()
             try:
                 began, cpu = clock.now(), clock.thread_cpu()
@@ -225,24 +255,47 @@ class Pool:
                     queued = me.meter.queued() - queued
             finally:
                 engine.lock.acquire()
-            if engine.timeline is not None and stage.plan.kind != "parallel":
-                engine.timeline.span(me.name, "+".join(stage.plan_operators), began, began + elapsed)
+            stage.draw(me.name, began, elapsed)
             self.finish(stage, call, me, elapsed, cpu, queued)
             del call
-            engine.tell_consumer()
+            engine.consumer.tell()
             engine.tune(began + elapsed)
-            if self._to_close:
+            if self.abandoned:
                 self._outside_close(me)
+            following = self._goes_on(stage)
 
-    def begin(self, stage: Stage, me: Worker) -> Any:
+    def _outside_close(self, me: Caller) -> None:
+        self.engine.lock.release()
+        try:
+            self.abandoned.close(me)
+        finally:
+            self.engine.lock.acquire()
+
+    def _goes_on(self, stage: Stage) -> Stage | None:
+        """Returns a source that waits, if it can go on: the sooner it waits again the better.
+
+        What is downstream of it is for a thread that `kick` wakes meanwhile.
+        """
+        waits = stage.upstream is None and stage.plan.kind == "parallel" and stage.limits.weight < WAITS
+        # A stage that was found cheap does not wait.
+        goes_on = waits and not stage.cheap and not self._idles() and stage.can_start()
+        return stage if goes_on else None
+
+    def _dismiss(self) -> None:
+        """Wakes all who wait for work of a run that is over: they leave while the consumer is still busy."""
+        while self._parked:
+            self._unpark_one()
+
+    def begin(self, stage: Stage, me: Caller) -> Any:
         """Starts a call: takes its tokens and its input."""
+        me.stage, me.weight, me.seen = stage, stage.limits.weight, None
         call = stage.start()
-        me.stage, me.weight, me.seen, me.beside = stage, stage.limits.weight, None, stage.running
+        me.beside = stage.running
         self.tokens += token(me.weight)
         return call
 
     def finish(
-        self, stage: Stage, call: Any, me: Worker, elapsed: float, cpu: float, queued: float = 0.0
+        self, stage: Stage, call: Any, me: Caller, elapsed: float, cpu: float, queued: float = 0.0
     ) -> None:
         """Ends a call: gives its tokens back and takes its results over."""
         self.tokens -= token(me.weight)
@@ -261,22 +314,39 @@ class Pool:
 
     def _rest(self, me: Worker) -> None:
         """Waits until there may be work. Called and returns with the lock held."""
-        watching = self._wants_watch()
+        consumer = self.engine.consumer
+        guarding = consumer.inline and self._guard is None
+        watching = not consumer.inline and self._wants_watch()
+        timeout, turns = -1.0, consumer.turns
         if watching:
-            self._watch = me
+            self._watch, timeout = me, self._look_seconds
+        elif guarding:
+            self._guard, timeout = me, GUARD_SECONDS
         self._parked.append(me)
         self.engine.lock.release()
         try:
-            me.parking.acquire(timeout=self._look_seconds if watching else -1)
+            me.parking.acquire(timeout=timeout)
         finally:
             self.engine.lock.acquire()
         self._arrive(me)
-        if watching:
+        if me in self._parked:
+            self._parked.remove(me)
+        if self._watch is me:
             self._watch = None
-            if me in self._parked:
-                self._parked.remove(me)
             if not self.engine.stopped:
                 self._look()
+        if self._guard is me:
+            self._guard = None
+            if consumer.turns == turns:
+                consumer.leave_to_workers()
+
+    def guard(self) -> None:
+        """Sees to it that a worker is there to notice if a function that the consumer calls blocks."""
+        if self._guard is None and not self._coming and any(stage.learns for stage in self.engine.order):
+            if self._parked:
+                self._unpark_one()
+            else:
+                self.spawn()
 
     # ------------------------------------------------------------------ the watch
 
@@ -306,69 +376,22 @@ class Pool:
         self._look_seconds = FIRST_LOOK_SECONDS if found else min(2 * self._look_seconds, LAST_LOOK_SECONDS)
         self.engine.tune(now)
 
+    def excuse(self, caller: Caller, rate: float = 0.0) -> None:
+        """Takes the token of a running call back, but for what it really uses."""
+        self.tokens += token(rate) - token(caller.weight)
+        caller.weight = rate
+
     def _release(self, worker: Worker, rate: float) -> None:
-        self.tokens += token(rate) - token(worker.weight)
-        worker.weight = rate
+        self.excuse(worker, rate)
         stage = worker.stage
         if stage.calls < FIRST_CALLS and not stage.told:
             stage.limits.weight = min(stage.limits.weight, rate)
-
-    # ------------------------------------------------------------------ abandoned iterators
-
-    def close_later(self, stage: Stage, iterator: Any) -> None:
-        """Remembers an abandoned iterator; closing it may run user code: only on a worker, not under the lock."""
-        if iterator is not None and hasattr(iterator, "close"):
-            self._to_close.append((stage, iterator))
-
-    def close_abandoned(self, me: Worker) -> None:
-        """Closes what was remembered. Called without the lock."""
-        while True:
-            try:
-                stage, iterator = self._to_close.popleft()
-            except IndexError:
-                return
-            me.closing = stage.plan.operators
-            try:
-                iterator.close()
-            except BaseException as error:
-                logger.warning(
-                    "%s raised while it was closed before its end: %r", "+".join(me.closing), error
-                )
-            me.closing = ()
-
-    def _outside_close(self, me: Worker) -> None:
-        self.engine.lock.release()
-        try:
-            self.close_abandoned(me)
-        finally:
-            self.engine.lock.acquire()
 
 
 def _may_wait(worker: Worker) -> bool:
     return worker.stage is not None and worker.stage.learns and worker.weight > WAITS
 
 
-def fits(weight: float, room: float) -> bool:
-    """Whether a call may begin, given what is left of the CPU budget.
-
-    What is left of a core goes to whoever comes next: the cores there are, or the mean, bound what that uses.
-    """
-    return weight <= WAITS or weight <= room or room > 2 * ROUNDING
-
-
-def token(weight: float) -> float:
-    """Returns what a call takes of the CPU budget."""
-    return weight if weight >= WAITS else 0.0
-
-
-def rounded(share: float) -> float:
-    """Returns what a call takes of a core, given its share of CPU time."""
-    return 1.0 if share > MOSTLY_COMPUTES else max(0.0, share)
-
-
-def wake(parking: threading.Lock) -> None:
-    """Ends a wait, or the next one."""
-    try:
-        parking.release()
-    except RuntimeError:  # it was woken and did not wait again yet
-        pass
+def _may_be_cheap(stage: Stage) -> bool:
+    """Whether a function has been called too seldom to tell."""
+    return stage.learns and stage.upstream is not None and stage.calls < FIRST_CALLS and not stage.told

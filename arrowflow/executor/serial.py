@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
-from arrowflow.executor.failure import located
+from arrowflow.executor.failure import is_interrupt, located
 from arrowflow.executor.ledger import buffers_of
 from arrowflow.executor.stage import Stage
 from arrowflow.ops.base import BoundaryKernel, Item, Position, SerialKernel, StreamHandle
@@ -126,6 +126,8 @@ class SerialStage(Stage):
             while len(results) < room and (not results or self.new_bytes <= spare_bytes) and self._advance():
                 pass
         except BaseException as error:
+            if is_interrupt(error):
+                raise
             self.failure = located(error, self.operator)
 
     def _advance(self) -> bool:
@@ -184,8 +186,9 @@ class SerialStage(Stage):
             self._drop_held()
 
     def _drop_held(self) -> None:
-        self.engine.pool.close_later(self, self.iterator)
+        self.engine.pool.abandoned.add(self.plan_operators, self.iterator)
         self.iterator = None
+        self.results.clear()
         self.inbox.clear()
         self.kernel = GONE
         self.failure = None

@@ -12,15 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from arrowflow.ops.base import Item, Origin
 from arrowflow.physical.stage import StagePlan, stage_key
-from arrowflow.physical.tuning import StageKey, StageStatistics
+from arrowflow.physical.tuning import FIRST_CALLS, StageKey, StageStatistics, is_cheap
 
 if TYPE_CHECKING:
     from arrowflow.executor.stream import Stream
-
-
-FIRST_CALLS = 4
-CHEAP_CPU_SECONDS, CHEAP_SECONDS = 100e-6, 500e-6
-"""Of a call. Two workers and the consumer that hand the interpreter lock to each other take 50 to 100 µs each time."""
 
 
 class Stage(ABC):
@@ -56,12 +51,11 @@ class Stage(ABC):
     @property
     def cheap(self) -> bool:
         """Whether its calls are so short that to wake another thread for them costs more than they do."""
-        calls = self.calls
+        if self.foreign:
+            return False
+        calls = max(self.calls, self.chunks)
         return (
-            calls >= FIRST_CALLS
-            and self.cpu_seconds < CHEAP_CPU_SECONDS * calls
-            and self.busy_seconds < CHEAP_SECONDS * calls
-            and not self.foreign
+            self.limits.cheap if calls < FIRST_CALLS else is_cheap(calls, self.cpu_seconds, self.busy_seconds)
         )
 
     @property
@@ -113,6 +107,12 @@ class Stage(ABC):
             while upstream is not None:
                 upstream.drop()
                 upstream = upstream.upstream
+
+    def draw(self, track: str, began: float, elapsed: float) -> None:
+        """Records a call, if somebody wants to see it; those of parallel stages record what is in them."""
+        timeline = self.engine.timeline
+        if timeline is not None and self.plan.kind != "parallel":
+            timeline.span(track, "+".join(self.plan_operators), began, began + elapsed)
 
     def statistics(self) -> StageStatistics:
         """Returns a snapshot of what it measured."""

@@ -83,6 +83,8 @@ def _is_masked(values: Any) -> bool:
 
 def _flat(array: np.ndarray[Any, Any]) -> pa.Array:
     mask = None
+    if array.__class__ is np.ndarray and array.dtype in _TYPES and array.flags.c_contiguous:
+        return pa.Array.from_buffers(_TYPES[array.dtype], len(array), [None, pa.py_buffer(array)])
     if _is_masked(array):
         mask, array = np.ma.getmaskarray(array), np.ma.getdata(array)
     dtype = array.dtype.newbyteorder("=")

@@ -7,7 +7,7 @@ thread of the consumer. Kernels go by buffers: `Array.to_numpy` imports pandas.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -243,22 +243,31 @@ def _objects(name: str) -> Kernel:
     return kernel
 
 
-def arrays_of(batch: Any) -> dict[str, NumpyArray]:
+def column_exports(schema: Any) -> tuple[ColumnExport, ...]:
+    """Returns how the columns of a schema are exported.
+
+    Raises:
+        SchemaError: There is no array for one of the types; the message names a way out.
+    """
+    return tuple(column_export(field.name, field.type) for field in schema)
+
+
+def arrays_of(batch: Any, exports: Iterable[ColumnExport]) -> dict[str, NumpyArray]:
     """Returns a record batch as arrays by column: read-only views of Arrow's memory, or copies.
 
     Raises:
-        SchemaError: A column has a type that no array has.
         DataError: A column has nulls.
 
     Example:
         >>> import pyarrow as pa
-        >>> arrays_of(pa.RecordBatch.from_pydict({"x": [1, 2]}))
+        >>> batch = pa.RecordBatch.from_pydict({"x": [1, 2]})
+        >>> arrays_of(batch, column_exports(batch.schema))
         {'x': array([1, 2])}
     """
     arrays = {}
-    for field, column in zip(batch.schema, batch.columns, strict=True):
-        buffer, array = column_export(field.name, field.type).kernel(column)
+    for export, column in zip(exports, batch.columns, strict=True):
+        buffer, array = export.kernel(column)
         if buffer is not None:
             array.setflags(write=False)
-        arrays[field.name] = array
+        arrays[export.name] = array
     return arrays

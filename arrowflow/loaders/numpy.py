@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import Any
 
 from arrowflow.errors import DataError, SchemaError
-from arrowflow.interchange.to_numpy import ColumnExport, Exported, Kernel, NumpyArray, column_export, refusal
+from arrowflow.interchange.to_numpy import ColumnExport, Exported, Kernel, NumpyArray, column_exports, refusal
 
 Slicer = Callable[[int, int], dict[str, NumpyArray]]
 """Gives the arrays of the rows from `start` to before `stop` of a converted chunk."""
@@ -47,7 +47,7 @@ class NumpyExport:
         Raises:
             SchemaError: A column has a type that no array has; the message names a way out.
         """
-        self.columns = tuple(column_export(field.name, field.type) for field in schema)
+        self.columns = column_exports(schema)
         self._names = [column.name for column in self.columns]
         self._kernels = [column.kernel for column in self.columns]
         self._objects = {column.name for column in self.columns if column.dtype == object}

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from arrowflow.errors import ArrowflowError, FunctionError, SchemaError
 from arrowflow.interchange.from_numpy import batch_from_arrays
-from arrowflow.interchange.to_numpy import arrays_of
+from arrowflow.interchange.to_numpy import ColumnExport, arrays_of, column_exports
 from arrowflow.ops.base import (
     Context,
     Item,
@@ -126,6 +126,9 @@ class MapKernel(StatelessKernel):
         self._node = node
         self._epoch = context.epoch
         self._what = f"what {function_name(node.fn)} returned"
+        self._exports: tuple[pa.Schema, tuple[ColumnExport, ...]] | None = (
+            None  # replaced as a whole, by any thread
+        )
 
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
         """Returns what the function makes of a chunk."""
@@ -140,7 +143,7 @@ class MapKernel(StatelessKernel):
             else:
                 key = (node.seed, node.place, self._epoch, origin.split, origin.piece)
                 result = node.fn(argument, generator(key))
-        except BaseException as error:
+        except Exception as error:
             raise self._failed(error, chunk) from error
         batch = self._batch(result)
         return batch if node.types is None else conform(batch, node.types, self._what)
@@ -150,7 +153,10 @@ class MapKernel(StatelessKernel):
             return chunk
         if self._node.format == "polars":
             return pl.DataFrame(chunk)
-        return arrays_of(chunk)
+        schema, known = chunk.schema, self._exports
+        if known is None or not known[0].equals(schema):
+            known = self._exports = (schema, column_exports(schema))
+        return arrays_of(chunk, known[1])
 
     def _batch(self, result: Any) -> pa.RecordBatch:
         expected = {"arrow": pa.RecordBatch, "numpy": dict, "polars": pl.DataFrame}[self._node.format]

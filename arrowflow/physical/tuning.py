@@ -35,6 +35,18 @@ MAX_WAITING_SLOTS = 32 * MAX_WAITING_CALLS
 Bytes are bounded by the ledger in any case."""
 
 
+FIRST_CALLS = 4
+CHEAP_CPU_SECONDS, CHEAP_SECONDS = 100e-6, 500e-6
+"""Of a call, or of each chunk of one that makes several. Two workers and the consumer that hand the interpreter lock to
+each other take 50 to 100 µs each time."""
+
+
+def is_cheap(calls: int, cpu_seconds: float, busy_seconds: float) -> bool:
+    """Whether calls are so short that to wake another thread for them costs more than they do."""
+    warm = calls + FIRST_CALLS  # the first ones take longer
+    return cpu_seconds < CHEAP_CPU_SECONDS * warm and busy_seconds < CHEAP_SECONDS * warm
+
+
 def untold_calls(cpu_budget: int) -> int:
     """Returns how many calls that may turn out to wait can be in flight before anything is measured.
 
@@ -56,6 +68,7 @@ class StageLimits:
             further down have more, so that a full ledger never keeps them from emptying it.
         weight: Cores that a call takes of the CPU budget, 0 to 1.
         reason: Why they are what they are, in words; empty while nobody has changed anything.
+        cheap: Whether an earlier run found its calls to be cheap.
     """
 
     max_calls: int
@@ -64,6 +77,7 @@ class StageLimits:
     ledger_share: float = 1.0
     weight: float = 1.0
     reason: str = ""
+    cheap: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +140,12 @@ class StageStatistics:
     max_ready_items: int
     running: int
 
+    @property
+    def cheap(self) -> bool:
+        """Whether its calls are so short that to wake another thread for them costs more than they do."""
+        calls = max(self.calls, self.chunks)
+        return not self.foreign and is_cheap(calls, self.cpu_seconds, self.busy_seconds)
+
     def plus(self, later: StageStatistics) -> StageStatistics:
         """Returns the sum of two stages of the same plan, such as those of two epochs."""
         return replace(
@@ -179,12 +199,14 @@ class Setting:
         max_ready_items: As there.
         weight: As there.
         reason: As there.
+        cheap: As there.
     """
 
     max_calls: int
     max_ready_items: int
     weight: float
     reason: str
+    cheap: bool = False
 
     def apply(self, limits: StageLimits) -> None:
         """Changes limits. Under the executor's lock."""
@@ -192,6 +214,7 @@ class Setting:
         limits.max_ready_items = self.max_ready_items
         limits.weight = self.weight
         limits.reason = self.reason
+        limits.cheap = self.cheap
 
 
 class Tuner(Protocol):

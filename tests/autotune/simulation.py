@@ -21,16 +21,13 @@ from arrowflow.executor.pool import (
     FIRST_LOOK_SECONDS,
     INTERPRETER_SHARE,
     LAST_LOOK_SECONDS,
-    ROUNDING,
     SHORTEST_CALL_SECONDS,
-    fits,
-    rounded,
-    token,
 )
-from arrowflow.executor.stage import FIRST_CALLS
+from arrowflow.executor.tokens import ROUNDING, fits, rounded, token
 from arrowflow.ops.base import Cost
 from arrowflow.physical.planner import MAX_WAITING_THREADS
 from arrowflow.physical.tuning import (
+    FIRST_CALLS,
     MAX_REORDER_SLOTS,
     MAX_WAITING_SLOTS,
     WAITS,

@@ -197,6 +197,7 @@ def test_only_the_last_serial_kernel_runs_on_the_consumer() -> None:
         serial(lambda item: noting("middle", item)),
         function(lambda batch: note("function", batch)),
         serial(lambda item: noting("last", item)),
+        autotune=False,
     ) as engine:
         values_of(engine)
     here = threading.current_thread().name
@@ -212,7 +213,7 @@ def test_a_buffered_serial_kernel_runs_on_workers() -> None:
         threads.add(threading.current_thread().name)
         yield item
 
-    with running(source(5), serial(noting, buffer_items=2)) as engine:
+    with running(source(5), serial(noting, buffer_items=2), autotune=False) as engine:
         values_of(engine)
     assert threads
     assert threading.current_thread().name not in threads

@@ -1,0 +1,46 @@
+"""`Abandoned`: iterators of kernels that nobody will ask any more. Closing one may run user code."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from arrowflow.executor.failure import is_interrupt
+
+if TYPE_CHECKING:
+    from arrowflow.executor.lifetime import Caller
+
+logger = logging.getLogger("arrowflow")
+
+
+class Abandoned:
+    """Remembers iterators under the engine's lock, and closes them without it: a `finally` may block or raise."""
+
+    def __init__(self) -> None:
+        self._iterators: deque[tuple[tuple[str, ...], Any]] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._iterators)
+
+    def add(self, operators: tuple[str, ...], iterator: Any) -> None:
+        """Remembers an iterator of these operators, if there is one."""
+        if iterator is not None and hasattr(iterator, "close"):
+            self._iterators.append((operators, iterator))
+
+    def close(self, me: Caller) -> None:
+        """Closes what was remembered. Called without the lock."""
+        while True:
+            try:
+                me.closing, iterator = self._iterators.popleft()
+            except IndexError:
+                return
+            try:
+                iterator.close()
+            except BaseException as error:
+                if is_interrupt(error):
+                    raise
+                logger.warning(
+                    "%s raised while it was closed before its end: %r", "+".join(me.closing), error
+                )
+            me.closing = ()

@@ -1,0 +1,232 @@
+"""`Consumer`: who calls `next()`. Takes items, waits for them, and runs what is cheap itself.
+
+To hand the interpreter lock to another thread and back takes 50 to 100 µs, which is more than many a call. So a
+consumer that *hurries*, that is comes back within 0.2 ms to a run of which all that is left to do is known to be cheap,
+runs it itself, call by call, until it has an item; workers rest meanwhile. One that was away for longer finds what
+workers made in that time. Who runs a call never changes what comes of it, nor its order. One worker, the *guard*, looks
+every 20 ms whether the consumer gets anywhere: a function may wait for other calls, and then workers take over.
+
+What a user function does while the consumer runs it is the consumer's: an interrupt ends the run as it does anywhere in
+`next()`, and `close()` from another thread has to wait for the function to return.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from arrowflow.executor.lifetime import Caller, wake
+from arrowflow.timeline import CONSUMER
+
+if TYPE_CHECKING:
+    from arrowflow.executor.engine import Engine
+    from arrowflow.executor.stage import Stage
+    from arrowflow.ops.base import Item
+
+TAKEN_SHARE = 0.5
+FIRST_PATIENCE_SECONDS, LAST_PATIENCE_SECONDS = 0.001, 0.064
+HURRY_SECONDS, COLD_ITEMS = 200e-6, 8
+"""A consumer that comes back within this time, to a run that makes an item within it, is better off without workers:
+what they could do meanwhile is worth less than handing the interpreter lock to and fro."""
+
+
+class Consumer(Caller):
+    """The consumer's side of one run. Attributes are guarded by the engine's lock, except where it says otherwise.
+
+    Attributes:
+        waiting: It is about to wait for the bell.
+        inline: It runs all calls, and workers none.
+        waited_seconds: Time that it waited.
+        rows: Rows that it took. Its own.
+        chunks: Items that it took. Its own.
+        turns: Calls that it ran, and times that it took something.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__()
+        self.engine = engine
+        self.waiting = self.inline = False
+        self.waited_seconds = 0.0
+        self.rows = self.chunks = self.turns = 0
+        self._wait_began: float | None = None
+        self._taken: deque[Item] = deque()  # what it has not come to yet
+        self._bell = threading.Lock()
+        self._bell.acquire()
+        # Written by its own thread alone, and read by others as a hint.
+        self._here = False  # it wants an item
+        self._hurried = False
+        self._patient = False  # it has waited for a while
+        self._left = math.inf
+        self._was_soon = True
+        self._trusts = True  # no call of its own was stuck so far
+
+    # ------------------------------------------------------------------ for workers
+
+    @property
+    def hurries(self) -> bool:
+        """Whether it is here for an item, and runs what is cheap itself."""
+        return self._here and self._hurried
+
+    @property
+    def looks_soon(self) -> bool:
+        """Whether it is here, and will look by itself before long what there is to do."""
+        return self._here and not self._patient
+
+    @property
+    def stuck(self) -> bool:
+        """Whether it is in a call that takes so long that workers have taken over: it wakes nobody meanwhile."""
+        return self.stage is not None and not self.inline
+
+    @property
+    def waits_long(self) -> bool:
+        """Whether it has waited for a while."""
+        return self.waiting and self._patient
+
+    def waited(self, now: float) -> float:
+        """Returns how long it has waited, also just now."""
+        began = self._wait_began
+        return self.waited_seconds + (0.0 if began is None else now - began)
+
+    def tell(self) -> None:
+        """Wakes it if it waits for what is there now, or for an end that was noticed. Under the lock."""
+        last = self.engine.root_out
+        if self.waiting and (last.out or last.ended):
+            self.ring()
+
+    def hand_over(self) -> None:
+        """Leaves all calls to it. Under the lock."""
+        self.inline = True
+        self.ring()
+
+    def leave_to_workers(self) -> None:
+        """Lets workers work again, since it made nothing for a while: it is busy elsewhere, or stuck. Under the lock.
+
+        What it is stuck in may wait for other calls; then it does not run any more of them.
+        """
+        if self.inline:
+            self.inline = self._hurried = False
+            if self.stage is not None:
+                self._trusts = False
+                self.engine.pool.excuse(self)
+            self.engine.pool.kick()
+
+    def ring(self) -> None:
+        """Wakes it, to look what there is to do. Takes no lock."""
+        self.waiting = False
+        wake(self._bell)
+
+    def drop(self) -> None:
+        """Lets go of what it has not come to. Under the lock."""
+        self._taken.clear()
+
+    # ------------------------------------------------------------------ its own thread
+
+    def next_item(self) -> Item | None:
+        """Takes the next item of the workers' last stage, waiting for it or making it; None at its end.
+
+        Raises:
+            ArrowflowError: The first error of the run, in order.
+            ClosedError: The run was stopped.
+        """
+        try:
+            return self._next_item()
+        except BaseException:
+            self.give_up()
+            raise
+
+    def _next_item(self) -> Item | None:
+        engine = self.engine
+        patience = FIRST_PATIENCE_SECONDS
+        self._here, self._patient = True, False
+        self._hurried = self.comes_soon(engine.clock.now())
+        while True:
+            if engine.stopped:
+                engine.refuse()
+            if self._taken:
+                return self._handed_out(self._taken.popleft())
+            with engine.lock:
+                last = engine.root_out
+                if last.out:
+                    self._take_from(last)
+                    continue
+                if last.ended and not engine.stopped:
+                    if last.error is not None:
+                        raise last.error
+                    return None
+                stage = engine.pool.pick_inline() if self._hurried else None
+                call = None if stage is None else self._begin(stage)
+                if stage is None and self._ask_workers():
+                    continue
+            if stage is not None:
+                self._run(stage, call)
+            elif not self._wait(patience):
+                # Calls that should be over before another thread would be awake call nobody; where one of them takes
+                # long after all, it is the consumer who does.
+                patience = min(2 * patience, LAST_PATIENCE_SECONDS)
+                self._patient, self._hurried = True, False
+
+    def comes_soon(self, now: float) -> bool:
+        """Whether it came back soon, and items are made in no time.
+
+        One that did so the last time may only have waited for the interpreter lock this time.
+        """
+        engine = self.engine
+        soon = now - self._left < HURRY_SECONDS
+        if not engine.options.autotune or not self._trusts or not (soon or self._was_soon):
+            return False
+        self._was_soon = soon
+        cpu_seconds = sum(stage.cpu_seconds for stage in engine.order)
+        return cpu_seconds < HURRY_SECONDS * (self.chunks + COLD_ITEMS)
+
+    def _take_from(self, last: Stage) -> None:
+        """Takes an item, or all where each time that two threads meet at the lock costs more than one of them."""
+        self.inline = self.inline and self._hurried
+        self.turns += 1
+        self._taken.append(last.out.popleft())
+        if last.cheap and self.engine.ledger.fits(0, TAKEN_SHARE):
+            self._taken.extend(last.out)
+            last.out.clear()
+        self.engine.pool.kick()
+
+    def _handed_out(self, item: Item) -> Item:
+        self.rows += item.chunk.num_rows
+        self.chunks += 1
+        self._here = False
+        self._left = self.engine.clock.now()
+        return item
+
+    def _ask_workers(self) -> bool:
+        """Sees to it that somebody works; returns whether that alone has brought an item, or the end."""
+        pool, last = self.engine.pool, self.engine.root_out
+        self.inline, self.waiting = False, True
+        pool.kick()
+        if self._patient and pool.lacks_spare:
+            pool.spawn()
+        return bool(last.out) or last.ended
+
+    def _wait(self, patience: float) -> bool:
+        """Waits until somebody rings, and returns whether somebody did."""
+        clock = self.engine.clock
+        began = self._wait_began = clock.now()
+        rung = self._bell.acquire(timeout=patience)
+        self._wait_began = None
+        self.waited_seconds += clock.now() - began
+        return rung
+
+    def _begin(self, stage: Stage) -> Any:
+        self.inline = True
+        self.engine.pool.guard()
+        return self.engine.pool.begin(stage, self)
+
+    def _run(self, stage: Stage, call: Any) -> None:
+        engine, clock = self.engine, self.engine.clock
+        began, cpu = clock.now(), clock.thread_cpu()
+        stage.execute(call)
+        cpu, elapsed = clock.thread_cpu() - cpu, clock.now() - began
+        stage.draw(CONSUMER, began, elapsed)
+        with engine.lock:
+            engine.pool.finish(stage, call, self, elapsed, cpu)
+            self.turns += 1
+        engine.pool.abandoned.close(self)
