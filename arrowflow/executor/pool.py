@@ -225,8 +225,12 @@ class Pool:
         following: Stage | None = None
         while not engine.stopped:
             stage = following or self.pick()
+            if self.abandoned:
+                self._outside_close(me)
+                following = None
+                continue
             if stage is None:
-                if engine.root_out.ended and not self.abandoned:
+                if engine.root_out.ended:
                     self._dismiss()
                     return  # nothing will be left to do: who closes the run need not wait for this thread then
                 self._rest(me)
@@ -260,8 +264,6 @@ class Pool:
             del call
             engine.consumer.tell()
             engine.tune(began + elapsed)
-            if self.abandoned:
-                self._outside_close(me)
             following = self._goes_on(stage)
 
     def _outside_close(self, me: Caller) -> None:
