@@ -2,6 +2,9 @@
 
 Four stages: a source, two parallel stages, one serial stage. The same for 2,000 and for 100,000 chunks, since
 the cost must not grow with the length of the run; and how long it takes to start and to close a pipeline.
+
+What measuring costs is held against a pipeline that does something: Parquet, a function on arrays, batches of 8192
+rows, with given numbers of calls; once as it is, and once with clocks that stand still and a tuner that does nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final
 
-from benchmarks import harness
+from benchmarks import data, harness
 
 STAGES: Final = 4
 SHORT: Final = 2_000
@@ -20,6 +23,7 @@ STARTS: Final = 50
 NEEDED_MICROSECONDS: Final = 15.0
 NEEDED_START_MILLISECONDS: Final = 10.0
 FLATNESS: Final = 1.25
+NEEDED_STATISTICS: Final = 1.01
 
 
 def chain(num_chunks: int) -> Any:
@@ -108,6 +112,76 @@ def start_and_close() -> harness.Measurement:
     return watch.measurement(STARTS, median_seconds=statistics.median(seconds), max_seconds=max(seconds))
 
 
+class NoMeter:
+    """Measures nothing."""
+
+    def cpu(self) -> float:
+        """Returns nothing."""
+        return 0.0
+
+    def queued(self) -> float:
+        """Returns nothing."""
+        return 0.0
+
+    def close(self) -> None:
+        """Has nothing to close."""
+
+
+class NoClock:
+    """Tells the time, which a run needs, and measures nothing."""
+
+    now: Final = staticmethod(time.perf_counter)
+
+    def thread_cpu(self) -> float:
+        """Returns nothing."""
+        return 0.0
+
+    def meter(self, thread: int) -> NoMeter:
+        """Returns what measures nothing."""
+        return NoMeter()
+
+
+def _halved(arrays: Any) -> Any:
+    return {name: array / 2 for name, array in arrays.items()}
+
+
+def _statistics() -> harness.Measurement:
+    import arrowflow as af
+
+    paths = data.wide()
+    data.read_through(paths)
+    columns = [f"dense_{i}" for i in range(6)]
+    rows = (
+        af.read_parquet(paths, num_parallel_calls=2).select(*columns).fill_null(dict.fromkeys(columns, 0.0))
+    )
+    loader = rows.map(_halved, format="numpy", num_parallel_calls=2).batch(8192).to_numpy()
+    for _ in loader:  # every thread has started once, and every page was touched
+        pass
+    watch = harness.Stopwatch()
+    count = 0
+    for _ in range(3):
+        count += sum(len(batch["dense_0"]) for batch in loader)
+    return watch.measurement(count)
+
+
+def with_statistics() -> harness.Measurement:
+    """Measures a pipeline as it is."""
+    return _statistics()
+
+
+def without_statistics() -> harness.Measurement:
+    """Measures the same with everything switched off that measures or tunes."""
+    from arrowflow import iterator, run
+    from arrowflow.autotune import Policy
+
+    class Silent(Policy):
+        period_seconds = 1e9
+
+    for module, name, stand_in in ((iterator, "WallClock", NoClock), (run, "Policy", Silent)):
+        setattr(module, name, stand_in)
+    return _statistics()
+
+
 def judge(rounds: harness.Rounds) -> list[harness.Bar]:
     """Returns the bars: cost a chunk and stage, its flatness, and start and close."""
     bars = []
@@ -124,6 +198,11 @@ def judge(rounds: harness.Rounds) -> list[harness.Bar]:
                 "overhead, long / short", f"<= {FLATNESS}", f"{growth:.2f}", growth <= FLATNESS, growth
             )
         )
+    if "with-statistics" in rounds and "without-statistics" in rounds:
+        pairs = zip(rounds["with-statistics"], rounds["without-statistics"], strict=True)
+        times = statistics.median(one.cpu_seconds / other.cpu_seconds for one, other in pairs)
+        needed = f"<= {NEEDED_STATISTICS} x the CPU time without"
+        bars.append(harness.Bar("statistics", needed, f"{times:.3f}", times <= NEEDED_STATISTICS, times))
     if "start-and-close" in rounds:
         got = 1e3 * harness.median_extra(rounds["start-and-close"], "median_seconds")
         needed = f"<= {NEEDED_START_MILLISECONDS:.0f} ms"
@@ -131,7 +210,13 @@ def judge(rounds: harness.Rounds) -> list[harness.Bar]:
     return bars
 
 
-CONTENDERS: Final = {"short": short, "long": long, "start-and-close": start_and_close}
+CONTENDERS: Final = {
+    "short": short,
+    "long": long,
+    "start-and-close": start_and_close,
+    "with-statistics": with_statistics,
+    "without-statistics": without_statistics,
+}
 
 if __name__ == "__main__":
     harness.main("overhead", CONTENDERS, judge)
