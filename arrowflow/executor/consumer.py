@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 TAKEN_SHARE = 0.5
 FIRST_PATIENCE_SECONDS, LAST_PATIENCE_SECONDS = 0.001, 0.064
-HURRY_SECONDS, COLD_ITEMS = 200e-6, 8
+RECENT_ITEMS = 16
+HURRY_SECONDS = 200e-6
 """A consumer that comes back within this time, to a run that makes an item within it, is better off without workers:
 what they could do meanwhile is worth less than handing the interpreter lock to and fro."""
 
@@ -60,6 +61,8 @@ class Consumer(Caller):
         self._patient = False  # it has waited for a while
         self._left = math.inf
         self._was_soon = True
+        self._spent_seconds = 0.0  # in calls of its own, for the next item
+        self._item_seconds = 0.0  # the same for an item lately
         self._trusts = True  # no call of its own was stuck so far
 
     # ------------------------------------------------------------------ for workers
@@ -177,8 +180,7 @@ class Consumer(Caller):
         if not engine.options.autotune or not self._trusts or not (soon or self._was_soon):
             return False
         self._was_soon = soon
-        cpu_seconds = sum(stage.cpu_seconds for stage in engine.order)
-        return cpu_seconds < HURRY_SECONDS * (self.chunks + COLD_ITEMS)
+        return self._item_seconds < HURRY_SECONDS
 
     def _take_from(self, last: Stage) -> None:
         """Takes an item, or all where each time that two threads meet at the lock costs more than one of them."""
@@ -193,6 +195,8 @@ class Consumer(Caller):
     def _handed_out(self, item: Item) -> Item:
         self.rows += item.chunk.num_rows
         self.chunks += 1
+        self._item_seconds += (self._spent_seconds - self._item_seconds) / RECENT_ITEMS
+        self._spent_seconds = 0.0
         self._here = False
         self._left = self.engine.clock.now()
         return item
@@ -225,6 +229,7 @@ class Consumer(Caller):
         began, cpu = clock.now(), clock.thread_cpu()
         stage.execute(call)
         cpu, elapsed = clock.thread_cpu() - cpu, clock.now() - began
+        self._spent_seconds += elapsed
         stage.draw(CONSUMER, began, elapsed)
         with engine.lock:
             engine.pool.finish(stage, call, self, elapsed, cpu)

@@ -304,15 +304,13 @@ class Pool:
         me.stage = None
         # Other pools work without their time being seen here; such calls say that they compute.
         self._debt_seconds += elapsed if stage.foreign else cpu
-        stage.calls += 1
-        stage.busy_seconds += elapsed
-        stage.cpu_seconds += cpu
-        stage.queued_seconds += queued
-        if stage.learns and stage.calls <= FIRST_CALLS and elapsed > SHORTEST_CALL_SECONDS and not stage.told:
+        if stage.learns and stage.calls < FIRST_CALLS and elapsed > SHORTEST_CALL_SECONDS and not stage.told:
             share = cpu / max(cpu, elapsed - queued, SHORTEST_CALL_SECONDS)
             if share * max(stage.running, me.beside) < INTERPRETER_SHARE:
                 stage.limits.weight = rounded(share)
+        chunks = stage.chunks
         stage.complete(call)
+        stage.measure(cpu, elapsed, queued, stage.chunks - chunks)
 
     def _rest(self, me: Worker) -> None:
         """Waits until there may be work. Called and returns with the lock held."""

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from arrowflow.executor.stream import Stream
 
 
+RECENT_CALLS = 16
+"""How many calls count for what a call takes lately."""
+
+
 class Stage(ABC):
     """One running stage.
 
@@ -47,6 +51,7 @@ class Stage(ABC):
         self.capped = self.full = 0
         self.calls = self.rows = self.bytes = self.chunks = self.max_ready_items = 0
         self.busy_seconds = self.cpu_seconds = self.queued_seconds = 0.0
+        self.lately = (0.0, 0.0)  # CPU and wall seconds of a call, or of a chunk of one that makes several
 
     @property
     def cheap(self) -> bool:
@@ -54,9 +59,7 @@ class Stage(ABC):
         if self.foreign:
             return False
         calls = max(self.calls, self.chunks)
-        return (
-            self.limits.cheap if calls < FIRST_CALLS else is_cheap(calls, self.cpu_seconds, self.busy_seconds)
-        )
+        return self.limits.cheap if calls < FIRST_CALLS else is_cheap(calls, *self.lately)
 
     @property
     def told(self) -> bool:
@@ -87,6 +90,20 @@ class Stage(ABC):
     @abstractmethod
     def drop(self) -> None:
         """Ends the stage and gives up all it holds, since nobody wants it any more."""
+
+    def measure(self, cpu: float, elapsed: float, queued: float, chunks: int) -> None:
+        """Counts a call that is over and has put out so many chunks."""
+        self.calls += 1
+        self.busy_seconds += elapsed
+        self.cpu_seconds += cpu
+        self.queued_seconds += queued
+        chunks = max(1, chunks)
+        weight = 1 / min(self.calls, RECENT_CALLS)
+        before_cpu, before = self.lately
+        self.lately = (
+            before_cpu + weight * (cpu / chunks - before_cpu),
+            before + weight * (elapsed / chunks - before),
+        )
 
     def put(self, item: Item) -> None:
         """Hands an item to the next stage."""

@@ -42,9 +42,9 @@ each other take 50 to 100 µs each time."""
 
 
 def is_cheap(calls: int, cpu_seconds: float, busy_seconds: float) -> bool:
-    """Whether calls are so short that to wake another thread for them costs more than they do."""
-    warm = calls + FIRST_CALLS  # the first ones take longer
-    return cpu_seconds < CHEAP_CPU_SECONDS * warm and busy_seconds < CHEAP_SECONDS * warm
+    """Whether calls that take so long each are so short that to wake another thread for them costs more than they do."""
+    cold = 1 + FIRST_CALLS / calls  # the first ones take longer
+    return cpu_seconds < CHEAP_CPU_SECONDS * cold and busy_seconds < CHEAP_SECONDS * cold
 
 
 def untold_calls(cpu_budget: int) -> int:
@@ -144,7 +144,9 @@ class StageStatistics:
     def cheap(self) -> bool:
         """Whether its calls are so short that to wake another thread for them costs more than they do."""
         calls = max(self.calls, self.chunks)
-        return not self.foreign and is_cheap(calls, self.cpu_seconds, self.busy_seconds)
+        if self.foreign or not calls:
+            return False
+        return is_cheap(calls, self.cpu_seconds / calls, self.busy_seconds / calls)
 
     def plus(self, later: StageStatistics) -> StageStatistics:
         """Returns the sum of two stages of the same plan, such as those of two epochs."""
