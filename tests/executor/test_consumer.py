@@ -88,6 +88,23 @@ def test_calls_that_take_long_are_for_workers() -> None:
     assert threading.current_thread().name not in names
 
 
+def test_calls_that_come_to_take_long_go_to_workers() -> None:
+    threads: dict[int, str] = {}
+
+    def slower(batch: pa.RecordBatch) -> pa.RecordBatch:
+        value = value_of(batch)
+        threads[value] = here()
+        if value >= 300:
+            clock.advance(0.01)  # type: ignore[attr-defined]
+        return batch
+
+    with running(source(600), function(slower)) as engine:
+        clock = engine.clock
+        assert values_of(engine) == list(range(600))
+    assert here() in {threads[value] for value in range(300)}
+    assert here() not in {threads[value] for value in range(310, 600)}
+
+
 def _fails(batch: pa.RecordBatch) -> pa.RecordBatch:
     if value_of(batch) == 300:
         raise ValueError("no")
