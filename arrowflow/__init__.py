@@ -4,6 +4,7 @@ Pipelines take tf.data's names, columns take Polars', states take PyTorch's. Sta
 `from_arrow`, `from_numpy`, `from_generator`, `list_files` or `range`; each returns a `Dataset`.
 """
 
+from arrowflow.combining import choose_from_datasets, sample_from_datasets, zip
 from arrowflow.dataset import Dataset
 from arrowflow.errors import (
     ArrowflowError,
@@ -16,6 +17,7 @@ from arrowflow.errors import (
     SchemaError,
     SourceError,
     StateError,
+    WriteError,
 )
 from arrowflow.options import AUTOTUNE, Options
 from arrowflow.plot import plot_timeline
@@ -25,8 +27,11 @@ from arrowflow.sources import (
     from_numpy,
     list_files,
     range,
+    read_csv,
     read_ipc,
+    read_json,
     read_parquet,
+    read_tfrecord,
 )
 
 __version__ = "0.1.0"
@@ -45,12 +50,19 @@ __all__ = [
     "SchemaError",
     "SourceError",
     "StateError",
+    "WriteError",
+    "choose_from_datasets",
     "from_arrow",
     "from_generator",
     "from_numpy",
     "list_files",
     "plot_timeline",
     "range",
+    "read_csv",
     "read_ipc",
+    "read_json",
     "read_parquet",
+    "read_tfrecord",
+    "sample_from_datasets",
+    "zip",
 ]

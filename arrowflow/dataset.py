@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -10,7 +11,7 @@ import polars as pl
 import pyarrow as pa
 
 from arrowflow import run
-from arrowflow.errors import PlanError, SchemaError
+from arrowflow.errors import FunctionError, PlanError, SchemaError
 from arrowflow.expr import parse, parse_many
 from arrowflow.expr.types import arrow_type
 from arrowflow.iterator import EpochCounter, RecordBatches
@@ -21,23 +22,37 @@ from arrowflow.loaders.numpy import NumpyExport
 from arrowflow.loaders.polars import PolarsExport
 from arrowflow.loaders.torch import TorchExport
 from arrowflow.ops.batch import Batch
+from arrowflow.ops.bucket_by_sequence_length import DEFAULT_MAX_LAG_ROWS, bucketed
 from arrowflow.ops.cache import Cache
+from arrowflow.ops.calls import BatchFormat, check_format, check_function
 from arrowflow.ops.cast import Cast
+from arrowflow.ops.concatenate import Concatenate
 from arrowflow.ops.drop import Drop
+from arrowflow.ops.enumerate import Enumerate
 from arrowflow.ops.fill_null import FillNull
-from arrowflow.ops.filter import Filter
+from arrowflow.ops.filter import Filter, FilterBy
+from arrowflow.ops.flat_map import FlatMap
 from arrowflow.ops.from_arrow import normalised_schema
+from arrowflow.ops.group_by_window import GroupByWindow
 from arrowflow.ops.interleave import MAX_CYCLE_LENGTH, Interleave
-from arrowflow.ops.map import BatchFormat, Map
+from arrowflow.ops.map import Map
+from arrowflow.ops.map_rows import MapRows
+from arrowflow.ops.pack_sequences import STRATEGIES, PackSequences, Strategy
+from arrowflow.ops.padded_batch import padded
 from arrowflow.ops.prefetch import Prefetch
+from arrowflow.ops.reduce import Reduce, fold_batches
+from arrowflow.ops.rejection_resample import RejectionResample, check_shares
 from arrowflow.ops.rename import Rename
 from arrowflow.ops.repeat import Repeat
+from arrowflow.ops.scan import Scan, state_text
 from arrowflow.ops.select import Named, Select
 from arrowflow.ops.shard import Shard
-from arrowflow.ops.shuffle import Shuffle
+from arrowflow.ops.shuffle import GlobalShuffle, Shuffle
 from arrowflow.ops.skip import Skip
 from arrowflow.ops.stack import Stack
 from arrowflow.ops.take import Take
+from arrowflow.ops.unique import Unique
+from arrowflow.ops.window import Window
 from arrowflow.ops.with_columns import WithColumns
 from arrowflow.ops.with_options import WithOptions
 from arrowflow.options import AUTOTUNE, Options, check_seed, check_size
@@ -45,6 +60,7 @@ from arrowflow.physical.explain import render_chain
 from arrowflow.plan.explain import render_plan
 from arrowflow.plan.node import Node
 from arrowflow.plan.walk import post_order
+from arrowflow.write import Writer, Written, ipc_writer, parquet_writer
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
@@ -58,8 +74,8 @@ class Dataset:
 
     Nothing is read before the schema is asked for or rows are. Each method returns a new dataset. The only thing that
     a dataset remembers is how often it was iterated: each `iter()` of it or of its loaders runs the next epoch (0,
-    1, …). Everything else that reads (`to_table`, `to_reader`, `__arrow_c_stream__`) runs epoch 0 and does not
-    count.
+    1, …). Everything else that reads (`to_table`, `to_reader`, `__arrow_c_stream__`, `write_parquet`) runs epoch 0
+    and does not count.
 
     Example:
         >>> import arrowflow as af
@@ -225,18 +241,59 @@ class Dataset:
 
     # --------------------------------------------------------------------------------------------- rows
 
-    def filter(self, *predicates: Expression) -> Dataset:
-        """Keeps the rows for which all predicates are true; null is not true.
+    def filter(
+        self,
+        *predicates: Expression | Callable[..., Any],
+        format: BatchFormat = "arrow",
+        columns: Sequence[str] | None = None,
+        num_parallel_calls: int = AUTOTUNE,
+    ) -> Dataset:
+        """Keeps the rows for which all predicates are true, or for which a function says so; null is not true.
 
-        A filter right above a file source also spares the reading of row groups that provably hold no match.
+        Expressions right above a file source also spare the reading of row groups that provably hold no match. A
+        function is opaque, like that of `map`: it sees pieces of splits, and nothing is moved across it.
+
+        Args:
+            *predicates: Expressions, or one function that gets a record batch and returns one boolean a row: an array
+                of NumPy or pyarrow, or a Polars Series. Of a class each worker makes an instance and calls that.
+            format: What the function sees, as in `map`.
+            columns: The columns that the function reads, and all that it sees.
+            num_parallel_calls: Calls of the function at the same time; 1 means one at a time, in order.
+
+        Raises:
+            PlanError: Above `batch`; or expressions and functions are mixed, which is two calls of `filter`.
+            FunctionError: The function raised, or returned no booleans or too few or many; in `next()`, in order.
 
         Example:
             >>> import arrowflow as af, polars as pl
             >>> af.range(10).filter(pl.col("id") > 7).to_table().to_pydict()
             {'id': [8, 9]}
+            >>> af.range(10).filter(lambda batch: batch["id"] % 4 == 1, format="numpy").to_table().to_pydict()
+            {'id': [1, 5, 9]}
         """
         if not predicates:
             raise PlanError("filter: expected at least one predicate")
+        functions = [predicate for predicate in predicates if callable(predicate)]
+        if functions:
+            if len(predicates) > 1:
+                raise PlanError(
+                    "filter: expected expressions or one function, got both or more; call `filter` once for each"
+                )
+            check_function("filter", functions[0])
+            check_format("filter", format)
+            return Dataset(
+                FilterBy(
+                    inputs=(self._plan,),
+                    fn=functions[0],
+                    format=format,
+                    columns=None if columns is None else _names("filter", (columns,)),
+                    num_parallel_calls=parallel_calls("filter", num_parallel_calls),
+                )
+            )
+        if format != "arrow" or columns is not None or num_parallel_calls != AUTOTUNE:
+            raise PlanError(
+                "filter: format=, columns= and num_parallel_calls= are for a function, not expressions"
+            )
         parsed = tuple(parse_many(predicates, operator="filter"))
         return Dataset(Filter(inputs=(self._plan,), predicates=parsed))
 
@@ -256,7 +313,8 @@ class Dataset:
         above, exactly the batches. It is called from several threads and has to be pure.
 
         Args:
-            fn: Gets a record batch and returns one; what that means, `format` says.
+            fn: Gets a record batch and returns one; what that means, `format` says. Of a class each worker makes an
+                instance (`functools.partial` gives it arguments) and calls that: the place for what is costly to load.
             format: `"arrow"`: `pyarrow.RecordBatch`. `"numpy"`: dicts of arrays. `"polars"`: data frames.
             columns: The columns that `fn` reads; it sees no others, and others are not read from files.
             schema: Of what `fn` returns. Without it the first chunk tells, and `Dataset.schema` is unknown.
@@ -269,15 +327,20 @@ class Dataset:
             SchemaError: `fn` returned other columns or types than declared or than before.
 
         Example:
-            >>> import arrowflow as af
+            >>> import arrowflow as af, polars as pl
             >>> ds = af.range(3).map(lambda x: {"y": x["id"] + 0.5}, format="numpy")
             >>> ds.to_table().to_pydict()
             {'y': [0.5, 1.5, 2.5]}
+            >>> class Lookup:
+            ...     def __init__(self):
+            ...         self.names = pl.DataFrame({"id": [0, 1, 2], "name": ["a", "b", "c"]})
+            ...     def __call__(self, frame):
+            ...         return frame.join(self.names, on="id", how="left", maintain_order="left")
+            >>> af.range(3).map(Lookup, format="polars").to_table()["name"].to_pylist()
+            ['a', 'b', 'c']
         """
-        if not callable(fn):
-            raise PlanError(f"map: expected a function, got {fn!r}")
-        if format not in ("arrow", "numpy", "polars"):
-            raise PlanError(f"map: format is 'arrow', 'numpy' or 'polars', got {format!r}")
+        check_function("map", fn)
+        check_format("map", format)
         return Dataset(
             Map(
                 inputs=(self._plan,),
@@ -287,6 +350,132 @@ class Dataset:
                 types=_schema("map", schema),
                 seed=None if seed is None else check_seed("map", seed),
                 num_parallel_calls=parallel_calls("map", num_parallel_calls),
+            )
+        )
+
+    def map_rows(
+        self,
+        fn: Callable[..., Any],
+        *,
+        columns: Sequence[str] | None = None,
+        schema: pa.Schema | None = None,
+        seed: int | None = None,
+        num_parallel_calls: int = AUTOTUNE,
+    ) -> Dataset:
+        """Calls a function on single rows. Slow: `map` calls one for many rows at once, at some hundred times the rate.
+
+        Rows are made into Python objects and back while the GIL is held, so more calls at the same time hardly help.
+        For trying things out, and for what knows rows only. Pieces are cut as for `map`.
+
+        Args:
+            fn: Gets a row as a dict of Python values and returns another one. Of a class each worker makes an instance
+                and calls that.
+            columns: The columns that `fn` reads; it sees no others, and others are not read from files.
+            schema: Of what `fn` returns. Without it the first piece tells, and `Dataset.schema` is unknown.
+            seed: Makes the call `fn(row, rng)`, with a generator that the rows of a piece use one after the other.
+            num_parallel_calls: Pieces that are worked on at the same time; 1 means one row at a time, in order.
+
+        Raises:
+            FunctionError: `fn` raised, or returned no dict or other keys than before; in `next()`, in order.
+            SchemaError: `fn` returned values of other types than declared or than before.
+
+        Example:
+            >>> import arrowflow as af
+            >>> af.range(3).map_rows(lambda row: {"text": f"row {row['id']}"}).to_table().to_pydict()
+            {'text': ['row 0', 'row 1', 'row 2']}
+        """
+        check_function("map_rows", fn)
+        return Dataset(
+            MapRows(
+                inputs=(self._plan,),
+                fn=fn,
+                columns=None if columns is None else _names("map_rows", (columns,)),
+                types=_schema("map_rows", schema),
+                seed=None if seed is None else check_seed("map_rows", seed),
+                num_parallel_calls=parallel_calls("map_rows", num_parallel_calls),
+            )
+        )
+
+    def flat_map(
+        self, fn: Callable[[dict[str, Any]], Dataset], *, num_parallel_calls: int = AUTOTUNE
+    ) -> Dataset:
+        """Goes through the datasets that a function returns for the rows, one after the other.
+
+        For things that are opened, like files: a call and a plan a row. To make several rows of one, `map` may return
+        more rows than it gets. Of `interleave` this is the case of one dataset at a time.
+
+        Args:
+            fn: Gets a row as a dict and returns a dataset that is not in batches; called from several threads, once a
+                row, and again for the open dataset after a resume.
+            num_parallel_calls: Calls of `fn` at the same time. With 1 no dataset is begun before the last one has
+                ended; by default the next one is, and reads ahead.
+
+        Raises:
+            PlanError: Above `batch`.
+            FunctionError: `fn` raised, or returned no dataset or one in batches; in `next()`, in order.
+            SchemaError: A dataset has other columns or types than the first one.
+
+        Example:
+            >>> import arrowflow as af
+            >>> af.range(4).flat_map(lambda row: af.range(row["id"])).to_table()["id"].to_pylist()
+            [0, 0, 1, 0, 1, 2]
+        """
+        if not callable(fn):
+            raise PlanError(f"flat_map: expected a function that returns a dataset, got {fn!r}")
+        calls = parallel_calls("flat_map", num_parallel_calls)
+        return Dataset(FlatMap(inputs=(self._plan,), fn=fn, plan_of=_plan_of, num_parallel_calls=calls))
+
+    def scan(
+        self,
+        initial_state: Any,
+        fn: Callable[..., Any],
+        *,
+        format: BatchFormat = "arrow",
+        columns: Sequence[str] | None = None,
+        schema: pa.Schema | None = None,
+    ) -> Dataset:
+        """Calls a function that carries a state from one record batch to the next, one call at a time, in order.
+
+        The function sees the pieces that `map` sees, so that its result does not depend on how files are read; above
+        `batch`, exactly the batches. Each epoch begins with `initial_state`. The state is JSON and part of what
+        `state_dict` returns; the function gets it as it comes back from JSON, so it may change what it gets. With
+        `Options.deterministic=False` pieces come in any order.
+
+        Args:
+            initial_state: Dicts with texts as keys, lists, texts, finite numbers, booleans and None: at most 32 KiB.
+            fn: Gets the state and a record batch, and returns the next state and a record batch with any number of
+                rows.
+            format: What `fn` sees and returns, as in `map`.
+            columns: The columns that `fn` reads; it sees no others, and others are not read from files.
+            schema: Of what `fn` returns. Without it the first chunk tells, and `Dataset.schema` is unknown.
+
+        Raises:
+            PlanError: `initial_state` is not JSON, or too large.
+            FunctionError: `fn` raised, or returned something else than a state that is JSON and a batch.
+            SchemaError: `fn` returned other columns or types than declared or than before.
+
+        Example:
+            >>> import arrowflow as af
+            >>> def running(total, arrays):
+            ...     sums = total + arrays["id"].cumsum()
+            ...     return int(sums[-1]), {"sum": sums}
+            >>> af.range(6).batch(4).scan(0, running, format="numpy").to_table().to_pydict()
+            {'sum': [0, 1, 3, 6, 10, 15]}
+        """
+        check_function("scan", fn)
+        check_format("scan", format)
+        try:
+            state = state_text(initial_state, "initial_state")
+        except FunctionError as error:
+            raise PlanError(f"scan: {error}") from None
+        return Dataset(
+            Scan(
+                inputs=(self._plan,),
+                fn=fn,
+                initial_state=state,
+                format=format,
+                columns=None if columns is None else _names("scan", (columns,)),
+                types=_schema("scan", schema),
             )
         )
 
@@ -316,37 +505,140 @@ class Dataset:
         """
         return Dataset(Skip(inputs=(self._plan,), count=check_size("skip", "count", count, least=0)))
 
+    def enumerate(self, start: int = 0, *, name: str = "index") -> Dataset:
+        """Puts a column in front that numbers the rows of the epoch, as int64.
+
+        A state holds how many rows were counted, so a resumed run goes on with the next number.
+
+        Args:
+            start: Number of the first row.
+            name: Name of the new column.
+
+        Raises:
+            PlanError: Above `batch`; or, once it is bound, there is a column of that name.
+
+        Example:
+            >>> import arrowflow as af
+            >>> af.from_numpy({"x": [0.5, 1.5]}).enumerate(start=1).to_table().to_pydict()
+            {'index': [1, 2], 'x': [0.5, 1.5]}
+        """
+        if isinstance(start, bool) or not hasattr(start, "__index__") or not -(1 << 63) <= start < 1 << 63:
+            raise PlanError(f"enumerate: start is a whole number that fits int64, got {start!r}")
+        if not isinstance(name, str):
+            raise PlanError(f"enumerate: name is a text, got {name!r}")
+        return Dataset(Enumerate(inputs=(self._plan,), start=int(start), column=name))
+
+    def unique(self, columns: str | Sequence[str] | None = None, *, max_rows: int = 10_000_000) -> Dataset:
+        """Keeps the first row of each key, in order; null equals null, and NaN equals NaN.
+
+        Holds the keys of one epoch as 128 bits of hash: 16 bytes for each of at most `max_rows`, four times that for
+        moments, on top of `Options.ram_budget`. A state does not hold them, so a resumed run goes through the epoch
+        again from its start up to its place.
+
+        Args:
+            columns: The columns that make the key; by default all of them.
+            max_rows: Different keys that are held, at most. One more is an error.
+
+        Raises:
+            PlanError: Above `batch`; or, once it is bound, a column is unknown or has a type that cannot be a key.
+            BudgetError: There are more than `max_rows` keys; in `next()`, behind the rows that were kept.
+
+        Example:
+            >>> import arrowflow as af, polars as pl
+            >>> ds = af.range(6).with_columns(kind=pl.col("id") % 3)
+            >>> ds.unique("kind", max_rows=100).to_table().to_pydict()
+            {'id': [0, 1, 2], 'kind': [0, 1, 2]}
+        """
+        names = None if columns is None else _names("unique", (columns,))
+        return Dataset(
+            Unique(inputs=(self._plan,), columns=names, max_rows=check_size("unique", "max_rows", max_rows))
+        )
+
+    def rejection_resample(
+        self,
+        label: Expression | str,
+        target_dist: Sequence[float],
+        initial_dist: Sequence[float] | None = None,
+        *,
+        seed: int | None = None,
+    ) -> Dataset:
+        """Leaves rows out at random, so that classes have wanted shares: as many rows are kept as that allows.
+
+        Rows are as they were, in order; no class is put beside them. Each epoch leaves out others. With `initial_dist`
+        each row is decided by itself. Without it the shares are estimated from the blocks of 512 rows that came before,
+        beginning with equal ones, and a state holds the counts.
+
+        Args:
+            label: The class of a row, an integer from 0 on: the name of a column, or an element-wise expression.
+            target_dist: The share of each class that is wanted; shares need not sum to 1.
+            initial_dist: The share of each class in the data; estimated where it is not given.
+            seed: What is kept follows from; by default derived from `Options.seed` and the operator's place.
+
+        Raises:
+            PlanError: Above `batch`; shares are negative, or wanted of a class that there is nothing of; or, once it
+                is bound, a column is unknown or the class is no integer.
+            DataError: A class is null, or has no share; in `next()`.
+
+        Example:
+            >>> import arrowflow as af, polars as pl
+            >>> ds = af.range(10_000).with_columns(rare=(pl.col("id") % 10 == 0).cast(pl.Int8))
+            >>> even = ds.rejection_resample("rare", [0.5, 0.5], [0.9, 0.1], seed=1).to_table()
+            >>> even.num_rows, even["rare"].to_pylist().count(1)
+            (1997, 1000)
+        """
+        target, initial = check_shares(target_dist, initial_dist)
+        return Dataset(
+            RejectionResample(
+                inputs=(self._plan,),
+                label=parse(label, operator="rejection_resample", allow_name=True),
+                target=target,
+                initial=initial,
+                seed=None if seed is None else check_seed("rejection_resample", seed),
+            )
+        )
+
     # -------------------------------------------------------------------------------------------- order
 
     def shuffle(
-        self, buffer_size: int, *, seed: int | None = None, reshuffle_each_iteration: bool = True
+        self,
+        buffer_size: int | None = None,
+        *,
+        seed: int | None = None,
+        reshuffle_each_iteration: bool = True,
     ) -> Dataset:
-        """Permutes the rows within windows of `buffer_size` rows.
+        """Permutes the rows within windows of `buffer_size` rows, or without it all rows.
 
-        Where only column operators, filters and `repeat` lie between it and a file source, files and row groups are
+        Of windows, where only column operators, filters and `repeat` lie between it and a file source, files and row groups are
         read in an order that follows (seed, epoch) too, a few files at a time. Each epoch has another order. A state
         holds a cursor, not the buffer.
 
+        All rows are permuted evenly, and memory stays flat: they are gathered from where they lie. That is in files of
+        `read_ipc` (local, not compressed), in `from_arrow` of a table, `from_numpy`, `range`, or a `cache`, which is
+        filled before the first row comes. Column operators, `take` and `skip` may stand in between. Texts, lists,
+        booleans and columns with nulls take a call for each record batch: prefer some thousand rows in each.
+
         Args:
-            buffer_size: Rows of a window.
+            buffer_size: Rows of a window, or None for all rows.
             seed: What the order follows from; by default derived from `Options.seed` and the operator's place.
             reshuffle_each_iteration: Whether each epoch has an order of its own.
 
         Raises:
-            PlanError: Above `batch`.
+            PlanError: Above `batch`; or, once it is bound, without `buffer_size` above something else than these.
 
         Example:
             >>> import arrowflow as af
             >>> af.range(6).shuffle(6, seed=1).to_table().to_pydict()
             {'id': [5, 0, 1, 3, 4, 2]}
+            >>> af.range(6).shuffle(seed=1).to_table().to_pydict()
+            {'id': [4, 2, 3, 1, 0, 5]}
         """
+        seed = None if seed is None else check_seed("shuffle", seed)
+        reshuffle = bool(reshuffle_each_iteration)
+        if buffer_size is None:
+            return Dataset(GlobalShuffle(inputs=(self._plan,), seed=seed, reshuffle_each_iteration=reshuffle))
+        size = check_size("shuffle", "buffer_size", buffer_size)
         return Dataset(
-            Shuffle(
-                inputs=(self._plan,),
-                size=check_size("shuffle", "buffer_size", buffer_size),
-                seed=None if seed is None else check_seed("shuffle", seed),
-                reshuffle_each_iteration=bool(reshuffle_each_iteration),
-            )
+            Shuffle(inputs=(self._plan,), size=size, seed=seed, reshuffle_each_iteration=reshuffle)
         )
 
     def repeat(self, count: int | None = None) -> Dataset:
@@ -422,6 +714,28 @@ class Dataset:
             )
         )
 
+    def concatenate(self, *others: Dataset) -> Dataset:
+        """Yields the rows of this dataset, then those of each other one; batches stay as they are.
+
+        All have the same columns and types; their order is that of the first one. The next dataset starts while the
+        last rows of the one before are still under way. A state holds the number of the dataset and the place in it.
+
+        Args:
+            *others: Datasets, in batches if this one is, else not.
+
+        Raises:
+            PlanError: Something is no dataset, only some are in batches; or, once it is bound, columns differ.
+            SchemaError: Columns differ that only running tells; in `next()`.
+
+        Example:
+            >>> import arrowflow as af
+            >>> af.range(2).concatenate(af.range(5, 7), af.range(1)).to_table().to_pydict()
+            {'id': [0, 1, 5, 6, 0]}
+        """
+        if not others:
+            raise PlanError("concatenate: expected at least one other dataset")
+        return Dataset(Concatenate(inputs=(self._plan, *plans_of("concatenate", others))))
+
     def shard(self, num_shards: int, index: int) -> Dataset:
         """Keeps the rows whose number leaves the remainder `index` when divided by `num_shards`.
 
@@ -441,24 +755,321 @@ class Dataset:
 
     # ------------------------------------------------------------------------------------------ batches
 
-    def batch(self, batch_size: int, *, drop_remainder: bool = False) -> Dataset:
+    def batch(
+        self, batch_size: int, *, drop_remainder: bool = False, num_parallel_calls: int | None = None
+    ) -> Dataset:
         """Makes batches of exactly `batch_size` rows, across all borders; the last may be short.
 
-        Above it, operators that count rows are refused; another `batch` cuts anew.
+        Above it, operators that count rows are refused; another `batch` cuts anew. Batches are slices; one that
+        crosses a border between chunks is joined. Columns of lists stay lists, of different length.
 
         Args:
             batch_size: Rows of a batch.
             drop_remainder: Whether a short last batch is left out.
+            num_parallel_calls: Joins at the same time. By default batches are joined one by one as they are cut, which
+                is faster unless most of them are large and joined of many small chunks.
 
         Example:
             >>> import arrowflow as af
             >>> [batch.num_rows for batch in af.range(5).batch(2)]
             [2, 2, 1]
         """
+        joins = num_parallel_calls is not None
         return Dataset(
             Batch(
                 inputs=(self._plan,),
                 size=check_size("batch", "batch_size", batch_size),
+                drop_remainder=bool(drop_remainder),
+                joins=joins,
+                num_parallel_calls=None
+                if num_parallel_calls is None
+                else parallel_calls("batch", num_parallel_calls),
+            )
+        )
+
+    def padded_batch(
+        self,
+        batch_size: int,
+        *,
+        padded_shapes: Mapping[str, int | Sequence[int | None] | None] | None = None,
+        padding_values: Any = None,
+        multiple_of: int | None = None,
+        truncate: bool = False,
+        lengths: Mapping[str, str] | None = None,
+        drop_remainder: bool = False,
+        num_parallel_calls: int = AUTOTUNE,
+    ) -> Dataset:
+        """Makes batches as `batch` does, in which all lists of a column have one length; loaders give them as `(B, L)`.
+
+        Every list column is padded at its end; lists of lists become `(B, L1, L2)`. A null list is all padding; a null
+        inside a list stays one. A column with a given length becomes a `fixed_size_list`; the others keep their type,
+        since their length is another one in each batch. Memory: one batch a call.
+
+        Args:
+            batch_size: Rows of a batch.
+            padded_shapes: Lengths by column; for lists of lists one per level. None, or a column that is not named: the
+                longest list of the batch.
+            padding_values: One value for all columns that can hold it, or values by column; by default 0, False, or
+                nothing.
+            multiple_of: What lengths that are not given are rounded up to a multiple of.
+            truncate: Whether lists that are longer than a given length are cut off; else they are an error.
+            lengths: Columns to add, as in `{"tokens": "num_tokens"}`: how many values each row of a column has.
+            drop_remainder: Whether a short last batch is left out.
+            num_parallel_calls: Batches that are padded at the same time.
+
+        Raises:
+            PlanError: An argument does not fit; or, once it is bound, a column is unknown or has no lists.
+            DataError: A list is longer than its column's given length; in `next()`.
+
+        Example:
+            >>> import arrowflow as af, pyarrow as pa
+            >>> ds = af.from_arrow(pa.table({"tokens": [[5, 6, 7], [8], [9, 9]]}))
+            >>> for batch in ds.padded_batch(2, lengths={"tokens": "n"}).to_numpy():
+            ...     print(batch["tokens"].tolist(), batch["n"].tolist())
+            [[5, 6, 7], [8, 0, 0]] [3, 1]
+            [[9, 9]] [2]
+        """
+        calls = parallel_calls("padded_batch", num_parallel_calls)
+        batches = Batch(
+            inputs=(self._plan,),
+            size=check_size("padded_batch", "batch_size", batch_size),
+            drop_remainder=bool(drop_remainder),
+            joins=True,
+            num_parallel_calls=calls,
+        )
+        return Dataset(
+            padded(
+                batches,
+                operator="padded_batch",
+                padded_shapes=padded_shapes,
+                padding_values=padding_values,
+                multiple_of=multiple_of,
+                truncate=truncate,
+                lengths=lengths,
+                num_parallel_calls=calls,
+            )
+        )
+
+    def bucket_by_sequence_length(
+        self,
+        column: str,
+        bucket_boundaries: Sequence[int],
+        bucket_batch_sizes: Sequence[int],
+        *,
+        max_lag_rows: int = DEFAULT_MAX_LAG_ROWS,
+        pad_to_bucket_boundary: bool = False,
+        no_padding: bool = False,
+        padded_shapes: Mapping[str, int | Sequence[int | None] | None] | None = None,
+        padding_values: Any = None,
+        multiple_of: int | None = None,
+        truncate: bool = False,
+        lengths: Mapping[str, str] | None = None,
+        drop_remainder: bool = False,
+        num_parallel_calls: int = AUTOTUNE,
+    ) -> Dataset:
+        """Makes batches of rows whose lists (or texts) in `column` have a similar length, and pads them.
+
+        Rows are collected by length, in order; a bucket comes when it is full. Lengths are read from offsets: values
+        are touched when a batch is gathered. Shuffle below it. A null counts as length 0. Memory: the chunks of the
+        last `max_lag_rows` rows at most, and one batch a call. A state holds a few numbers a bucket; going on reads the
+        rows since the oldest held one again.
+
+        Args:
+            column: What rows are measured by.
+            bucket_boundaries: Lengths at which the next bucket begins, going up: [10, 20] makes buckets of 0 to 9, of
+                10 to 19, and of 20 or more.
+            bucket_batch_sizes: Rows of a batch by bucket: one more than boundaries.
+            max_lag_rows: A bucket that is not full when its oldest row came this many rows ago comes short; so rows of
+                a rare length are not held for ever.
+            pad_to_bucket_boundary: Whether lists in `column` are padded to one less than the next boundary instead of the
+                longest, so that there are only as many shapes as boundaries; a longer list is an error.
+            no_padding: Whether lists are left as long as they are.
+            padded_shapes: As in `padded_batch`, and so are the next four.
+            padding_values: See there.
+            multiple_of: See there.
+            truncate: See there.
+            lengths: See there.
+            drop_remainder: Whether short batches are left out: those at the end, and those of buckets that lag.
+            num_parallel_calls: Batches that are gathered and padded at the same time.
+
+        Raises:
+            PlanError: An argument does not fit; or, once it is bound, the column is unknown or its values have no
+                length.
+            DataError: A list is longer than the length it is to be padded to; in `next()`.
+
+        Example:
+            >>> import arrowflow as af, pyarrow as pa
+            >>> ds = af.from_arrow(pa.table({"tokens": [[1], [2, 2, 2], [3], [4, 4, 4, 4], [5]]}))
+            >>> for batch in ds.bucket_by_sequence_length("tokens", [3], [2, 2]).to_numpy():
+            ...     print(batch["tokens"].tolist())
+            [[1], [3]]
+            [[2, 2, 2, 0], [4, 4, 4, 4]]
+            [[5]]
+        """
+        calls = parallel_calls("bucket_by_sequence_length", num_parallel_calls)
+        batches = bucketed(
+            self._plan,
+            column,
+            bucket_boundaries,
+            bucket_batch_sizes,
+            max_lag_rows=max_lag_rows,
+            drop_remainder=drop_remainder,
+            num_parallel_calls=calls,
+        )
+        if no_padding:
+            return Dataset(batches)
+        return Dataset(
+            padded(
+                batches,
+                operator="bucket_by_sequence_length",
+                padded_shapes=padded_shapes,
+                padding_values=padding_values,
+                multiple_of=multiple_of,
+                truncate=truncate,
+                lengths=lengths,
+                num_parallel_calls=calls,
+                steps=(column, tuple(boundary - 1 for boundary in batches.bucket_boundaries))
+                if pad_to_bucket_boundary
+                else None,
+            )
+        )
+
+    def pack_sequences(
+        self,
+        column: str,
+        length: int,
+        *,
+        strategy: Strategy = "first_fit",
+        window_rows: int = 4096,
+        pad_value: float = 0,
+        segment_ids: str | None = "segment_ids",
+        positions: str | None = "positions",
+    ) -> Dataset:
+        """Packs documents into rows of exactly `length` tokens.
+
+        The column of tokens becomes `(B, length)`, and two columns of the same shape say which document a token is of
+        (1, 2, … in each row; 0 is padding) and where in it (0, 1, …). Each window of `window_rows` documents makes one
+        batch; put `batch` above for batches of a wanted size, and `shuffle` below. Nulls and empty documents vanish.
+
+        Args:
+            column: The documents, lists of numbers. There must be no other columns: `select` it first.
+            length: Tokens of a row.
+            strategy: `"first_fit"` keeps documents whole: within a window the longest is placed first, each in the
+                first row with room for it; rows and their documents then come in the order of the input. Only
+                documents over `length` are cut, and their pieces packed as documents. `"concat_then_split"` puts all
+                documents one after the other and cuts every `length` tokens, across windows; only the last row of an
+                epoch is padded. Each piece of a document is a segment of its own, with positions from 0.
+            window_rows: Documents that are packed together: more fill rows better, and take more memory.
+            pad_value: Token behind the last document of a row.
+            segment_ids: Name of the column of segment ids; None leaves it out.
+            positions: Name of the column of positions; None leaves it out.
+
+        Raises:
+            PlanError: Once it is bound, there are other columns, or the column holds no lists of numbers.
+            DataError: A token is null, when it comes by.
+
+        Example:
+            >>> import arrowflow as af
+            >>> ds = af.from_arrow(pa.table({"tokens": [[1, 2, 3], [4] * 4, [5, 6]]}))
+            >>> ds.pack_sequences("tokens", 5, positions=None).to_table().to_pydict()
+            {'tokens': [[1, 2, 3, 5, 6], [4, 4, 4, 4, 0]], 'segment_ids': [[1, 1, 1, 2, 2], [1, 1, 1, 1, 0]]}
+        """
+        if strategy not in STRATEGIES:
+            raise PlanError(f"pack_sequences: strategy is one of {', '.join(STRATEGIES)}, got {strategy!r}")
+        if isinstance(pad_value, bool) or not isinstance(pad_value, int | float):
+            raise PlanError(f"pack_sequences: pad_value is a number, got {pad_value!r}")
+        made = [name for name in (segment_ids, positions) if name is not None]
+        names = _names("pack_sequences", (column, *made))
+        if len(set(names)) < len(names):
+            raise PlanError(
+                f"pack_sequences: column, segment_ids and positions have different names, got {', '.join(names)}"
+            )
+        return Dataset(
+            PackSequences(
+                inputs=(self._plan,),
+                column=column,
+                length=check_size("pack_sequences", "length", length),
+                strategy=strategy,
+                window_rows=check_size("pack_sequences", "window_rows", window_rows),
+                pad_value=pad_value,
+                segment_ids=segment_ids,
+                positions=positions,
+            )
+        )
+
+    def group_by_window(
+        self,
+        key: str | Expression,
+        window_size: int,
+        *,
+        max_groups: int = 1024,
+        max_lag_rows: int = DEFAULT_MAX_LAG_ROWS,
+    ) -> Dataset:
+        """Makes batches of `window_size` rows with the same key.
+
+        Rows are collected by key, in order; a group comes when it is full. The reduction is a `map` above, which sees
+        exactly these batches. Null is a key like any other. Memory: the chunks of the last `max_lag_rows` rows at most,
+        and one batch a call. A state holds a few numbers; going on reads the rows since the oldest held one again.
+
+        Args:
+            key: Name of a column, or an expression: integers, booleans, strings, binaries or dates.
+            window_size: Rows of a batch.
+            max_groups: Groups that are held at the same time; when a row opens one more, the oldest comes short.
+            max_lag_rows: A group that is not full when its oldest row came this many rows ago comes short, so that rows
+                of a rare key are not held for ever. So does the oldest one when 2,048 other keys came since.
+
+        Raises:
+            PlanError: Once it is bound, a column is unknown, or the key is of another type.
+
+        Example:
+            >>> import arrowflow as af, polars as pl
+            >>> for batch in af.range(7).group_by_window(pl.col("id") % 2, 3):
+            ...     print(batch["id"].to_pylist())
+            [0, 2, 4]
+            [1, 3, 5]
+            [6]
+        """
+        return Dataset(
+            GroupByWindow(
+                inputs=(self._plan,),
+                key=parse(key, operator="group_by_window", allow_name=True),
+                window_size=check_size("group_by_window", "window_size", window_size),
+                max_groups=check_size("group_by_window", "max_groups", max_groups),
+                max_lag_rows=check_size("group_by_window", "max_lag_rows", max_lag_rows),
+            )
+        )
+
+    def window(
+        self, size: int, *, shift: int | None = None, stride: int = 1, drop_remainder: bool = True
+    ) -> Dataset:
+        """Makes rows of `size` rows each: every column becomes fixed-size lists, which loaders hand out as `(B, size)`.
+
+        Windows side by side (`shift` and `stride` left out) are the rows' own memory; others are gathered.
+
+        Args:
+            size: Rows of a window.
+            shift: Rows from the start of one window to that of the next; `size` by default.
+            stride: Rows from one row of a window to the next.
+            drop_remainder: Whether windows that the end cuts short are left out. A list of fixed size cannot be
+                short: with False, null stands for what is missing. (In tf.data False is the default.)
+
+        Raises:
+            PlanError: Above `batch`.
+
+        Example:
+            >>> import arrowflow as af
+            >>> af.range(5).window(3, shift=1).to_table().to_pydict()
+            {'id': [[0, 1, 2], [1, 2, 3], [2, 3, 4]]}
+            >>> af.range(5).window(3, drop_remainder=False).to_table().to_pydict()
+            {'id': [[0, 1, 2], [3, 4, None]]}
+        """
+        rows = check_size("window", "size", size)
+        return Dataset(
+            Window(
+                inputs=(self._plan,),
+                size=rows,
+                shift=rows if shift is None else check_size("window", "shift", shift),
+                stride=check_size("window", "stride", stride),
                 drop_remainder=bool(drop_remainder),
             )
         )
@@ -563,12 +1174,13 @@ class Dataset:
     def to_numpy(self) -> Loader[dict[str, np.ndarray[Any, Any]]]:
         """Returns a loader of dicts of arrays, by column.
 
-        Arrays are views of Arrow's memory, read-only where others may hold it too. Fixed-size lists and tensors come
-        as `(B, …)`, dates as `datetime64[D]`, texts as objects.
+        Arrays are views of Arrow's memory, read-only where others may hold it too. Fixed-size lists, tensors, and lists
+        that all have one length within their batch (see `padded_batch`) come as `(B, …)`, dates as `datetime64[D]`,
+        texts as objects.
 
         Raises:
             SchemaError: A column has a type that no array has; when iteration starts.
-            DataError: A column has nulls; when they come by.
+            DataError: A column has nulls, or lists of different length; when they come by.
 
         Example:
             >>> import arrowflow as af
@@ -634,17 +1246,8 @@ class Dataset:
             3
         """
         prepared = self._ready()
-        batches: Iterator[pa.RecordBatch] = Run(prepared, EpochCounter(), RecordBatches())
-        schema = prepared.bound.schema
-        if schema is None:
-            first = next(batches, None)
-            if first is None:
-                raise PlanError(
-                    "the pipeline yields no rows, and only rows could tell its schema; pass schema="
-                )
-            schema = first.schema
-            batches = _chained(first, batches)
-        return pa.RecordBatchReader.from_batches(schema, batches)
+        batches = Run(prepared, EpochCounter(), RecordBatches())
+        return pa.RecordBatchReader.from_batches(*_with_schema(prepared.bound.schema, batches))
 
     def to_table(self) -> pa.Table:
         """Returns all rows of epoch 0 as a `pyarrow.Table`. Needs the memory for them.
@@ -656,6 +1259,45 @@ class Dataset:
         """
         return self.to_reader().read_all()
 
+    def reduce(
+        self,
+        initial_state: Any,
+        fn: Callable[..., Any],
+        *,
+        format: BatchFormat = "arrow",
+        columns: Sequence[str] | None = None,
+    ) -> Any:
+        """Returns what a function makes of a state and all rows of epoch 0, in order, one call after the other.
+
+        The function sees the pieces that `map` sees; above `batch`, exactly the batches. It runs on this thread while
+        what is below it is read ahead. With `Options.deterministic=False` rows come in any order.
+
+        Args:
+            initial_state: Any Python object.
+            fn: Gets the state and a record batch, and returns the next state.
+            format: What the function sees: `"arrow"`: `pyarrow.RecordBatch`. `"numpy"`: dicts of arrays. `"polars"`:
+                data frames.
+            columns: The columns that the function reads; others are not read from files.
+
+        Raises:
+            FunctionError: The function raised.
+
+        Example:
+            >>> import arrowflow as af
+            >>> af.range(10).reduce(0, lambda total, batch: total + int(batch["id"].sum()), format="numpy")
+            45
+        """
+        check_function("reduce", fn)
+        check_format("reduce", format)
+        below = self if columns is None else self.select(*_names("reduce", (columns,)))
+        prepared = run.prepare(Reduce(inputs=(below._plan,)))
+        with Run(prepared, EpochCounter(), RecordBatches()) as batches:
+            try:
+                return fold_batches(batches, initial_state, fn, format)
+            except FunctionError as error:
+                error.locate(operator="reduce")
+                raise
+
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Exports epoch 0 through the Arrow PyCapsule interface, so that Polars, DuckDB and others read a dataset.
 
@@ -665,6 +1307,115 @@ class Dataset:
             3
         """
         return self.to_reader().__arrow_c_stream__(requested_schema)
+
+    def write_parquet(
+        self,
+        path: str | PathLike[str],
+        *,
+        shard_bytes: int | str | None = None,
+        shard_rows: int | None = None,
+        row_group_rows: int | None = None,
+        compression: str | None = "zstd",
+        filesystem: Any = None,
+        overwrite: bool = False,
+    ) -> Written:
+        """Writes epoch 0 as a folder of Parquet files, `part-00000.parquet` and so on, in the order of the rows.
+
+        A half-written dataset never looks whole. On the local file system the folder gets its name in one step, once
+        all shards are on the disk; an error, an interrupt or a crash leaves the name as it was. Elsewhere shards get
+        their names when all are stored, and `read_parquet` refuses the folder while they do. Needs the memory of one
+        row group, twice. The borders of batches are not kept; where files and row groups end follows from the rows
+        alone.
+
+        Args:
+            path: The folder, or a URL that `pyarrow.fs` or fsspec knows. It is made, with those above it.
+            shard_bytes: A file ends with the row group that takes it to that size. Default: 256 MiB, if no
+                `shard_rows` are given.
+            shard_rows: A file has exactly that many rows; the last has what is left. With both, what comes first.
+            row_group_rows: Rows of a row group, which is what readers decode in one call. Default: 262,144, fewer
+                where their values exceed 64 MiB.
+            compression: `"zstd"`, `"snappy"`, `"lz4"`, `"gzip"`, `"brotli"` or None.
+            filesystem: A file system of `pyarrow.fs` or fsspec, instead of telling by the path.
+            overwrite: Whether a folder of Parquet files that is there already is replaced, in the last step.
+
+        Raises:
+            WriteError: The folder is not empty, the disk is full, a type has no place in Parquet; nothing is visible.
+            PlanError: An argument is none; or there are no rows, and only rows could tell the schema.
+
+        Example:
+            >>> import arrowflow as af, pathlib, tempfile
+            >>> folder = pathlib.Path(tempfile.mkdtemp()) / "numbers"
+            >>> written = af.range(10).write_parquet(folder, shard_rows=4)
+            >>> [pathlib.Path(file).name for file in written.files], written.num_rows
+            (['part-00000.parquet', 'part-00001.parquet', 'part-00002.parquet'], 10)
+            >>> af.read_parquet(folder).num_rows
+            10
+        """
+        return self._write(
+            parquet_writer(
+                path,
+                shard_bytes=shard_bytes,
+                shard_rows=shard_rows,
+                row_group_rows=row_group_rows,
+                compression=compression,
+                filesystem=filesystem,
+                overwrite=overwrite,
+            )
+        )
+
+    def write_ipc(
+        self,
+        path: str | PathLike[str],
+        *,
+        shard_bytes: int | str | None = None,
+        shard_rows: int | None = None,
+        batch_rows: int | None = None,
+        compression: str | None = None,
+        filesystem: Any = None,
+        overwrite: bool = False,
+    ) -> Written:
+        """Writes epoch 0 as a folder of Arrow IPC files, `part-00000.arrow` and so on, in the order of the rows.
+
+        All that `write_parquet` says holds here. Uncompressed files, the default, are mapped into memory when they
+        are read, and not copied.
+
+        Args:
+            path: As in `write_parquet`.
+            shard_bytes: As in `write_parquet`.
+            shard_rows: As in `write_parquet`.
+            batch_rows: Rows of a record batch in the file, which is what readers map in one call. Default: 65,536,
+                fewer where their values exceed 64 MiB.
+            compression: `"lz4"`, `"zstd"` or None.
+            filesystem: As in `write_parquet`.
+            overwrite: As in `write_parquet`, for a folder of IPC files.
+
+        Raises:
+            WriteError: As in `write_parquet`.
+            PlanError: As in `write_parquet`.
+
+        Example:
+            >>> import arrowflow as af, pathlib, tempfile
+            >>> folder = pathlib.Path(tempfile.mkdtemp()) / "numbers"
+            >>> len(af.range(10).write_ipc(folder).files), af.read_ipc(folder).num_rows
+            (1, 10)
+        """
+        return self._write(
+            ipc_writer(
+                path,
+                shard_bytes=shard_bytes,
+                shard_rows=shard_rows,
+                batch_rows=batch_rows,
+                compression=compression,
+                filesystem=filesystem,
+                overwrite=overwrite,
+            )
+        )
+
+    def _write(self, writer: Writer) -> Written:
+        prepared = self._ready()
+        with Run(prepared, EpochCounter(), RecordBatches()) as running:
+            schema, batches = _with_schema(prepared.bound.schema, running)
+            return writer.write(batches, schema)
 
     # --------------------------------------------------------------------------------------------- look
 
@@ -731,8 +1482,28 @@ def parallel_calls(operator: str, value: int) -> int | None:
     return None if value == AUTOTUNE else check_size(operator, "num_parallel_calls", value)
 
 
+def plans_of(operator: str, datasets: Sequence[object]) -> tuple[Node, ...]:
+    """Returns the plans of datasets, which all of them have to be."""
+    for number, value in enumerate(datasets, 1):
+        if not isinstance(value, Dataset):
+            raise PlanError(f"{operator}: argument {number} is a Dataset, got {type(value).__name__}")
+    return tuple(value._plan for value in datasets if isinstance(value, Dataset))
+
+
 def _plan_of(value: object) -> Node | None:
     return value._plan if isinstance(value, Dataset) else None
+
+
+def _with_schema(
+    schema: pa.Schema | None, batches: Iterator[pa.RecordBatch]
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Returns the schema of a run, which its first batch tells where nobody else does, and all batches."""
+    if schema is not None:
+        return schema, batches
+    first = next(batches, None)
+    if first is None:
+        raise PlanError("the pipeline yields no rows, and only rows could tell its schema; pass schema=")
+    return first.schema, _chained(first, batches)
 
 
 def _chained(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -58,6 +58,10 @@ class SourceError(ArrowflowError, OSError):
     # OSError formats (errno, text) pairs by itself; here the message is always the only argument.
 
 
+class WriteError(ArrowflowError, OSError):
+    """A dataset could not be written: something is there already, the disk is full; nothing of it is visible."""
+
+
 class DataError(ArrowflowError, ValueError):
     """A value that an operator cannot take: a null in `stack`, a number that a `cast` cannot hold."""
 

@@ -4,7 +4,21 @@ import subprocess
 import sys
 from pathlib import Path
 
-NAMES = ("startup", "overhead", "stream", "wide", "borders", "memory", "autotune", "tutorial")
+NAMES = (
+    "startup",
+    "overhead",
+    "stream",
+    "wide",
+    "borders",
+    "memory",
+    "autotune",
+    "tutorial",
+    "packing",
+    "bucketing",
+    "shuffling",
+    "mixing",
+    "tfrecord",
+)
 
 
 def main() -> None:

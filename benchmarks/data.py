@@ -19,7 +19,16 @@ DATA: Final = Path(__file__).parent / "data"
 WIDE_ROWS: Final = 4_000_000
 WIDE_FILES: Final = 16
 WIDE_ROW_GROUP_ROWS: Final = 125_000
+COUNTED_ROWS: Final = 1 << 20
+COUNTED_FILES: Final = 16
+VECTOR_ROWS: Final = 10_000_000
+VECTOR_WIDTH: Final = 16
+VECTOR_BATCH_ROWS: Final = 65_536
 DENSE: Final = tuple(f"dense_{i}" for i in range(13))
+DOCUMENTS: Final = 160_000
+DOCUMENT_FILES: Final = 4
+DOCUMENT_ROW_GROUP_ROWS: Final = 5_000
+VOCABULARY: Final = 50_000
 SPARSE: Final = tuple(f"sparse_{i}" for i in range(26))
 NULL_SHARE: Final = 0.1
 
@@ -40,6 +49,30 @@ def wide() -> list[str]:
 def shards(number: int, *, rows: int = 1_000) -> list[str]:
     """Returns the paths of `number` small Parquet files with the columns `id` and `value`."""
     return _parquet_files(_made_once(f"shards-{number}", lambda to: _write_shards(to, number, rows)))
+
+
+def documents() -> list[str]:
+    """Returns the paths of 160,000 documents of 50 to 1,500 tokens, in the column `tokens` (list<int32>)."""
+    return _parquet_files(_made_once("documents", _write_documents))
+
+
+def document_tokens() -> int:
+    """Returns the number of tokens in all documents."""
+    groups = [pq.read_metadata(path) for path in documents()]
+    return sum(
+        one.row_group(index).column(0).num_values for one in groups for index in range(one.num_row_groups)
+    )
+
+
+def counted() -> list[str]:
+    """Returns the paths of 2**20 rows that are numbered in the column `id`: 16 files of 8 row groups."""
+    return _parquet_files(_made_once("counted", _write_counted))
+
+
+def vectors() -> list[str]:
+    """Returns the paths of 10 M rows of 16 float32 side by side, as uncompressed IPC."""
+    folder = _made_once("vectors", _write_vectors)
+    return sorted(str(path) for path in folder.glob("*.arrow"))
 
 
 def read_through(paths: list[str]) -> None:
@@ -96,3 +129,34 @@ def _write_shards(folder: Path, number: int, rows: int) -> None:
         ids = np.arange(shard * rows, (shard + 1) * rows)
         table = pa.table({"id": ids, "value": rng.random(rows, dtype=np.float32)})
         pq.write_table(table, folder / f"shard-{shard:05}.parquet")
+
+
+def _write_counted(folder: Path) -> None:
+    rows = COUNTED_ROWS // COUNTED_FILES
+    for number in range(COUNTED_FILES):
+        table = pa.table({"id": np.arange(number * rows, (number + 1) * rows)})
+        pq.write_table(table, folder / f"part-{number:03}.parquet", row_group_size=rows // 8)
+
+
+def _write_vectors(folder: Path) -> None:
+    rng = np.random.default_rng(13)
+    type = pa.list_(pa.float32(), VECTOR_WIDTH)
+    schema = pa.schema({"x": type})
+    with pa.ipc.new_file(folder / "vectors.arrow", schema) as writer:
+        for start in range(0, VECTOR_ROWS, VECTOR_BATCH_ROWS):
+            rows = min(VECTOR_BATCH_ROWS, VECTOR_ROWS - start)
+            values = pa.array(rng.standard_normal(rows * VECTOR_WIDTH, dtype=np.float32))
+            column = pa.FixedSizeListArray.from_arrays(values, type=type)
+            writer.write_batch(pa.record_batch([column], schema=schema))
+
+
+def _write_documents(folder: Path) -> None:
+    rows = DOCUMENTS // DOCUMENT_FILES
+    for number in range(DOCUMENT_FILES):
+        rng = np.random.default_rng((11, number))
+        offsets = np.zeros(rows + 1, np.int32)
+        np.cumsum(rng.integers(50, 1_501, rows), out=offsets[1:])
+        tokens = rng.integers(0, VOCABULARY, offsets[-1], dtype=np.int32)
+        table = pa.table({"tokens": pa.ListArray.from_arrays(pa.array(offsets), pa.array(tokens))})
+        path = folder / f"part-{number:03}.parquet"
+        pq.write_table(table, path, row_group_size=DOCUMENT_ROW_GROUP_ROWS)

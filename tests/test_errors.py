@@ -19,6 +19,7 @@ BASES = {
     af.PlanError: ValueError,
     af.SchemaError: TypeError,
     af.SourceError: OSError,
+    af.WriteError: OSError,
     af.DataError: ValueError,
     af.BudgetError: MemoryError,
     af.StateError: ValueError,

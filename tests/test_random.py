@@ -156,6 +156,89 @@ def test_both_ends_reach_the_first_places_equally() -> None:
         assert abs(hits - 125) < 4 * 125**0.5
 
 
+# ------------------------------------------------------------------------------- permutations in parts
+
+PART_SIZES = (0, 1, 2, 3, 1024, 262_144, 262_145, 600_001)
+GOLDEN_PARTS = {262145: "efb9d07fafd4f14a", 600001: "3b4db1c1781a334d"}
+
+
+def whole(num_rows: int, key: random.Key) -> npt.NDArray[np.int64]:
+    return random.Permutation(num_rows, key).part(0, num_rows)
+
+
+@pytest.fixture
+def small_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random, "_BLOCK_ROWS", 0)
+
+
+@pytest.mark.parametrize("num_rows", PART_SIZES)
+def test_each_row_comes_once_in_parts(num_rows: int) -> None:
+    order = random.Permutation(num_rows, (1, 2))
+    rows = np.concatenate([order.part(0, num_rows // 3), order.part(num_rows // 3, num_rows)])
+    assert rows.dtype == np.int64
+    assert np.array_equal(np.sort(rows), np.arange(num_rows))
+
+
+@pytest.mark.usefixtures("small_networks")
+def test_networks_of_any_size_permute() -> None:
+    for num_rows in (*range(1, 70), 1000, 1023, 1025):
+        assert np.array_equal(np.sort(whole(num_rows, (num_rows,))), np.arange(num_rows))
+
+
+def test_a_part_does_not_depend_on_the_others() -> None:
+    order, expected = random.Permutation(500_000, (3,)), whole(500_000, (3,))
+    for start, stop in ((499_999, 500_000), (0, 1), (77_777, 177_777), (5, 5)):
+        assert np.array_equal(order.part(start, stop), expected[start:stop])
+
+
+def test_few_rows_are_permuted_as_ever() -> None:
+    assert np.array_equal(whole(3000, (4,)), random.permutation(3000, (4,)))
+
+
+def test_orders_in_parts_are_pinned() -> None:
+    assert {n: digest(whole(n, (7, n))) for n in GOLDEN_PARTS} == GOLDEN_PARTS
+
+
+@pytest.mark.parametrize("num_rows", [2048, 4096])
+@pytest.mark.usefixtures("small_networks")
+def test_places_in_networks_are_uniform_over_a_thousand_seeds(num_rows: int) -> None:
+    orders = np.stack([whole(num_rows, (seed,)) for seed in range(1000)])
+    for place in (0, 1, num_rows // 2, num_rows - 1):
+        counts = np.bincount(orders[:, place] * 16 // num_rows, minlength=16)
+        assert abs(chi_square_z(counts)) < 4
+    cells = orders * 32 // num_rows * 32 + np.arange(num_rows) * 32 // num_rows
+    assert abs(chi_square_z(np.bincount(cells.ravel(), minlength=32 * 32), freedom=31 * 31)) < 4
+    for distance in (1, 2, round(num_rows**0.5), num_rows // 2):
+        steps = (orders[:, distance:] - orders[:, :-distance]) % num_rows
+        assert abs(chi_square_z(np.bincount(steps.ravel() * 32 // num_rows, minlength=32))) < 4
+
+
+@pytest.mark.parametrize(("num_rows", "num_seeds"), [(2048, 1000), (300_000, 40)])
+@pytest.mark.usefixtures("small_networks")
+def test_order_in_networks_does_not_correlate(num_rows: int, num_seeds: int) -> None:
+    scores, neighbours, rising = [], [], []
+    for seed in range(num_seeds):
+        rows = whole(num_rows, (seed, 1))
+        scores.append(rank_correlation_z(rows))
+        neighbours.append(np.corrcoef(rows[1:], rows[:-1])[0, 1] * num_rows**0.5)
+        rising.append(((rows[1:] > rows[:-1]).sum() - (num_rows - 1) / 2) / ((num_rows + 1) / 12) ** 0.5)
+    for values in (scores, neighbours, rising):
+        assert abs(np.mean(values)) < 4 / num_seeds**0.5 + 1.5 / num_rows**0.5
+        assert abs(np.var(values) - 1) < 4 * (2 / num_seeds) ** 0.5
+
+
+@pytest.mark.usefixtures("small_networks")
+def test_networks_do_not_keep_lines_or_columns_together() -> None:
+    """Rows that were in one line or column of the table of 32 by 32 are in one again as often as chance has it."""
+    orders = np.stack([whole(1024, (seed, 3)) for seed in range(2000)])
+    lines, columns = orders // 32, orders % 32
+    for step in (1, 32):
+        for where in (lines, columns):
+            together = (where[:, : 1024 - step : 64] == where[:, step::64]).mean()
+            expected, count = 31 / 1023, 2000 * 16
+            assert abs(together - expected) < 4 * (expected / count) ** 0.5
+
+
 def test_threads_do_not_matter() -> None:
     expected = [digest(random.permutation(20_000, (seed,))) for seed in range(32)]
     with ThreadPoolExecutor(4) as pool:

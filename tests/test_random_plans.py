@@ -30,6 +30,10 @@ import arrowflow as af
 from arrowflow.optimizer import RULES
 from arrowflow.random import generator, permutation
 from arrowflow.testing import chunked, cut
+from tests.ops import test_bucket_by_sequence_length as bucketing
+from tests.ops import test_group_by_window as grouping
+from tests.ops import test_pack_sequences as packing
+from tests.ops import test_window as windows
 
 Row = dict[str, Any]
 Segment = tuple[int, list[Row]]
@@ -202,6 +206,35 @@ def noisy_elements(row: Row) -> af.Dataset:
     return elements(row).map(noise, seed=1)
 
 
+def plain_row(row: Row) -> Row:
+    return {"row": row["row"] + 1, "x": row["x"], "s": row["s"]}
+
+
+def not_third(batch: pa.RecordBatch) -> pa.Array:
+    return pa.array([value % 3 != 2 for value in batch.column("row").to_pylist()])
+
+
+def add_calls(calls: int, batch: pa.RecordBatch) -> tuple[int, pa.RecordBatch]:
+    """Adds the number of calls before this one, so that each call sees what the ones before it did."""
+    at = batch.schema.names.index("row")
+    values = [value + calls for value in batch.column("row").to_pylist()]
+    return calls + 1, batch.set_column(at, "row", pa.array(values, pa.int64()))
+
+
+def with_tokens(batch: pa.RecordBatch) -> pa.RecordBatch:
+    tokens = [[value] * (value % 4) for value in batch.column("row").to_pylist()]
+    return pa.record_batch({"tokens": pa.array(tokens, pa.list_(pa.int64()))})
+
+
+OTHERS: tuple[tuple[int, int], ...] = ((100, 2), (102, 1))
+"""First row and rows of the splits that `concatenate` adds."""
+ZIPPED = 17
+
+
+def others() -> af.Dataset:
+    return chunked([[as_batch(rows_from(*split))] for split in OTHERS], SCHEMA)
+
+
 Build = Callable[..., af.Dataset]
 LIBRARY: dict[str, Build] = {
     "select": lambda ds: ds.select("s", "row", x=pl.col("x") + 1.0),
@@ -238,8 +271,32 @@ LIBRARY: dict[str, Build] = {
         block_length=block,
         num_parallel_calls=calls,
     ),
+    "flat_map": lambda ds, calls: ds.flat_map(elements, num_parallel_calls=calls),
+    "enumerate": lambda ds, start: ds.enumerate(start),
+    "map_rows": lambda ds: ds.map_rows(plain_row, schema=SCHEMA),
+    "filter_fn": lambda ds: ds.filter(not_third),
+    "scan": lambda ds: ds.scan(0, add_calls),
+    "unique": lambda ds: ds.unique(["row"], max_rows=1_000),
+    "concatenate": lambda ds: ds.select("row", "x", "s").concatenate(others()),
+    "zip": lambda ds: af.zip(ds.select("row", "x", "s"), af.range(ZIPPED).select(z=pl.col("id") * 2)),
+    "bucket": lambda ds, sizes, lag: ds.bucket_by_sequence_length("s", [1, 2], sizes, max_lag_rows=lag),
+    "group": lambda ds, size, groups, lag: ds.group_by_window(
+        pl.col("row") % 3, size, max_groups=groups, max_lag_rows=lag
+    ),
+    "padded_batch": lambda ds, size: ds.map(with_tokens).padded_batch(size),
+    "pack": lambda ds, length, window, strategy: ds.map(with_tokens).pack_sequences(
+        "tokens", length, window_rows=window, strategy=strategy
+    ),
+    "window": lambda ds, size, shift, stride, drop: ds.window(
+        size, shift=shift, stride=stride, drop_remainder=drop
+    ),
 }
-NUM_NODES = {"drop": 2, "rename": 2, "cast": 2, "stack": 5}
+LAST = ("padded_batch", "pack", "window")
+"""Operators that make lists of all columns, which the others here know nothing of."""
+ONCE = ({"interleave", "flat_map"}, {"enumerate"}, {"zip"})
+"""Two of a group would make too many rows, or a column twice."""
+CUTS = ("batch", "bucket", "group", "padded_batch")
+NUM_NODES = {"bucket": 2, "drop": 2, "rename": 2, "cast": 2, "stack": 5, "concatenate": 3, "zip": 4}
 """Operators of the library that one here stands for; places in the plan count them."""
 COLUMN_OPS: dict[str, Callable[[Row], Row]] = {
     "select": lambda r: {"s": r["s"], "row": r["row"], "x": None if r["x"] is None else r["x"] + 1.0},
@@ -259,7 +316,21 @@ FILTERS: dict[str, tuple[Any, Callable[[Row], bool]]] = {
     "null": (pl.col("s").is_not_null(), lambda r: r["s"] is not None),
     "nothing": (pc.field("row") < 0, lambda r: False),
 }
-NEEDS_ROWS = ("filter", "take", "skip", "shard", "shuffle", "interleave")
+NEEDS_ROWS = (
+    *(
+        "filter",
+        "take",
+        "skip",
+        "shard",
+        "shuffle",
+        "interleave",
+        "flat_map",
+        "enumerate",
+        "filter_fn",
+        "unique",
+    ),
+    *("concatenate", "zip", "bucket", "group"),
+)
 SMALL = st.integers(0, 12)
 ARGUMENTS: dict[str, st.SearchStrategy[Any]] = {
     "filter": st.tuples(st.sampled_from(sorted(FILTERS))),
@@ -277,6 +348,15 @@ ARGUMENTS: dict[str, st.SearchStrategy[Any]] = {
         st.sampled_from([af.AUTOTUNE, 1, 2]),
         st.booleans(),
     ),
+    "flat_map": st.tuples(st.sampled_from([af.AUTOTUNE, 1])),
+    "enumerate": st.tuples(st.sampled_from([0, 5])),
+    "bucket": st.tuples(st.lists(st.integers(1, 4), min_size=3, max_size=3), st.integers(1, 12)),
+    "group": st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 12)),
+    "padded_batch": st.tuples(st.integers(1, 5)),
+    "pack": st.tuples(
+        st.integers(1, 6), st.integers(1, 8), st.sampled_from(["first_fit", "concat_then_split"])
+    ),
+    "window": st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(1, 2), st.booleans()),
 }
 
 
@@ -286,14 +366,21 @@ def operators(draw: st.DrawFn) -> tuple[Op, ...]:
     chosen: list[Op] = []
     batched = False
     for _ in range(draw(st.integers(1, 6))):
-        # Two of `interleave` would make too many rows.
-        refused = [*(NEEDS_ROWS if batched else ()), *(op.name for op in chosen if op.name == "interleave")]
+        before = {op.name for op in chosen}
+        refused = {
+            *(NEEDS_ROWS if batched else ()),
+            *LAST,
+            *(one for few in ONCE if few & before for one in few),
+        }
         names = [name for name in LIBRARY if name not in refused]
         name = draw(st.sampled_from(names))
         chosen.append(Op(name, draw(ARGUMENTS.get(name, st.just(())))))
-        batched = batched or name == "batch"
+        batched = batched or name in CUTS
     if draw(st.integers(0, 5)) == 0 and not batched:
         chosen += [Op("repeat", (None,)), Op("take", (draw(st.integers(0, 40)),))]
+    if draw(st.integers(0, 4)) == 0 and not batched:
+        name = draw(st.sampled_from(LAST))
+        chosen.append(Op(name, draw(ARGUMENTS[name])))
     return tuple(chosen)
 
 
@@ -306,7 +393,7 @@ class Plan:
 
     @property
     def batched(self) -> bool:
-        return any(op.name == "batch" for op in self.ops)
+        return any(op.name in CUTS for op in self.ops)
 
     def dataset(self, options: af.Options) -> af.Dataset:
         ds = self.source.make().with_options(af.Options(max_chunk_rows=MAX_CHUNK_ROWS))
@@ -331,6 +418,10 @@ class Plan:
         place = 1 + sum(NUM_NODES.get(before.name, 1) for before in self.ops[:depth])
         if op.name == "interleave":
             yield from interleaved(below, epoch, place, *op.arguments)
+        elif op.name == "flat_map":
+            yield from interleaved(below, epoch, place, 1, None, op.arguments[0], noisy=False)
+        elif op.name == "scan":
+            yield from self._scanned(below, depth)
         elif op.name == "noise":
             yield from self._noisy(below, depth, (op.arguments[0], place, epoch))
         elif op.name in {"first_two", "drop_piece"}:
@@ -350,7 +441,7 @@ class Plan:
 
     def _pieces(self, below: Iterable[Segment], depth: int) -> Iterator[tuple[int, list[list[Row]]]]:
         """Cuts each split anew, but a batch not at all."""
-        batched = any(op.name == "batch" for op in self.ops[:depth])
+        batched = any(op.name in CUTS for op in self.ops[:depth])
         for split, rows in below:
             size = max(1, len(rows)) if batched else MAX_CHUNK_ROWS
             yield split, [rows[start : start + size] for start in range(0, len(rows), size)]
@@ -361,6 +452,15 @@ class Plan:
                 piece[:2] if name == "first_two" else piece if piece[0]["row"] % 4 else [] for piece in pieces
             ]
             yield split, [row for piece in kept for row in piece]
+
+    def _scanned(self, below: Iterable[Segment], depth: int) -> Iterator[Segment]:
+        calls = 0
+        for split, pieces in self._pieces(below, depth):
+            rows = []
+            for piece in pieces:
+                rows += [row | {"row": row["row"] + calls} for row in piece]
+                calls += 1
+            yield split, rows
 
     def _noisy(self, below: Iterable[Segment], depth: int, key: tuple[int, ...]) -> Iterator[Segment]:
         for split, pieces in self._pieces(below, depth):
@@ -466,6 +566,95 @@ def blocks_of(row: Row, block: int | None, key: tuple[int, int, int] | None) -> 
     return [whole[at : at + block] for at in range(0, len(whole), block)]
 
 
+def numbered(below: Iterable[Segment], epoch: int, start: int) -> Iterator[Segment]:
+    numbers = itertools.count(start)
+    return ((split, [{"index": next(numbers)} | row for row in rows]) for split, rows in below)
+
+
+def kept(below: Iterable[Segment], epoch: int) -> Iterator[Segment]:
+    return ((split, [row for row in rows if row["row"] % 3 != 2]) for split, rows in below)
+
+
+def first_of_each(below: Iterable[Segment], epoch: int) -> Iterator[Segment]:
+    seen: set[int] = set()
+    for split, rows in below:
+        yield split, [row for row in rows if row["row"] not in seen and not seen.add(row["row"])]  # type: ignore[func-returns-value]
+
+
+def only(row: Row, *names: str) -> Row:
+    return {name: row[name] for name in names}
+
+
+def concatenated(below: Iterable[Segment], epoch: int) -> Iterator[Segment]:
+    for split, rows in below:
+        yield split * 2, [only(row, "row", "x", "s") for row in rows]
+    for split, other in enumerate(OTHERS):
+        yield split * 2 + 1, rows_from(*other)
+
+
+def zipped(below: Iterable[Segment], epoch: int) -> Iterator[Segment]:
+    numbers = iter(range(ZIPPED))
+    for split, rows in below:
+        pairs = list(zip(rows, itertools.islice(numbers, len(rows)), strict=False))
+        yield split, [only(row, "row", "x", "s") | {"z": 2 * number} for row, number in pairs]
+        if len(pairs) < len(rows):
+            return
+
+
+def everything(below: Iterable[Segment]) -> list[Row]:
+    return [row for _, rows in below for row in rows]
+
+
+def bucketed(below: Iterable[Segment], epoch: int, sizes: list[int], lag: int) -> Iterator[Segment]:
+    rows = everything(below)
+    lengths = [len(row["s"] or "") for row in rows]
+    for number, batch in enumerate(bucketing.reference(lengths, [1, 2], sizes, lag)):
+        yield number, [rows[at] for at in batch]
+
+
+def grouped(below: Iterable[Segment], epoch: int, size: int, groups: int, lag: int) -> Iterator[Segment]:
+    rows = everything(below)
+    for number, batch in enumerate(grouping.naive([row["row"] % 3 for row in rows], size, groups, lag)):
+        yield number, [rows[at] for at in batch]
+
+
+def tokens_of(below: Iterable[Segment]) -> list[list[int]]:
+    return [[row["row"]] * (row["row"] % 4) for row in everything(below)]
+
+
+def padded(below: Iterable[Segment], epoch: int, size: int) -> Iterator[Segment]:
+    tokens = tokens_of(below)
+    for number, start in enumerate(range(0, len(tokens), size)):
+        batch = tokens[start : start + size]
+        length = max(map(len, batch))
+        yield number, [{"tokens": one + [0] * (length - len(one))} for one in batch]
+
+
+def packed(
+    below: Iterable[Segment], epoch: int, length: int, window: int, strategy: str
+) -> Iterator[Segment]:
+    tokens: list[list[int] | None] = [*tokens_of(below)]
+    by_name = {
+        "first_fit": lambda: packing.naive_first_fit(tokens, length, window),
+        "concat_then_split": lambda: packing.naive_cut(tokens, length),
+    }
+    columns = packing.padded(by_name[strategy](), length, 0)
+    yield 0, [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def windowed(
+    below: Iterable[Segment], epoch: int, size: int, shift: int, stride: int, drop: bool
+) -> Iterator[Segment]:
+    rows = everything(below)
+    yield (
+        0,
+        [
+            {name: [None if row is None else row[name] for row in window] for name in rows[0]}
+            for window in windows.naive(rows, size, shift, stride, drop)
+        ],
+    )
+
+
 def unchanged(below: Iterable[Segment], epoch: int, *arguments: Any) -> Iterator[Segment]:
     return iter(below)
 
@@ -484,6 +673,17 @@ TRANSFORMED: dict[str, Callable[..., Iterator[Segment]]] = {
     "prefetch": unchanged,
     "with_options": unchanged,
     "cache": unchanged,
+    "enumerate": numbered,
+    "map_rows": each_row(plain_row),
+    "filter_fn": kept,
+    "unique": first_of_each,
+    "concatenate": concatenated,
+    "zip": zipped,
+    "bucket": bucketed,
+    "group": grouped,
+    "padded_batch": padded,
+    "pack": packed,
+    "window": windowed,
     **{name: each_row(change) for name, change in COLUMN_OPS.items()},
 }
 
@@ -550,7 +750,7 @@ def compare(plan: Plan, found: list[list[Row]], expected: list[list[Row]]) -> No
 
 
 @settings(
-    max_examples=max(150, settings.default.max_examples if settings.default else 0),
+    max_examples=max(300, settings.default.max_examples if settings.default else 0),
     # Without shrinking, which takes minutes here and would end the run by its time limit.
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )

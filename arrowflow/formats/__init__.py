@@ -7,9 +7,12 @@ from typing import Final
 
 from arrowflow.errors import PlanError, closest
 from arrowflow.expr.prune import ColumnStatistics
+from arrowflow.formats.csv import CsvFormat
 from arrowflow.formats.format import Footer, Format, MayMatch, Split, match
 from arrowflow.formats.ipc import IpcFormat
+from arrowflow.formats.json import JsonFormat
 from arrowflow.formats.parquet import ParquetFormat
+from arrowflow.formats.tfrecord import TfrecordFormat
 from arrowflow.formats.types import decoded_schema, decoded_type, widens
 
 __all__ = [
@@ -29,6 +32,9 @@ __all__ = [
 FORMATS: Final[dict[str, Format]] = {
     "parquet": ParquetFormat(),
     "ipc": IpcFormat(),
+    "csv": CsvFormat(),
+    "json": JsonFormat(),
+    "tfrecord": TfrecordFormat(),
 }
 
 

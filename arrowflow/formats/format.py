@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -22,7 +22,7 @@ from arrowflow.storage import File, Range, Store
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """One row group of a Parquet file, or one record batch of an IPC file.
+    """One row group of a Parquet file, one record batch of an IPC file, or one block of a text file.
 
     Attributes:
         index: Its number in the file, whatever is pruned before it.
@@ -131,6 +131,47 @@ class Format(Protocol):
         Raises:
             SourceError: The split cannot be decoded, or is not what the footer says.
         """
+
+
+@runtime_checkable
+class InPlaceFormat(Format, Protocol):
+    """A format whose files can be mapped and their rows gathered where they lie: what a global `shuffle` needs."""
+
+    def check_in_place(self, store: Store, footer: Footer) -> None:
+        """Raises `PlanError` if the rows of this file cannot be gathered in place. No I/O."""
+
+    def read_in_place(
+        self, mapped: pa.Buffer, footer: Footer, split: Split, schema: pa.Schema, offset_rows: int = 0
+    ) -> Iterator[tuple[pa.RecordBatch, tuple[pa.Buffer, ...]]]:
+        """Yields what `Format.read` does as views of the mapped file, and the buffers that are no views.
+
+        Called once a split and epoch, for files that passed `check_in_place`.
+
+        Raises:
+            SourceError: The split is not what the footer says.
+        """
+
+
+@runtime_checkable
+class Untyped(Protocol):
+    """What a `Format` offers besides, whose files do not say their types, or which has options."""
+
+    def typed(self, schema: pa.Schema) -> Format:
+        """Returns the format that reads the columns of all files as these types. Called when a plan is bound.
+
+        Raises:
+            SchemaError: It cannot read one of the types.
+        """
+
+    def glance(self, store: Store, file: File) -> Footer:
+        """Returns a footer of the first splits alone, with the whole schema. Called when a plan is bound.
+
+        Raises:
+            SourceError: As of `Format.footer`.
+        """
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns the options, as JSON values; a state is compared by them."""
 
 
 def match(expected: pa.Schema, footer: Footer, *, widen: bool = False, operator: str | None = None) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from arrowflow.errors import SourceError
+from arrowflow.errors import PlanError, SourceError
 from arrowflow.formats.format import Footer, MayMatch, Split, check_names, reading
 from arrowflow.formats.ipc_metadata import Batch, Block, first_buffers, parse_batch, parse_footer
 from arrowflow.formats.types import conform, decoded_schema, width_bits
@@ -127,16 +127,51 @@ class IpcFormat:
             batch = _decode(store, footer, split, schema)
             yield from conform(batch.slice(offset_rows) if offset_rows else batch, schema)
 
+    def check_in_place(self, store: Store, footer: Footer) -> None:
+        """See `InPlaceFormat.check_in_place`."""
+        details: _Details = footer.details
+        if not (store.is_local and store.memory_map):
+            why = "are not on a local file system, where they could be mapped into memory"
+        elif any(details.compressed):
+            why = "hold compressed record batches, of which single rows cannot be read (write them uncompressed)"
+        else:
+            return
+        raise PlanError(
+            f"shuffle: without buffer_size it gathers rows from where they lie, but the files {why}; use "
+            "shuffle(buffer_size), or put `.cache()` right below it"
+        ).locate(file=footer.file.path)
+
+    def read_in_place(
+        self, mapped: pa.Buffer, footer: Footer, split: Split, schema: pa.Schema, offset_rows: int = 0
+    ) -> Iterator[tuple[pa.RecordBatch, tuple[pa.Buffer, ...]]]:
+        """See `InPlaceFormat.read_in_place`: columns are copies only where they are decoded or widened."""
+        low, high = mapped.address, mapped.address + mapped.size
+        with reading(_OPERATOR, footer.file, split.index):
+            wanted = _wanted(footer.details, schema.names)
+            batch = _read_opened(pa.BufferReader(mapped), split, wanted, is_view=True) if wanted else None
+            batch = _checked(batch, split)
+            for chunk in conform(batch.slice(offset_rows) if offset_rows else batch, schema):
+                found = [buffer for column in chunk.columns for buffer in column.buffers()]
+                copies = [each for each in found if each is not None and not low <= each.address < high]
+                yield chunk, tuple(copies)
+
 
 def _decode(store: Store, footer: Footer, split: Split, schema: pa.Schema) -> pa.RecordBatch:
     details: _Details = footer.details
     wanted = _wanted(details, schema.names)
     if not wanted:
-        return pa.RecordBatch.from_struct_array(pa.nulls(split.num_rows, pa.struct([])))
+        return _checked(None, split)
     if store.is_local:
         batch = _read_local(store, footer, split, wanted)
     else:
         batch = _read_fetched(store, footer, split, wanted)
+    return _checked(batch, split)
+
+
+def _checked(batch: pa.RecordBatch | None, split: Split) -> pa.RecordBatch:
+    """Returns a batch that is safe to use; one without columns where none was read."""
+    if batch is None:
+        return pa.RecordBatch.from_struct_array(pa.nulls(split.num_rows, pa.struct([])))
     if batch.num_rows != split.num_rows:
         raise SourceError(f"expected {split.num_rows} rows as the metadata say, found {batch.num_rows}")
     batch.validate()
@@ -170,8 +205,13 @@ def _batch_ranges(details: _Details, index: int, wanted: list[int]) -> list[Rang
 def _read_local(store: Store, footer: Footer, split: Split, wanted: list[int]) -> pa.RecordBatch:
     # Choosing fields makes Arrow copy what it would map, and saves decoding only where there is any.
     is_view = store.memory_map and not footer.details.compressed[split.index]
+    with store.open(footer.file) as source:
+        return _read_opened(source, split, wanted, is_view=is_view)
+
+
+def _read_opened(source: pa.NativeFile, split: Split, wanted: list[int], *, is_view: bool) -> pa.RecordBatch:
     options = pa.ipc.IpcReadOptions(included_fields=[] if is_view else wanted, use_threads=False)
-    with store.open(footer.file) as source, pa.ipc.open_file(source, options=options) as opened:
+    with pa.ipc.open_file(source, options=options) as opened:
         batch = opened.get_batch(split.index)
     return batch.select(wanted) if is_view else batch
 

@@ -24,6 +24,10 @@ Exported = tuple[Any, NumpyArray]
 Kernel = Callable[[Any], Exported]
 
 
+def _is_ragged(kind: Any) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
 def is_text(kind: Any) -> bool:
     """Returns whether values of this type are strings or binaries of any length."""
     return kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
@@ -34,9 +38,9 @@ _REMEDIES: Final[tuple[tuple[Callable[[Any], bool], str], ...]] = (
     (pa.types.is_dictionary, 'convert it below with cast({"NAME": pa.string()}), or to integers with map'),
     (lambda kind: str(kind).endswith("_view"), 'convert it below with cast({"NAME": pa.string()})'),
     (
-        lambda kind: pa.types.is_list(kind) or pa.types.is_large_list(kind),
-        "rows of different length make no array: pad them with padded_batch, make them a fixed_size_list "
-        "with map, or take batches of Arrow (iterate the dataset) or Polars (to_polars)",
+        _is_ragged,
+        "lists of numbers make an array, where all rows of a batch have one length; convert what they hold with map, "
+        "or take batches of Arrow (iterate the dataset) or Polars (to_polars)",
     ),
     (pa.types.is_struct, 'take its fields out below with with_columns(x=pl.col("NAME").struct.field("x"))'),
     (pa.types.is_date32, 'convert it below with cast({"NAME": pa.int32()})'),
@@ -57,7 +61,7 @@ class ColumnExport:
         name: Name of the column.
         type: Its Arrow type.
         dtype: Dtype of the array.
-        row_shape: Shape of one row of it: `()` for flat columns.
+        row_shape: Shape of one row of it: `()` for flat columns, and None where each batch has a length of its own.
         copied: Why the array is a copy, or None where it is a view of Arrow's memory.
         kernel: Makes the array of a column; raises `DataError` for nulls.
     """
@@ -65,13 +69,13 @@ class ColumnExport:
     name: str
     type: Any
     dtype: np.dtype[Any]
-    row_shape: tuple[int, ...]
+    row_shape: tuple[int | None, ...]
     copied: str | None
     kernel: Kernel
 
     def describe(self, fate: str) -> str:
         """Returns the line of this column in `explain(copies=True)`."""
-        shape = "".join(f"[{size}]" for size in self.row_shape)
+        shape = "".join("[n]" if size is None else f"[{size}]" for size in self.row_shape)
         return f"{self.name}: {self.type} -> {self.dtype}{shape}: {fate}"
 
 
@@ -99,16 +103,19 @@ def column_export(name: str, kind: Any) -> ColumnExport:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Where the values of a row lie: `sizes` of the nested lists, `shape` in memory, `order` of the axes."""
+    """Where the values of a row lie: `sizes` of the nested lists, `shape` in memory, `order` of the axes.
+
+    A size is None where the lists of one batch tell it.
+    """
 
     value: Any
-    sizes: tuple[int, ...] = ()
-    shape: tuple[int, ...] = ()
+    sizes: tuple[int | None, ...] = ()
+    shape: tuple[int | None, ...] = ()
     order: tuple[int, ...] = ()
     extension: bool = False
 
     @property
-    def row_shape(self) -> tuple[int, ...]:
+    def row_shape(self) -> tuple[int | None, ...]:
         return tuple(self.shape[axis] for axis in self.order) if self.order else self.shape
 
 
@@ -117,9 +124,9 @@ def _layout(kind: Any) -> _Layout:
         shape = tuple(kind.shape)
         order = tuple(kind.permutation or ())
         return _Layout(kind.value_type, (math.prod(shape),), shape, order, extension=True)
-    sizes: tuple[int, ...] = ()
-    while pa.types.is_fixed_size_list(kind):
-        sizes += (kind.list_size,)
+    sizes: tuple[int | None, ...] = ()
+    while _is_ragged(kind) or pa.types.is_fixed_size_list(kind):
+        sizes += (None if _is_ragged(kind) else kind.list_size,)
         kind = kind.value_type
     width = (kind.byte_width,) if pa.types.is_fixed_size_binary(kind) else ()
     return _Layout(kind, sizes, sizes + width)
@@ -155,20 +162,42 @@ def refusal(name: str, kind: Any, framework: str) -> str:
 
 
 def _nested(name: str, leaf: Kernel, layout: _Layout) -> Kernel:
+    width = layout.shape[len(layout.sizes) :]
     shape = layout.shape
     axes = (0, *(axis + 1 for axis in layout.order)) if layout.order else None
 
     def kernel(column: Any) -> Exported:
         _refuse_nulls(name, column)
         values = column.storage if layout.extension else column
-        for size in layout.sizes:
-            values = values.values.slice(values.offset * size, len(values) * size)
+        sizes = []
+        for given in layout.sizes:
+            first, size = _rectangle(name, values) if given is None else (values.offset * given, given)
+            values = values.values.slice(first, len(values) * size)
+            sizes.append(size)
             _refuse_nulls(name, values)
         buffer, flat = leaf(values)
-        array = flat.reshape(len(column), *shape)
+        array = flat.reshape(len(column), *(shape if layout.extension else (*sizes, *width)))
         return buffer, array if axes is None else array.transpose(axes)
 
     return kernel
+
+
+def _rectangle(name: str, lists: Any) -> tuple[int, int]:
+    """Returns where the values of lists without nulls begin, and the length that all of them have."""
+    rows = len(lists)
+    if not rows:
+        return 0, 0
+    kind = np.dtype(np.int64 if pa.types.is_large_list(lists.type) else np.int32)
+    offsets = np.frombuffer(lists.buffers()[1], kind, rows + 1, lists.offset * kind.itemsize)
+    lengths = offsets[1:] - offsets[:-1]
+    size = int(lengths[0])
+    if (lengths != size).any():
+        raise DataError(
+            f"column {name!r} has lists of {lengths.min():,} to {lengths.max():,} values in one batch, and rows of "
+            "different length make no array: pad them with padded_batch, or take batches of Arrow (iterate the "
+            "dataset) or Polars (to_polars)"
+        )
+    return int(offsets[0]), size
 
 
 def _flat(name: str, dtype: np.dtype[Any]) -> Kernel:

@@ -19,6 +19,7 @@ class NumpyExport:
     Arrays are views of Arrow's memory and keep it alive, except where `explain` names a reason to copy.
 
     - Fixed-size lists and fixed-shape tensors become `(B, ...)`, fixed-size binaries `(B, width)` bytes.
+    - Lists become `(B, L)` where all rows of the batch have one length, as `padded_batch` makes them.
     - Dates, timestamps (in UTC) and durations keep their unit; times become integers in theirs.
     - Strings and binaries become Python objects.
 

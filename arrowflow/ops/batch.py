@@ -1,4 +1,10 @@
-"""`batch`: batches of an exact number of rows."""
+"""`batch`: batches of an exact number of rows.
+
+By default one serial kernel slices batches and joins the few that cross a border between chunks; in front of the
+consumer it does not even slice, see `SerialKernel.lazy`. With `joins` it hands out the parts of each batch, and calls
+that run side by side join them: of use where chunks are small, so that every batch is joined of many, and in front of
+an operator that works on whole batches in parallel anyway.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +22,9 @@ from arrowflow.ops.base import (
     RowOperator,
     SerialKernel,
     Slice,
+    StatelessKernel,
     Ticket,
+    join,
 )
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.traits import Borders, Traits
@@ -27,8 +35,14 @@ from arrowflow.records import dataclass
 class Batch(RowOperator):
     """Batches of exactly `size` rows across all borders; the last may be short, or is dropped.
 
-    Row order: as its input. Memory: less than one batch beyond the chunk that it slices. Deterministic. Resume:
-    (position before the oldest held row, rows gone from there, batches made).
+    Row order: as its input. Memory: less than one batch beyond the chunk that it slices; with `joins` a batch more for
+    each call. Deterministic. Resume: (position before the oldest held row, rows gone from there, batches made).
+
+    Attributes:
+        size: Rows of a batch.
+        drop_remainder: Whether a short last batch is left out.
+        joins: Whether parallel calls join the parts of a batch.
+        num_parallel_calls: How many of these, or None for the CPU budget.
     """
 
     name: ClassVar[str] = "batch"
@@ -36,6 +50,8 @@ class Batch(RowOperator):
 
     size: int
     drop_remainder: bool = False
+    joins: bool = False
+    num_parallel_calls: int | None = None
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns the size, and whether a short last batch is dropped."""
@@ -53,24 +69,45 @@ class Batch(RowOperator):
         return rows[0] // self.size if self.drop_remainder else -(-rows[0] // self.size)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns one serial kernel."""
-        return (
-            KernelSpec(
-                operator=self.name,
-                kind="serial",
-                make=lambda context: BatchKernel(self.size, self.drop_remainder),
-                splits=True,
-                engine="arrow",
-            ),
+        """Returns one serial kernel, and the one that joins parts."""
+        cutter = KernelSpec(
+            operator=self.name,
+            kind="serial",
+            make=lambda context: BatchKernel(self.size, self.drop_remainder, parts=self.joins),
+            splits=True,
+            engine="arrow",
         )
+        if not self.joins:
+            return (cutter,)
+        joiner = KernelSpec(
+            operator=self.name,
+            kind="stateless",
+            make=lambda context: JoinKernel(),
+            engine="arrow",
+            max_calls=self.num_parallel_calls,
+            facts=lambda: ("join the parts of a batch",),
+        )
+        return (cutter, joiner)
+
+
+@dataclass(slots=True)
+class Parts:
+    """The rows of one batch as they lie in chunks; they stand on the tickets of their chunks."""
+
+    chunks: list[pa.RecordBatch]
+    num_rows: int
 
 
 class BatchKernel(SerialKernel):
-    """Slices batches without a copy; only a batch that crosses a border between chunks is joined."""
+    """Slices batches without a copy; only a batch that crosses a border between chunks is joined.
 
-    def __init__(self, size: int, drop_remainder: bool) -> None:
+    With `parts` it joins none, and yields `Parts`.
+    """
+
+    def __init__(self, size: int, drop_remainder: bool, *, parts: bool = False) -> None:
         self._size = size
         self._drop_remainder = drop_remainder
+        self._parts = parts
         self._held = Held()
         self._number = 0
 
@@ -95,12 +132,23 @@ class BatchKernel(SerialKernel):
 
     def _cut(self, rows: int) -> Item:
         ticket: Ticket
-        chunk: Slice | pa.RecordBatch
-        found = self._held.pop_slice(rows)
-        if found is not None:
+        chunk: Parts | Slice | pa.RecordBatch
+        found = None if self._parts else self._held.pop_slice(rows)
+        if self._parts:
+            chunks, ticket = self._held.pop(rows)
+            chunk = Parts(chunks, rows)
+        elif found is not None:
             chunk, ticket = found if self.lazy else (found[0].record_batch(), found[1])
         else:
             # A joined batch is new memory, which the stage charges; a slice stands on its chunk's ticket.
             chunk, ticket = pa.concat_batches(self._held.pop(rows)[0]), None
         self._number += 1
         return Item(chunk, (*self._held.mark(), self._number), ticket, Origin(self._number - 1))
+
+
+class JoinKernel(StatelessKernel):
+    """Joins the parts of a batch into new memory; a batch that is one part is a slice and no copy."""
+
+    def apply(self, chunk: Parts, origin: Origin) -> pa.RecordBatch:
+        """Returns the batch."""
+        return join(chunk.chunks)

@@ -161,6 +161,10 @@ class Cache(RowOperator):
         """Orders the source, by the order of epoch 0."""
         return dataclasses.replace(self, inputs=(self.inputs[0].with_source_order(order),))
 
+    def random_access(self) -> Node:
+        """All rows stay in memory."""
+        return self
+
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
         """What is cached is shared by all epochs."""
         return False

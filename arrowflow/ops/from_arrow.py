@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
@@ -13,6 +14,7 @@ import pyarrow as pa
 from arrowflow.errors import ArrowflowError, PlanError, SchemaError, SourceError
 from arrowflow.expr.types import convert, normalise
 from arrowflow.ops.base import KernelSpec, Made, Operator, Origin, Position, SourceKernel, Task
+from arrowflow.ops.rows import Lying
 from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
 from arrowflow.plan.node import Node
 from arrowflow.plan.traits import Borders, Resume, Traits
@@ -25,6 +27,11 @@ class FromMemory(Operator):
 
     Row order: as given. Memory: none of its own. Deterministic. Resume: seeks. A split is one record batch as given;
     inside, it travels in chunks of at most 65,536 rows, so that what follows can work on several at once.
+
+    Attributes:
+        batches: The rows; no record batch is empty.
+        types: Their schema.
+        in_place: Whether a global `shuffle` above gathers from them, so that none travels.
     """
 
     name: ClassVar[str] = "from_arrow"
@@ -32,6 +39,7 @@ class FromMemory(Operator):
 
     batches: tuple[pa.RecordBatch, ...] = field(repr=False)
     types: pa.Schema
+    in_place: bool = False
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -59,6 +67,19 @@ class FromMemory(Operator):
         """Returns the rows of all batches."""
         return sum(batch.num_rows for batch in self.batches)
 
+    def random_access(self) -> Node:
+        """All rows are there."""
+        return dataclasses.replace(self, in_place=True)
+
+    def narrow(self, wanted: frozenset[str]) -> Node:
+        """Leaves columns out where rows stay in place; else an operator above does."""
+        names = [name for name in self.types.names if name in wanted]
+        if not self.in_place or len(names) == len(self.types):
+            return self
+        batches = tuple(batch.select(names) for batch in self.batches)
+        types = pa.schema([self.types.field(name) for name in names])
+        return dataclasses.replace(self, batches=batches, types=types).on()
+
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
         """The memory is the user's."""
         return False
@@ -66,7 +87,13 @@ class FromMemory(Operator):
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns a source of slices."""
         return (
-            KernelSpec(operator=self.name, kind="source", make=lambda context: MemoryKernel(self.batches)),
+            KernelSpec(
+                operator=self.name,
+                kind="source",
+                make=lambda context: (
+                    InPlaceKernel(self.batches) if self.in_place else MemoryKernel(self.batches)
+                ),
+            ),
         )
 
 
@@ -90,6 +117,22 @@ class MemoryKernel(SourceKernel):
         chunk = batch.slice(start, MAX_CHUNK_ROWS) if batch.num_rows > MAX_CHUNK_ROWS else batch.slice(start)
         stop = start + chunk.num_rows
         yield Made(chunk, (index, stop), stop == batch.num_rows)
+
+
+class InPlaceKernel(SourceKernel):
+    """One task per record batch, which is told where it lies; the position is (batch,)."""
+
+    def __init__(self, batches: tuple[pa.RecordBatch, ...]) -> None:
+        self._batches = batches
+
+    def tasks(self, position: Position) -> Iterator[Task]:
+        """Yields the record batches from `position` on."""
+        for index in range(0 if position is None else position[0], len(self._batches)):
+            yield Task(index, Origin(index))
+
+    def read(self, task: Task) -> Iterator[Made]:
+        """Yields the record batch, unread."""
+        yield Made(Lying(self._batches[task.payload]), (task.payload + 1,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

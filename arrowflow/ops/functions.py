@@ -28,7 +28,8 @@ def function_name(fn: Callable[..., Any]) -> str:
 def code_digest(fn: Callable[..., Any]) -> str:
     """Returns a digest of a function's code: instructions, constants and names, not comments or line numbers.
 
-    What the function calls, and what its closure holds, is not in it.
+    Of a class it covers all methods, of an object that can be called its class's. What the function calls, and what
+    its closure holds, is not in it.
 
     Example:
         >>> code_digest(lambda x: x + 1) == code_digest(lambda x: x + 1)
@@ -38,10 +39,28 @@ def code_digest(fn: Callable[..., Any]) -> str:
     """
     while isinstance(fn, functools.partial):
         fn = fn.func
-    # Of an object that can be called, the code is its class's.
-    code = getattr(fn, "__code__", None) or getattr(type(fn).__dict__.get("__call__"), "__code__", None)
-    text = function_name(fn) if code is None else repr(_code_parts(code))
+    if isinstance(fn, type):
+        text = repr(_methods(fn))
+    else:
+        code = getattr(fn, "__code__", None) or getattr(type(fn).__dict__.get("__call__"), "__code__", None)
+        text = function_name(fn) if code is None else repr(_code_parts(code))
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _methods(cls: type) -> list[Any]:
+    """Returns the code of all methods of a class and of what it derives from, by name."""
+    named = {
+        (base.__qualname__, name): getattr(member, "__func__", None)
+        or getattr(member, "fget", None)
+        or member
+        for base in cls.__mro__
+        for name, member in vars(base).items()
+    }
+    return [
+        (key, _code_parts(member.__code__))
+        for key, member in sorted(named.items(), key=lambda entry: entry[0])
+        if isinstance(member, types.FunctionType)
+    ]
 
 
 def _code_parts(code: types.CodeType) -> tuple[Any, ...]:

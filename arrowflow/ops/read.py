@@ -1,4 +1,4 @@
-"""`read_parquet`, `read_ipc`: files, split by split.
+"""`read_parquet`, `read_ipc`, `read_csv`, `read_json`: files, split by split.
 
 Kernels in a row (see `splits.py`), so that footers, planning, waiting and decoding overlap:
 
@@ -18,7 +18,7 @@ The position is (block of files, splits of it done, rows of the next split done,
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, ClassVar
 
@@ -26,13 +26,15 @@ import pyarrow as pa
 
 from arrowflow.expr import Expr, prunable
 from arrowflow.formats import find, parquet_polars
-from arrowflow.formats.format import Footer, Format, MayMatch, Split, match
+from arrowflow.formats.format import Footer, Format, InPlaceFormat, MayMatch, Split, Untyped, match
 from arrowflow.ops.base import KernelSpec, Operator, Origin
+from arrowflow.ops.partitions import Partitions, described, discover, merged, without
 from arrowflow.ops.splits import (
     MAX_SPLITS_PER_FILE,
     OPEN_FILES,
     FooterSource,
     SplitFetcher,
+    SplitFinder,
     SplitPlanner,
     SplitReader,
     total_bytes,
@@ -44,6 +46,13 @@ from arrowflow.records import dataclass
 from arrowflow.storage import File, Store, coalesce, resolve
 
 
+def configured(format: str, **options: Any) -> Format:
+    """Returns the format of that name with options of its own; raises `PlanError` where they make no sense."""
+    found: Any = find(format)
+    made: Format = dataclasses.replace(found, **options)
+    return made
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read(Operator):
     """The rows of files, in sorted order of paths, or as a `shuffle` above orders them.
@@ -53,36 +62,44 @@ class Read(Operator):
 
     Attributes:
         format: Name in `arrowflow.formats.FORMATS`.
+        settings: The format with its options, or None for that of the name; once bound, with the types of all files.
         paths: What the user named.
         filesystem: Where to look, or None to tell by the paths.
+        partitioning: `"hive"`, `"auto"` or None: see `partitions.py`.
         target: The `schema=` that files are widened to, or None for the first file's.
         num_parallel_calls: Splits decoded at the same time, and splits fetched, or None for as many as is best.
         store: Bound: the file system.
         files: Bound: the files, sorted.
-        first: Bound: the first file's footer.
+        partitions: Bound: the columns that the names of folders give.
+        first: Bound: the first file's footer; of a format without types, of its first splits.
         columns: Names of the columns to read, or None for all. Set by a rule.
         predicates: What rows must match to be of use; only prunes splits. Set by a rule.
         rows: First row to deliver and the one to stop before. Set by a rule.
         order: How a `shuffle` above wants the source ordered.
         stored: Decimals that may come as integers, since only arithmetic right above reads them. Set by a rule.
+        in_place: Whether a global `shuffle` above gathers rows from the files themselves.
     """
 
     name: ClassVar[str] = "read"
     traits: ClassVar[Traits] = Traits(borders=Borders.FREE)
 
     format: str
+    settings: Format | None = None
     paths: Any = field(hash=False)
     filesystem: Any = field(default=None, hash=False)
+    partitioning: str | None = None
     target: pa.Schema | None = None
     num_parallel_calls: int | None = None
     store: Store | None = field(default=None, compare=False)
     files: tuple[File, ...] = field(default=(), compare=False)
+    partitions: Partitions | None = field(default=None, compare=False)
     first: Footer | None = field(default=None, compare=False)
     columns: tuple[str, ...] | None = None
     predicates: tuple[Expr, ...] = ()
     rows: tuple[int, int | None] = (0, None)
     order: SourceOrder | None = None
     stored: frozenset[str] = frozenset()
+    in_place: bool = False
 
     @property
     def operator(self) -> str:
@@ -92,16 +109,21 @@ class Read(Operator):
     @property
     def file_format(self) -> Format:
         """Its format."""
-        return find(self.format)
+        return find(self.format) if self.settings is None else self.settings
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns the format and, once bound, a digest of the files by relative path and size."""
         sources = [[file.relative, file.size] for file in self.files]
-        return {"format": self.format, "files": len(sources), "sources": sources}
+        format = self.file_format
+        options = format.arguments() if isinstance(format, Untyped) else {}
+        folders = described(self.partitions)
+        return {"format": self.format, **options, **folders, "files": len(sources), "sources": sources}
 
     def describe(self) -> str:
         """Returns files and what is pushed down as one line."""
         parts = [f"{len(self.files)} files" if self.bound else repr(self.paths)]
+        if self.partitions is not None:
+            parts[0] += f" by {', '.join(self.partitions.names)}"
         if self.columns is not None:
             known = 0 if self.first is None else len(self.all_columns())
             parts.append(f"columns {len(self.columns)} of {known}: {', '.join(self.columns)}")
@@ -116,15 +138,29 @@ class Read(Operator):
         return f"{self.operator}({'; '.join(parts)})"
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
-        """Lists the files and reads the first one's footer."""
-        format = self.file_format
+        """Lists the files and reads the first one's footer, by whose types all are read."""
+        format, target = self.file_format, self.target
         store, files = resolve(
             self.paths, filesystem=self.filesystem, suffixes=format.suffixes, operator=self.operator
         )
-        first = format.footer(store, files[0])
-        bound = dataclasses.replace(self, store=store, files=files, first=first)
-        if self.target is not None:
-            match(self.target, first, widen=True, operator=self.operator)
+        folders = discover(files, partitioning=self.partitioning, target=target, operator=self.operator)
+        if target is not None:
+            target = without(target, folders)
+        if isinstance(format, Untyped) and target is not None:
+            format = format.typed(target)
+        first = (format.glance if isinstance(format, Untyped) else format.footer)(store, files[0])
+        if folders is not None:
+            if self.partitioning == "auto" and set(folders.names) <= set(first.schema.names):
+                return dataclasses.replace(self, partitioning=None).bind(inputs, context)
+            folders.check(first, self.operator)
+        settings = self.settings
+        if isinstance(format, Untyped):
+            settings = format if target is not None else format.typed(first.schema)
+        bound = dataclasses.replace(
+            self, settings=settings, store=store, files=files, partitions=folders, first=first
+        )
+        if target is not None:
+            match(target, first, widen=True, operator=self.operator)
         return bound.on()
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
@@ -137,7 +173,7 @@ class Read(Operator):
     def all_columns(self) -> pa.Schema:
         """Returns what there is to read, whatever of it is wanted."""
         assert self.first is not None
-        return self.target if self.target is not None else self.first.schema
+        return self.target if self.target is not None else merged(self.first.schema, self.partitions)
 
     def count_rows(self, inputs: Sequence[int | None]) -> int:
         """Returns the rows of all footers: reads each file's, but nothing else."""
@@ -172,6 +208,15 @@ class Read(Operator):
         """Takes the order over."""
         return dataclasses.replace(self, order=order)
 
+    def random_access(self) -> Node | None:
+        """Rows of mapped files can be gathered where they lie."""
+        format = self.file_format
+        if not isinstance(format, InPlaceFormat):
+            return None
+        assert self.store is not None and self.first is not None
+        format.check_in_place(self.store, self.first)
+        return dataclasses.replace(self, in_place=True)
+
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
         """Decoded memory is new; mapped memory is the file's."""
         return self.format != "ipc"
@@ -179,18 +224,19 @@ class Read(Operator):
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the source of footers, the planner, the fetcher where there is anything to fetch, and the reader."""
         assert self.schema is not None and self.store is not None
-        names = self.schema.names
+        names = without(self.schema, self.partitions).names
         may_match = self.may_match()
+        is_wanted = self._is_wanted(may_match)
         return (
             KernelSpec(
                 operator=self.operator,
                 kind="source",
-                make=lambda context: FooterSource(self, context),
+                make=lambda context: FooterSource(self, context, is_wanted),
                 engine="arrow",
                 cost="computes" if self.store.is_local else "waits",
                 phase="open",
                 buffer_items=OPEN_FILES,
-                facts=lambda: ("footers, one call a file",),
+                facts=lambda: ("footers, one call a file", *self._left_out(is_wanted)),
             ),
             KernelSpec(
                 operator=self.operator,
@@ -199,17 +245,32 @@ class Read(Operator):
                 facts=lambda: ("order of splits", *self._pruned(may_match)),
             ),
             *(() if self.store.is_local else (self._fetch_spec(names),)),
-            KernelSpec(
-                operator=self.operator,
-                kind="reader",
-                phase="decode",
-                where=self._where,
-                make=lambda context: SplitReader(self, options.cpu_budget),
-                engine=self._engine(options),
-                max_calls=self.num_parallel_calls,
-                floor_bytes=self._decoded_bytes(names),
-                facts=lambda: (f"decode of {len(names)} columns, one call a split",),
-            ),
+            self._find_spec(names) if self.in_place else self._decode_spec(names, options),
+        )
+
+    def _find_spec(self, names: Sequence[str]) -> KernelSpec:
+        return KernelSpec(
+            operator=self.operator,
+            kind="reader",
+            phase="map",
+            where=self._where,
+            make=lambda context: SplitFinder(self),
+            engine="arrow",
+            max_calls=self.num_parallel_calls,
+            facts=lambda: (f"mapping of {len(names)} columns, one call a split, no copy",),
+        )
+
+    def _decode_spec(self, names: Sequence[str], options: ResolvedOptions) -> KernelSpec:
+        return KernelSpec(
+            operator=self.operator,
+            kind="reader",
+            phase="decode",
+            where=self._where,
+            make=lambda context: SplitReader(self, options.cpu_budget),
+            engine=self._engine(options),
+            max_calls=self.num_parallel_calls,
+            floor_bytes=self._decoded_bytes(names),
+            facts=lambda: (f"decode of {len(names)} columns, one call a split",),
         )
 
     def _engine(self, options: ResolvedOptions) -> str:
@@ -265,9 +326,27 @@ class Read(Operator):
             return None
         return lambda statistics, num_rows: not any(test(statistics, num_rows) for test in known)
 
+    def _is_wanted(self, may_match: MayMatch | None) -> Callable[[int], bool] | None:
+        """Returns what tells by the number of a file whether it has to be opened; None where all have to be.
+
+        Rows that `skip` and `take` count have to be counted in every file.
+        """
+        folders = self.partitions
+        if may_match is None or folders is None or self.rows != (0, None):
+            return None
+        return lambda number: folders.may_match(number, may_match)
+
+    def _left_out(self, is_wanted: Callable[[int], bool] | None) -> tuple[str, ...]:
+        if is_wanted is None:
+            return ()
+        left_out = sum(not is_wanted(number) for number in range(len(self.files)))
+        return (f"folders rule out {left_out} of {len(self.files)} files",)
+
     def _pruned(self, may_match: MayMatch | None) -> tuple[str, ...]:
         if may_match is None or self.first is None:
             return ()
         splits = self.first.splits
+        if self.partitions is not None:
+            may_match = self.partitions.within(0, may_match)
         pruned = sum(self.file_format.prune(self.first, split, may_match) for split in splits)
         return (f"statistics prune {pruned} of {len(splits)} splits of the first file",)

@@ -1,4 +1,4 @@
-"""`shuffle`: windows of rows, each permuted.
+"""`shuffle`: windows of rows, each permuted; or, without a size, all rows.
 
 A window is exactly `size` rows of the input sequence, whatever its chunk borders, and its permutation is a pure
 function of (seed, epoch, window number). So the state is a cursor and not the buffer: a resumed shuffle collects the
@@ -7,38 +7,52 @@ stateless one gathers a window, so that the next windows are made while one is c
 
 Where nothing in between forbids it the source below is ordered by (seed, epoch) too, see `Node.with_source_order`;
 that is decided on the plan as written, so that no rule changes an order.
+
+All rows are permuted where they can be gathered from where they lie (`Node.random_access`): a serial kernel collects
+the source's descriptors, without a copy, and a reader gathers one part of the output a call. The order is a function
+of the place, so the state is the number of rows delivered. Column operators in between run above, on what was gathered.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Final, NamedTuple, cast
 
 import pyarrow as pa
 
-from arrowflow.errors import DataError
+from arrowflow.errors import BudgetError, DataError, PlanError
 from arrowflow.ops.base import (
     Context,
     Held,
     Item,
     KernelSpec,
+    Made,
     Origin,
     Position,
+    ReaderKernel,
     RowOperator,
     SerialKernel,
     StatelessKernel,
+    Ticket,
     join,
 )
+from arrowflow.ops.rows import AllRows, Lying, Rows, rebased
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import BindContext, Node, SourceOrder
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.plan.widths import row_bytes
-from arrowflow.random import permutation, philox
+from arrowflow.random import Permutation, permutation, philox
 from arrowflow.records import dataclass
 
-WINDOW_ORDER = 3
-"""Tells a window's permutation from those of a source order with the same seed."""
+WINDOW_ORDER, GLOBAL_ORDER = 3, 4
+"""Tell the permutations of windows and of all rows from those of a source order with the same seed."""
+
+PART_BYTES: Final = 8 << 20
+NUMBERS_BYTES: Final = 48
+"""What the numbers of a row take while it is gathered: its place in the input, its record batch, its place in that, …"""
+MAX_PART_ROWS = 1 << 17
+"""What is gathered record batch by record batch, takes 10 µs for each of them: the more rows at once, the fewer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +85,7 @@ class Shuffle(RowOperator):
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
         """Fixes the seed, and orders the source below by it where it can."""
-        seed = self.seed
-        if seed is None:
-            seed = int(philox((context.options.seed, context.place)).random_raw())
+        seed = _seed(self.seed, context)
         order = SourceOrder(seed=seed, reshuffle=self.reshuffle_each_iteration)
         return dataclasses.replace(self, seed=seed).on(inputs[0].with_source_order(order))
 
@@ -166,9 +178,174 @@ class GatherKernel(StatelessKernel):
             pa.uint32() if order.itemsize == 4 else pa.int64(), len(order), [None, pa.py_buffer(order)]
         )
         try:
-            return join(chunk.chunks).take(indices)
+            return rebased(join(chunk.chunks)).take(indices)
         except pa.ArrowInvalid as error:
             raise DataError(
                 f"a window of {chunk.num_rows:,} rows cannot be gathered ({error}); texts or lists of one window "
                 "may hold 2 GiB a column: use a smaller window"
             ) from error
+
+
+def _seed(given: int | None, context: BindContext) -> int:
+    return int(philox((context.options.seed, context.place)).random_raw()) if given is None else given
+
+
+# --------------------------------------------------------------------------------------------- all rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GlobalShuffle(RowOperator):
+    """All rows of its input, permuted.
+
+    Row order: a pure function of (seed, epoch). Memory: a few parts of the output; the source's rows stay where they
+    lie. Deterministic. Resume: (rows delivered,).
+
+    Attributes:
+        seed: What the order follows from; None until bound, then derived from `Options.seed` and its place.
+        reshuffle_each_iteration: Whether each epoch has an order of its own.
+    """
+
+    name: ClassVar[str] = Shuffle.name
+    # It does gather, but nothing may be moved below it: its input is to stay where it lies.
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True)
+
+    seed: int | None = None
+    reshuffle_each_iteration: bool = True
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns seed and whether epochs differ."""
+        return {"size": None, "seed": self.seed, "reshuffle_each_iteration": self.reshuffle_each_iteration}
+
+    def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
+        """Fixes the seed, and changes places with the operators that can work on what was gathered."""
+        rows, above = _split(inputs[0])
+        plan: Node = dataclasses.replace(self, seed=_seed(self.seed, context)).on(rows)
+        for node in above:
+            plan = node.on(plan)
+        return plan
+
+    def count_rows(self, inputs: Sequence[int | None]) -> int | None:
+        """Returns its input's rows."""
+        return inputs[0]
+
+    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
+        """What is gathered is new memory."""
+        return True
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns the collector of what there is and the gatherer."""
+        return (
+            KernelSpec(
+                operator=self.name,
+                kind="serial",
+                make=lambda context: CollectKernel(self, options.ram_budget, context),
+                splits=True,
+                facts=lambda: ("collect all rows where they lie, no copy",),
+            ),
+            KernelSpec(
+                operator=self.name,
+                kind="reader",
+                phase="gather",
+                make=lambda context: PartKernel(),
+                engine="numpy+arrow",
+                facts=lambda: (f"permute and gather, one call for up to {MAX_PART_ROWS:,} rows",),
+            ),
+        )
+
+
+def _split(node: Node) -> tuple[Node, list[Node]]:
+    """Returns the source that rows are gathered from, less what is left out of it, and the operators above."""
+    source = node.random_access()
+    if source is not None:
+        return source, []
+    if node.row_range is not None:
+        source, above = _split(node.inputs[0])
+        return node.on(source), above
+    if node.traits.one_to_one and not node.traits.opaque and len(node.inputs) == 1:
+        source, above = _split(node.inputs[0])
+        return source, [*above, node]
+    raise PlanError(
+        "shuffle: without buffer_size it permutes all rows, which has to find each of them: in memory (from_arrow, "
+        "from_numpy, range, cache) or in files of read_ipc, with column operators, take or skip above; "
+        f"{node.describe()} is none of these: use shuffle(buffer_size), or put `.cache()` right below it"
+    )
+
+
+class Part(NamedTuple):
+    """Places of the output, to be filled."""
+
+    rows: AllRows
+    order: Permutation
+    start: int
+    stop: int
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the output."""
+        return self.stop - self.start
+
+
+class CollectKernel(SerialKernel):
+    """Collects what the source has, then cuts the output into parts."""
+
+    def __init__(self, node: GlobalShuffle, budget_bytes: int, context: Context) -> None:
+        assert node.seed is not None
+        self._key = (node.seed, GLOBAL_ORDER, context.epoch if node.reshuffle_each_iteration else 0)
+        self._budget_bytes = budget_bytes
+        self._parts: list[Rows] = []
+        self._tickets: list[Ticket] = []
+        self._copied_bytes = 0
+        self._delivered = 0
+
+    def open(self, position: Position, epoch: int) -> Position:
+        """Restores how many rows were delivered; all of the source is collected again."""
+        if position is not None:
+            (self._delivered,) = position
+        return None
+
+    def push(self, item: Item) -> Iterator[Item]:
+        """Keeps what has rows."""
+        if item.chunk.num_rows:
+            rows: Rows = Lying(item.chunk) if isinstance(item.chunk, pa.RecordBatch) else item.chunk
+            self._parts.append(rows)
+            self._tickets.append(item.ticket)
+            self._copied_bytes += sum(buffer.size for buffer in rows.buffers)
+            if self._copied_bytes > self._budget_bytes:
+                raise BudgetError(
+                    f"the columns that are decoded or widened take more than {self._copied_bytes:,} bytes, and "
+                    f"ram_budget allows {self._budget_bytes:,}; raise ram_budget, use shuffle(buffer_size), or write "
+                    "the rows to files of the types that are read"
+                )
+        return iter(())
+
+    def finish(self) -> Iterator[Item]:
+        """Yields the parts of the output that were not delivered yet."""
+        if not self._parts:
+            return
+        rows = AllRows(self._parts, self._tickets)
+        order = Permutation(rows.num_rows, self._key)
+        size = min(MAX_PART_ROWS, max(1, PART_BYTES * rows.num_rows // max(1, rows.num_bytes)))
+        for start in range(self._delivered, rows.num_rows, size):
+            part = Part(rows, order, start, min(start + size, rows.num_rows))
+            # All of it is one split, as a window is.
+            yield Item(part, (part.stop,), (), Origin(0, 0, part.stop == rows.num_rows))
+
+
+class PartKernel(ReaderKernel):
+    """Gathers parts of the output."""
+
+    def num_bytes(self, payload: Part) -> int:
+        """Returns the bytes of the part, of copies that are not in its order yet, and of the numbers of its rows."""
+        rows = payload.rows
+        return payload.num_rows * (3 * rows.num_bytes // rows.num_rows + NUMBERS_BYTES)
+
+    def read(self, payload: Part) -> Iterator[Made]:
+        """Yields the part."""
+        try:
+            chunk = payload.rows.gather(payload.order.part(payload.start, payload.stop))
+        except pa.ArrowInvalid as error:
+            raise DataError(
+                f"{payload.num_rows:,} rows cannot be gathered at once ({error}); texts or lists of that many may hold "
+                "2 GiB a column: cast the column to a large type"
+            ) from error
+        yield Made(chunk, (payload.stop,), payload.stop == payload.rows.num_rows, 0)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from arrowflow.formats.format import Footer, MayMatch, Split, match, reading
+from arrowflow.formats.format import Footer, InPlaceFormat, MayMatch, Split, match, reading
 from arrowflow.ops.base import (
     Context,
     Item,
@@ -19,6 +19,8 @@ from arrowflow.ops.base import (
     SourceKernel,
     Task,
 )
+from arrowflow.ops.partitions import without
+from arrowflow.ops.rows import Lying
 from arrowflow.plan.node import SourceOrder
 from arrowflow.random import permutation
 from arrowflow.storage import Range, Store, coalesce
@@ -36,10 +38,16 @@ FILE_ORDER, SPLIT_ORDER = 1, 2
 
 
 class FooterSource(SourceKernel):
-    """Reads footers in the order in which the files are wanted; the position is (block of files,)."""
+    """Reads footers in the order in which the files are wanted; the position is (block of files,).
 
-    def __init__(self, node: Read, context: Context) -> None:
+    Files that `is_wanted` rules out by their numbers are not opened. They keep their places in their blocks, so that
+    the others come in the same order, and positions mean the same.
+    """
+
+    def __init__(self, node: Read, context: Context, is_wanted: Callable[[int], bool] | None = None) -> None:
         self._node = node
+        self._is_wanted = is_wanted
+        self._expected = without(node.all_columns(), node.partitions)
         self._block_files = 1 if node.order is None else OPEN_FILES
         self._order = node.order
         self._context = context
@@ -52,24 +60,52 @@ class FooterSource(SourceKernel):
             if self._order is None
             else permuted(files, self._order, FILE_ORDER, self._context.epoch)
         )
-        first = 0 if position is None else position[0] * self._block_files
-        for place in range(first, files):
-            yield Task(int(order[place]), Origin(place), FOOTER_BYTES)
+        is_wanted, size = self._is_wanted, self._block_files
+        for block in range(0 if position is None else position[0], -(-files // size)):
+            places = range(block * size, min((block + 1) * size, files))
+            found = [(place, int(order[place])) for place in places]
+            wanted = [each for each in found if is_wanted is None or is_wanted(each[1])]
+            for place, number in wanted:
+                file = FileTask(number, block, place % size, len(wanted))
+                yield Task(file, Origin(place), FOOTER_BYTES)
 
     def read(self, task: Task) -> Iterator[Made]:
         """Yields the footer, once it is found to have the pipeline's schema."""
         node = self._node
+        number, block, place, block_files = task.payload
         assert node.store is not None
-        footer = node.file_format.footer(node.store, node.files[task.payload])
-        match(node.all_columns(), footer, widen=node.target is not None, operator=node.operator)
-        yield Made(OpenFile(task.payload, footer), None)
+        footer = node.file_format.footer(node.store, node.files[number])
+        match(self._expected, footer, widen=node.target is not None, operator=node.operator)
+        if node.partitions is not None:
+            node.partitions.check(footer, node.operator)
+        yield Made(OpenFile(number, footer, block, place, block_files), None)
+
+
+class FileTask(NamedTuple):
+    """A file to open, and where it stands: see `OpenFile`."""
+
+    number: int
+    block: int
+    place: int
+    block_files: int
 
 
 class OpenFile(NamedTuple):
-    """A file whose footer is known."""
+    """A file whose footer is known.
+
+    Attributes:
+        number: Its place in sorted order.
+        footer: Its footer.
+        block: Number of the block of files that it belongs to.
+        place: Its place in this block.
+        block_files: Files of the block that are opened.
+    """
 
     number: int
     footer: Footer
+    block: int = 0
+    place: int = 0
+    block_files: int = 1
 
     @property
     def num_rows(self) -> int:
@@ -88,6 +124,7 @@ class SplitTask(NamedTuple):
         start: First row to deliver.
         stop: Row to stop before.
         base: Position at the split's start: (block, splits of it done, 0, rows counted before).
+        number: Its file's place in sorted order.
     """
 
     store: Store
@@ -97,6 +134,7 @@ class SplitTask(NamedTuple):
     start: int
     stop: int
     base: tuple[int, int, int, int]
+    number: int = 0
 
     @property
     def num_rows(self) -> int:
@@ -123,9 +161,8 @@ class SplitPlanner(SerialKernel):
         self._node = node
         self._may_match = may_match
         self._context = context
-        self._block_files = 1 if node.order is None else OPEN_FILES
         self._format = node.file_format
-        self._files: list[OpenFile] = []
+        self._blocks: dict[int, list[OpenFile]] = {}  # several where footers come in any order
         self._block = self._first_split = self._first_row = self._counted = 0
 
     def open(self, position: Position, epoch: int) -> Position:
@@ -137,52 +174,78 @@ class SplitPlanner(SerialKernel):
 
     def push(self, item: Item) -> Iterator[Item]:
         """Yields the splits of a block once all its footers are there."""
-        self._files.append(item.chunk)
-        seen = self._block * self._block_files + len(self._files)
-        if len(self._files) == self._block_files or seen == len(self._node.files):
-            files, self._files = self._files, []
+        file: OpenFile = item.chunk
+        files = self._blocks.setdefault(file.block, [])
+        files.append(file)
+        if len(files) == file.block_files:
+            del self._blocks[file.block]
+            if file.block != self._block:  # else it is the first one after a resume
+                self._first_split = self._first_row = 0
+            self._block = file.block
             yield from self._plan(files)
-            self._block += 1
 
     def _plan(self, files: list[OpenFile]) -> Iterator[Item]:
         start, stop = self._node.rows
-        splits = self._ordered(files)
         first_split, first_row = self._first_split, self._first_row
         self._first_split = self._first_row = 0
-        for done in range(first_split, len(splits)):
-            number, footer, split = splits[done]
+        for done, number, footer, split in self._ordered(files):
+            if done < first_split:
+                continue
             if stop is not None and self._counted >= stop:
                 break
             base = (self._block, done, 0, self._counted)
             begin = max(start - self._counted, first_row if done == first_split else 0, 0)
             end = split.num_rows if stop is None else min(split.num_rows, stop - self._counted)
             self._counted += split.num_rows
-            pruned = self._may_match is not None and self._format.prune(footer, split, self._may_match)
-            if begin < end and not pruned:
+            if begin < end and not self._is_pruned(number, footer, split):
                 origin = Origin(number * MAX_SPLITS_PER_FILE + split.index)
-                yield Item(self._task(footer, split, begin, end, base), None, (), origin)
+                yield Item(self._task(number, footer, split, begin, end, base), None, (), origin)
         self.done = stop is not None and self._counted >= stop
 
+    def _is_pruned(self, number: int, footer: Footer, split: Split) -> bool:
+        test, folders = self._may_match, self._node.partitions
+        if test is None:
+            return False
+        if folders is not None:
+            if not folders.may_match(number, test):
+                return True
+            test = folders.within(number, test)
+        return self._format.prune(footer, split, test)
+
     def _task(
-        self, footer: Footer, split: Split, start: int, stop: int, base: tuple[int, int, int, int]
+        self,
+        number: int,
+        footer: Footer,
+        split: Split,
+        start: int,
+        stop: int,
+        base: tuple[int, int, int, int],
     ) -> SplitTask:
         node = self._node
         assert node.store is not None and node.schema is not None
         ranges: list[Range] = []
         if not node.store.is_local:
             with reading(node.operator, footer.file, split.index):
-                ranges = coalesce(self._format.ranges(footer, split, node.schema.names))
-        return SplitTask(node.store, tuple(ranges), footer, split, start, stop, base)
+                names = without(node.schema, node.partitions).names
+                ranges = coalesce(self._format.ranges(footer, split, names))
+        return SplitTask(node.store, tuple(ranges), footer, split, start, stop, base, number)
 
-    def _ordered(self, files: list[OpenFile]) -> list[tuple[int, Footer, Split]]:
+    def _ordered(self, files: list[OpenFile]) -> list[tuple[int, int, Footer, Split]]:
+        """Returns the splits of a block, each with its number in it, which does not depend on what other files have."""
         order = self._node.order
         if order is None:
-            return [(file.number, file.footer, split) for file in files for split in file.footer.splits]
+            (file,) = files
+            return [(done, file.number, file.footer, split) for done, split in enumerate(file.footer.splits)]
         queues = []
         for file in files:
             splits = file.footer.splits
             places = permuted(len(splits), order, SPLIT_ORDER, self._context.epoch, file.number)
-            queues.append([(file.number, file.footer, splits[place]) for place in places])
+            queues.append(
+                [
+                    (turn * OPEN_FILES + file.place, file.number, file.footer, splits[place])
+                    for turn, place in enumerate(places)
+                ]
+            )
         return [
             queue[turn]
             for turn in range(max(map(len, queues), default=0))
@@ -217,33 +280,86 @@ class SplitReader(ReaderKernel):
         self._num_threads = num_threads
         self._format = node.file_format
         assert node.schema is not None
-        self._names = node.schema.names
+        self._stored = without(node.schema, node.partitions)
+        self._names = self._stored.names
 
     def num_bytes(self, payload: SplitTask) -> int:
         """Returns output and scratch of the wanted columns."""
         output = self._format.column_bytes(payload.footer, payload.split, self._names)
-        return output + self._format.scratch_bytes(payload.footer, payload.split, self._names)
+        scratch = self._format.scratch_bytes(payload.footer, payload.split, self._names)
+        return output + scratch + self._folder_bytes(payload)
+
+    def _folder_bytes(self, payload: SplitTask) -> int:
+        node = self._node
+        if node.partitions is None or node.schema is None:
+            return 0
+        return payload.num_rows * node.partitions.row_bytes(node.schema.names, payload.number)
 
     def read(self, payload: SplitTask) -> Iterator[Made]:
         """Yields the split's rows: one chunk, or a few where offsets would overflow."""
-        node = self._node
-        assert node.schema is not None
         row = payload.start
-        for chunk in self._format.read(
-            payload.store,
-            payload.footer,
-            payload.split,
-            node.schema,
-            payload.start,
-            node.stored,
-            self._num_threads,
-        ):
+        for chunk in self._chunks(payload, self._stored):
             if row + chunk.num_rows > payload.stop:
                 chunk = chunk.slice(0, payload.stop - row)
             row += chunk.num_rows
-            yield Made(chunk, payload.position(row), row >= payload.stop)
+            yield Made(self._completed(chunk, payload), payload.position(row), row >= payload.stop)
             if row >= payload.stop:
                 return
+
+    def _completed(self, chunk: Any, payload: SplitTask) -> Any:
+        """Returns rows with the columns that the file's folders give."""
+        schema, folders = self._node.schema, self._node.partitions
+        if folders is None or schema is None or len(schema) == len(self._names):
+            return chunk
+        return folders.fill(chunk, schema.names, payload.number)
+
+    def _chunks(self, payload: SplitTask, schema: pa.Schema) -> Iterator[Any]:
+        return self._format.read(
+            payload.store,
+            payload.footer,
+            payload.split,
+            schema,
+            payload.start,
+            self._node.stored,
+            self._num_threads,
+        )
+
+
+class SplitFinder(SplitReader):
+    """Tells where the rows of splits lie in mapped files, for a global `shuffle` to gather from."""
+
+    def __init__(self, node: Read) -> None:
+        super().__init__(node, num_threads=1)
+        self._mapped: dict[str, pa.Buffer] = {}
+
+    def num_bytes(self, payload: SplitTask) -> int:
+        """Returns 0: what is mapped is not read yet, and takes no memory of the pipeline."""
+        return 0
+
+    def _chunks(self, payload: SplitTask, schema: pa.Schema) -> Iterator[Lying]:
+        format = self._format
+        assert isinstance(format, InPlaceFormat)
+        mapped = self._map(payload)
+        found = format.read_in_place(mapped, payload.footer, payload.split, schema, payload.start)
+        return (Lying(chunk, copies) for chunk, copies in found)
+
+    def _completed(self, chunk: Lying, payload: SplitTask) -> Lying:
+        rows = super()._completed(chunk.chunk, payload)
+        made = [name for name in rows.schema.names if name not in self._names]
+        buffers = (buffer for name in made for buffer in rows.column(name).buffers())
+        return Lying(rows, (*chunk.copies, *(buffer for buffer in buffers if buffer is not None)))
+
+    def _map(self, payload: SplitTask) -> pa.Buffer:
+        """Maps a file once, not once a split: a process may have 65,530 mappings."""
+        file = payload.footer.file
+        mapped = self._mapped.get(file.path)
+        if mapped is None:
+            assert isinstance(self._format, InPlaceFormat)
+            self._format.check_in_place(payload.store, payload.footer)
+            with reading(self._node.operator, file), payload.store.open(file) as source:
+                # Should two splits come at the same time, the first one's mapping stays.
+                mapped = self._mapped.setdefault(file.path, source.read_buffer(file.size))
+        return mapped
 
 
 def total_bytes(footer: Footer, ranges: Iterable[Range]) -> int:

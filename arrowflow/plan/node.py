@@ -185,6 +185,16 @@ class Node(ABC):
             return dataclasses.replace(self, inputs=(self.inputs[0].with_source_order(order),))
         return self
 
+    def random_access(self) -> Node | None:
+        """Returns itself as a source that a global `shuffle` gathers rows from; None if it has none to find by number.
+
+        Its items are then `ops.rows.Rows` instead of chunks, unless what it yields stays in memory anyway.
+
+        Raises:
+            PlanError: It cannot, and there is more to say about it than that.
+        """
+        return None
+
     def in_order(self) -> Node:
         """Returns the plan up to here with its rows in one exact order, where an operator was asked for less."""
         inputs = tuple(child.in_order() for child in self.inputs)

@@ -141,9 +141,13 @@ def check_columns_needed(apply: Apply, table: pa.Table) -> None:
 
 
 def _needed_at_source(node: Node, wanted: Columns) -> Columns:
-    while node.inputs:
-        (wanted,), (node,) = node.columns_needed(wanted), node.inputs
-    return wanted
+    """Returns what is needed of the sources, together: of several inputs any may stand on the table."""
+    if not node.inputs:
+        return wanted
+    asked = zip(node.inputs, node.columns_needed(wanted), strict=True)
+    found = [_needed_at_source(child, needed) for child, needed in asked]
+    named = [columns for columns in found if columns is not None]
+    return frozenset[str]().union(*named) if len(named) == len(found) else None
 
 
 def _scrambled(batch: pa.RecordBatch, kept: Columns) -> pa.RecordBatch:

@@ -150,10 +150,37 @@ def test_texts_become_objects(kind: Any) -> None:
     assert found.tolist() == texts[1:]
 
 
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize(
+    "kind", [pa.int32(), pa.bool_(), pa.list_(pa.int32(), 2), pa.list_(pa.int32())], ids=str
+)
+def test_lists_of_one_length_become_boxes(kind: Any, large: bool) -> None:
+    """Without a copy: which batches have rows of one length, only their offsets tell."""
+    rows: list[Any] = [[1, 0, 1], [0, 1, 1], [1, 1, 0]]
+    if kind not in FLAT and kind != pa.bool_():
+        rows = [[[x, x + 1] for x in row] for row in rows]
+    elif kind == pa.bool_():
+        rows = [[x == 1 for x in row] for row in rows]
+    column = pa.array([[], *rows], pa.large_list(kind) if large else pa.list_(kind))
+    found = export(batch_of(x=column).slice(1))["x"]
+    assert found.tolist() == rows
+    if kind == pa.int32():
+        assert address(found) == column.values.buffers()[1].address
+    with pytest.raises(DataError, match=r"'x' has lists of 0 to 3 values .* padded_batch"):
+        export(batch_of(x=column))
+
+
+def test_lists_without_rows_have_no_length() -> None:
+    column = pa.array([[1, 2], [3]], pa.list_(pa.int32()))
+    exporter = NumpyExport(batch_of(x=column).schema, owned=False)
+    assert exporter(batch_of(x=column.slice(2)))["x"].shape == (0, 0)
+    assert exporter.explain() == ["x: list<item: int32> -> int32[n]: zero-copy, read-only"]
+
+
 REFUSED = {
     pa.decimal128(12, 2): "cast",
-    pa.list_(pa.int32()): "padded_batch",
-    pa.large_list(pa.int32()): "to_polars",
+    pa.list_(pa.string()): "to_polars",
+    pa.large_list(pa.decimal128(5)): "map",
     pa.struct({"a": pa.int8()}): "struct.field",
     pa.map_(pa.string(), pa.int8()): "map",
     pa.null(): "drop",

@@ -75,6 +75,17 @@ def two_thirds(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.filter(pa.array([value % 3 != 0 for value in batch.column("row").to_pylist()], pa.bool_()))
 
 
+ZEROS_AND_ONES = af.range(12).select(choice=pl.col("id") % 2)
+
+
+def same_row(row: dict[str, Any]) -> dict[str, Any]:
+    return row
+
+
+def counted(count: int, batch: pa.RecordBatch) -> tuple[int, pa.RecordBatch]:
+    return count + batch.num_rows, batch
+
+
 OPERATORS: dict[str, Apply] = {
     "select": lambda ds: ds.select(*reversed(ds.schema.names)),
     "with_columns": lambda ds: ds.with_columns(double=pl.col("row") * 2),
@@ -92,14 +103,27 @@ OPERATORS: dict[str, Apply] = {
     "batch": lambda ds: ds.batch(3),
     "prefetch": lambda ds: ds.prefetch(2),
     "shard": lambda ds: ds.shard(2, 1),
+    "concatenate": lambda ds: ds.concatenate(ds.take(4)),
+    "enumerate": lambda ds: ds.enumerate(),
+    "zip": lambda ds: af.zip(ds, af.range(9)),
+    "choose_from_datasets": lambda ds: af.choose_from_datasets([ds, ds], ZEROS_AND_ONES),
+    "map_rows": lambda ds: ds.map_rows(same_row, schema=ds.schema),
+    "scan": lambda ds: ds.scan(0, counted, schema=ds.schema),
+    "unique": lambda ds: ds.unique("row", max_rows=1_000),
+    "rejection_resample": lambda ds: ds.rejection_resample(pl.col("row") % 2, [0.5, 0.5], seed=1),
+    "sample_from_datasets": lambda ds: af.sample_from_datasets([ds, ds.take(5)], seed=1),
+    "bucket_by_sequence_length": lambda ds: ds.bucket_by_sequence_length("text", [3, 6], [2, 3, 2]),
+    "group_by_window": lambda ds: ds.group_by_window(pl.col("row") % 3, 2),
+    "window": lambda ds: ds.window(2),
     "with_options": lambda ds: ds.with_options(af.Options(cpu_budget=2)),
     "apply": lambda ds: ds.apply(lambda inner: inner.skip(1)),
 }
 """Every operator, on a table with the columns `row` and `text`."""
 
 BATCHED_ALLOWED = ["select", "with_columns", "drop", "rename", "cast", "fill_null", "stack", "map", "repeat"]
-BATCHED_ALLOWED += ["batch", "prefetch", "with_options"]
-BATCHED_REFUSED = ["take", "skip", "shuffle", "filter", "shard"]
+BATCHED_ALLOWED += ["batch", "prefetch", "with_options", "map_rows", "scan"]
+BATCHED_REFUSED = ["unique", "rejection_resample", "window"]
+BATCHED_REFUSED += ["take", "skip", "shuffle", "filter", "shard", "enumerate", "zip", "choose_from_datasets"]
 
 
 def rows_of(dataset: af.Dataset, column: str = "row", *, epoch: int = 0) -> list[Any]:

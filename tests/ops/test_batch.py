@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
 import pytest
 
 import arrowflow as af
-from arrowflow.testing import batches_of, check_dataset, check_operator
+from arrowflow.testing import assert_same_batches, batches_of, check_dataset, check_operator, chunked, cut
 from tests.ops.tables import (
     ALL_TYPES,
     BATCHED_ALLOWED,
@@ -30,6 +31,38 @@ def test_contracts(size: int, drop_remainder: bool) -> None:
         NUMBERS,
         ordered_by=None if drop_remainder else "row",
     )
+
+
+@pytest.mark.parametrize("calls", [1, 2, af.AUTOTUNE])
+@pytest.mark.parametrize("size", [1, 4, 17, 18])
+def test_contracts_with_parallel_joins(size: int, calls: int) -> None:
+    check_operator(lambda ds: ds.batch(size, num_parallel_calls=calls), NUMBERS, ordered_by="row")
+
+
+def test_parallel_joins_give_the_same_batches() -> None:
+    ds = numbers(4, 0, 1, 1, 6, *[2] * 40)
+    for drop_remainder in (False, True):
+        one, other = (
+            ds.batch(5, drop_remainder=drop_remainder, num_parallel_calls=calls) for calls in (None, 3)
+        )
+        assert_same_batches(batches_of(one), batches_of(other))
+        assert len(one.to_polars()) == len(other.to_polars())
+    with iter(ds.batch(5)) as before, iter(ds.batch(5, num_parallel_calls=2)) as after:
+        next(before)
+        after.load_state_dict(before.state_dict())
+        assert next(after)["row"].to_pylist() == [5, 6, 7, 8, 9]
+
+
+def test_lists_of_different_length_stay_lists() -> None:
+    """Also across the borders of chunks; as an array only a batch comes whose rows have one length."""
+    rows = [[1], [2, 3], [4, 5], [], None, [6, 7]]
+    batch = pa.record_batch({"x": pa.array(rows, pa.list_(pa.int32()))})
+    ds = chunked([cut(batch, [1, 2])], batch.schema).batch(2)
+    assert rows_of(ds, "x") == rows
+    loader = iter(chunked([cut(batch.slice(1), [1, 2])], batch.schema).batch(2).to_numpy())
+    assert next(loader)["x"].tolist() == [[2, 3], [4, 5]]
+    refused(af.DataError, lambda: next(loader), "to_numpy", "'x'", "null")
+    refused(af.DataError, lambda: next(iter(ds.to_numpy())), "'x'", "1 to 2 values", "padded_batch")
 
 
 @pytest.mark.parametrize("size", range(1, 14))
@@ -71,7 +104,10 @@ def test_what_needs_rows_is_refused_above(name: str, between: str) -> None:
 @pytest.mark.parametrize("name", sorted(set(OPERATORS) - {"apply"}))
 def test_contracts_on_top_of_every_operator(name: str) -> None:
     """Nested, dictionary, decimal, null, view columns and all: through an operator, into batches."""
-    check_dataset(lambda: OPERATORS[name](af.from_arrow(ALL_TYPES)).batch(2), epochs_differ=name == "shuffle")
+    check_dataset(
+        lambda: OPERATORS[name](af.from_arrow(ALL_TYPES)).batch(2),
+        epochs_differ=name in {"shuffle", "sample_from_datasets"},
+    )
 
 
 def test_a_batch_of_one_chunk_is_a_view_of_it() -> None:
@@ -85,3 +121,10 @@ def test_a_batch_of_one_chunk_is_a_view_of_it() -> None:
 @pytest.mark.parametrize("size", [0, -1, 1.0, True, "3", None])
 def test_bad_arguments(size: Any) -> None:
     refused(af.PlanError, lambda: af.range(3).batch(size), "batch", "batch_size")
+
+
+@pytest.mark.parametrize("calls", [0, -2, 1.5, True])
+def test_bad_numbers_of_calls(calls: Any) -> None:
+    refused(
+        af.PlanError, lambda: af.range(3).batch(2, num_parallel_calls=calls), "batch", "num_parallel_calls"
+    )

@@ -443,6 +443,100 @@ def test_what_is_not_ready_is_passed_over() -> None:
     assert rest == [0] * 3
 
 
+@pytest.mark.parametrize("block", [None, 1, 2])
+def test_several_that_are_not_ready_hold_nobody_back_and_lose_nothing(block: int | None) -> None:
+    opened = Opened(rows=3)
+    slow = (0, 2, 5)
+    for number, gate in enumerate(opened.gates):
+        if number not in slow:
+            gate.open()
+    ds = af.range(9).interleave(opened, cycle_length=4, block_length=block, deterministic=False)
+    found: list[tuple[int, int]] = []
+    with iter(ds) as iterator:
+        while len(found) < 3 * 6:
+            found += _pairs_of(next(iterator))
+        assert not {row for row, _ in found} & set(slow)
+        for number in (5, 0, 2):
+            opened.gates[number].open()
+            waited: list[tuple[int, int]] = []
+            while len(waited) < 3:
+                waited += _pairs_of(next(iterator))
+            assert waited == [(number, i) for i in range(3)]
+            found += waited
+        assert next(iterator, None) is None
+    assert sorted(found) == [(row, i) for row in range(9) for i in range(3)]
+
+
+def _pairs_of(batch: pa.RecordBatch) -> list[tuple[int, int]]:
+    return [(row["row"], row["i"]) for row in batch.to_pylist()]
+
+
+def test_one_that_stops_in_the_middle_is_passed_over_until_it_goes_on() -> None:
+    """Its rows stay in their own order, whatever comes in between."""
+    gate = Gate()
+
+    def fn(row: dict[str, Any]) -> af.Dataset:
+        def generate() -> Iterator[pa.RecordBatch]:
+            for i in range(4):
+                if row["id"] == 1 and i == 2:
+                    gate.pass_through()
+                yield pa.record_batch([[row["id"]], [i]], schema=SCHEMA)
+
+        return af.from_generator(generate, schema=SCHEMA)
+
+    ds = af.range(4).interleave(fn, cycle_length=3, block_length=1, deterministic=False)
+    with iter(ds) as iterator:
+        found = [pair for _ in range(14) for pair in _pairs_of(next(iterator))]
+        assert [i for row, i in found if row == 1] == [0, 1]
+        gate.open()
+        rest = [pair for batch in iterator for pair in _pairs_of(batch)]
+    assert rest == [(1, 2), (1, 3)]
+    assert sorted(found + rest) == [(row, i) for row in range(4) for i in range(4)]
+
+
+def test_a_function_that_takes_long_holds_no_open_input_back() -> None:
+    gate = Gate()
+
+    def fn(row: dict[str, Any]) -> af.Dataset:
+        if row["id"] == 1:
+            gate.pass_through()
+        return element(row["id"], [3])
+
+    ds = af.range(4).interleave(fn, cycle_length=3, block_length=1, deterministic=False)
+    with iter(ds) as iterator:
+        assert [pair for _ in range(3) for pair in _pairs_of(next(iterator))] == [(0, i) for i in range(3)]
+        gate.open()
+        rest = [pair for batch in iterator for pair in _pairs_of(batch)]
+    assert sorted(rest) == [(row, i) for row in (1, 2, 3) for i in range(3)]
+
+
+def test_without_order_an_error_comes_once_and_ends_it() -> None:
+    """Rows that came before it are whole, and none comes twice."""
+    broken = ValueError("bad piece")
+
+    def fn(row: dict[str, Any]) -> af.Dataset:
+        fault = Fault(raising(broken), when=lambda batch: row["row"] == 2, fn=lambda batch: batch)
+        return element(row["row"], [2, 2]).map(fault)
+
+    found: list[tuple[int, int]] = []
+    with iter(numbers(6).interleave(fn, cycle_length=3, deterministic=False)) as iterator:
+        with pytest.raises(af.FunctionError, match="bad piece") as caught:
+            found.extend(pair for batch in iterator for pair in _pairs_of(batch))
+        assert caught.value.__cause__ is broken
+        assert next(iterator, None) is None
+    assert len(set(found)) == len(found)
+    assert not [row for row, _ in found if row == 2]
+
+
+def test_without_order_every_repetition_is_whole() -> None:
+    ds = numbers(8).with_options(SMALL).interleave(children, cycle_length=3, deterministic=False)
+    expected = sorted(pairs(ds))
+    found = pairs(ds.repeat(3))
+    third = len(found) // 3
+    assert [sorted(found[first : first + third]) for first in (0, third, 2 * third)] == [expected] * 3
+    assert len(pairs(ds.take(11))) == 11
+
+
 @pytest.mark.parametrize("block", [None, 1, 3])
 @pytest.mark.parametrize("cycle", [1, 2, 5])
 def test_without_order_the_rows_are_the_same(cycle: int, block: int | None) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +17,7 @@ import pytest
 
 import arrowflow as af
 from arrowflow.ops import from_arrow
+from arrowflow.ops.functions import code_digest
 from arrowflow.random import generator
 from arrowflow.testing import (
     Fault,
@@ -484,3 +488,139 @@ def test_chunks_and_positions_behind_a_filter_that_leaves_nothing() -> None:
     assert sizes(ds.filter(pl.col("row") != 3).map(identity)) == [3, 2]
     check_dataset(lambda: ds.map(head_of_piece))
     assert ids(af.range(4).map(identity)) == [0, 1, 2, 3]
+
+
+# ------------------------------------------------------------------------------------------ classes
+
+
+class Counting:
+    """Notes how many of it there are."""
+
+    made: list[Counting]
+
+    def __init__(self, start: int = 0) -> None:
+        self.calls = start
+        type(self).made.append(self)
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        self.calls += 1
+        return batch
+
+
+class Noisy:
+    def __call__(self, batch: pa.RecordBatch, rng: np.random.Generator) -> pa.RecordBatch:
+        return noise(batch, rng)
+
+
+class Doubling:
+    def __call__(self, arrays: dict[str, Any]) -> dict[str, Any]:
+        return doubled(arrays)
+
+
+def counting() -> type[Counting]:
+    """Returns a class of its own, of which there is no instance."""
+    return type("Fresh", (Counting,), {"made": []})
+
+
+def test_contracts_of_a_class() -> None:
+    check_operator(
+        lambda ds: ds.map(Doubling, format="numpy", columns=["row"], schema=DOUBLED),
+        NUMBERS,
+        ordered_by="row",
+    )
+    check_operator(
+        lambda ds: ds.with_options(SMALL).map(Noisy, seed=5), NUMBERS, splits_matter=True, epochs_differ=True
+    )
+
+
+def test_a_class_gets_the_generator_of_a_function() -> None:
+    ds = numbers(4, 5).with_options(SMALL)
+    assert batches_of(ds.map(Noisy, seed=3)) == batches_of(ds.map(noise, seed=3))
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_there_is_no_more_than_one_instance_a_worker(workers: int) -> None:
+    cls = counting()
+    ds = numbers(*[2] * 40).with_options(af.Options(cpu_budget=workers))
+    assert rows_of(ds.map(cls, num_parallel_calls=workers)) == list(range(80))
+    assert 1 <= len(cls.made) <= workers
+    assert sum(one.calls for one in cls.made) == 40
+
+
+def test_calls_at_the_same_time_have_an_instance_each() -> None:
+    barrier = threading.Barrier(2)
+
+    class Meeting(counting()):  # type: ignore[misc]
+        def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+            barrier.wait(20)
+            return batch
+
+    assert rows_of(numbers(1, 1, 1, 1).map(Meeting, num_parallel_calls=2)) == [0, 1, 2, 3]
+    assert len(Meeting.made) == 2
+
+
+def test_instances_live_as_long_as_the_run() -> None:
+    cls = counting()
+    ds = numbers(2).repeat(5).map(cls, num_parallel_calls=1)
+    assert len(rows_of(ds)) == 10
+    assert len(cls.made) == 1
+    gone = weakref.ref(cls.made.pop())
+    gc.collect()
+    assert gone() is None
+    rows_of(ds)
+    assert len(cls.made) == 1
+    below = counting()
+    rows_of(numbers(2).map(below, num_parallel_calls=1).repeat(5))
+    assert len(below.made) == 1
+
+
+def test_partial_gives_a_class_its_arguments() -> None:
+    cls = counting()
+    ds = numbers(2, 1).map(functools.partial(cls, start=10), num_parallel_calls=1)
+    assert rows_of(ds) == [0, 1, 2]
+    assert [one.calls for one in cls.made] == [12]
+
+
+def test_an_instance_that_cannot_be_made() -> None:
+    broken = OSError("no vocabulary")
+
+    class Tokenizer:
+        def __init__(self) -> None:
+            raise broken
+
+        def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+            return batch
+
+    with pytest.raises(
+        af.FunctionError, match=r"map: .*Tokenizer\(\) raised OSError: no vocabulary"
+    ) as caught:
+        batches_of(numbers(3).map(Tokenizer))
+    assert caught.value.__cause__ is broken
+
+
+def test_a_class_whose_instances_are_no_functions() -> None:
+    refused(af.PlanError, lambda: numbers(3).map(pl.DataFrame), "map", "DataFrame", "__call__")
+
+
+def test_the_digest_of_a_class_covers_its_methods() -> None:
+    def make(factor: int, method: str = "__call__") -> type:
+        code = "def f(self, batch): return batch" if factor == 1 else "def f(self, batch): return batch[::2]"
+        scope: dict[str, Any] = {}
+        exec(code, scope)
+        return type("Same", (), {method: scope["f"], "__call__": identity})
+
+    assert code_digest(make(1, "help")) == code_digest(make(1, "help"))
+    assert code_digest(make(1, "help")) != code_digest(make(2, "help"))
+    derived = [type("Derived", (make(factor, "help"),), {}) for factor in (1, 2)]
+    assert code_digest(derived[0]) != code_digest(derived[1])
+    assert code_digest(functools.partial(make(1, "help"), 3)) == code_digest(make(1, "help"))
+
+
+@pytest.mark.parametrize("format", ["arrow", "numpy", "polars"])
+def test_errors_that_look_row_wise_name_map_rows(format: Any) -> None:
+    def row_wise(row: Any) -> Any:
+        return {"x": int(row["row"])}
+
+    refused(
+        af.FunctionError, lambda: batches_of(numbers(3).map(row_wise, format=format)), "`map_rows`", "3 rows"
+    )

@@ -1,0 +1,136 @@
+"""Several datasets as one: side by side, and mixed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from arrowflow.dataset import Dataset, plans_of
+from arrowflow.errors import PlanError
+from arrowflow.ops.choose_from_datasets import ChooseFromDatasets
+from arrowflow.ops.mixing import MAX_DATASETS
+from arrowflow.ops.sample_from_datasets import SampleFromDatasets
+from arrowflow.ops.zip import Zip
+from arrowflow.options import check_seed
+from arrowflow.plan.node import Node
+
+
+def zip(*datasets: Dataset) -> Dataset:
+    """Puts the columns of several datasets side by side, row by row; it ends with the shortest one.
+
+    Nothing is copied: chunks are slices of what the datasets deliver. All datasets are read at the same time. A state
+    holds the place in each of them.
+
+    Raises:
+        PlanError: Something is no dataset or is in batches; or, once it is bound, two have a column of the same name.
+
+    Example:
+        >>> import arrowflow as af
+        >>> letters = af.from_numpy({"letter": ["a", "b", "c"]})
+        >>> af.zip(af.range(2), letters).to_table().to_pydict()
+        {'id': [0, 1], 'letter': ['a', 'b']}
+    """
+    if not datasets:
+        raise PlanError("zip: expected at least one dataset")
+    return Dataset(Zip(inputs=plans_of("zip", datasets)))
+
+
+def sample_from_datasets(
+    datasets: Sequence[Dataset],
+    weights: Sequence[float] | None = None,
+    *,
+    seed: int | None = None,
+    stop_on_empty_dataset: bool = True,
+) -> Dataset:
+    """Mixes datasets at random: each row comes from one of them, drawn by weight.
+
+    The rows of one dataset stay in their order. Draws are stratified, so that the shares stay within a few rows of
+    the weights at every moment, in small batches too. All datasets are read at the same time, and may be endless. A
+    state holds the place in each of them and in the draws. Some 16 MiB or 16,384 rows are gathered at a time.
+
+    Args:
+        datasets: Datasets with the same columns, whose order is that of the first one.
+        weights: How often each is drawn, in relation to the others; a dataset with weight 0 is never read. By default
+            all are drawn equally often.
+        seed: What the draws follow from, together with the epoch; by default derived from `Options.seed` and the
+            operator's place.
+        stop_on_empty_dataset: Whether it ends where a dataset is drawn that has no more rows, so that shares hold to
+            the end. With False it goes on with the others, whose weights keep their relation, until all have ended.
+
+    Raises:
+        PlanError: Something is no dataset or is in batches, or weights do not fit; or, once it is bound, columns
+            differ.
+
+    Example:
+        >>> import arrowflow as af
+        >>> ds = af.sample_from_datasets([af.range(100), af.range(1000, 1100)], weights=[3, 1], seed=1)
+        >>> ds.take(8).to_table()["id"].to_pylist()
+        [0, 1, 1000, 1001, 2, 3, 4, 1002]
+    """
+    plans = _mixed("sample_from_datasets", datasets)
+    node = SampleFromDatasets(
+        inputs=plans,
+        weights=None if weights is None else _weights(weights, len(plans)),
+        seed=None if seed is None else check_seed("sample_from_datasets", seed),
+        stop_on_empty_dataset=_flag("sample_from_datasets", stop_on_empty_dataset),
+    )
+    return Dataset(node)
+
+
+def choose_from_datasets(
+    datasets: Sequence[Dataset], choice_dataset: Dataset, *, stop_on_empty_dataset: bool = True
+) -> Dataset:
+    """Mixes datasets as a column of numbers says: each number takes the next row of the dataset with that number.
+
+    It ends with the numbers. All datasets are read at the same time, and may be endless. A state holds the place in
+    each of them and in the numbers. Some 16 MiB or 16,384 rows are gathered at a time.
+
+    Args:
+        datasets: Datasets with the same columns, whose order is that of the first one.
+        choice_dataset: One column of whole numbers, from 0 on.
+        stop_on_empty_dataset: Whether it ends where a dataset is chosen that has no more rows. With False such
+            numbers are passed over.
+
+    Raises:
+        PlanError: Something is no dataset or is in batches; or, once it is bound, columns differ.
+        DataError: A number is that of no dataset; in `next()`, behind the rows before it.
+
+    Example:
+        >>> import arrowflow as af
+        >>> choices = af.from_numpy({"choice": [1, 0, 0, 1]})
+        >>> af.choose_from_datasets([af.range(5), af.range(10, 15)], choices).to_table()["id"].to_pylist()
+        [10, 0, 1, 11]
+    """
+    sources = _mixed("choose_from_datasets", datasets)
+    chosen = plans_of("choose_from_datasets", [choice_dataset])
+    stop = _flag("choose_from_datasets", stop_on_empty_dataset)
+    return Dataset(ChooseFromDatasets(inputs=(*sources, *chosen), stop_on_empty_dataset=stop))
+
+
+def _mixed(operator: str, datasets: Any) -> tuple[Node, ...]:
+    if isinstance(datasets, Dataset) or not isinstance(datasets, Sequence):
+        raise PlanError(f"{operator}: expected a list of datasets, got {type(datasets).__name__}")
+    if not 1 <= len(datasets) <= MAX_DATASETS:
+        raise PlanError(f"{operator}: expected 1 to {MAX_DATASETS} datasets, got {len(datasets)}")
+    return plans_of(operator, datasets)
+
+
+def _weights(weights: Any, num_datasets: int) -> tuple[float, ...]:
+    try:
+        found = tuple(float(weight) for weight in weights)
+    except (TypeError, ValueError) as error:
+        raise PlanError(f"sample_from_datasets: weights are a list of numbers, got {weights!r}") from error
+    if len(found) != num_datasets:
+        raise PlanError(f"sample_from_datasets: one weight a dataset, got {len(found)} for {num_datasets}")
+    if not all(math.isfinite(weight) and weight >= 0 for weight in found):
+        raise PlanError(f"sample_from_datasets: weights are finite and not negative, got {list(found)}")
+    if not 0 < sum(found) < math.inf:
+        raise PlanError(f"sample_from_datasets: some weight is above 0, got {list(found)}")
+    return found
+
+
+def _flag(operator: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise PlanError(f"{operator}: stop_on_empty_dataset is True or False, got {value!r}")
+    return value

@@ -1,0 +1,249 @@
+"""How user functions are called: what they see of a record batch, what comes back, and classes as functions.
+
+A class is instantiated once per worker: a call takes an instance that is idle, or makes one where none is. So none is
+ever used by two calls at once, there are never more than calls at the same time, and with `num_parallel_calls=1`
+there is one. Instances belong to the run and not to a kernel, since `repeat` makes kernels anew in each repetition.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field
+from typing import Any, Literal
+
+import polars as pl
+import pyarrow as pa
+
+from arrowflow.errors import FunctionError, PlanError, SchemaError
+from arrowflow.interchange.from_numpy import batch_from_arrays
+from arrowflow.interchange.to_numpy import ColumnExport, arrays_of, column_exports
+from arrowflow.ops.base import Item, Operator, Position, SerialKernel
+from arrowflow.ops.columns import check_columns
+from arrowflow.ops.from_arrow import normalised, normalised_schema
+from arrowflow.ops.functions import code_digest, conform, function_name
+from arrowflow.plan.node import Columns
+from arrowflow.records import dataclass
+
+BatchFormat = Literal["arrow", "numpy", "polars"]
+RETURNED = {"arrow": pa.RecordBatch, "numpy": dict, "polars": pl.DataFrame}
+"""What a function returns, by format."""
+GIVEN = {
+    "arrow": ("a pyarrow.RecordBatch", "format='numpy' hands it arrays, format='polars' a data frame; "),
+    "numpy": ("a dict of arrays", ""),
+    "polars": ("a polars.DataFrame", ""),
+}
+"""What it is given, by format, for errors."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionOperator(Operator):
+    """An operator that yields what a user function returns.
+
+    Attributes:
+        fn: The function, or a class of which each worker makes an instance that it calls.
+        columns: What it reads, and all that it sees; None for all columns.
+        types: The schema of what it returns, or None to take the first chunk's.
+    """
+
+    fn: Callable[..., Any] = field(hash=False)
+    columns: tuple[str, ...] | None = None
+    types: pa.Schema | None = None
+
+    def functions(self) -> Mapping[str, str]:
+        """Returns a digest of the function's code."""
+        return {self.name: code_digest(self.fn)}
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
+        """Returns the declared schema; without one only running it tells."""
+        if self.columns is not None:
+            check_columns(self.columns, inputs[0])
+        return self.types
+
+    def declared_schema(self) -> pa.Schema | None:
+        """Returns the declared schema."""
+        return self.types
+
+    def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
+        """Returns the columns that the function reads."""
+        return (None if self.columns is None else frozenset(self.columns),)
+
+
+def check_function(operator: str, fn: object) -> None:
+    """Raises `PlanError` for what cannot be called on data."""
+    if not callable(fn):
+        raise PlanError(f"{operator}: expected a function, got {fn!r}")
+    if isinstance(fn, type) and not _makes_functions(fn):
+        raise PlanError(
+            f"{operator}: of a class each worker makes an instance and calls that, and instances of "
+            f"{fn.__qualname__} cannot be called; give it a method __call__, or pass a function"
+        )
+
+
+def check_format(operator: str, format: object) -> None:
+    """Raises `PlanError` for an unknown format."""
+    if format not in RETURNED:
+        raise PlanError(f"{operator}: format is 'arrow', 'numpy' or 'polars', got {format!r}")
+
+
+def _makes_functions(fn: Any) -> bool:
+    """Whether this is a class whose instances can be called, perhaps with arguments given to it by `partial`."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return isinstance(fn, type) and any("__call__" in vars(base) for base in fn.__mro__)
+
+
+class UserFunction:
+    """A user function, or the instances of a class that are lent to one call at a time.
+
+    Args:
+        fn: The function or class.
+        kept: What keeps the instances: `Context.kept`, so that they live until the run ends.
+    """
+
+    def __init__(self, fn: Callable[..., Any], kept: dict[Any, Any]) -> None:
+        self.name = function_name(fn)
+        self._fn = fn
+        # Both `setdefault` and the ends of a deque are one step each, so that workers need no lock.
+        self._idle: deque[Any] | None = (
+            kept.setdefault((UserFunction, fn), deque()) if _makes_functions(fn) else None
+        )
+
+    def __call__(self, *arguments: Any, hint: str = "") -> Any:
+        """Returns what the function returns.
+
+        Raises:
+            FunctionError: It raised; with `hint` where the exception looks as if it expected something else.
+        """
+        call = self._fn if self._idle is None else self._instance(self._idle)
+        try:
+            result = call(*arguments)
+        except Exception as error:
+            confused = isinstance(error, TypeError | AttributeError | ValueError)
+            text = f"{self.name} raised {type(error).__name__}: {error}"
+            raise FunctionError(text + (hint if confused else "")) from error
+        if self._idle is not None:
+            self._idle.append(call)
+        return result
+
+    def _instance(self, idle: deque[Any]) -> Any:
+        try:
+            return idle.pop()
+        except IndexError:
+            pass  # all are lent
+        try:
+            return self._fn()
+        except Exception as error:
+            raise FunctionError(
+                f"{self.name}() raised {type(error).__name__}: {error} (a class is instantiated without arguments; "
+                "functools.partial gives it some)"
+            ) from error
+
+
+class BatchFunction:
+    """A user function of record batches, in the format that it wants.
+
+    Args:
+        fn: The function or class.
+        kept: What keeps the instances of a class: `Context.kept`.
+        format: What it sees and returns.
+        columns: What it reads, and all that it sees; None for all columns.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        kept: dict[Any, Any],
+        *,
+        format: BatchFormat,
+        columns: tuple[str, ...] | None = None,
+    ) -> None:
+        self._function = UserFunction(fn, kept)
+        self._format = format
+        self._columns = None if columns is None else list(columns)
+        self.name = self._function.name
+        self.what = f"what {self.name} returned"
+        self._exports: tuple[pa.Schema, tuple[ColumnExport, ...]] | None = (
+            None  # replaced as a whole, by any thread
+        )
+
+    def argument(self, chunk: pa.RecordBatch) -> Any:
+        """Returns a chunk as the function sees it."""
+        if self._columns is not None:
+            check_columns(self._columns, chunk.schema)
+            chunk = chunk.select(self._columns)
+        if self._format == "arrow":
+            return chunk
+        if self._format == "polars":
+            return pl.DataFrame(chunk)
+        schema, known = chunk.schema, self._exports
+        if known is None or not known[0].equals(schema):
+            known = self._exports = (schema, column_exports(schema))
+        return arrays_of(chunk, known[1])
+
+    def call(self, num_rows: int, *arguments: Any) -> Any:
+        """Returns what the function returns."""
+        given, others = GIVEN[self._format]
+        hint = (
+            f" (it was given {num_rows:,} rows as {given}, not one row; {others}`map_rows` calls a function row by "
+            "row, slowly)"
+        )
+        return self._function(*arguments, hint=hint)
+
+    def batch(self, result: Any) -> pa.RecordBatch:
+        """Returns what the function returned as a record batch.
+
+        Raises:
+            FunctionError: It is something else.
+        """
+        expected = RETURNED[self._format]
+        if not isinstance(result, expected):
+            raise FunctionError(
+                f"{self.what} is a {type(result).__name__}, expected a {expected.__name__}, since "
+                f"format={self._format!r}"
+            )
+        try:
+            if isinstance(result, dict):
+                return batch_from_arrays(result)
+            if isinstance(result, pl.DataFrame):
+                result = result.to_arrow().combine_chunks()
+                result = pa.RecordBatch.from_arrays(
+                    [_whole(column) for column in result.columns], schema=result.schema
+                )
+            return normalised(result, normalised_schema(result.schema))
+        except SchemaError as error:
+            raise FunctionError(f"{self.what} is no table: {error}") from error
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+class UniformKernel(SerialKernel):
+    """Sees to it that all chunks have the schema of the first one that has rows."""
+
+    def __init__(self, operator: str, fn: Callable[..., Any]) -> None:
+        self._operator = operator
+        self._what = f"what {function_name(fn)} returned"
+        self._schema: pa.Schema | None = None
+
+    def open(self, position: Position, epoch: int) -> Position:
+        """Passes the position on."""
+        return position
+
+    def push(self, item: Item) -> Iterator[Item]:
+        """Passes the chunk on, its columns in the first one's order."""
+        yield item._replace(chunk=self.checked(item.chunk))
+
+    def checked(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
+        """Returns the chunk with its columns in the first one's order."""
+        if not chunk.num_rows:
+            return chunk
+        if self._schema is None:
+            self._schema = chunk.schema
+        try:
+            return conform(chunk, self._schema, self._what + " later")
+        except SchemaError as error:
+            error.locate(operator=self._operator)
+            raise

@@ -1,0 +1,147 @@
+"""`map_rows`: a user function of single rows. The slow convenience: `map` calls a function once for 65,536 rows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from arrowflow.errors import FunctionError, SchemaError
+from arrowflow.ops.base import Context, KernelSpec, Origin, StatelessKernel
+from arrowflow.ops.calls import FunctionOperator, UniformKernel, UserFunction
+from arrowflow.ops.columns import check_columns
+from arrowflow.ops.from_arrow import normalised, normalised_schema
+from arrowflow.ops.functions import function_name
+from arrowflow.ops.pieces import pieces_spec
+from arrowflow.options import ResolvedOptions
+from arrowflow.plan.node import BindContext, Node
+from arrowflow.plan.traits import Traits
+from arrowflow.random import generator
+from arrowflow.records import dataclass
+
+FASTER = "`map` calls a function once for many rows, which is some hundred times as fast"
+SHOWN_CHARACTERS = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapRows(FunctionOperator):
+    """What `fn` returns for each row of its input, both as dicts of Python values.
+
+    Row order: as its input. Memory: input and output of a piece, and its rows as Python objects: some 500 bytes a row
+    and more. Deterministic if `fn` is; a generator handed to it depends on (seed, operator, epoch, split, piece) and
+    the rows of the piece before. Resume: (position before the piece, rows, split, piece).
+
+    Attributes:
+        fn: The function, or a class of which each worker makes an instance that it calls.
+        columns: What it reads, and all that it sees; None for all columns.
+        types: The schema of what it returns, or None to take the first piece's.
+        seed: Makes `fn` be called with a random generator too.
+        num_parallel_calls: Calls at the same time, or None for the CPU budget.
+        place: Bound: the operator's place in the plan as written.
+    """
+
+    name: ClassVar[str] = "map_rows"
+    traits: ClassVar[Traits] = Traits(one_to_one=True, opaque=True)
+
+    seed: int | None = None
+    num_parallel_calls: int | None = None
+    place: int = field(default=0, compare=False)
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns what decides what the function is called with."""
+        return {
+            "fn": function_name(self.fn),
+            "columns": None if self.columns is None else list(self.columns),
+            "seed": self.seed,
+        }
+
+    def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
+        """Notes its place, for the key of its random numbers."""
+        return dataclasses.replace(self, place=context.place).on(*inputs)
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns the cutter of pieces (below `batch`), the caller, and the check of what came back."""
+        cut = () if self.batched else (pieces_spec(self.name, options),)
+        call = KernelSpec(
+            operator=self.name,
+            kind="stateless",
+            make=lambda context: MapRowsKernel(self, context),
+            engine="python",
+            cost="unknown",
+            max_calls=self.num_parallel_calls,
+            facts=lambda: (f"{function_name(self.fn)}(row), one call a row, slow: {FASTER}",),
+        )
+        if self.types is not None:
+            return (*cut, call)
+        check = KernelSpec(
+            operator=self.name,
+            kind="serial",
+            make=lambda context: UniformKernel(self.name, self.fn),
+            facts=lambda: ("the first piece declares the schema",),
+        )
+        return (*cut, call, check)
+
+
+class MapRowsKernel(StatelessKernel):
+    """Calls the function for one row after the other."""
+
+    def __init__(self, node: MapRows, context: Context) -> None:
+        self._node = node
+        self._epoch = context.epoch
+        self._function = UserFunction(node.fn, context.kept)
+
+    def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
+        """Returns what the function makes of the rows of a piece."""
+        node = self._node
+        if node.columns is not None:
+            check_columns(node.columns, chunk.schema)
+            chunk = chunk.select(list(node.columns))
+        more: tuple[Any, ...] = ()
+        if node.seed is not None:
+            more = (generator((node.seed, node.place, self._epoch, origin.split, origin.piece)),)
+        rows = [self._call(row, more) for row in chunk.to_pylist()]
+        names = list(rows[0]) if node.types is None else node.types.names
+        expected = set(names)
+        for row in rows:
+            if row.keys() != expected:
+                raise FunctionError(
+                    f"what {self._function.name} returned has the keys {list(row)}, expected {names}, as "
+                    f"{'returned for an earlier row' if node.types is None else 'schema= declares'}"
+                )
+        return self._batch(names, rows)
+
+    def _call(self, row: dict[str, Any], more: tuple[Any, ...]) -> dict[str, Any]:
+        try:
+            result = self._function(row, *more)
+        except FunctionError as error:
+            raise FunctionError(f"{error} (for the row {_shown(row)})") from error.__cause__
+        if not isinstance(result, dict) or not result or not all(type(key) is str for key in result):
+            raise FunctionError(
+                f"what {self._function.name} returned is {_shown(result)}, expected a dict of values by column for "
+                f"each row; record batches are for `map`, and {FASTER}"
+            )
+        return result
+
+    def _batch(self, names: list[str], rows: list[dict[str, Any]]) -> pa.RecordBatch:
+        types = self._node.types
+        arrays = []
+        for name in names:
+            values = [row[name] for row in rows]
+            try:
+                arrays.append(pa.array(values) if types is None else pa.array(values, types.field(name).type))
+            except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+                wanted = "one type" if types is None else f"type {types.field(name).type}"
+                raise SchemaError(
+                    f"what {self._function.name} returned: column {name!r} holds values that do not have {wanted} "
+                    f"({error}); schema= declares types"
+                ) from error
+        batch = pa.RecordBatch.from_arrays(arrays, names=names)
+        return normalised(batch, normalised_schema(batch.schema))
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"

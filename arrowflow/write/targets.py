@@ -1,0 +1,250 @@
+"""Where shards go, so that a half-written dataset never looks whole.
+
+* **On the local file system** shards are written into a hidden folder beside the target, each is flushed to the disk,
+  and the folder takes the target's name in one step. Whoever lists the target sees nothing, what was there before, or
+  all of it. With `overwrite` the old folder is renamed away right before: between these two steps there is none.
+* **Elsewhere** (object stores) no step moves a folder. Shards are written below a hidden prefix of the target; when
+  all are there, a marker named `_UNFINISHED` is put, what they replace is deleted, they are moved to their names, and
+  the marker is removed: the step that makes them visible. Until then `read_parquet` and its kind refuse the target;
+  other readers do not know the marker. Two writers to one target at the same time are not told apart there.
+
+A process that is killed leaves a folder that readers skip (`.writing-…`, `_writing-…`), or the marker; at worst,
+between the two renames of an overwrite, also the old dataset under the name `.replaced-…`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from arrowflow.errors import WriteError
+from arrowflow.lazy import fs as pafs
+from arrowflow.storage import UNFINISHED, locate
+
+_KEPT_BY_WRITERS: Final = re.compile(r"(^|/)(_[^/]*|\.[^/]*\.crc|\.DS_Store)$")
+"""Names of files that other writers and file managers put beside shards, and that go with these."""
+
+
+class Target(Protocol):
+    """A folder that is to be written. Used by one thread."""
+
+    @property
+    def path(self) -> str:
+        """The folder, as errors name it."""
+
+    def begin(self) -> None:
+        """Makes the place where shards are hidden.
+
+        Raises:
+            WriteError: There is something already.
+        """
+
+    def open(self, name: str) -> Any:
+        """Opens a new shard for writing; the caller closes it."""
+
+    def seal(self, name: str) -> None:
+        """Called once a shard is complete and closed."""
+
+    def publish(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Makes all shards visible at once, and returns their paths."""
+
+    def discard(self) -> None:
+        """Removes what is hidden and not published. Called at most once, after any error. Raises nothing."""
+
+
+def target_of(
+    path: str | os.PathLike[str], *, filesystem: Any, suffix: str, overwrite: bool, operator: str
+) -> Target:
+    """Returns where a path or URL is; makes nothing yet.
+
+    Raises:
+        PlanError: It is no path.
+        SourceError: The file system cannot be reached.
+    """
+    found, place = locate(path, filesystem=filesystem, operator=operator)
+    if isinstance(found, pafs.LocalFileSystem):
+        return LocalFolder(place, suffix=suffix, overwrite=overwrite)
+    return RemoteFolder(found, place, suffix=suffix, overwrite=overwrite)
+
+
+class LocalFolder:
+    """A folder of this machine's file system."""
+
+    def __init__(self, path: str, *, suffix: str, overwrite: bool) -> None:
+        self._path = Path(path).resolve()
+        self._suffix = suffix
+        self._overwrite = overwrite
+        token = os.urandom(8).hex()
+        self._staging = self._path.with_name(f".writing-{token}")
+        self._replaced = self._path.with_name(f".replaced-{token}")
+        self._filesystem = pafs.LocalFileSystem()
+
+    @property
+    def path(self) -> str:
+        """See `Target.path`."""
+        return str(self._path)
+
+    def begin(self) -> None:
+        """See `Target.begin`."""
+        check_free(self._filesystem, self.path, self._suffix, overwrite=self._overwrite)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._staging.mkdir()
+
+    def open(self, name: str) -> Any:
+        """See `Target.open`."""
+        return self._filesystem.open_output_stream(str(self._staging / name), compression=None)
+
+    def seal(self, name: str) -> None:
+        """See `Target.seal`: a name must never be there before what it names is on the disk."""
+        _flush(self._staging / name)
+
+    def publish(self, names: Sequence[str]) -> tuple[str, ...]:
+        """See `Target.publish`."""
+        _flush(self._staging)
+        if self._overwrite and self._path.exists():
+            self._path.rename(self._replaced)
+        try:
+            self._staging.rename(self._path)
+        except OSError as error:
+            if not self._path.exists() or not any(self._path.iterdir()):
+                raise
+            raise WriteError("somebody else has written there meanwhile; nothing was changed").locate(
+                file=self.path
+            ) from error
+        _flush(self._path.parent)
+        shutil.rmtree(self._replaced, ignore_errors=True)
+        return tuple(str(self._path / name) for name in names)
+
+    def discard(self) -> None:
+        """See `Target.discard`: what was renamed away comes back, unless something else is in its place."""
+        with suppress(OSError):
+            if self._replaced.exists() and not self._path.exists():
+                self._replaced.rename(self._path)
+        shutil.rmtree(self._staging, ignore_errors=True)
+        if self._path.exists():
+            shutil.rmtree(self._replaced, ignore_errors=True)
+
+
+class RemoteFolder:
+    """A folder of another file system."""
+
+    def __init__(self, filesystem: Any, path: str, *, suffix: str, overwrite: bool) -> None:
+        self._filesystem = filesystem
+        self._path = filesystem.normalize_path(path).rstrip("/")
+        self._suffix = suffix
+        self._overwrite = overwrite
+        self._staging = f"{self._path}/_writing-{os.urandom(8).hex()}"
+        self._marker = f"{self._path}/{UNFINISHED}"
+        self._names: list[str] = []
+        self._is_marked = self._has_deleted = self._is_published = False
+
+    @property
+    def path(self) -> str:
+        """See `Target.path`."""
+        return self._path
+
+    def begin(self) -> None:
+        """See `Target.begin`."""
+        check_free(self._filesystem, self._path, self._suffix, overwrite=self._overwrite)
+        self._filesystem.create_dir(self._staging, recursive=True)
+
+    def open(self, name: str) -> Any:
+        """See `Target.open`."""
+        return self._filesystem.open_output_stream(f"{self._staging}/{name}", compression=None)
+
+    def seal(self, name: str) -> None:
+        """See `Target.seal`: a store has an object, once it is closed, or has not."""
+
+    def publish(self, names: Sequence[str]) -> tuple[str, ...]:
+        """See `Target.publish`."""
+        filesystem = self._filesystem
+        check_free(filesystem, self._path, self._suffix, overwrite=self._overwrite, but=self._staging)
+        self._is_marked = True
+        with filesystem.open_output_stream(self._marker) as marker:
+            marker.write(b"A writer is moving files here, or was interrupted while it did.\n")
+        listed = _listed(filesystem, self._path, but=self._staging)
+        for path in [info.path for info in listed if info.is_file and info.base_name != UNFINISHED]:
+            self._has_deleted = True
+            filesystem.delete_file(path)
+        for name in names:
+            self._names.append(name)
+            filesystem.move(f"{self._staging}/{name}", f"{self._path}/{name}")
+        filesystem.delete_dir(self._staging)
+        filesystem.delete_file(self._marker)
+        self._is_published = True
+        return tuple(f"{self._path}/{name}" for name in names)
+
+    def discard(self) -> None:
+        """See `Target.discard`: the marker stays where what is left may not be whole."""
+        if self._is_published:
+            return
+        moved = [f"{self._path}/{name}" for name in self._names]
+        for path in moved:
+            _quietly(self._filesystem.delete_file, path)
+        _quietly(self._filesystem.delete_dir, self._staging)
+        if self._is_marked and not self._has_deleted and not self._any_left(moved):
+            _quietly(self._filesystem.delete_file, self._marker)
+
+    def _any_left(self, paths: list[str]) -> bool:
+        try:
+            return any(info.is_file for info in self._filesystem.get_file_info(paths))
+        except Exception:  # noqa: BLE001  (whatever a file system of others raises: it cannot tell)
+            return True
+
+
+def check_free(filesystem: Any, path: str, suffix: str, *, overwrite: bool, but: str = "") -> None:
+    """Raises `WriteError` where a dataset must not be written because of what is there.
+
+    Args:
+        filesystem: The file system.
+        path: The folder to write.
+        suffix: Ending of the files that may be replaced.
+        overwrite: Whether they may be.
+        but: A folder in it that does not count.
+    """
+    (info,) = filesystem.get_file_info([path])
+    if info.is_file:
+        raise WriteError(
+            "there is a file of that name, where a folder of shards is to be made; remove it, or choose another path"
+        ).locate(file=path)
+    listed = _listed(filesystem, path, but=but)
+    found = [info.path for info in listed if info.is_file]
+    if listed and not overwrite:
+        raise WriteError(
+            f"expected a path that is free, found a folder of {len(found)} files; pass overwrite=True to replace "
+            "them, or choose another path"
+        ).locate(file=path)
+    start = len(path)
+    foreign = [
+        each for each in found if not each.endswith(suffix) and not _KEPT_BY_WRITERS.search(each[start:])
+    ]
+    if foreign:
+        raise WriteError(
+            f"overwrite=True replaces folders of {suffix} files alone, and there is {foreign[0]!r}; remove it "
+            "yourself, or choose another path"
+        ).locate(file=path)
+
+
+def _listed(filesystem: Any, path: str, *, but: str) -> list[Any]:
+    selector = pafs.FileSelector(path, allow_not_found=True, recursive=True)
+    infos = filesystem.get_file_info(selector)
+    return [info for info in infos if not but or not f"{info.path}/".startswith(f"{but}/")]
+
+
+def _flush(path: Path) -> None:
+    """Waits until a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _quietly(call: Callable[[str], object], path: str) -> None:
+    with suppress(Exception):
+        call(path)

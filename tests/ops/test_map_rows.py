@@ -1,0 +1,152 @@
+"""`map_rows`: a user function of single rows: what it sees, what it may return, and what happens when it fails."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import arrowflow as af
+from arrowflow.testing import Fault, assert_same_batches, batches_of, check_operator, raising, returning
+from tests.ops.tables import ALL_TYPES, NUMBERS, Apply, numbers, refused, rows_of, sizes
+
+SMALL = af.Options(max_chunk_rows=3)
+DECLARED = pa.schema([("row", pa.int64()), ("double", pa.float32())])
+
+
+def doubled(row: dict[str, Any]) -> dict[str, Any]:
+    return {"row": row["row"], "double": row["row"] * 2.0}
+
+
+def noise(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    return {**row, "noise": rng.random()}
+
+
+class Doubler:
+    made = 0
+
+    def __init__(self) -> None:
+        type(self).made += 1
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        return doubled(row)
+
+
+def same(row: dict[str, Any]) -> dict[str, Any]:
+    return row
+
+
+CASES: dict[str, Apply] = {
+    "inferred": lambda ds: ds.map_rows(doubled),
+    "declared": lambda ds: ds.map_rows(doubled, schema=DECLARED, columns=["row"]),
+    "all columns": lambda ds: ds.map_rows(same, schema=ds.schema),
+    "a class": lambda ds: ds.map_rows(Doubler, schema=DECLARED),
+    "above batch": lambda ds: ds.batch(4).map_rows(same, schema=ds.schema),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_contracts(case: str) -> None:
+    check_operator(CASES[case], NUMBERS, ordered_by=None if case == "above batch" else "row")
+
+
+def test_contracts_of_random_rows() -> None:
+    check_operator(
+        lambda ds: ds.with_options(SMALL).map_rows(noise, seed=5, columns=["row"]),
+        NUMBERS,
+        splits_matter=True,
+        epochs_differ=True,
+    )
+
+
+def test_rows_are_what_map_would_see_one_by_one() -> None:
+    seen = []
+
+    def fn(row: dict[str, Any]) -> dict[str, Any]:
+        seen.append(row)
+        return row
+
+    ds = af.from_arrow(NUMBERS)
+    types = ds.drop("x").schema
+    assert batches_of(ds.drop("x").map_rows(fn, schema=types, num_parallel_calls=1)) == batches_of(
+        ds.drop("x")
+    )
+    assert seen == NUMBERS.drop_columns(["x"]).to_pylist()
+
+
+def test_every_type_goes_through() -> None:
+    ds = af.from_arrow(ALL_TYPES)
+    assert_same_batches(batches_of(ds.map_rows(same, schema=ds.schema)), batches_of(ds))
+
+
+def test_pieces_are_those_of_map() -> None:
+    assert sizes(numbers(7, 3, 0, 2).with_options(SMALL).map_rows(same)) == [3, 3, 1, 3, 2]
+
+
+def test_rows_are_counted_beforehand() -> None:
+    assert numbers(7, 3).map_rows(same).num_rows == 10
+
+
+def test_random_numbers_do_not_depend_on_parallelism() -> None:
+    ds = numbers(*[5] * 8)
+    expected = rows_of(ds.with_options(SMALL).map_rows(noise, seed=9, num_parallel_calls=1), "noise")
+    options = af.Options(cpu_budget=4, max_chunk_rows=3)
+    assert rows_of(ds.with_options(options).map_rows(noise, seed=9), "noise") == expected
+    assert len(set(expected)) == 40
+
+
+def test_an_exception_names_the_row_and_the_operator() -> None:
+    broken = KeyError("k")
+    fault = Fault(raising(broken), when=lambda row: row["row"] == 5, fn=same)
+    with iter(numbers(3, 3).map_rows(fault)) as iterator:
+        assert next(iterator).num_rows == 3
+        with pytest.raises(
+            af.FunctionError, match=r"map_rows: .*KeyError: 'k' \(for the row {'row': 5}\)"
+        ) as caught:
+            next(iterator)
+    assert caught.value.__cause__ is broken
+
+
+@pytest.mark.parametrize("result", [None, 3, [1], pa.record_batch({"x": [1]}), {}, {1: 2}])
+def test_something_else_than_a_row_is_refused(result: Any) -> None:
+    ds = numbers(3).map_rows(returning(result))
+    refused(af.FunctionError, lambda: batches_of(ds), "map_rows", "dict", "`map`")
+
+
+def test_all_rows_have_the_same_keys() -> None:
+    def fn(row: dict[str, Any]) -> dict[str, Any]:
+        return row if row["row"] else {"other": 1}
+
+    refused(
+        af.FunctionError, lambda: batches_of(numbers(3).map_rows(fn)), "keys ['row']", "expected ['other']"
+    )
+    refused(
+        af.FunctionError,
+        lambda: batches_of(numbers(3).map_rows(fn, schema=DECLARED)),
+        "keys ['other']",
+        "schema=",
+    )
+
+
+def test_values_of_another_type() -> None:
+    def fn(row: dict[str, Any]) -> dict[str, Any]:
+        return {"x": "text" if row["row"] == 4 else 1}
+
+    refused(af.SchemaError, lambda: batches_of(numbers(5).map_rows(fn)), "map_rows", "'x'", "schema=")
+    refused(af.SchemaError, lambda: batches_of(numbers(4, 1).map_rows(fn)), "map_rows", "'x'", "later")
+    types = pa.schema([("x", pa.int8())])
+    refused(af.SchemaError, lambda: batches_of(numbers(5).map_rows(fn, schema=types)), "'x'", "int8")
+
+
+def test_bad_arguments() -> None:
+    refused(af.PlanError, lambda: numbers(3).map_rows(3), "map_rows", "function")  # type: ignore[arg-type]
+    refused(af.PlanError, lambda: numbers(3).map_rows(dict), "map_rows", "__call__")
+    refused(af.PlanError, lambda: numbers(3).map_rows(same, num_parallel_calls=0), "num_parallel_calls")
+    refused(af.PlanError, lambda: numbers(3).map_rows(same, columns=["no"]).select("x").schema, "no")
+
+
+def test_explain_says_that_it_is_slow() -> None:
+    text = numbers(3).map_rows(same).explain()
+    assert "one call a row, slow" in text and "`map`" in text
