@@ -1,7 +1,8 @@
 """arrowflow: input pipelines over Apache Arrow record batches.
 
 Pipelines take tf.data's names, columns take Polars', states take PyTorch's. Start with `read_parquet`, `read_ipc`,
-`from_arrow`, `from_numpy`, `from_generator`, `list_files` or `range`; each returns a `Dataset`.
+`read_csv`, `read_json`, `read_tfrecord`, `from_arrow`, `from_numpy`, `from_generator`, `list_files` or `range`; each
+returns a `Dataset`. `zip`, `sample_from_datasets` and `choose_from_datasets` make one of several.
 """
 
 from arrowflow.combining import choose_from_datasets, sample_from_datasets, zip

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from arrowflow.expr.columns import Block, bool_array
+from arrowflow.expr.slices import rebased
 from arrowflow.expr.types import Array
 
 # Rows that are computed together, so that what is in between stays in the cache while NumPy's calls cost little.
@@ -36,4 +37,4 @@ def passing_blocks(mask: Array) -> list[Block]:
 def filter_arrays(arrays: list[pa.Array], mask: Array) -> list[pa.Array]:
     """Returns `arrays` with only the rows where `mask` is true, by Arrow's own kernel, for every type."""
     flags = bool_array(mask)
-    return [array.filter(flags) for array in arrays]
+    return [rebased(array).filter(flags) for array in arrays]

@@ -17,6 +17,7 @@ from arrowflow.ops.base import Context, KernelSpec, Operator, Origin, StatelessK
 from arrowflow.ops.calls import BatchFormat, BatchFunction
 from arrowflow.ops.columns import ColumnOperator, check_columns
 from arrowflow.ops.functions import code_digest, function_name
+from arrowflow.ops.gather import kept
 from arrowflow.ops.pieces import pieces_spec
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import Columns
@@ -124,7 +125,7 @@ class FilterByKernel(StatelessKernel):
         """Returns the rows that are kept."""
         function = self._function
         result = function.call(chunk.num_rows, function.argument(chunk))
-        return chunk.filter(_mask(result, chunk.num_rows, function.what))
+        return kept(chunk, _mask(result, chunk.num_rows, function.what))
 
 
 def _mask(result: object, num_rows: int, what: str) -> pa.BooleanArray:

@@ -31,6 +31,7 @@ from arrowflow.ops.base import (
     StreamHandle,
     join,
 )
+from arrowflow.ops.gather import gathered
 from arrowflow.ops.same_columns import Agreement, SameColumnsOperator
 from arrowflow.plan.widths import row_bytes
 from arrowflow.records import dataclass
@@ -318,9 +319,8 @@ class GatherKernel(StatelessKernel):
         # Joined, the rows lie as a stable sort by input would put them: its inverse is where each row is found.
         indices = np.empty(chunk.num_rows, np.uint32)
         indices[np.argsort(chunk.choices, kind="stable")] = np.arange(chunk.num_rows, dtype=np.uint32)
-        places = pa.Array.from_buffers(pa.uint32(), chunk.num_rows, [None, pa.py_buffer(indices)])
         try:
-            return join(chunk.chunks).take(places)
+            return gathered(join(chunk.chunks), indices)
         except pa.ArrowInvalid as error:
             raise DataError(
                 f"{chunk.num_rows:,} rows cannot be gathered together ({error}); texts or lists of them may hold "

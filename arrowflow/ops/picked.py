@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from arrowflow.errors import DataError
 from arrowflow.ops.base import Origin, StatelessKernel, join
+from arrowflow.ops.gather import gathered
 from arrowflow.records import dataclass
 
 
@@ -44,8 +45,7 @@ class GatherKernel(StatelessKernel):
         parts = []
         for part, first, start, stop in zip(chunk.chunks, chunk.starts, cuts[:-1], cuts[1:], strict=True):
             if start < stop:
-                indices = pa.py_buffer(rows[start:stop] - first)
-                parts.append(part.take(pa.Array.from_buffers(pa.int64(), stop - start, [None, indices])))
+                parts.append(gathered(part, rows[start:stop] - first))
         try:
             return join(parts)
         except pa.ArrowInvalid as error:

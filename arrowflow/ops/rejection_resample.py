@@ -33,6 +33,7 @@ from arrowflow.ops.base import (
     StatelessKernel,
 )
 from arrowflow.ops.columns import check_columns
+from arrowflow.ops.gather import gathered
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import BindContext, Columns, Node
 from arrowflow.plan.traits import Borders, Traits
@@ -328,11 +329,7 @@ class DrawKernel(StatelessKernel):
         kept = np.flatnonzero(draws(self._key, first, len(chances)) < chances)
         if len(kept) == len(chances):
             return rows.chunk
-        return rows.chunk.take(
-            pa.Array.from_buffers(
-                pa.int64(), len(kept), [None, pa.py_buffer(kept.astype(np.int64, copy=False))]
-            )
-        )
+        return gathered(rows.chunk, kept.astype(np.int64, copy=False))
 
 
 def draws(key: Key, first: int, num_rows: int) -> Floats:

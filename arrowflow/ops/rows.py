@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from arrowflow.lazy import compute as pc
+from arrowflow.ops.gather import gathered
 from arrowflow.ops.spans import Places, Span, spans
 
 MAX_BUCKETS = 1 << 14
@@ -74,7 +75,7 @@ class Lying(NamedTuple):
 
     def gather(self, places: Places) -> pa.RecordBatch:
         """See `Rows.gather`."""
-        return self.chunk.take(_indices(places))
+        return gathered(self.chunk, places)
 
 
 class AllRows:
@@ -124,7 +125,7 @@ class AllRows:
             self._schema = chunks[0].schema
             self._spans = spans(chunks, self._starts)
             rest = [name for name in self._schema.names if name not in self._spans]
-            self._rest = [Lying(rebased(chunk.select(rest))) for chunk in chunks] if rest else ()
+            self._rest = [Lying(chunk.select(rest)) for chunk in chunks] if rest else ()
 
     def gather(self, numbers: Places) -> pa.RecordBatch:
         """Returns the rows with these numbers, in this order. Any worker, several calls at once."""
@@ -153,7 +154,7 @@ class AllRows:
             first = last
         back = np.empty(len(numbers), np.int64)
         back[order] = np.arange(len(numbers))
-        return pa.concat_batches(found).take(_indices(back))
+        return gathered(pa.concat_batches(found), back)
 
     def _parts_of(self, numbers: Places) -> Places:
         """Returns the part that each number lies in."""
@@ -163,36 +164,6 @@ class AllRows:
         for _ in range(self._steps):
             owners += numbers >= self._ends.take(owners)
         return owners
-
-
-def rebased(chunk: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns a chunk of which Arrow takes and filters the right rows.
-
-    Of a slice of lists of fixed size inside of each other, `take` and `filter` read the first rows of the whole instead
-    (pyarrow 22 to 26). Such columns are copied.
-
-    Example:
-        >>> type = pa.list_(pa.list_(pa.int8(), 1), 1)
-        >>> chunk = pa.record_batch([pa.array([[[0]], [[1]]], type)], ["x"]).slice(1)
-        >>> rebased(chunk).take(pa.array([0])).to_pydict()
-        {'x': [[[1]]]}
-    """
-    if not any(_is_misread(type) for type in chunk.schema.types):
-        return chunk
-    columns = [pa.concat_arrays([column]) if _is_misread(column.type) else column for column in chunk.columns]
-    return pa.RecordBatch.from_arrays(columns, schema=chunk.schema)
-
-
-def _is_misread(type: pa.DataType) -> bool:
-    if isinstance(type, pa.BaseExtensionType):
-        return _is_misread(type.storage_type)
-    if pa.types.is_fixed_size_list(type) and pa.types.is_fixed_size_list(type.value_type):
-        return True
-    return any(_is_misread(type.field(index).type) for index in range(type.num_fields))
-
-
-def _indices(places: Places) -> pa.Array:
-    return pa.Array.from_buffers(pa.int64(), len(places), [None, pa.py_buffer(places)])
 
 
 def _sorted_places(owners: Places) -> Places:

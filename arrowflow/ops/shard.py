@@ -17,6 +17,7 @@ from arrowflow.ops.base import (
     SerialKernel,
     StatelessKernel,
 )
+from arrowflow.ops.gather import gathered
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.records import dataclass
@@ -115,5 +116,4 @@ class StrideKernel(StatelessKernel):
     def apply(self, chunk: Strided, origin: Origin) -> pa.RecordBatch:
         """Returns the wanted rows."""
         rows = np.arange(chunk.first, chunk.chunk.num_rows, self._stride, dtype=np.int64)
-        indices = pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)])
-        return chunk.chunk.take(indices)
+        return gathered(chunk.chunk, rows)

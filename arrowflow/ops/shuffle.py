@@ -37,7 +37,8 @@ from arrowflow.ops.base import (
     Ticket,
     join,
 )
-from arrowflow.ops.rows import AllRows, Lying, Rows, rebased
+from arrowflow.ops.gather import gathered
+from arrowflow.ops.rows import AllRows, Lying, Rows
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import BindContext, Node, SourceOrder
 from arrowflow.plan.traits import Borders, Traits
@@ -174,11 +175,8 @@ class GatherKernel(StatelessKernel):
     def apply(self, chunk: Window, origin: Origin) -> pa.RecordBatch:
         """Returns the window's rows in their new order."""
         order = permutation(chunk.num_rows, (*self._key, origin.split))
-        indices = pa.Array.from_buffers(
-            pa.uint32() if order.itemsize == 4 else pa.int64(), len(order), [None, pa.py_buffer(order)]
-        )
         try:
-            return rebased(join(chunk.chunks)).take(indices)
+            return gathered(join(chunk.chunks), order)
         except pa.ArrowInvalid as error:
             raise DataError(
                 f"a window of {chunk.num_rows:,} rows cannot be gathered ({error}); texts or lists of one window "

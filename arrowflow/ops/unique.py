@@ -21,6 +21,7 @@ import pyarrow as pa
 from arrowflow.errors import BudgetError, PlanError
 from arrowflow.ops.base import Item, KernelSpec, Origin, Position, RowOperator, SerialKernel, StatelessKernel
 from arrowflow.ops.columns import check_columns
+from arrowflow.ops.gather import gathered
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import Columns
 from arrowflow.plan.traits import Borders, Resume, Traits
@@ -310,6 +311,4 @@ class GatherKernel(StatelessKernel):
         """Returns the rows; all of them as they are."""
         if len(chunk.rows) == chunk.chunk.num_rows:
             return chunk.chunk
-        return chunk.chunk.take(
-            pa.Array.from_buffers(pa.int64(), len(chunk.rows), [None, pa.py_buffer(chunk.rows)])
-        )
+        return gathered(chunk.chunk, chunk.rows)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from arrowflow.errors import DataError
@@ -19,6 +20,7 @@ from arrowflow.ops.base import (
     StatelessKernel,
     join,
 )
+from arrowflow.ops.gather import gathered
 from arrowflow.ops.overlap import Overlap
 from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
 from arrowflow.plan.node import Columns
@@ -191,7 +193,8 @@ class WindowKernel(StatelessKernel):
         try:
             rows = join(chunk.chunks)
             if not (node.tiles and chunk.num_rows == chunk.windows * node.size):
-                rows = rows.take(self._indices(chunk))
+                places = self._places(chunk)
+                rows = gathered(rows, places, places < chunk.num_rows)
         except pa.ArrowInvalid as error:
             raise DataError(
                 f"window: {chunk.windows:,} windows of {node.size:,} rows cannot be gathered ({error}); texts or lists "
@@ -200,11 +203,8 @@ class WindowKernel(StatelessKernel):
         lists = [pa.FixedSizeListArray.from_arrays(column, node.size) for column in rows.columns]
         return pa.RecordBatch.from_arrays(lists, names=rows.schema.names)
 
-    def _indices(self, chunk: Stretch) -> pa.Array:
-        """Returns the row of each value; null behind the end."""
+    def _places(self, chunk: Stretch) -> npt.NDArray[np.int64]:
+        """Returns the row of each value; there is none behind the end."""
         node = self._node
         starts = np.arange(chunk.windows, dtype=np.int64) * node.shift
-        rows = (starts[:, None] + np.arange(node.size, dtype=np.int64) * node.stride).ravel()
-        inside = rows < chunk.num_rows
-        validity = None if inside.all() else pa.py_buffer(np.packbits(inside, bitorder="little"))
-        return pa.Array.from_buffers(pa.int64(), len(rows), [validity, pa.py_buffer(rows)])
+        return (starts[:, None] + np.arange(node.size, dtype=np.int64) * node.stride).ravel()
