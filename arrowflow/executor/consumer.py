@@ -234,4 +234,5 @@ class Consumer(Caller):
         with engine.lock:
             engine.pool.finish(stage, call, self, elapsed, cpu)
             self.turns += 1
-        engine.pool.abandoned.close(self)
+        if engine.pool.abandoned:
+            engine.pool.abandoned.close(self)

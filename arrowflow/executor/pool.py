@@ -301,7 +301,6 @@ class Pool:
     ) -> None:
         """Ends a call: gives its tokens back and takes its results over."""
         self.tokens -= token(me.weight)
-        me.stage = None
         # Other pools work without their time being seen here; such calls say that they compute.
         self._debt_seconds += elapsed if stage.foreign else cpu
         if stage.learns and stage.calls < FIRST_CALLS and elapsed > SHORTEST_CALL_SECONDS and not stage.told:
@@ -310,6 +309,7 @@ class Pool:
                 stage.limits.weight = rounded(share)
         chunks = stage.chunks
         stage.complete(call)
+        me.stage = None  # only now: an interrupt of the consumer before this gives the call up
         stage.measure(cpu, elapsed, queued, stage.chunks - chunks)
 
     def _rest(self, me: Worker) -> None:

@@ -16,9 +16,8 @@ Four decisions:
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -33,11 +32,10 @@ from arrowflow.ops.base import (
     Origin,
     Position,
     SerialKernel,
-    Ticket,
 )
 from arrowflow.ops.columns import check_columns
 from arrowflow.ops.padding import is_list, lengths_of
-from arrowflow.ops.picked import GatherKernel, Picked
+from arrowflow.ops.picked import GatherKernel, Kept, KeptChunks
 from arrowflow.options import ResolvedOptions, check_size
 from arrowflow.plan.node import Columns, Node
 from arrowflow.plan.traits import Borders, Traits
@@ -188,22 +186,6 @@ def check_measurable(column: str, schema: pa.Schema) -> None:
         )
 
 
-class Kept(NamedTuple):
-    """A chunk of which rows may be held.
-
-    Attributes:
-        chunk: The rows.
-        ticket: Its claim on the ledger.
-        before: The position before it.
-        earlier: By bucket, how many rows came before it.
-    """
-
-    chunk: pa.RecordBatch
-    ticket: Ticket
-    before: Position
-    earlier: Rows
-
-
 class BucketKernel(SerialKernel):
     """Numbers the rows, and finds those of each batch."""
 
@@ -221,8 +203,7 @@ class BucketKernel(SerialKernel):
         self._skips = False
         self._came: Rows = np.zeros(buckets, np.int64)
         self._rows = 0
-        self._kept: list[Kept] = []
-        self._starts: list[int] = []  # the first row of each
+        self._kept = KeptChunks()  # with, by bucket, how many rows came before
         self._after: Position = None
         self._number = 0
 
@@ -242,8 +223,7 @@ class BucketKernel(SerialKernel):
         if not rows:
             self._after = item.position
             return
-        self._kept.append(Kept(item.chunk, item.ticket, self._after, self._came.copy()))
-        self._starts.append(self._rows)
+        self._kept.add(Kept(item.chunk, item.ticket, self._after, self._came.copy()), self._rows)
         self._after = item.position
         self._sort_in(item.chunk)
         self._rows += rows
@@ -310,26 +290,17 @@ class BucketKernel(SerialKernel):
         self._held[bucket] = rest
         self._oldest[bucket] = int(rest[0]) if len(rest) else NEVER
         self._emitted[bucket] += rows
-        first = bisect_right(self._starts, int(picked[0])) - 1
-        stop = bisect_right(self._starts, int(picked[-1]))
-        used, starts = self._kept[first:stop], self._starts[first:stop]
-        self._let_go()
+        batch, tickets = self._kept.pick(picked)
+        oldest = min(self._oldest)
+        self._kept.release(None if oldest == NEVER else oldest)
         if short and self._node.drop_remainder:
             return
         self._number += 1
-        batch = Picked([kept.chunk for kept in used], starts, picked)
-        yield Item(batch, self._mark(), [kept.ticket for kept in used], Origin(self._number - 1))
-
-    def _let_go(self) -> None:
-        """Drops the chunks before the one with the oldest held row."""
-        oldest = min(self._oldest)
-        gone = len(self._starts) if oldest == NEVER else bisect_right(self._starts, oldest) - 1
-        if gone:
-            del self._kept[:gone], self._starts[:gone]
+        yield Item(batch, self._mark(), tickets, Origin(self._number - 1))
 
     def _mark(self) -> Position:
         # All rows before the first chunk that is kept were emitted, so what is left of the count came from there on.
-        if not self._kept:
+        if self._kept.first is None:
             return self._after, (0,) * len(self._sizes), self._number
-        kept = self._kept[0]
+        kept, _ = self._kept.first
         return kept.before, tuple((self._emitted - kept.earlier).tolist()), self._number

@@ -7,23 +7,37 @@ there is one. Instances belong to the run and not to a kernel, since `repeat` ma
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Literal
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import FunctionError, PlanError, SchemaError
 from arrowflow.interchange.from_numpy import batch_from_arrays
 from arrowflow.interchange.to_numpy import ColumnExport, arrays_of, column_exports
-from arrowflow.ops.base import Item, Operator, Position, SerialKernel
+from arrowflow.ops.base import (
+    Context,
+    Item,
+    KernelSpec,
+    Operator,
+    Origin,
+    Position,
+    SerialKernel,
+    StatelessKernel,
+)
 from arrowflow.ops.columns import check_columns
 from arrowflow.ops.from_arrow import normalised, normalised_schema
 from arrowflow.ops.functions import code_digest, conform, function_name
-from arrowflow.plan.node import Columns
+from arrowflow.ops.pieces import pieces_spec
+from arrowflow.options import ResolvedOptions
+from arrowflow.plan.node import BindContext, Columns, Node
+from arrowflow.random import generator
 from arrowflow.records import dataclass
 
 BatchFormat = Literal["arrow", "numpy", "polars"]
@@ -68,6 +82,55 @@ class FunctionOperator(Operator):
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
         """Returns the columns that the function reads."""
         return (None if self.columns is None else frozenset(self.columns),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MappingOperator(FunctionOperator):
+    """One that calls its function for piece after piece, several at the same time.
+
+    Attributes:
+        seed: Makes `fn` be called with a random generator too.
+        num_parallel_calls: Calls at the same time, or None for the CPU budget.
+        place: Bound: the operator's place in the plan as written.
+    """
+
+    seed: int | None = None
+    num_parallel_calls: int | None = None
+    place: int = field(default=0, compare=False)
+
+    def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
+        """Notes its place, for the key of its random numbers."""
+        return dataclasses.replace(self, place=context.place).on(*inputs)
+
+    def generators(self, epoch: int, origin: Origin) -> tuple[np.random.Generator, ...]:
+        """Returns what `fn` is called with beside a piece: a generator, if there is a seed."""
+        if self.seed is None:
+            return ()
+        return (generator((self.seed, self.place, epoch, origin.split, origin.piece)),)
+
+    def specs(
+        self, make: Callable[[Context], StatelessKernel], options: ResolvedOptions, *, fact: str, unit: str
+    ) -> tuple[KernelSpec, ...]:
+        """Returns the cutter of pieces (below `batch`), the caller, and the check of what came back."""
+        cut = () if self.batched else (pieces_spec(self.name, options),)
+        call = KernelSpec(
+            operator=self.name,
+            kind="stateless",
+            make=make,
+            engine="python",
+            cost="unknown",
+            max_calls=self.num_parallel_calls,
+            facts=lambda: (fact,),
+        )
+        if self.types is not None:
+            return (*cut, call)
+        check = KernelSpec(
+            operator=self.name,
+            kind="serial",
+            make=lambda context: UniformKernel(self.name, self.fn),
+            facts=lambda: (f"the first {unit} declares the schema",),
+        )
+        return (*cut, call, check)
 
 
 def check_function(operator: str, fn: object) -> None:

@@ -25,16 +25,29 @@ def gathered(
         >>> gathered(pa.record_batch({"x": [4, 5, 6]}), np.array([2, 0])).to_pydict()
         {'x': [6, 4]}
     """
-    validity = None
-    if present is not None and not present.all():
-        validity = pa.py_buffer(np.packbits(present, bitorder="little"))
-    indices = pa.Array.from_buffers(_INDEX_TYPES[places.dtype], len(places), [validity, pa.py_buffer(places)])
-    return _readable(chunk).take(indices)
+    return _readable(chunk).take(_indices(places, present))
+
+
+def taken(array: pa.Array, places: npt.NDArray[Any]) -> pa.Array:
+    """Returns the values at these places, int64 or uint32, in their order.
+
+    Example:
+        >>> taken(pa.array([4, 5, 6]), np.array([2, 0])).to_pylist()
+        [6, 4]
+    """
+    return rebased(array).take(_indices(places))
 
 
 def kept(chunk: pa.RecordBatch, mask: pa.Array) -> pa.RecordBatch:
     """Returns the rows where `mask` is true, in their order."""
     return _readable(chunk).filter(mask)
+
+
+def _indices(places: npt.NDArray[Any], present: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+    validity = None
+    if present is not None and not present.all():
+        validity = pa.py_buffer(np.packbits(present, bitorder="little"))
+    return pa.Array.from_buffers(_INDEX_TYPES[places.dtype], len(places), [validity, pa.py_buffer(places)])
 
 
 def _readable(chunk: pa.RecordBatch) -> pa.RecordBatch:

@@ -7,9 +7,8 @@ Which rows make one is decided in `groups`.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -24,10 +23,9 @@ from arrowflow.ops.base import (
     Position,
     SerialKernel,
     StatelessKernel,
-    Ticket,
 )
 from arrowflow.ops.groups import Emission, Groups
-from arrowflow.ops.picked import GatherKernel, Picked
+from arrowflow.ops.picked import GatherKernel, Kept, KeptChunks
 from arrowflow.ops.select import expand_named
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import Columns
@@ -160,22 +158,13 @@ class KeyKernel(StatelessKernel):
         return pa.RecordBatch.from_arrays(columns, names=[*chunk.schema.names, "key"])
 
 
-class Kept(NamedTuple):
-    """A chunk of which rows may be held: its rows, its claim on the ledger, and the position before it."""
-
-    chunk: pa.RecordBatch
-    ticket: Ticket
-    before: Position
-
-
 class GroupKernel(SerialKernel):
     """Numbers the rows, and keeps their chunks until none is held."""
 
     def __init__(self, node: GroupByWindow) -> None:
         self._limits = node.window_size, node.max_groups, node.max_lag_rows
         self._groups = Groups(*self._limits)
-        self._kept: list[Kept] = []
-        self._starts: list[int] = []  # the first row of each
+        self._kept = KeptChunks()
         self._after: Position = None
         self._rows = 0
         self._first = 0  # rows before it were emitted and do not count
@@ -197,8 +186,7 @@ class GroupKernel(SerialKernel):
         if not chunk.num_rows:
             return
         keys = chunk.column(chunk.num_columns - 1)
-        self._kept.append(Kept(chunk.select(range(chunk.num_columns - 1)), item.ticket, before))
-        self._starts.append(start)
+        self._kept.add(Kept(chunk.select(range(chunk.num_columns - 1)), item.ticket, before), start)
         self._rows += chunk.num_rows
         gone = min(max(0, self._first - start), chunk.num_rows)
         indices = keys.indices
@@ -212,21 +200,16 @@ class GroupKernel(SerialKernel):
             yield self._item(emission)
 
     def _item(self, emission: Emission) -> Item:
-        first = bisect_right(self._starts, emission.rows[0]) - 1
-        stop = bisect_right(self._starts, emission.rows[-1])
-        used = self._kept[first:stop]
-        batch = Picked([kept.chunk for kept in used], self._starts[first:stop], emission.rows)
+        batch, tickets = self._kept.pick(emission.rows)
         self._number += 1
-        tickets = [kept.ticket for kept in used]
         return Item(batch, self._mark(emission.next_row), tickets, Origin(self._number - 1))
 
     def _mark(self, next_row: int) -> Position:
         """Returns the position, and lets go of chunks without held rows."""
         oldest = min(self._groups.oldest, next_row)
-        if oldest == self._rows:
-            gone, before, offset = len(self._kept), self._after, 0
-        else:
-            gone = bisect_right(self._starts, oldest) - 1
-            before, offset = self._kept[gone].before, oldest - self._starts[gone]
-        del self._kept[:gone], self._starts[:gone]
+        self._kept.release(None if oldest == self._rows else oldest)
+        before, offset = self._after, 0
+        if self._kept.first is not None:
+            kept, start = self._kept.first
+            before, offset = kept.before, oldest - start
         return before, offset, oldest, next_row, self._groups.emitted(oldest), self._number

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from arrowflow.errors import FunctionError, SchemaError
 from arrowflow.ops.base import Context, KernelSpec, Origin, StatelessKernel
-from arrowflow.ops.calls import FunctionOperator, UniformKernel, UserFunction
+from arrowflow.ops.calls import MappingOperator, UserFunction
 from arrowflow.ops.columns import check_columns
 from arrowflow.ops.from_arrow import normalised, normalised_schema
 from arrowflow.ops.functions import function_name
-from arrowflow.ops.pieces import pieces_spec
 from arrowflow.options import ResolvedOptions
-from arrowflow.plan.node import BindContext, Node
 from arrowflow.plan.traits import Traits
-from arrowflow.random import generator
 from arrowflow.records import dataclass
 
 FASTER = "`map` calls a function once for many rows, which is some hundred times as fast"
@@ -27,7 +22,7 @@ SHOWN_CHARACTERS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MapRows(FunctionOperator):
+class MapRows(MappingOperator):
     """What `fn` returns for each row of its input, both as dicts of Python values.
 
     Row order: as its input. Memory: input and output of a piece, and its rows as Python objects: some 500 bytes a row
@@ -46,10 +41,6 @@ class MapRows(FunctionOperator):
     name: ClassVar[str] = "map_rows"
     traits: ClassVar[Traits] = Traits(one_to_one=True, opaque=True)
 
-    seed: int | None = None
-    num_parallel_calls: int | None = None
-    place: int = field(default=0, compare=False)
-
     def arguments(self) -> Mapping[str, Any]:
         """Returns what decides what the function is called with."""
         return {
@@ -58,31 +49,14 @@ class MapRows(FunctionOperator):
             "seed": self.seed,
         }
 
-    def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
-        """Notes its place, for the key of its random numbers."""
-        return dataclasses.replace(self, place=context.place).on(*inputs)
-
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the cutter of pieces (below `batch`), the caller, and the check of what came back."""
-        cut = () if self.batched else (pieces_spec(self.name, options),)
-        call = KernelSpec(
-            operator=self.name,
-            kind="stateless",
-            make=lambda context: MapRowsKernel(self, context),
-            engine="python",
-            cost="unknown",
-            max_calls=self.num_parallel_calls,
-            facts=lambda: (f"{function_name(self.fn)}(row), one call a row, slow: {FASTER}",),
+        return self.specs(
+            lambda context: MapRowsKernel(self, context),
+            options,
+            fact=f"{function_name(self.fn)}(row), one call a row, slow: {FASTER}",
+            unit="piece",
         )
-        if self.types is not None:
-            return (*cut, call)
-        check = KernelSpec(
-            operator=self.name,
-            kind="serial",
-            make=lambda context: UniformKernel(self.name, self.fn),
-            facts=lambda: ("the first piece declares the schema",),
-        )
-        return (*cut, call, check)
 
 
 class MapRowsKernel(StatelessKernel):
@@ -99,9 +73,7 @@ class MapRowsKernel(StatelessKernel):
         if node.columns is not None:
             check_columns(node.columns, chunk.schema)
             chunk = chunk.select(list(node.columns))
-        more: tuple[Any, ...] = ()
-        if node.seed is not None:
-            more = (generator((node.seed, node.place, self._epoch, origin.split, origin.piece)),)
+        more = node.generators(self._epoch, origin)
         rows = [self._call(row, more) for row in chunk.to_pylist()]
         names = list(rows[0]) if node.types is None else node.types.names
         expected = set(names)

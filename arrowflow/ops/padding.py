@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from arrowflow.errors import DataError, PlanError
 from arrowflow.expr.types import scalar
+from arrowflow.ops.gather import taken
 from arrowflow.records import dataclass
 
 Lengths = npt.NDArray[np.int64]
@@ -130,7 +131,7 @@ class ColumnPadding:
                     "length was set to; give it more, leave it out of padded_shapes, or cut lists with truncate=True"
                 )
             within = np.arange(len(values)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-            values = values.take(_indices(np.flatnonzero(within < size)))
+            values = taken(values, np.flatnonzero(within < size))
             lengths = np.minimum(lengths, size)
         return values, lengths, size
 
@@ -156,7 +157,7 @@ class ColumnPadding:
             return pa.Array.from_buffers(values.type, slots, [None, buffer])
         indices = np.full(slots, len(values), np.int64)
         indices[filled] = np.arange(len(values))
-        return pa.concat_arrays([values, self.value]).take(_indices(indices))
+        return taken(pa.concat_arrays([values, self.value]), indices)
 
     def _wrapped(self, values: pa.Array, rows: int, shape: Sequence[int]) -> pa.Array:
         """Returns the padded values as lists of lists of this shape."""
@@ -252,10 +253,6 @@ def _view(values: pa.Array, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     if not buffer:
         return np.empty(0, dtype)
     return np.frombuffer(buffer, dtype, len(values), values.offset * dtype.itemsize)
-
-
-def _indices(indices: npt.NDArray[np.int64]) -> pa.Array:
-    return pa.Array.from_buffers(pa.int64(), len(indices), [None, pa.py_buffer(indices)])
 
 
 def padding_value(name: str, type: pa.DataType, value: Any) -> pa.Array:

@@ -1,13 +1,16 @@
-"""Rows that were picked from chunks for one batch, and their gathering."""
+"""Rows that are picked from chunks for one batch: the chunks that are kept for it, and the gathering."""
 
 from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from arrowflow.errors import DataError
-from arrowflow.ops.base import Origin, StatelessKernel, join
+from arrowflow.ops.base import Origin, Position, StatelessKernel, Ticket, join
 from arrowflow.ops.gather import gathered
 from arrowflow.records import dataclass
 
@@ -24,6 +27,54 @@ class Picked:
     def num_rows(self) -> int:
         """Rows of the batch."""
         return len(self.rows)
+
+
+class Kept(NamedTuple):
+    """A chunk of which rows may be held.
+
+    Attributes:
+        chunk: The rows.
+        ticket: Its claim on the ledger.
+        before: The position before it.
+        earlier: What its operator knew of the rows before it.
+    """
+
+    chunk: pa.RecordBatch
+    ticket: Ticket
+    before: Position
+    earlier: Any = None
+
+
+class KeptChunks:
+    """The chunks of which rows are held, in order; rows go by their numbers."""
+
+    def __init__(self) -> None:
+        self._kept: list[Kept] = []
+        self._starts: list[int] = []  # the first row of each
+
+    def add(self, kept: Kept, start: int) -> None:
+        """Keeps a chunk whose first row has the number `start`."""
+        self._kept.append(kept)
+        self._starts.append(start)
+
+    def pick(self, rows: npt.NDArray[np.int64]) -> tuple[Picked, list[Ticket]]:
+        """Returns rows, ascending, with the tickets of the chunks that they lie in."""
+        first = bisect_right(self._starts, int(rows[0])) - 1
+        stop = bisect_right(self._starts, int(rows[-1]))
+        used = self._kept[first:stop]
+        picked = Picked([kept.chunk for kept in used], self._starts[first:stop], rows)
+        return picked, [kept.ticket for kept in used]
+
+    def release(self, oldest: int | None) -> None:
+        """Lets go of the chunks before the one with row `oldest`; None: of all."""
+        gone = len(self._starts) if oldest is None else bisect_right(self._starts, oldest) - 1
+        if gone:
+            del self._kept[:gone], self._starts[:gone]
+
+    @property
+    def first(self) -> tuple[Kept, int] | None:
+        """The first chunk, with the number of its first row."""
+        return (self._kept[0], self._starts[0]) if self._kept else None
 
 
 class GatherKernel(StatelessKernel):
