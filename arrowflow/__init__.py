@@ -5,13 +5,16 @@ Pipelines take tf.data's names, columns take Polars', states take PyTorch's. Sta
 returns a `Dataset`. `zip`, `sample_from_datasets` and `choose_from_datasets` make one of several.
 """
 
+from arrowflow.caching.upkeep import CacheEntry, cache_clear, cache_info
 from arrowflow.combining import choose_from_datasets, sample_from_datasets, zip
 from arrowflow.dataset import Dataset
 from arrowflow.errors import (
     ArrowflowError,
     BudgetError,
+    CacheFullError,
     ClosedError,
     DataError,
+    FingerprintError,
     ForkError,
     FunctionError,
     PlanError,
@@ -41,9 +44,12 @@ __all__ = [
     "AUTOTUNE",
     "ArrowflowError",
     "BudgetError",
+    "CacheEntry",
+    "CacheFullError",
     "ClosedError",
     "DataError",
     "Dataset",
+    "FingerprintError",
     "ForkError",
     "FunctionError",
     "Options",
@@ -52,6 +58,8 @@ __all__ = [
     "SourceError",
     "StateError",
     "WriteError",
+    "cache_clear",
+    "cache_info",
     "choose_from_datasets",
     "from_arrow",
     "from_generator",

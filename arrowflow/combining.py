@@ -45,7 +45,7 @@ def sample_from_datasets(
 ) -> Dataset:
     """Mixes datasets at random: each row comes from one of them, drawn by weight.
 
-    The rows of one dataset stay in their order. Draws are stratified, so that the shares stay within a few rows of
+    The rows of one dataset stay in their order. An error of one comes where its row is drawn. Draws are stratified, so that the shares stay within a few rows of
     the weights at every moment, in small batches too. All datasets are read at the same time, and may be endless. A
     state holds the place in each of them and in the draws. Some 16 MiB or 16,384 rows are gathered at a time.
 
@@ -66,7 +66,7 @@ def sample_from_datasets(
         >>> import arrowflow as af
         >>> ds = af.sample_from_datasets([af.range(100), af.range(1000, 1100)], weights=[3, 1], seed=1)
         >>> ds.take(8).to_table()["id"].to_pylist()
-        [0, 1, 1000, 1001, 2, 3, 4, 1002]
+        [0, 1, 2, 1000, 3, 4, 1001, 5]
     """
     plans = _mixed("sample_from_datasets", datasets)
     node = SampleFromDatasets(
@@ -83,7 +83,7 @@ def choose_from_datasets(
 ) -> Dataset:
     """Mixes datasets as a column of numbers says: each number takes the next row of the dataset with that number.
 
-    It ends with the numbers. All datasets are read at the same time, and may be endless. A state holds the place in
+    It ends with the numbers. An error of a dataset comes where its row is chosen. All datasets are read at the same time, and may be endless. A state holds the place in
     each of them and in the numbers. Some 16 MiB or 16,384 rows are gathered at a time.
 
     Args:
@@ -118,14 +118,14 @@ def _mixed(operator: str, datasets: Any) -> tuple[Node, ...]:
 
 def _weights(weights: Any, num_datasets: int) -> tuple[float, ...]:
     try:
-        found = tuple(float(weight) for weight in weights)
+        found = tuple(math.fsum((weight,)) for weight in weights)  # `float` would read texts
     except (TypeError, ValueError) as error:
         raise PlanError(f"sample_from_datasets: weights are a list of numbers, got {weights!r}") from error
     if len(found) != num_datasets:
-        raise PlanError(f"sample_from_datasets: one weight a dataset, got {len(found)} for {num_datasets}")
+        raise PlanError(f"sample_from_datasets: one weight a dataset, got {list(found)} for {num_datasets}")
     if not all(math.isfinite(weight) and weight >= 0 for weight in found):
         raise PlanError(f"sample_from_datasets: weights are finite and not negative, got {list(found)}")
-    if not 0 < sum(found) < math.inf:
+    if not max(found) > 0:
         raise PlanError(f"sample_from_datasets: some weight is above 0, got {list(found)}")
     return found
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from os import PathLike
-from typing import TYPE_CHECKING, Any, TypeAlias
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 
 from arrowflow import run
+from arrowflow.caching.spill import spill_folder
 from arrowflow.errors import FunctionError, PlanError, SchemaError
 from arrowflow.expr import parse, parse_many
 from arrowflow.expr.types import arrow_type
@@ -22,11 +23,12 @@ from arrowflow.loaders.numpy import NumpyExport
 from arrowflow.loaders.polars import PolarsExport
 from arrowflow.loaders.torch import TorchExport
 from arrowflow.ops.batch import Batch
-from arrowflow.ops.bucket_by_sequence_length import DEFAULT_MAX_LAG_ROWS, bucketed
+from arrowflow.ops.bucket_by_sequence_length import DEFAULT_MAX_LAG_ROWS, bucketed, check_no_padding
 from arrowflow.ops.cache import Cache
 from arrowflow.ops.calls import BatchFormat, check_format, check_function
 from arrowflow.ops.cast import Cast
 from arrowflow.ops.concatenate import Concatenate
+from arrowflow.ops.disk_cache import DiskCache
 from arrowflow.ops.drop import Drop
 from arrowflow.ops.enumerate import Enumerate
 from arrowflow.ops.fill_null import FillNull
@@ -34,11 +36,13 @@ from arrowflow.ops.filter import Filter, FilterBy
 from arrowflow.ops.flat_map import FlatMap
 from arrowflow.ops.from_arrow import normalised_schema
 from arrowflow.ops.group_by_window import GroupByWindow
+from arrowflow.ops.groups import MAX_GROUPS
 from arrowflow.ops.interleave import MAX_CYCLE_LENGTH, Interleave
 from arrowflow.ops.map import Map
 from arrowflow.ops.map_rows import MapRows
 from arrowflow.ops.pack_sequences import STRATEGIES, PackSequences, Strategy
 from arrowflow.ops.padded_batch import padded
+from arrowflow.ops.padding import plain
 from arrowflow.ops.prefetch import Prefetch
 from arrowflow.ops.reduce import Reduce, fold_batches
 from arrowflow.ops.rejection_resample import RejectionResample, check_shares
@@ -55,7 +59,7 @@ from arrowflow.ops.unique import Unique
 from arrowflow.ops.window import Window
 from arrowflow.ops.with_columns import WithColumns
 from arrowflow.ops.with_options import WithOptions
-from arrowflow.options import AUTOTUNE, Options, check_seed, check_size
+from arrowflow.options import AUTOTUNE, MAX_LIST_SIZE, Options, check_seed, check_size
 from arrowflow.physical.explain import render_chain
 from arrowflow.plan.explain import render_plan
 from arrowflow.plan.node import Node
@@ -255,7 +259,8 @@ class Dataset:
 
         Args:
             *predicates: Expressions, or one function that gets a record batch and returns one boolean a row: an array
-                of NumPy or pyarrow, or a Polars Series. Of a class each worker makes an instance and calls that.
+                of NumPy or pyarrow, or a Polars Series. Of a class each worker makes an instance and calls that, anew
+                in each epoch.
             format: What the function sees, as in `map`.
             columns: The columns that the function reads, and all that it sees.
             num_parallel_calls: Calls of the function at the same time; 1 means one at a time, in order.
@@ -315,9 +320,12 @@ class Dataset:
         Args:
             fn: Gets a record batch and returns one; what that means, `format` says. Of a class each worker makes an
                 instance (`functools.partial` gives it arguments) and calls that: the place for what is costly to load.
+                An instance belongs to one operator and lives for one iteration over the dataset, so it is made anew in
+                each epoch, but not in each repetition of a `repeat` above.
             format: `"arrow"`: `pyarrow.RecordBatch`. `"numpy"`: dicts of arrays. `"polars"`: data frames.
             columns: The columns that `fn` reads; it sees no others, and others are not read from files.
-            schema: Of what `fn` returns. Without it the first chunk tells, and `Dataset.schema` is unknown.
+            schema: Of what `fn` returns, whose columns may then come in any order. Without it the first chunk tells,
+                the order too, and `Dataset.schema` is unknown.
             seed: Makes the call `fn(batch, rng)`, with a generator that depends on (seed, operator, epoch, split,
                 piece) alone.
             num_parallel_calls: Calls at the same time; 1 means one at a time, in order.
@@ -369,7 +377,7 @@ class Dataset:
 
         Args:
             fn: Gets a row as a dict of Python values and returns another one. Of a class each worker makes an instance
-                and calls that.
+                and calls that, as for `map`.
             columns: The columns that `fn` reads; it sees no others, and others are not read from files.
             schema: Of what `fn` returns. Without it the first piece tells, and `Dataset.schema` is unknown.
             seed: Makes the call `fn(row, rng)`, with a generator that the rows of a piece use one after the other.
@@ -378,6 +386,7 @@ class Dataset:
         Raises:
             FunctionError: `fn` raised, or returned no dict or other keys than before; in `next()`, in order.
             SchemaError: `fn` returned values of other types than declared or than before.
+            DataError: A column that it reads holds nanoseconds, which Python's dates and times do not; `cast` it.
 
         Example:
             >>> import arrowflow as af
@@ -443,6 +452,7 @@ class Dataset:
 
         Args:
             initial_state: Dicts with texts as keys, lists, texts, finite numbers, booleans and None: at most 32 KiB.
+                What all operators keep in a state is at most 60 KiB, else `state_dict` raises `StateError`.
             fn: Gets the state and a record batch, and returns the next state and a record batch with any number of
                 rows.
             format: What `fn` sees and returns, as in `map`.
@@ -516,6 +526,7 @@ class Dataset:
 
         Raises:
             PlanError: Above `batch`; or, once it is bound, there is a column of that name.
+            DataError: A number does not fit int64; in `next()`.
 
         Example:
             >>> import arrowflow as af
@@ -529,7 +540,7 @@ class Dataset:
         return Dataset(Enumerate(inputs=(self._plan,), start=int(start), column=name))
 
     def unique(self, columns: str | Sequence[str] | None = None, *, max_rows: int = 10_000_000) -> Dataset:
-        """Keeps the first row of each key, in order; null equals null, and NaN equals NaN.
+        """Keeps the first row of each key, in order; null equals null, NaN equals NaN, and -0.0 equals 0.0.
 
         Holds the keys of one epoch as 128 bits of hash: 16 bytes for each of at most `max_rows`, four times that for
         moments, on top of `Options.ram_budget`. A state does not hold them, so a resumed run goes through the epoch
@@ -564,7 +575,8 @@ class Dataset:
     ) -> Dataset:
         """Leaves rows out at random, so that classes have wanted shares: as many rows are kept as that allows.
 
-        Rows are as they were, in order; no class is put beside them. Each epoch leaves out others. With `initial_dist`
+        Rows are as they were, in order; no class is put beside them, and none is repeated, while TensorFlow's method
+        "can reject or repeat". Each epoch leaves out others. With `initial_dist`
         each row is decided by itself. Without it the shares are estimated from the blocks of 512 rows that came before,
         beginning with equal ones, and a state holds the counts.
 
@@ -584,7 +596,7 @@ class Dataset:
             >>> ds = af.range(10_000).with_columns(rare=(pl.col("id") % 10 == 0).cast(pl.Int8))
             >>> even = ds.rejection_resample("rare", [0.5, 0.5], [0.9, 0.1], seed=1).to_table()
             >>> even.num_rows, even["rare"].to_pylist().count(1)
-            (1997, 1000)
+            (2011, 1000)
         """
         target, initial = check_shares(target_dist, initial_dist)
         return Dataset(
@@ -614,7 +626,8 @@ class Dataset:
 
         All rows are permuted evenly, and memory stays flat: they are gathered from where they lie. That is in files of
         `read_ipc` (local, not compressed), in `from_arrow` of a table, `from_numpy`, `range`, or a `cache`, which is
-        filled before the first row comes. Column operators, `take` and `skip` may stand in between. Texts, lists,
+        filled before the first row comes. Of their order only a table of eight times the root of their number is held,
+        of up to 262,144 rows the order itself. Column operators, `take` and `skip` may stand in between. Texts, lists,
         booleans and columns with nulls take a call for each record batch: prefer some thousand rows in each.
 
         Args:
@@ -646,6 +659,9 @@ class Dataset:
 
         `shuffle().repeat()` finishes each epoch while the next one's first window fills; `repeat().shuffle()` lets
         windows cross epochs. Ends after an epoch without rows.
+
+        Raises:
+            SchemaError: `map` or the like made other columns or types than in the epoch before; in `next()`.
 
         Example:
             >>> import arrowflow as af
@@ -809,8 +825,8 @@ class Dataset:
             batch_size: Rows of a batch.
             padded_shapes: Lengths by column; for lists of lists one per level. None, or a column that is not named: the
                 longest list of the batch.
-            padding_values: One value for all columns that can hold it, or values by column; by default 0, False, or
-                nothing.
+            padding_values: One value for all columns that can hold it (-1 is none for unsigned numbers), or values by
+                column; by default 0, False, or nothing.
             multiple_of: What lengths that are not given are rounded up to a multiple of.
             truncate: Whether lists that are longer than a given length are cut off; else they are an error.
             lengths: Columns to add, as in `{"tokens": "num_tokens"}`: how many values each row of a column has.
@@ -869,10 +885,11 @@ class Dataset:
     ) -> Dataset:
         """Makes batches of rows whose lists (or texts) in `column` have a similar length, and pads them.
 
-        Rows are collected by length, in order; a bucket comes when it is full. Lengths are read from offsets: values
-        are touched when a batch is gathered. Shuffle below it. A null counts as length 0. Memory: the chunks of the
-        last `max_lag_rows` rows at most, and one batch a call. A state holds a few numbers a bucket; going on reads the
-        rows since the oldest held one again.
+        Rows are collected by length, in order; a bucket comes when it is full. Lengths are read from offsets: those of
+        texts are in bytes, and values are touched when a batch is gathered. Shuffle below it. A null counts as length
+        0. Memory: the chunks of the last `max_lag_rows` rows at most, which `Options.ram_budget` has to have room for
+        (one row of a rare length keeps all after it), and one batch a call. A state holds a few numbers a bucket; going
+        on reads the rows since the oldest held one again.
 
         Args:
             column: What rows are measured by.
@@ -883,7 +900,7 @@ class Dataset:
                 a rare length are not held for ever.
             pad_to_bucket_boundary: Whether lists in `column` are padded to one less than the next boundary instead of the
                 longest, so that there are only as many shapes as boundaries; a longer list is an error.
-            no_padding: Whether lists are left as long as they are.
+            no_padding: Whether lists are left as long as they are; what is said of padding then is an error.
             padded_shapes: As in `padded_batch`, and so are the next four.
             padding_values: See there.
             multiple_of: See there.
@@ -893,8 +910,9 @@ class Dataset:
             num_parallel_calls: Batches that are gathered and padded at the same time.
 
         Raises:
-            PlanError: An argument does not fit; or, once it is bound, the column is unknown or its values have no
-                length.
+            PlanError: An argument does not fit, or two contradict each other; or, once it is bound, the column is
+                unknown or its values have no length.
+            BudgetError: `max_lag_rows` rows are more than the budget; when it is iterated.
             DataError: A list is longer than the length it is to be padded to; in `next()`.
 
         Example:
@@ -917,6 +935,14 @@ class Dataset:
             num_parallel_calls=calls,
         )
         if no_padding:
+            check_no_padding(
+                pad_to_bucket_boundary=pad_to_bucket_boundary,
+                padded_shapes=bool(padded_shapes),
+                padding_values=padding_values is not None,
+                multiple_of=multiple_of is not None,
+                truncate=truncate,
+                lengths=bool(lengths),
+            )
             return Dataset(batches)
         return Dataset(
             padded(
@@ -976,6 +1002,7 @@ class Dataset:
         """
         if strategy not in STRATEGIES:
             raise PlanError(f"pack_sequences: strategy is one of {', '.join(STRATEGIES)}, got {strategy!r}")
+        pad_value = plain(pad_value)
         if isinstance(pad_value, bool) or not isinstance(pad_value, int | float):
             raise PlanError(f"pack_sequences: pad_value is a number, got {pad_value!r}")
         made = [name for name in (segment_ids, positions) if name is not None]
@@ -988,7 +1015,7 @@ class Dataset:
             PackSequences(
                 inputs=(self._plan,),
                 column=column,
-                length=check_size("pack_sequences", "length", length),
+                length=check_size("pack_sequences", "length", length, most=MAX_LIST_SIZE),
                 strategy=strategy,
                 window_rows=check_size("pack_sequences", "window_rows", window_rows),
                 pad_value=pad_value,
@@ -1009,16 +1036,19 @@ class Dataset:
 
         Rows are collected by key, in order; a group comes when it is full. The reduction is a `map` above, which sees
         exactly these batches. Null is a key like any other. Memory: the chunks of the last `max_lag_rows` rows at most,
-        and one batch a call. A state holds a few numbers; going on reads the rows since the oldest held one again.
+        which `Options.ram_budget` has to have room for (one row of a rare key keeps all after it), and one batch a
+        call. A state holds a few numbers; going on reads the rows since the oldest held one again.
 
         Args:
             key: Name of a column, or an expression: integers, booleans, strings, binaries or dates.
             window_size: Rows of a batch.
-            max_groups: Groups that are held at the same time; when a row opens one more, the oldest comes short.
+            max_groups: Groups that are held at the same time, 2,048 at most; when a row opens one more, the oldest comes
+                short.
             max_lag_rows: A group that is not full when its oldest row came this many rows ago comes short, so that rows
-                of a rare key are not held for ever. So does the oldest one when 2,048 other keys came since.
+                of a rare key are not held for ever. So does the oldest one when batches of more than 2,048 keys came since.
 
         Raises:
+            BudgetError: `max_lag_rows` rows are more than the budget; when it is iterated.
             PlanError: Once it is bound, a column is unknown, or the key is of another type.
 
         Example:
@@ -1034,7 +1064,7 @@ class Dataset:
                 inputs=(self._plan,),
                 key=parse(key, operator="group_by_window", allow_name=True),
                 window_size=check_size("group_by_window", "window_size", window_size),
-                max_groups=check_size("group_by_window", "max_groups", max_groups),
+                max_groups=check_size("group_by_window", "max_groups", max_groups, most=MAX_GROUPS),
                 max_lag_rows=check_size("group_by_window", "max_lag_rows", max_lag_rows),
             )
         )
@@ -1063,31 +1093,67 @@ class Dataset:
             >>> af.range(5).window(3, drop_remainder=False).to_table().to_pydict()
             {'id': [[0, 1, 2], [3, 4, None]]}
         """
-        rows = check_size("window", "size", size)
+        rows = check_size("window", "size", size, most=MAX_LIST_SIZE)
         return Dataset(
             Window(
                 inputs=(self._plan,),
                 size=rows,
                 shift=rows if shift is None else check_size("window", "shift", shift),
-                stride=check_size("window", "stride", stride),
+                stride=check_size("window", "stride", stride, most=MAX_LIST_SIZE),
                 drop_remainder=bool(drop_remainder),
             )
         )
 
     # --------------------------------------------------------------------------------------------- work
 
-    def cache(self) -> Dataset:
-        """Keeps in memory what comes by; later epochs, and other datasets made from this one, are served from there.
+    def cache(
+        self,
+        path: str | PathLike[str] | None = None,
+        *,
+        key: str | None = None,
+        compression: Literal["lz4", "zstd"] | None = None,
+        spill: str | PathLike[str] | None = None,
+        on_full: Literal["error", "bypass"] = "error",
+        verify: Literal["first", "never"] = "first",
+    ) -> Dataset:
+        """Keeps what comes by, in memory or in a folder; later epochs are served from there.
 
         Everything below it runs as epoch 0, so a random map or a shuffle there gives the same in every epoch; put
-        `shuffle` above. An epoch that stops early leaves its rows, and the next one goes on behind them. The memory is
-        charged to the budget of each run, and freed with the last dataset made from this one, or by `cache_clear`.
+        `shuffle` above. An epoch that stops early leaves its rows, and the next one goes on behind them.
+
+        Without a path the rows stay in memory, charged to the budget of each run, and are shared by all datasets made
+        from this one; they are freed with the last of these, or by `cache_clear`. With `spill=` those that take more
+        than half of the budget lie in files in that folder instead, which vanish with the process.
+
+        With a path they lie in that folder as Arrow IPC files, whose buffers are aligned to 64 bytes and mapped without
+        a copy: by all epochs, later runs and other processes. Each plan has an entry of its own there, named by a
+        fingerprint of the operators, arguments and functions below (code, closures, and what the code names), of the
+        sources (path, size, time of change) and of the versions of arrowflow, pyarrow, Polars, NumPy and Python; another
+        plan or other data make another entry, and old ones stay until `arrowflow.cache_clear(path)`. Rows are committed
+        in chunks, written and flushed to the disk before anybody sees them; so whatever ends a run, `kill -9` included,
+        the next one is served from what there is and computes the rest. Several processes may name one folder: one of
+        them computes, the others follow. Where what is below cannot be repeated from its middle (`from_generator`,
+        one-shot streams, `interleave` and `flat_map`), only a complete entry counts. Memory: one chunk a call, and up to
+        8 MiB that wait to be written.
+
+        Args:
+            path: The folder; it is made if need be.
+            key: Stands for the code of all user functions below, where that cannot be fingerprinted; change it when
+                they change.
+            compression: Takes less space; every epoch decodes into new memory.
+            spill: A folder for what does not fit into memory; without a path only.
+            on_full: What happens when the disk is full: an error, or the run goes on without caching.
+            verify: `"first"` looks at the checksum of each chunk when this process first maps it; `"never"` does not.
 
         Raises:
-            BudgetError: What is cached exceeds `Options.ram_budget`; in `next()`.
+            PlanError: Arguments that do not go together.
+            BudgetError: What is cached in memory exceeds `Options.ram_budget`; in `next()`.
+            FingerprintError: A function or source cannot be fingerprinted; when the plan is bound. Give `key=`.
+            CacheFullError: The disk is full; in `next()`.
+            WriteError: The folder cannot be written; in `next()`.
 
         Example:
-            >>> import arrowflow as af
+            >>> import arrowflow as af, tempfile
             >>> calls = []
             >>> def slow(batch):
             ...     calls.append(batch.num_rows)
@@ -1095,16 +1161,53 @@ class Dataset:
             >>> ds = af.range(3).map(slow).cache()
             >>> [batch["id"].to_pylist() for _ in range(2) for batch in ds], calls
             ([[0, 1, 2], [0, 1, 2]], [3])
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     for _ in range(2):
+            ...         rows = af.range(1000).shuffle(100).cache(folder).to_table().num_rows
+            ...     [(entry.num_rows, entry.complete) for entry in af.cache_info(folder)]
+            [(1000, True)]
         """
-        return Dataset(Cache(inputs=(self._plan,)))
+        if path is None:
+            given = {"key": key, "compression": compression}
+            wrong = [name for name, value in given.items() if value is not None]
+            if wrong or on_full != "error" or verify != "first":
+                name = wrong[0] if wrong else "on_full" if on_full != "error" else "verify"
+                raise PlanError(
+                    f"cache: {name}= is for a cache in a folder; name it, as in cache('folder', {name}=…)"
+                )
+            return Dataset(Cache(inputs=(self._plan,), spill=None if spill is None else spill_folder(spill)))
+        if spill is not None:
+            raise PlanError(
+                "cache: with a path all rows lie in that folder, and none spill; leave out spill="
+            )
+        for name, value, choices in (
+            ("compression", compression, (None, "lz4", "zstd")),
+            ("on_full", on_full, ("error", "bypass")),
+            ("verify", verify, ("first", "never")),
+        ):
+            if value not in choices:
+                raise PlanError(f"cache: {name} is one of {', '.join(map(repr, choices))}, got {value!r}")
+        if key is not None and not isinstance(key, str):
+            raise PlanError(f"cache: key is a string, got {type(key).__name__}")
+        return Dataset(
+            DiskCache(
+                inputs=(self._plan,),
+                path=fspath(path),
+                key=key,
+                compression=compression,
+                on_full=on_full,
+                verify=verify,
+            )
+        )
 
     def cache_clear(self) -> None:
-        """Frees what every `cache` in this dataset holds, for all datasets that share it; it is computed anew.
+        """Frees what every `cache` in this dataset holds in memory, for all datasets that share it; it is computed anew.
 
-        Iterators that are under way keep what they go through until they end.
+        Iterators that are under way keep what they go through until they end. What lies in folders is removed by
+        `arrowflow.cache_clear(path)`.
 
         Raises:
-            PlanError: There is no `cache` in it.
+            PlanError: There is no `cache` in memory in it.
 
         Example:
             >>> import arrowflow as af
@@ -1114,7 +1217,10 @@ class Dataset:
         """
         caches = [node for node in post_order(self._plan) if isinstance(node, Cache)]
         if not caches:
-            raise PlanError("cache_clear: there is no `cache` in this dataset")
+            raise PlanError(
+                "cache_clear: there is no `cache` in memory in this dataset; arrowflow.cache_clear(path) removes what "
+                "lies in a folder"
+            )
         for node in caches:
             node.store.clear()
 
@@ -1322,10 +1428,14 @@ class Dataset:
         """Writes epoch 0 as a folder of Parquet files, `part-00000.parquet` and so on, in the order of the rows.
 
         A half-written dataset never looks whole. On the local file system the folder gets its name in one step, once
-        all shards are on the disk; an error, an interrupt or a crash leaves the name as it was. Elsewhere shards get
-        their names when all are stored, and `read_parquet` refuses the folder while they do. Needs the memory of one
-        row group, twice. The borders of batches are not kept; where files and row groups end follows from the rows
-        alone.
+        all shards are on the disk; an error, an interrupt or a crash leaves the name as it was, but for a crash in the
+        middle of the last step of an overwrite, which is two: then the name is gone, and the old folder and the new
+        one lie beside it as `.replaced-…` and `.writing-…`. Elsewhere shards get their names when all are stored, and
+        `read_parquet` refuses the folder while they do. Needs the memory of one row group, twice. The borders of
+        batches are not kept; where files and row groups end follows from the rows alone.
+
+        Parquet does not have all types: `timestamp[s]` and `time32[s]` are read back as `[ms]`, `date64` as `date32`.
+        Values of `date64` that are no whole days are refused, and so are fixed-size lists of size 0.
 
         Args:
             path: The folder, or a URL that `pyarrow.fs` or fsspec knows. It is made, with those above it.
@@ -1339,7 +1449,8 @@ class Dataset:
             overwrite: Whether a folder of Parquet files that is there already is replaced, in the last step.
 
         Raises:
-            WriteError: The folder is not empty, the disk is full, a type has no place in Parquet; nothing is visible.
+            WriteError: The folder is not empty or a mount point, the disk is full, a type or a value has no place in
+                Parquet, there are over 100,000 files; nothing is visible.
             PlanError: An argument is none; or there are no rows, and only rows could tell the schema.
 
         Example:
@@ -1376,8 +1487,8 @@ class Dataset:
     ) -> Written:
         """Writes epoch 0 as a folder of Arrow IPC files, `part-00000.arrow` and so on, in the order of the rows.
 
-        All that `write_parquet` says holds here. Uncompressed files, the default, are mapped into memory when they
-        are read, and not copied.
+        All that `write_parquet` says holds here, but all types stay what they are. Uncompressed files, the default, are
+        mapped into memory when they are read, and not copied.
 
         Args:
             path: As in `write_parquet`.
@@ -1413,6 +1524,7 @@ class Dataset:
 
     def _write(self, writer: Writer) -> Written:
         prepared = self._ready()
+        writer.check()
         with Run(prepared, EpochCounter(), RecordBatches()) as running:
             schema, batches = _with_schema(prepared.bound.schema, running)
             return writer.write(batches, schema)

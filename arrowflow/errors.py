@@ -48,6 +48,10 @@ class PlanError(ArrowflowError, ValueError):
     """The pipeline, as written, cannot run: an unknown column, a bad size, an operator in a wrong place."""
 
 
+class FingerprintError(PlanError):
+    """Nothing can tell whether a function or a source is the same in another run; the message says what, and why."""
+
+
 class SchemaError(ArrowflowError, TypeError):
     """Data do not have the schema they were declared or found to have first."""
 
@@ -60,6 +64,10 @@ class SourceError(ArrowflowError, OSError):
 
 class WriteError(ArrowflowError, OSError):
     """A dataset could not be written: something is there already, the disk is full; nothing of it is visible."""
+
+
+class CacheFullError(ArrowflowError):
+    """The disk has no room for what a cache is to hold."""
 
 
 class DataError(ArrowflowError, ValueError):

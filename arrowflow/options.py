@@ -19,6 +19,12 @@ from arrowflow.errors import PlanError
 AUTOTUNE: Final = -1
 """Let the library choose; the default of every `num_parallel_calls`, as `tf.data.AUTOTUNE`."""
 
+MAX_SIZE: Final = (1 << 63) - 1
+"""What NumPy and Arrow count rows and bytes with."""
+
+MAX_LIST_SIZE: Final = (1 << 31) - 1
+"""Values of a list of fixed size, at most."""
+
 MAX_CHUNK_ROWS: Final = 65_536
 CLOSE_TIMEOUT_SECONDS: Final = 5.0
 
@@ -157,19 +163,23 @@ def parse_bytes(name: str, value: int | str) -> int:
     return check_size(name, "bytes", value)
 
 
-def check_size(operator: str, name: str, value: object, *, least: int = 1) -> int:
-    """Returns `value` if it is a whole number of at least `least`, else raises `PlanError`."""
+def check_size(
+    operator: str, name: str, value: object, *, least: int = 1, most: int | None = MAX_SIZE
+) -> int:
+    """Returns `value` if it is a whole number of at least `least` and at most `most`, else raises `PlanError`."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise PlanError(f"{operator}: {name} is a whole number, got {value!r} ({type(value).__name__})")
     number = int(value.__index__())
     if number < least:
         raise PlanError(f"{operator}: {name} is at least {least}, got {number}")
+    if most is not None and number > most:
+        raise PlanError(f"{operator}: {name} is at most {most:,}, got {number}")
     return number
 
 
 def check_seed(operator: str, value: object) -> int:
     """Returns `value` if it is a whole number that fits 64 bits unsigned, else raises `PlanError`."""
-    number = check_size(operator, "seed", value, least=0)
+    number = check_size(operator, "seed", value, least=0, most=None)
     if number >= 1 << 64:
         raise PlanError(f"{operator}: seed fits 64 bits, got {number}")
     return number

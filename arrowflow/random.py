@@ -1,6 +1,7 @@
 """Random numbers that depend on nothing but their key.
 
-A *key* is a tuple of whole numbers that says for what the numbers are: (seed, operator, epoch, split, piece).
+A *key* is a tuple of whole numbers that says for what the numbers are: a seed, one of the domains below, and what
+tells apart what is random in there, such as (operator, epoch, split, piece).
 Equal keys give equal numbers on every platform, with every release of NumPy and in every thread, because only
 two things are used that cannot change: BLAKE2b, which turns the key into the 128-bit key of a Philox4x64-10
 counter-based generator, and the raw output of that generator.
@@ -25,6 +26,16 @@ import pyarrow as pa
 from arrowflow.lazy import compute as pc
 
 Key = tuple[int, ...]
+
+FILE_ORDER: Final = 1
+SPLIT_ORDER: Final = 2
+WINDOW_ORDER: Final = 3
+GLOBAL_ORDER: Final = 4
+SAMPLE_DRAWS: Final = 5
+RESAMPLE_DRAWS: Final = 6
+FUNCTION_CALLS: Final = 7
+"""Domains, the second numbers of keys: operators with one seed never share numbers. Only the keys of the seeds that
+`Options.seed` gives to operators have none: (seed, operator)."""
 
 SCRATCH_BYTES_PER_ROW: Final = 28
 """Upper bound of what `permutation` allocates per row besides its result: 12 for 2**18 rows, 28 right above, 10

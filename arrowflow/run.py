@@ -140,7 +140,7 @@ def check_budget(chain: Chain, budget_bytes: int) -> None:
         parts = ", ".join(f"{operator} {num_bytes:,}" for operator, num_bytes in needs)
         raise BudgetError(
             f"ram_budget={budget_bytes:,} bytes is under the least that this pipeline needs, {floor:,} bytes "
-            f"({parts}); raise the budget, or use a smaller shuffle window or smaller row groups"
+            f"({parts}); raise the budget, or use a smaller shuffle window, max_lag_rows or row groups"
         )
 
 

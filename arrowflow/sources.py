@@ -55,9 +55,9 @@ def read_parquet(
         schema: Widens all files to it, and fills columns that a file lacks with null. Names all columns, those of
             folders too.
         partitioning: `"hive"` for columns of folders; `"auto"` for the same where the files are found below a
-            directory or by a glob and do not have these columns themselves; None for none. Folders count from the
-            directory on that is named, or from the first wildcard; for a file that is named itself all of them do,
-            with `"hive"`.
+            directory or by a glob and do not have these columns themselves, as the first file tells; None for none. A
+            file with a column that folders give, too, is an error then. Folders count from the directory on that is
+            named, or from the first wildcard; for a file that is named itself all of them do, with `"hive"`.
         num_parallel_calls: Row groups decoded at the same time.
 
     Raises:
@@ -119,9 +119,13 @@ def read_csv(
     r"""Reads CSV files, block by block, in sorted order of their paths.
 
     Names come from each file's header, types from the first MiB of the first file: whole numbers, fractions, booleans,
-    dates, times, else text, as `pyarrow.csv` tells them. A later value that does not fit is an error that says where;
-    `schema=` gives the types instead, and then a file may lack columns. Files that end in `.gz`, `.bz2`, `.zst` or
-    `.lz4` are decompressed.
+    dates, times, else text, as `pyarrow.csv` tells them; but whole numbers that exceed int64 are refused, since as
+    fractions they would be rounded. A later value that does not fit is an error that says where; `schema=` gives the
+    types instead, and then a file may lack columns. Files that end in `.gz`, `.bz2`, `.zst` or `.lz4` are decompressed.
+
+    Lines without a byte are no rows, also where they could be an empty text or a null of the only column. Lines of plain
+    text are read, without the empty ones, by `column_names=["line"], schema=pa.schema({"line": pa.string()}),
+    quote_char=None, delimiter="\x01"`.
 
     Each file is scanned for line ends before its first row, at 1 to 2 GB/s, 0.4 GB/s where everything is quoted; that
     makes `skip`, `take`, `num_rows` and resume exact. One that is not local is fetched twice for it. Resume seeks to the
@@ -135,7 +139,7 @@ def read_csv(
         filesystem: A file system of `pyarrow.fs` or fsspec, instead of telling by the paths.
         schema: Columns and types of all files; null where a file lacks a column.
         partitioning: Whether folders called `key=value` give columns, as in `read_parquet`.
-        delimiter: Between fields; a comma, or a tab in files that end in `.tsv`, unless it is given.
+        delimiter: Between fields; a comma, or a tab in files that end in `.tsv` (and `.gz` and so on), unless given.
         quote_char: Around texts that hold it, delimiters or line ends, and doubled in them. None for no quoting.
         column_names: Names of the columns of files that have no header.
         null_values: What stands for null where it is not quoted, in texts, too: `""` quoted is an empty text.
@@ -143,7 +147,8 @@ def read_csv(
         block_bytes: Bytes of a block, which `shuffle` draws from. Changes no value and no type.
 
     Raises:
-        SourceError: A path is missing, a glob empty, a file malformed; when the dataset is bound or read.
+        SourceError: A path is missing, a glob empty, a file malformed, a record over 64 MiB, as behind a quote that
+            nothing closes; when the dataset is bound or read.
         SchemaError: A value has another type than its column, or a file lacks a column.
         PlanError: An option makes no sense.
 
@@ -182,7 +187,9 @@ def read_json(
 
     Columns and types are those of the objects in the first MiB of the first file, lists and structs among them; texts
     stay texts, also where they look like times. A key that an object lacks is null, one that is no column is ignored,
-    a value that does not fit is an error that says where; `schema=` gives columns and types instead. Compressed files,
+    a value that does not fit is an error that says where; `schema=` gives columns and types instead, and has to where
+    the first file has objects without a key, or whole numbers that exceed int64. A key that folders give, too, is
+    looked for in the first MiB of each file, and refused as in `read_parquet` if it has a value. Compressed files,
     the scan, resume, memory, arguments and errors are those of `read_csv`; lines are scanned at 3 GB/s, arrays at 0.3.
 
     Example:
@@ -219,11 +226,12 @@ def read_tfrecord(
     `pa.list_(…)` of any number of values, `pa.list_(…, n)` of exactly *n*.
 
     CRCs are checked. What a record means is what the package `protobuf` makes of it (extra `tfrecord`); TensorFlow is
-    not needed. Each file is walked once, from header to header, before its first row, 0.25 µs a record, so that `skip`,
+    not needed. A `tf.train.SequenceExample` is refused, but comes whole with `raw=True`. Each file is walked once, from header to header, before its first row, 0.25 µs a record, so that `skip`,
     `take`, `num_rows` and resume are exact; what is not local is fetched for that, and compressed files are inflated,
     once more than for the rows. Resume seeks to the block; of a compressed file it inflates what was delivered again.
-    Memory: a call takes a MiB of records, or up to 4 where they are large, and nine times as much to decode them; of
-    compressed files that are not local it also takes the stored bytes.
+    Memory: a call takes a MiB of records, or up to 4 where they are large, and nine times as much to decode them, with
+    nine bytes for each cell; where there are many columns a block has fewer rows. Of compressed files that are not local
+    it also takes the stored bytes.
 
     Args:
         paths: A path, a glob, a directory (of which all files are read), a URL that `pyarrow.fs` or fsspec knows, or a
@@ -238,8 +246,9 @@ def read_tfrecord(
         num_parallel_calls: Blocks decoded at the same time.
 
     Raises:
-        SourceError: A path is missing, a glob empty; a file is truncated or corrupt, a record no `tf.train.Example`,
-            behind the rows in front of it.
+        SourceError: A path is missing, a glob empty; a file is truncated or corrupt, a record no `tf.train.Example`:
+            behind the rows in front of it, but for the records that tell the schema, which are read when the dataset is
+            bound. Names the record.
         SchemaError: A feature has another kind or another number of values than its column; names record and feature.
         DataError: A value does not fit its column's type.
         PlanError: An option makes no sense, or a package is missing.

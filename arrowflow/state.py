@@ -14,13 +14,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from arrowflow.errors import StateError
-from arrowflow.ops.base import Position
 from arrowflow.physical.stage import Chain
 from arrowflow.plan.node import Node
+from arrowflow.plan.position import Position, listed, tupled
 from arrowflow.plan.traits import Resume
 from arrowflow.plan.walk import post_order
 
 VERSION = 1
+MAX_POSITION_BYTES = 60 << 10
+"""Of what moves in a state; with what identifies the pipeline a state stays under 64 KiB."""
 MAX_ARGUMENT_CHARACTERS = 160
 """Longer arguments are kept as a digest, so that a state stays small whatever the plan says."""
 
@@ -32,7 +34,14 @@ def digest(value: object) -> str:
         >>> digest({"count": 3})
         'efa106b9bce852db'
     """
-    text = json.dumps(value, sort_keys=True, default=str)
+    return _digest_of(_text(value))
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def _digest_of(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
@@ -63,9 +72,20 @@ def _shortened(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def pack(identity: Mapping[str, Any], epoch: int, position: Position, batches: int) -> dict[str, Any]:
-    """Returns the state of an iterator that has delivered the batch at `position`."""
-    moving = {"epoch": epoch, "position": _listed(position), "batches": batches}
-    return {"version": VERSION, **identity, **moving, "digest": digest([identity["plan"], moving])}
+    """Returns the state of an iterator that has delivered the batch at `position`.
+
+    Raises:
+        StateError: It is too large: what several operators keep in it adds up.
+    """
+    moving = {"epoch": epoch, "position": listed(position), "batches": batches}
+    text = _text([identity["plan"], moving])
+    if len(text) > MAX_POSITION_BYTES:
+        raise StateError(
+            f"the place takes {len(text):,} bytes as JSON, at most {MAX_POSITION_BYTES:,} fit into a state; the "
+            f"operators {', '.join(name for name, _ in identity['operators'])} keep theirs in it: keep less in the "
+            "states of `scan`, or open fewer datasets at the same time"
+        )
+    return {"version": VERSION, **identity, **moving, "digest": _digest_of(text)}
 
 
 def unpack(state: object, identity: Mapping[str, Any]) -> tuple[int, Position, int]:
@@ -86,7 +106,7 @@ def unpack(state: object, identity: Mapping[str, Any]) -> tuple[int, Position, i
             "the state was altered or cut after state_dict() returned it; take it from the original"
         )
     _compare(what, _plain(identity))
-    return int(state["epoch"]), _tupled(state["position"]), int(state["batches"])
+    return int(state["epoch"]), tupled(state["position"]), int(state["batches"])
 
 
 def _compare(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
@@ -143,11 +163,3 @@ def check_resumable(plan: Node, *, deterministic: bool) -> None:
 def _plain(value: Any) -> Any:
     """Returns a value as it is after a round trip through JSON, which is how a stored state comes back."""
     return json.loads(json.dumps(value, default=str))
-
-
-def _listed(position: Any) -> Any:
-    return [_listed(part) for part in position] if isinstance(position, tuple) else position
-
-
-def _tupled(position: Any) -> Any:
-    return tuple(_tupled(part) for part in position) if isinstance(position, list) else position

@@ -16,6 +16,7 @@ NAMES = (
     "packing",
     "bucketing",
     "shuffling",
+    "caching",
     "mixing",
     "tfrecord",
 )

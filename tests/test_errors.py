@@ -26,6 +26,8 @@ BASES = {
     af.ClosedError: RuntimeError,
     af.ForkError: RuntimeError,
     af.FunctionError: Exception,
+    af.CacheFullError: Exception,
+    af.FingerprintError: ValueError,
 }
 
 

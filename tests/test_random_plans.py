@@ -1,7 +1,6 @@
 """Random plans over random data, against a naive reference: one thread, plain Python, rows as dicts.
 
-The reference shares nothing with the library but `random.permutation` and `random.generator`, which have tests of
-their own. Each plan runs at a random CPU budget, at a roomy or the least byte budget, with some rules off, over
+The reference shares nothing with the library but `arrowflow.random` and `stratified`, which have tests of their own. Each plan runs at a random CPU budget, at a roomy or the least byte budget, with some rules off, over
 random chunks; then it is resumed from random steps, each time under other budgets.
 
 `HYPOTHESIS_PROFILE=thorough` runs 2,000 plans.
@@ -27,8 +26,10 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import arrowflow as af
+from arrowflow.ops import mixing
+from arrowflow.ops.sample_from_datasets import stratified
 from arrowflow.optimizer import RULES
-from arrowflow.random import generator, permutation
+from arrowflow.random import bits, generator, permutation
 from arrowflow.testing import chunked, cut
 from tests.ops import test_bucket_by_sequence_length as bucketing
 from tests.ops import test_group_by_window as grouping
@@ -231,8 +232,17 @@ OTHERS: tuple[tuple[int, int], ...] = ((100, 2), (102, 1))
 ZIPPED = 17
 
 
+CHOICES = (1, 0, 0, 2, 0, 1, 0, 0, 0, 2, 0, 1) * 3
+"""Of the rows so far and of those that `others` adds; the last of three inputs soon has no more."""
+CLASSES, TARGET, INITIAL = 3, (0.2, 0.5, 0.3), (0.5, 0.3, 0.2)
+
+
 def others() -> af.Dataset:
     return chunked([[as_batch(rows_from(*split))] for split in OTHERS], SCHEMA)
+
+
+def mixed(ds: af.Dataset) -> list[af.Dataset]:
+    return [ds.select("row", "x", "s"), others(), others().take(1)]
 
 
 Build = Callable[..., af.Dataset]
@@ -278,6 +288,16 @@ LIBRARY: dict[str, Build] = {
     "scan": lambda ds: ds.scan(0, add_calls),
     "unique": lambda ds: ds.unique(["row"], max_rows=1_000),
     "concatenate": lambda ds: ds.select("row", "x", "s").concatenate(others()),
+    "sample": lambda ds, weights, seed, stop: af.sample_from_datasets(
+        mixed(ds), weights, seed=seed, stop_on_empty_dataset=stop
+    ),
+    "choose": lambda ds, stop: af.choose_from_datasets(
+        mixed(ds), af.from_numpy({"choice": CHOICES}), stop_on_empty_dataset=stop
+    ),
+    "resample": lambda ds, estimated, seed: ds.rejection_resample(
+        pl.col("row") % CLASSES, TARGET, None if estimated else INITIAL, seed=seed
+    ),
+    "global": lambda ds, seed, reshuffle: ds.cache().shuffle(seed=seed, reshuffle_each_iteration=reshuffle),
     "zip": lambda ds: af.zip(ds.select("row", "x", "s"), af.range(ZIPPED).select(z=pl.col("id") * 2)),
     "bucket": lambda ds, sizes, lag: ds.bucket_by_sequence_length("s", [1, 2], sizes, max_lag_rows=lag),
     "group": lambda ds, size, groups, lag: ds.group_by_window(
@@ -295,8 +315,20 @@ LAST = ("padded_batch", "pack", "window")
 """Operators that make lists of all columns, which the others here know nothing of."""
 ONCE = ({"interleave", "flat_map"}, {"enumerate"}, {"zip"})
 """Two of a group would make too many rows, or a column twice."""
+CACHING = ("cache", "global")
 CUTS = ("batch", "bucket", "group", "padded_batch")
-NUM_NODES = {"bucket": 2, "drop": 2, "rename": 2, "cast": 2, "stack": 5, "concatenate": 3, "zip": 4}
+NUM_NODES = {
+    "bucket": 2,
+    "drop": 2,
+    "rename": 2,
+    "cast": 2,
+    "stack": 5,
+    "concatenate": 3,
+    "zip": 4,
+    "sample": 5,
+    "choose": 6,
+    "global": 2,
+}
 """Operators of the library that one here stands for; places in the plan count them."""
 COLUMN_OPS: dict[str, Callable[[Row], Row]] = {
     "select": lambda r: {"s": r["s"], "row": r["row"], "x": None if r["x"] is None else r["x"] + 1.0},
@@ -329,7 +361,7 @@ NEEDS_ROWS = (
         "filter_fn",
         "unique",
     ),
-    *("concatenate", "zip", "bucket", "group"),
+    *("concatenate", "zip", "bucket", "group", "sample", "choose", "resample", "global"),
 )
 SMALL = st.integers(0, 12)
 ARGUMENTS: dict[str, st.SearchStrategy[Any]] = {
@@ -350,6 +382,12 @@ ARGUMENTS: dict[str, st.SearchStrategy[Any]] = {
     ),
     "flat_map": st.tuples(st.sampled_from([af.AUTOTUNE, 1])),
     "enumerate": st.tuples(st.sampled_from([0, 5])),
+    "sample": st.tuples(
+        st.sampled_from([(1, 1, 1), (5, 2, 0), (0, 0, 3), (1, 7, 2)]), st.integers(0, 3), st.booleans()
+    ),
+    "choose": st.tuples(st.booleans()),
+    "resample": st.tuples(st.booleans(), st.integers(0, 3)),
+    "global": st.tuples(st.integers(0, 3), st.booleans()),
     "bucket": st.tuples(st.lists(st.integers(1, 4), min_size=3, max_size=3), st.integers(1, 12)),
     "group": st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 12)),
     "padded_batch": st.tuples(st.integers(1, 5)),
@@ -414,7 +452,7 @@ class Plan:
             order = (op.arguments[1], op.arguments[2])
         elif not op.orders_through:
             order = None
-        below = self.segments(depth - 1, 0 if op.name == "cache" else epoch, order)
+        below = self.segments(depth - 1, 0 if op.name in {"cache", "global"} else epoch, order)
         place = 1 + sum(NUM_NODES.get(before.name, 1) for before in self.ops[:depth])
         if op.name == "interleave":
             yield from interleaved(below, epoch, place, *op.arguments)
@@ -423,7 +461,9 @@ class Plan:
         elif op.name == "scan":
             yield from self._scanned(below, depth)
         elif op.name == "noise":
-            yield from self._noisy(below, depth, (op.arguments[0], place, epoch))
+            yield from self._noisy(below, depth, (op.arguments[0], 7, place, epoch))
+        elif op.name == "resample":
+            yield from resampled(below, (op.arguments[1], 6, place, epoch), *op.arguments)
         elif op.name in {"first_two", "drop_piece"}:
             yield from self._pieces_mapped(below, depth, op.name)
         else:
@@ -533,7 +573,7 @@ def interleaved(
             if following is not None:
                 number, row = following
                 key = (((place + 1) << 40 | number) << 16) + 1
-                places[at] = blocks_of(row, block, (1, key, epoch) if noisy else None)
+                places[at] = blocks_of(row, block, (1, 7, key, epoch) if noisy else None)
         blocks = places[at]
         if blocks:
             rows = blocks.pop(0)
@@ -546,7 +586,7 @@ def interleaved(
             return
 
 
-def blocks_of(row: Row, block: int | None, key: tuple[int, int, int] | None) -> list[list[Row]]:
+def blocks_of(row: Row, block: int | None, key: tuple[int, ...] | None) -> list[list[Row]]:
     """Returns what one element gives in each turn."""
     first = row["row"] % 20
     (split_rows,) = placed([ELEMENTS[row["row"] % len(ELEMENTS)]])
@@ -590,6 +630,72 @@ def concatenated(below: Iterable[Segment], epoch: int) -> Iterator[Segment]:
         yield split * 2, [only(row, "row", "x", "s") for row in rows]
     for split, other in enumerate(OTHERS):
         yield split * 2 + 1, rows_from(*other)
+
+
+def mixed_rows(
+    below: Iterable[Segment], draws: Iterable[Callable[[set[int]], int | None]], stop: bool, names: set[int]
+) -> Iterator[Segment]:
+    """Takes the next row of the input that each draw names, given those that are left."""
+    left = set(names)
+    first = (only(row, "row", "x", "s") for _, rows in below for row in rows)
+    second = [row for split in OTHERS for row in rows_from(*split)]
+    inputs = [first, iter(second), iter(second[:1])]
+    found: list[Row] = []
+    splits: list[list[Row]] = []
+    for choose in draws:
+        while left and (number := choose(left)) is not None:
+            row = next(inputs[number], None)
+            if row is not None:
+                found.append(row)
+                break
+            left.discard(number)
+            if stop:
+                left.clear()
+        if not left:
+            break
+    splits.append(found)
+    yield from enumerate(splits)
+
+
+def sampled(
+    below: Iterable[Segment], epoch: int, weights: tuple[int, ...], seed: int, stop: bool
+) -> Iterator[Segment]:
+    def drawn(value: int) -> Callable[[set[int]], int]:
+        def choose(left: set[int]) -> int:
+            shares = list(itertools.accumulate(weights[n] if n in left else 0 for n in range(len(weights))))
+            return next(n for n, share in enumerate(shares) if value * shares[-1] < share << 32)
+
+        return choose
+
+    numbers = stratified(mixing.BLOCK_ROWS, (seed, 5, epoch, 0)).tolist()
+    wanted = {number for number, weight in enumerate(weights) if weight}
+    return mixed_rows(below, map(drawn, numbers), stop, wanted)
+
+
+def chosen(below: Iterable[Segment], epoch: int, stop: bool) -> Iterator[Segment]:
+    def named(number: int) -> Callable[[set[int]], int | None]:
+        return lambda left: number if number in left else None
+
+    return mixed_rows(below, map(named, CHOICES), stop, {0, 1, 2})
+
+
+def resampled(
+    below: Iterable[Segment], key: tuple[int, ...], estimated: bool, seed: int
+) -> Iterator[Segment]:
+    """So few rows that all are in the first block, whose shares are not known yet."""
+    words = bits((*key, 0), 4096)
+    initial = (1,) * CLASSES if estimated else INITIAL
+    ratios = [wanted / share for wanted, share in zip(TARGET, initial, strict=True)]
+    number = itertools.count()
+    for split, rows in below:
+        draws = [int(words[next(number)] >> 11) * 2.0**-53 for _ in rows]
+        chances = [ratios[row["row"] % CLASSES] / max(ratios) for row in rows]
+        yield split, [row for row, draw, chance in zip(rows, draws, chances, strict=True) if draw < chance]
+
+
+def permuted(below: Iterable[Segment], epoch: int, seed: int, reshuffle: bool) -> Iterator[Segment]:
+    rows = everything(below)
+    yield 0, [rows[place] for place in permutation(len(rows), (seed, 4, epoch if reshuffle else 0))]
 
 
 def zipped(below: Iterable[Segment], epoch: int) -> Iterator[Segment]:
@@ -679,6 +785,9 @@ TRANSFORMED: dict[str, Callable[..., Iterator[Segment]]] = {
     "unique": first_of_each,
     "concatenate": concatenated,
     "zip": zipped,
+    "sample": sampled,
+    "choose": chosen,
+    "global": permuted,
     "bucket": bucketed,
     "group": grouped,
     "padded_batch": padded,
@@ -712,7 +821,7 @@ def options_for(plan: Plan, run: Run, disabled: tuple[str, ...]) -> af.Options:
     if not run[1]:
         return options
     # A cache has to fit, whatever else is there.
-    cached = 1 << 20 if any(op.name == "cache" for op in plan.ops) else 0
+    cached = 1 << 20 if any(op.name in CACHING for op in plan.ops) else 0
     return replace(options, ram_budget=cached + least_budget(plan, options))
 
 
@@ -769,7 +878,7 @@ def test_plans_yield_what_the_reference_yields(
     found, states = deliver(dataset, epoch)
     compare(plan, found, expected)
     assert dataset.num_rows in {None, sum(map(len, expected))}
-    if any(op.name == "cache" for op in plan.ops):
+    if any(op.name in CACHING for op in plan.ops):
         assert deliver(dataset, epoch) == (found, states), "what is cached differs from what was not"
     for step, more, other in resumes:
         at = step % len(states)

@@ -127,6 +127,27 @@ def test_from_arrow_pickles_with_its_data(kind: str) -> None:
     check_dataset(lambda: ds.batch(4)) if kind != "a stream" else check_resume(lambda: ds)
 
 
+LISTS = [[1, 2], None, [], [3]]
+
+
+@pytest.mark.parametrize("type", [pa.list_view(pa.int64()), pa.large_list_view(pa.int64())], ids=str)
+def test_from_arrow_takes_lists_as_views(type: pa.DataType) -> None:
+    table = pa.table({"row": range(4), "list": pa.array(LISTS, type)})
+    for start in (0, 1):
+        part = table.slice(start)
+        for source in (part, part.to_reader()):
+            found = af.from_arrow(source).to_table()
+            found.validate(full=True)
+            assert found.schema.field("list").type == pa.list_(pa.int64())
+            assert found.column("list").to_pylist() == LISTS[start:]
+
+
+def test_from_arrow_refuses_lists_as_views_inside() -> None:
+    column = pa.array([{"a": [1]}], pa.struct([("a", pa.list_view(pa.int64()))]))
+    with pytest.raises(af.SchemaError, match=r"from_arrow: column 'x': .*list_view inside.*cast it to lists"):
+        af.from_arrow(pa.table({"x": column})).to_table()
+
+
 def test_from_arrow_copies_nothing() -> None:
     (found,) = batches_of(af.from_arrow(NUMBERS.combine_chunks()))
     for mine, theirs in zip(found.columns, NUMBERS.combine_chunks().columns, strict=True):

@@ -12,6 +12,7 @@ from arrowflow.physical.tuning import StageStatistics, Statistics
 
 INFLATES = 2.0
 COSTLY_SHARE = 0.3
+LEAST_WAITING = 0.1
 FEW_ROWS, MANY_CALLS = 8, 200
 LEAST_SECONDS = 0.5
 """Shorter runs say nothing, and gain nothing."""
@@ -25,6 +26,8 @@ def advice(statistics: Statistics) -> tuple[str, ...]:
     return (
         *_inflating(stages),
         *_costly_above_cache(stages),
+        *_frozen(stages),
+        *_where_cache_pays(statistics),
         *_repeated_below_shuffle(stages),
         *_row_wise(stages),
         *_serial_reads(statistics),
@@ -69,6 +72,38 @@ def _costly_above_cache(stages: Sequence[StageStatistics]) -> Iterator[str]:
                 f"{name} above cache is {100 * share:.0f} % of the work of each epoch: put it below, unless it is random "
                 "or makes rows larger"
             )
+
+
+def _frozen(stages: Sequence[StageStatistics]) -> Iterator[str]:
+    """What is drawn below a cache is drawn once."""
+    caches = [place for place, _ in _named(stages, "cache")]
+    if caches:
+        names = dict.fromkeys(stage.operators[-1] for stage in stages[caches[0] + 1 :] if stage.random)
+        for name in names:
+            yield f"{name} is random and below cache, so every epoch gets the same draw: put it above"
+
+
+def _where_cache_pays(statistics: Statistics) -> Iterator[str]:
+    """The place behind deterministic operators where a cache saves the most time for its bytes."""
+    stages = statistics.stages
+    if statistics.waiting_share < LEAST_WAITING or any(stage.kind == "boundary" for stage in stages):
+        return  # it is fast enough; or a cache is there, or several inputs, each of which has places of its own
+    total = sum(stage.busy_seconds for stage in stages) or 1.0
+    saved, best = 0.0, None
+    for stage in reversed(stages):
+        if stage.random:
+            break
+        saved += stage.busy_seconds
+        if stage.bytes and saved > COSTLY_SHARE * total:
+            best = max(
+                best or (0.0, 0.0, stage), (saved / stage.bytes, saved, stage), key=lambda place: place[0]
+            )
+    if best is not None:
+        _, saved, stage = best
+        yield (
+            f"with more epochs than one a cache pays most right above {stage.operators[-1]}: of these rows it would save "
+            f"{saved:.1f} s of work in each, for {stage.bytes / 2**20:,.1f} MiB"
+        )
 
 
 def _repeated_below_shuffle(stages: Sequence[StageStatistics]) -> Iterator[str]:

@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
+import pyarrow as pa
+
 from arrowflow.executor.failure import cause_of, is_interrupt, located
 from arrowflow.executor.ledger import Buffers, buffers_of, ticket_bytes
 from arrowflow.executor.lifetime import Worker
@@ -161,7 +163,7 @@ class ParallelStage(Stage):
             return self.next_task.num_bytes if self.next_task is not None else 0
         item = self.upstream.out[0]
         if self.head is not None:
-            return cast(ReaderKernel, self.head).num_bytes(item.chunk)
+            return 0 if self._passes(item) else cast(ReaderKernel, self.head).num_bytes(item.chunk)
         if self.bytes_per_row:
             return int(2 * self.bytes_per_row * item.chunk.num_rows)
         return ticket_bytes(item.ticket) if self.plan.kernels else FIRST_CALL_BYTES
@@ -202,7 +204,7 @@ class ParallelStage(Stage):
             del call  # the error's traceback leads to this frame
 
     def _run(self, call: Slot) -> None:
-        if self.head is None:
+        if self.head is None or self._passes(call.item):
             item = cast(Item, call.item)
             self._emit(call, item.chunk, item.position, item.origin, item)
             call.done = True
@@ -212,6 +214,15 @@ class ParallelStage(Stage):
         self._make(call, call.iterator)
         if not call.done and not (self.upstream is None and cast(Task, call.item).streams):
             self._make(call, call.iterator)
+
+    def _passes(self, item: Item | Task) -> bool:
+        """Whether an item is what the reader would make of it."""
+        head = self.head
+        return (
+            isinstance(head, ReaderKernel)
+            and head.passes
+            and isinstance(cast(Item, item).chunk, pa.RecordBatch)
+        )
 
     def _make(self, call: Slot, iterator: Iterator[Made]) -> None:
         entry = self._timed(self.plan.phase, next, iterator, None)

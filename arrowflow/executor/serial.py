@@ -213,6 +213,7 @@ class BoundaryStage(SerialStage):
         self.streams: list[Stream] = []
         self.current: Stream | None = None
         self.told_ahead: Stream | None = None
+        self.told_failed: list[Stream] = []
 
     @property
     def exhausted(self) -> bool:
@@ -235,12 +236,23 @@ class BoundaryStage(SerialStage):
                     self.kernel.ahead()
                 return False
             if last.error is not None:
-                return self._input_ended(last.error)
+                return self._failed(self.current, last.error)
             ended, self.current = self.current, None
             self.close_stream(ended)
             self.iterator = self.kernel.ended(ended)
             if self.iterator is not None:
                 return True
+
+    def _failed(self, stream: Stream, error: BaseException) -> bool:
+        """Whether the kernel has something to put out before the error of a stream; ends the stage when not."""
+        if stream in self.told_failed:
+            return self._input_ended(error)
+        self.told_failed.append(stream)
+        self.iterator = self.kernel.failed(stream)
+        if self.iterator is None:
+            return self._input_ended(error)
+        self.current = None
+        return True
 
     def _wanted(self) -> Stream | None:
         handle = self.kernel.wants()
@@ -280,6 +292,7 @@ class BoundaryStage(SerialStage):
 
     def _drop_streams(self) -> None:
         self.current = None
+        self.told_failed.clear()
         for stream in list(self.streams):
             self.close_stream(stream)
 

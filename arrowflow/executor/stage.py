@@ -141,6 +141,7 @@ class Stage(ABC):
             asked_calls=plan.max_calls,
             phase=plan.phase,
             foreign=self.foreign,
+            random=plan.random,
             given_ready=plan.buffer_items is not None,
             weight=limits.weight,
             reason=limits.reason,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any, cast
 
 from arrowflow.executor.ledger import buffers_of
@@ -27,6 +28,9 @@ from arrowflow.plan.node import Node
 if TYPE_CHECKING:
     from arrowflow.executor.engine import Engine
     from arrowflow.ops.base import StreamHandle
+
+WAIT_STEP_SECONDS = 0.01
+_NEVER = threading.Event()
 
 
 class StreamContext:
@@ -72,6 +76,18 @@ class StreamContext:
         """Drops a stream before its end."""
         assert self.boundary is not None
         self.boundary.close_stream(self.boundary.stream_of(stream))
+
+    def now(self) -> float:
+        """Returns the time of the run's clock."""
+        return self._stream.engine.clock.now()
+
+    def wait(self, seconds: float) -> bool:
+        """Waits in short steps, since nobody can be woken who is in a kernel."""
+        engine = self._stream.engine
+        until = engine.clock.now() + seconds
+        while not engine.stopped and (left := until - engine.clock.now()) > 0:
+            _NEVER.wait(min(left, WAIT_STEP_SECONDS))
+        return not engine.stopped
 
 
 class Stream:

@@ -27,8 +27,8 @@ _WINDOW_BYTES: Final = 1 << 20
 _PIECE_BYTES: Final = 8 << 20
 """Bytes fetched or decompressed at a time."""
 
-_MAX_RECORD_BYTES: Final = 1 << 30
-"""What is larger is no record, but text behind a quote that nothing closes."""
+_MAX_RECORD_BYTES: Final = 64 << 20
+"""What is larger is no record, but text behind a quote that nothing closes: so much of it is held in memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -169,21 +169,24 @@ def cut(
     while not is_last and (stop is None or start < stop):
         data = source.window(start, size)
         is_last = data.size < size
-        ends, is_row = scanner.scan(data, is_last)
+        ends, is_row = scanner.scan(data, is_last, start)
         if ends.size:
             found.append(_group(start + ends, start, is_row, block_bytes))
             start, size = start + int(ends[-1]), _WINDOW_BYTES
         else:
-            size = _larger(size, start)
+            size = _larger(size, start, data, scanner)
     return _merge(found)
 
 
-def _larger(size: int, start: int) -> int:
+def _larger(size: int, start: int, data: Bytes, scanner: Scanner) -> int:
     """Returns the bytes to look at for a record that does not end within `size`."""
     if 2 * size > _MAX_RECORD_BYTES:
+        place = scanner.open_quote(data)
+        why = "a quote is opened that nothing closes" + (
+            "" if place is None else f", at byte {start + place}"
+        )
         raise SourceError(
-            f"the record at byte {start} has more than {size} bytes: line ends are missing, or a quote is opened that "
-            "nothing closes"
+            f"the record at byte {start} has more than {size} bytes: line ends or commas are missing, or {why}"
         )
     return 2 * size
 
@@ -220,7 +223,8 @@ def first_records(
     while True:
         data = source.window(start, num_bytes)
         is_last = data.size < num_bytes
-        ends, is_row = scanner().scan(data, is_last)
+        fresh = scanner()
+        ends, is_row = fresh.scan(data, is_last, start)
         if is_last or is_row.any():
             return data[: ends[-1] if ends.size else 0], is_row
-        num_bytes = _larger(num_bytes, start)
+        num_bytes = _larger(num_bytes, start, data, fresh)

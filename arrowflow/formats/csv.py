@@ -15,6 +15,7 @@ from arrowflow.formats.format import check_names
 from arrowflow.formats.scan import Bytes, CsvLines
 from arrowflow.formats.text import SAMPLE_BYTES, Layout, TextFormat
 from arrowflow.formats.types import decoded_schema
+from arrowflow.formats.whole_numbers import check_texts, may_be_rounded
 from arrowflow.records import dataclass
 from arrowflow.storage import File
 
@@ -110,6 +111,9 @@ class CsvFormat(TextFormat):
                     f"column {name!r} holds bytes that are no UTF-8; write the file as UTF-8, or pass schema= with "
                     "binary"
                 )
+        if rounded := may_be_rounded(found, data):
+            texts = self._convert(include_columns=rounded, column_types=dict.fromkeys(rounded, pa.string()))
+            check_texts(_read(owned(data), names, self._parse(file), texts))
         types = [pa.string() if pa.types.is_null(type) else type for type in found.types]
         return decoded_schema(pa.schema(list(zip(names, types, strict=True))))
 
@@ -131,7 +135,8 @@ class CsvFormat(TextFormat):
     def _delimiter(self, file: File) -> str:
         if self.delimiter is not None:
             return self.delimiter
-        return "\t" if ".tsv" in file.path.lower()[-8:] else ","
+        path = file.path.lower()
+        return "\t" if path.endswith(with_codecs(".tsv")) else ","
 
     def _parse(self, file: File) -> csv.ParseOptions:
         # Quoted line ends are read all the same: the option is for those who cut files where lines end.

@@ -170,6 +170,12 @@ class Untyped(Protocol):
             SourceError: As of `Format.footer`.
         """
 
+    def holds(self, store: Store, footer: Footer, names: Sequence[str]) -> list[str]:
+        """Returns which of these columns a file has, whatever types the format reads: as its first MiB tells.
+
+        Called for files in folders that name columns, once a file and epoch; these must not be in both.
+        """
+
     def arguments(self) -> Mapping[str, Any]:
         """Returns the options, as JSON values; a state is compared by them."""
 

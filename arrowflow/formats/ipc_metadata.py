@@ -2,7 +2,7 @@
 
 `RecordBatchFileReader` tells the rows of a batch only by decoding it. The metadata are FlatBuffers; this reads
 `Footer` and `RecordBatch` of them (see format/File.fbs and format/Message.fbs in apache/arrow), trusts no
-offset, and raises ValueError where one points outside.
+offset, and raises ValueError where one points outside. It also finds what `ipc_aligned` changes in them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,13 @@ _VARIADIC: Final = (
     pa.types.is_run_end_encoded,
     pa.types.is_union,
 )
-_CONTINUATION: Final = 0xFFFFFFFF
-_RECORD_BATCH: Final = 3
+CONTINUATION: Final = 0xFFFFFFFF
+"""With this each message starts, before the size of its metadata."""
+
+DICTIONARY: Final = 2
+RECORD_BATCH: Final = 3
+BLOCK: Final = struct.Struct("<qi4xq")
+"""How a footer lists a `Block`."""
 
 
 class Block(NamedTuple):
@@ -60,6 +65,42 @@ class Batch:
     buffers: npt.NDArray[np.int64]
 
 
+class Message(NamedTuple):
+    """Where the metadata of a message say what its body is like; positions in bytes.
+
+    Attributes:
+        kind: `DICTIONARY`, `RECORD_BATCH`, or another number.
+        body_bytes: Size of the body.
+        body_field: Position of that size; None where it is 0 and was left out.
+        buffers: Position of the buffers, each the start in the body and the bytes, as two 64-bit numbers.
+        num_buffers: How many there are.
+    """
+
+    kind: int
+    body_bytes: int
+    body_field: int | None
+    buffers: int
+    num_buffers: int
+
+
+def locate_message(data: memoryview) -> Message:
+    """Returns where to find what in the metadata of a message; `data` start behind their size."""
+    message = _Table.root(data)
+    kind = message.scalar(1, "<B")
+    batch = message.table(2)
+    if kind == DICTIONARY and batch is not None:
+        batch = batch.table(1)
+    is_batch = kind in (DICTIONARY, RECORD_BATCH) and batch is not None
+    start, end = batch.vector_range(2, 16) if is_batch and batch is not None else (0, 0)
+    return Message(kind, message.scalar(3, "<q"), message.field(3), start, (end - start) // 16)
+
+
+def locate_blocks(data: memoryview) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Returns from where to where a footer lists the blocks of the dictionaries, and those of the record batches."""
+    root = _Table.root(data)
+    return root.vector_range(2, BLOCK.size), root.vector_range(3, BLOCK.size)
+
+
 def parse_footer(data: memoryview) -> tuple[list[Block], list[Block]]:
     """Returns the blocks of the dictionaries and of the record batches that a file's footer lists."""
     root = _Table.root(data)
@@ -68,11 +109,11 @@ def parse_footer(data: memoryview) -> tuple[list[Block], list[Block]]:
 
 def parse_batch(data: memoryview, body_bytes: int) -> Batch:
     """Returns what the metadata of a block say; `data` are its first `metadata_bytes`."""
-    start = 8 if _unpack("<I", data, 0) == _CONTINUATION else 4
+    start = 8 if _unpack("<I", data, 0) == CONTINUATION else 4
     fills_block = start + _unpack("<I", data, start - 4) == len(data)
     message = _Table.root(data[start:])
     batch = message.table(2)
-    if message.scalar(1, "<B") != _RECORD_BATCH or batch is None:
+    if message.scalar(1, "<B") != RECORD_BATCH or batch is None:
         raise ValueError("expected the metadata of a record batch, found another message")
     num_rows = batch.scalar(0, "<q")
     if num_rows < 0:
@@ -115,7 +156,7 @@ class _Table:
     def root(cls, data: memoryview) -> _Table:
         return cls(data, _unpack("<I", data, 0))
 
-    def _field(self, slot: int) -> int | None:
+    def field(self, slot: int) -> int | None:
         vtable = self.position - _unpack("<i", self.data, self.position)
         if 4 + 2 * slot >= _unpack("<H", self.data, vtable):
             return None
@@ -123,26 +164,29 @@ class _Table:
         return self.position + offset if offset else None
 
     def scalar(self, slot: int, layout: str) -> int:
-        position = self._field(slot)
+        position = self.field(slot)
         return 0 if position is None else _unpack(layout, self.data, position)
 
     def table(self, slot: int) -> _Table | None:
-        position = self._field(slot)
+        position = self.field(slot)
         return None if position is None else _Table(self.data, position + _unpack("<I", self.data, position))
 
     def vector(self, slot: int, item_bytes: int) -> memoryview:
-        position = self._field(slot)
+        start, end = self.vector_range(slot, item_bytes)
+        return self.data[start:end]
+
+    def vector_range(self, slot: int, item_bytes: int) -> tuple[int, int]:
+        position = self.field(slot)
         if position is None:
-            return memoryview(b"")
+            return 0, 0
         position += _unpack("<I", self.data, position)
         end = position + 4 + _unpack("<I", self.data, position) * item_bytes
         if end > len(self.data):
             raise ValueError(f"a vector ends at byte {end} of {len(self.data)}")
-        return self.data[position + 4 : end]
+        return position + 4, end
 
     def blocks(self, slot: int) -> list[Block]:
-        items = struct.iter_unpack("<qi4xq", self.vector(slot, 24))
-        return [Block(*item) for item in items]
+        return [Block(*item) for item in BLOCK.iter_unpack(self.vector(slot, BLOCK.size))]
 
 
 def _unpack(layout: str, data: memoryview, position: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import ClassVar, Final
 
@@ -10,13 +11,14 @@ import pyarrow as pa
 from pyarrow import json
 
 from arrowflow.errors import SourceError
-from arrowflow.formats.blocks import Source, as_bytes, first_records, owned, with_codecs
-from arrowflow.formats.format import check_names
+from arrowflow.formats.blocks import Source, as_bytes, first_records, opened, owned, with_codecs
+from arrowflow.formats.format import Footer, check_names, reading
 from arrowflow.formats.scan import Bytes, JsonElements, JsonLines, Scanner, element_ends
 from arrowflow.formats.text import SAMPLE_BYTES, Layout, TextFormat
 from arrowflow.formats.types import check_texts, convert, decoded_schema
+from arrowflow.formats.whole_numbers import check_objects, may_be_rounded
 from arrowflow.records import dataclass
-from arrowflow.storage import File
+from arrowflow.storage import File, Store
 
 _ARRAY: Final = "array"
 _EMPTY: Final = "the file has no rows to take columns from; pass schema=, or leave it out"
@@ -56,9 +58,25 @@ class JsonFormat(TextFormat):
         with self._explained():
             found = _parse(_as_lines(data) if kind else owned(data), None).schema
         check_names(found.names)
+        if may_be_rounded(found, data):
+            check_objects(data.tobytes(), found)
         return Layout(
             start, decoded_schema(pa.schema([(each.name, _textual(each.type)) for each in found])), kind
         )
+
+    def holds(self, store: Store, footer: Footer, names: Sequence[str]) -> list[str]:
+        """See `Untyped.holds`: those with a value, since pyarrow does not say which keys it ignores."""
+        layout = footer.details.layout
+        known = frozenset(layout.schema.names)
+        with reading(self.operator, footer.file), opened(store, footer.file) as source:
+            scanner = partial(self.scanner, layout.kind, footer.file)
+            data, is_row = first_records(source, scanner, layout.start, SAMPLE_BYTES)
+            if not is_row.any():
+                return []
+            lines = _as_lines(data) if layout.kind else owned(data)
+        if not _has_values(lines, names):
+            return [name for name in names if name in known]
+        return [name for name in names if name in known or _has_values(lines, [name])]
 
     def decode(self, data: pa.Buffer, layout: Layout, types: pa.Schema, file: File) -> pa.RecordBatch:
         """See `TextFormat.decode`."""
@@ -82,6 +100,15 @@ def _parse(data: pa.Buffer, types: pa.Schema | None) -> pa.Table:
             explicit_schema=given, unexpected_field_behavior="infer" if given is None else "ignore"
         ),
     )
+
+
+def _has_values(lines: pa.Buffer, names: Sequence[str]) -> bool:
+    """Returns whether one of these keys has another value than null, which is the only one of type null."""
+    try:
+        _parse(lines, pa.schema([(name, pa.null()) for name in names]))
+    except pa.ArrowInvalid as error:
+        return "changed from null" in str(error)  # anything else is found, and told, when rows are decoded
+    return False
 
 
 def _as_lines(data: Bytes) -> pa.Buffer:

@@ -34,16 +34,20 @@ _IS_MARK[_COMMA] = True
 class Scanner(Protocol):
     """Finds records."""
 
-    def scan(self, data: Bytes, is_last: bool) -> tuple[Offsets, Flags]:
+    def scan(self, data: Bytes, is_last: bool, base: int = 0) -> tuple[Offsets, Flags]:
         """Returns where records end, and which of them are rows; others are blank.
 
         Args:
             data: Bytes from the start of a record on.
             is_last: Whether the file ends with them; then the last record ends, too.
+            base: Number of the first of them in the file.
 
         Raises:
             SourceError: The file ends within a record.
         """
+
+    def open_quote(self, data: Bytes) -> int | None:
+        """Returns where the text starts within which the first record's line ends, if quotes may hold line ends."""
 
 
 class CsvLines:
@@ -57,7 +61,7 @@ class CsvLines:
         self._starts_field = np.zeros(256, np.bool_)
         self._starts_field[[ord(delimiter), _NEWLINE, _RETURN]] = True
 
-    def scan(self, data: Bytes, is_last: bool) -> tuple[Offsets, Flags]:
+    def scan(self, data: Bytes, is_last: bool, base: int = 0) -> tuple[Offsets, Flags]:
         """See `Scanner.scan`."""
         stops = _line_stops(data, is_last)
         if self._quote is not None:
@@ -65,8 +69,12 @@ class CsvLines:
             if toggles.size:
                 stops = stops[np.searchsorted(toggles, stops) % 2 == 0]
                 if is_last and toggles.size % 2:
+                    start = int(stops[-1]) + 1 if stops.size else 0
+                    place = self.open_quote(data[start:])
+                    place = int(toggles[-1]) if place is None else start + place
                     raise SourceError(
-                        "a quote is opened and never closed: the file is truncated, or quote_char= is not what it uses"
+                        f"a quote is opened at byte {base + place} and never closed: the file is truncated, or "
+                        "quote_char= is not what it uses"
                     )
         ends = stops + 1
         if is_last and data.size and (not ends.size or ends[-1] < data.size):
@@ -75,6 +83,15 @@ class CsvLines:
         is_blank = stops == starts
         is_blank |= (stops == starts + 1) & (data[np.minimum(starts, data.size - 1)] == _RETURN)
         return ends, ~is_blank
+
+    def open_quote(self, data: Bytes) -> int | None:
+        """See `Scanner.open_quote`."""
+        if self._quote is None:
+            return None
+        toggles = self._toggles(data, self._quote)
+        inside = np.searchsorted(toggles, _line_stops(data, True))
+        inside = inside[inside % 2 == 1]
+        return int(toggles[inside[0] - 1]) if inside.size else None
 
     def _toggles(self, data: Bytes, quote: int) -> Offsets:
         """Returns the quotes that open or close a text; not those inside of a field that does not start with one."""
@@ -98,7 +115,7 @@ class CsvLines:
 class JsonLines:
     """Records of newline-delimited JSON: lines, of which those of spaces alone are no rows."""
 
-    def scan(self, data: Bytes, is_last: bool) -> tuple[Offsets, Flags]:
+    def scan(self, data: Bytes, is_last: bool, base: int = 0) -> tuple[Offsets, Flags]:
         """See `Scanner.scan`."""
         ends = np.flatnonzero(data == _NEWLINE) + 1
         if is_last and data.size and (not ends.size or ends[-1] < data.size):
@@ -108,6 +125,10 @@ class JsonLines:
             return ends, np.ones(ends.size, np.bool_)
         return ends, np.logical_or.reduceat(data[: ends[-1]] > ord(" "), starts)
 
+    def open_quote(self, data: Bytes) -> int | None:
+        """See `Scanner.open_quote`."""
+        return None
+
 
 class JsonElements:
     """Records of a JSON array, behind its bracket: its elements, each with the comma or the bracket behind it."""
@@ -116,7 +137,7 @@ class JsonElements:
         self._elements = 0
         self._is_closed = False
 
-    def scan(self, data: Bytes, is_last: bool) -> tuple[Offsets, Flags]:
+    def scan(self, data: Bytes, is_last: bool, base: int = 0) -> tuple[Offsets, Flags]:
         """See `Scanner.scan`."""
         ends, closes = (np.zeros(0, np.int64), False) if self._is_closed else _elements(data)
         stop = int(ends[-1]) if ends.size else 0
@@ -138,6 +159,10 @@ class JsonElements:
         if self._is_closed and stop < data.size:
             ends, is_row = np.append(ends, data.size), np.append(is_row, False)
         return ends, is_row
+
+    def open_quote(self, data: Bytes) -> int | None:
+        """See `Scanner.open_quote`: elements do not end where lines do."""
+        return None
 
 
 def element_ends(data: Bytes) -> Offsets:

@@ -148,6 +148,10 @@ class TextFormat(ABC):
         """See `Untyped.glance`: a block is scanned."""
         return self._footer(store, file, only_first=True)
 
+    def holds(self, store: Store, footer: Footer, names: Sequence[str]) -> list[str]:
+        """See `Untyped.holds`: here, of files that name their columns themselves."""
+        return _present(footer.details.layout, names)
+
     def _footer(self, store: Store, file: File, *, only_first: bool) -> Footer:
         with reading(self.operator, file):
             with opened(store, file) as source:

@@ -20,11 +20,13 @@ from arrowflow.errors import ArrowflowError, PlanError, SchemaError
 from arrowflow.formats import tfrecord_proto
 from arrowflow.formats.format import Footer, MayMatch, Split, reading
 from arrowflow.formats.tfrecord_columns import gather
-from arrowflow.formats.tfrecord_example import ExampleDecoder, Misfit, Records
+from arrowflow.formats.tfrecord_example import ExampleDecoder, Misfit, Records, has_feature
 from arrowflow.formats.tfrecord_framing import (
     COMPRESSIONS,
     HEADER_BYTES,
-    MAX_SPLIT_BYTES,
+    MAX_SPLIT_CELLS,
+    MAX_SPLIT_ROWS,
+    SPLIT_ROWS,
     WINDOW_BYTES,
     Fault,
     Walk,
@@ -33,6 +35,7 @@ from arrowflow.formats.tfrecord_framing import (
     unframe,
 )
 from arrowflow.formats.tfrecord_wire import PADDING, Bytes
+from arrowflow.formats.types import width_bits
 from arrowflow.records import dataclass
 from arrowflow.storage import File, Range, Store
 
@@ -47,6 +50,12 @@ _DECODED: Final = 2
 _SCRATCH: Final = 8
 """Bytes that decoding takes for each byte of a block: measured 5 to 8 for numbers, 1 for images."""
 
+_CELL_SCRATCH: Final = 9
+"""Bytes that decoding takes for each cell, also of features that are absent: where it is, or that it is not."""
+
+_OFFSET_BITS: Final = 33
+"""Bits of a list or text without values: its offset, and whether it is null."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Details:
@@ -57,12 +66,20 @@ class _Details:
         borders: Byte where each block starts, and where the last one stops; of a compressed file once inflated.
         rows: Records in front of each border.
         fault: What the file ends with instead of whole records, or None. It is a split of its own.
+        widths: Bits of a value by column; of texts and lists without any.
     """
 
     compression: str
     borders: Any
     rows: Any
     fault: Fault | None
+    widths: Mapping[str, int] = field(default_factory=dict)
+
+    def block(self, index: int) -> tuple[int, int]:
+        """Returns rows and bytes of a block; of a compressed file those of its largest ones."""
+        own = slice(None) if self.compression != "none" else slice(index, index + 2)
+        rows, sizes = np.diff(self.rows[own]), np.diff(self.borders[own])
+        return int(rows.max(initial=0)), int(sizes.max(initial=0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +117,13 @@ class TfrecordFormat:
 
     def arguments(self) -> Mapping[str, Any]:
         """See `Untyped.arguments`: how a file is compressed does not change its rows."""
-        return {"raw": self.raw}
+        most = self._max_rows()
+        return {"raw": self.raw} if most == MAX_SPLIT_ROWS else {"raw": self.raw, "block_rows": most}
+
+    def _max_rows(self) -> int:
+        """Returns the most rows of a block: few enough that all columns of records without features stay small."""
+        columns = 1 if self.schema is None else len(self.schema)
+        return min(MAX_SPLIT_ROWS, max(SPLIT_ROWS, MAX_SPLIT_CELLS // max(1, columns)))
 
     def typed(self, schema: pa.Schema) -> Self:
         """See `Untyped.typed`."""
@@ -116,14 +139,24 @@ class TfrecordFormat:
         """See `Untyped.glance`: walks the first block."""
         return self._footer(store, file, 1)
 
+    def holds(self, store: Store, footer: Footer, names: Sequence[str]) -> list[str]:
+        """See `Untyped.holds`: of the records that a schema would be inferred from."""
+        if self.raw:
+            return [name for name in names if name in RAW_SCHEMA.names]
+        with reading(_OPERATOR, footer.file):
+            records = self._first_records(store, footer.file, footer.details)
+            return [name for name in names if records is not None and has_feature(records, name)]
+
     def _footer(self, store: Store, file: File, max_blocks: int | None) -> Footer:
         with reading(_OPERATOR, file):
             compression = self.compression or _look(store, file)
-            walk = _walk(store, file, compression, max_blocks)
+            walk = _walk(store, file, compression, Walk(max_blocks, self._max_rows()))
             borders = np.array([0, *(block.stop for block in walk.blocks)], np.int64)
             rows = np.cumsum([0, *(block.num_rows for block in walk.blocks)])
             details = _Details(compression, borders, rows, walk.fault)
             schema = self._schema(store, file, details)
+            widths = {each.name: width_bits(each.type) or _OFFSET_BITS for each in schema}
+            details = dataclasses.replace(details, widths=widths)
             return Footer(file, schema, _splits(details), int(rows[-1]), details)
 
     def _schema(self, store: Store, file: File, details: _Details) -> pa.Schema:
@@ -131,24 +164,38 @@ class TfrecordFormat:
             return RAW_SCHEMA
         if self.schema is not None:
             return self.schema
+        records = self._first_records(store, file, details)
+        if records is None:
+            raise SchemaError("the file has no records to infer a schema from; pass schema=")
+        return tfrecord_proto.infer(records.record(row) for row in range(len(records)))
+
+    def _first_records(self, store: Store, file: File, details: _Details) -> Records | None:
+        """Returns what tells a schema, None of a file without records; raises if the very first one is broken."""
+        fault = details.fault
         for data, base, num_rows in _blocks(store, file, details, 0):
             records, fault = _unframed(data, base, min(num_rows, INFERRED_ROWS))
             if len(records):
-                return tfrecord_proto.infer(records.record(row) for row in range(len(records)))
-            assert fault is not None
+                return records
+            break
+        if fault is not None:
             raise fault.error(0)
-        if details.fault is not None:
-            raise details.fault.error(0)
-        raise SchemaError("the file has no records to infer a schema from; pass schema=")
+        return None
 
     def column_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
-        """See `Format.column_bytes`: a share for each column."""
-        return split.num_bytes * len(columns) // max(1, len(footer.schema))
+        """See `Format.column_bytes`: a share of the records for each column, or what nulls take if that is more."""
+        details: _Details = footer.details
+        num_rows, size = details.block(split.index)
+        share = _DECODED * size * len(columns) // max(1, len(footer.schema))
+        return max(share, _least_bytes(details, num_rows, columns))
 
     def scratch_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
         """See `Format.scratch_bytes`."""
-        windows = 0 if footer.details.compression == "none" else 2 * WINDOW_BYTES
-        return split.num_bytes // _DECODED * (1 if self.raw else _SCRATCH) + windows
+        details: _Details = footer.details
+        windows = 0 if details.compression == "none" else 2 * WINDOW_BYTES
+        num_rows, size = details.block(split.index)
+        if self.raw:
+            return size + windows
+        return _SCRATCH * size + _CELL_SCRATCH * num_rows * len(columns) + windows
 
     def ranges(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[Range]:
         """See `Format.ranges`: the block, or all of a compressed file."""
@@ -241,9 +288,8 @@ def _look(store: Store, file: File) -> str:
     return compression_of(store.fetch(file, [(0, size)])[0].to_pybytes() if size else b"")
 
 
-def _walk(store: Store, file: File, compression: str, max_blocks: int | None) -> Walk:
+def _walk(store: Store, file: File, compression: str, walk: Walk) -> Walk:
     """Finds the records of a file, or of its first blocks."""
-    walk = Walk(max_blocks)
     if compression != "none":
         _walk_inflated(walk, inflate(store, file, compression))
         return walk
@@ -273,20 +319,25 @@ def _walk_inflated(walk: Walk, pieces: Iterator[bytes]) -> None:
 
 
 def _splits(details: _Details) -> tuple[Split, ...]:
-    borders, rows = details.borders, details.rows
-    is_one = details.compression != "none"
-    if is_one:
-        borders, rows = borders[[0, -1]], rows[[0, -1]]
+    rows = details.rows if details.compression == "none" else details.rows[[0, -1]]
     found = [
-        Split(index, num_rows, _DECODED * (min(size, MAX_SPLIT_BYTES) if is_one else size))
-        for index, (num_rows, size) in enumerate(
-            zip(np.diff(rows).tolist(), np.diff(borders).tolist(), strict=True)
-        )
+        Split(index, num_rows, _split_bytes(details, index))
+        for index, num_rows in enumerate(np.diff(rows).tolist())
         if num_rows
     ]
     if details.fault is not None:
         found.append(Split(len(found), 1, 0))
     return tuple(found)
+
+
+def _split_bytes(details: _Details, index: int) -> int:
+    num_rows, size = details.block(index)
+    return max(_DECODED * size, _least_bytes(details, num_rows, list(details.widths)))
+
+
+def _least_bytes(details: _Details, num_rows: int, columns: Sequence[str]) -> int:
+    """Returns what columns take, whatever the records hold; each buffer ends with a whole byte, or one more offset."""
+    return num_rows * sum(details.widths.get(name, 0) for name in columns) // 8 + 8 * len(columns)
 
 
 def _blocks(store: Store, file: File, details: _Details, split: int) -> Iterator[tuple[memoryview, int, int]]:

@@ -265,6 +265,16 @@ class ExampleDecoder:
         return _Cells(columns, rows, *_lists(data, rows, keys.stops[cells], entries.stops[cells]))
 
 
+def has_feature(records: Records, name: str) -> bool:
+    """Returns whether one of the records has a feature with values, up to the first that is no `tf.train.Example`."""
+    decoder = ExampleDecoder(pa.schema([(name, pa.list_(pa.binary()))]))
+    try:
+        column = decoder.decode(records).column(0)
+    except Misfit as misfit:
+        return isinstance(misfit.error, SchemaError) or has_feature(records.until(misfit.row), name)
+    return bool(column.null_count < len(column))
+
+
 def _lists(data: Bytes, rows: Ints, starts: Ints, stops: Ints) -> tuple[Ints, Ints, Ints]:
     """Returns kind, start and stop of the list in each value of a map, which starts with the value's tag."""
     values = fields_at(data, starts)

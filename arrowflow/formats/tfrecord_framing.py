@@ -26,6 +26,9 @@ SPLIT_ROWS: Final = 1 << 10
 
 MAX_SPLIT_BYTES: Final = 4 << 20
 MAX_SPLIT_ROWS: Final = 1 << 16
+MAX_SPLIT_CELLS: Final = 1 << 20
+"""Rows times columns of a block, but for the first `SPLIT_ROWS`: a cell takes 16 bytes even where it is null."""
+
 HEADER_BYTES: Final = 12
 FRAME_BYTES: Final = 16
 WINDOW_BYTES: Final = 4 << 20
@@ -76,6 +79,7 @@ class Walk:
 
     Args:
         max_blocks: After how many blocks to stop; None for all.
+        max_rows: The most rows of a block.
 
     Attributes:
         position: Where the next record starts; to be seen next.
@@ -83,8 +87,9 @@ class Walk:
         fault: What ended it, or None.
     """
 
-    def __init__(self, max_blocks: int | None = None) -> None:
+    def __init__(self, max_blocks: int | None = None, max_rows: int = MAX_SPLIT_ROWS) -> None:
         self._max_blocks = max_blocks
+        self._max_rows = max_rows
         self.position = 0
         self.blocks: list[Block] = []
         self.fault: Fault | None = None
@@ -101,7 +106,7 @@ class Walk:
                 break
             end = position + FRAME_BYTES + length
             is_large = end - start > SPLIT_BYTES and (rows >= SPLIT_ROWS or end - start > MAX_SPLIT_BYTES)
-            if rows and (is_large or rows == MAX_SPLIT_ROWS):
+            if rows and (is_large or rows == self._max_rows):
                 self.blocks.append(Block(start, position, rows))
                 start, rows = position, 0
                 if self.done:

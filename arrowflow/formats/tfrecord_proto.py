@@ -20,6 +20,9 @@ KINDS: Final = ("", "bytes_list", "float_list", "int64_list")
 VALUES: Final = (pa.null(), pa.binary(), pa.float32(), pa.int64())
 """Types of one value by kind."""
 
+_SEQUENCE: Final = "feature_lists"
+"""The field that a `tf.train.SequenceExample` has besides those of an `Example`."""
+
 _TYPES: Final = {"float": 2, "int64": 3, "string": 9, "message": 11, "bytes": 12}
 """Numbers of `FieldDescriptorProto.Type`."""
 
@@ -51,7 +54,9 @@ def example_class() -> Any:
     _field(entry, "string key", 1)
     _field(entry, ".arrowflow.Feature value", 2)
     _field(features, ".arrowflow.Features.FeatureEntry feature", 1, repeated=True)
-    _field(_message(file.message_type, "Example"), ".arrowflow.Features features", 1)
+    message = _message(file.message_type, "Example")
+    _field(message, ".arrowflow.Features features", 1)
+    _field(message, f"bytes {_SEQUENCE}", 2)
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("arrowflow.Example"))
@@ -78,13 +83,19 @@ def parse(record: bytes) -> Any:
     """
     example = example_class()
     try:
-        return example.FromString(record)
+        message = example.FromString(record)
     except Exception as error:  # `DecodeError`, which only the package knows
         text = str(error).strip() or type(error).__name__
         raise SourceError(
             f"expected a tf.train.Example, found {len(record)} bytes that protobuf cannot decode ({text}); read "
             "records of another kind with raw=True"
         ) from error
+    if getattr(message, _SEQUENCE):
+        raise SourceError(
+            f"expected a tf.train.Example, found one with {_SEQUENCE}, which looks like a tf.train.SequenceExample, and "
+            "half of it would be left out; read such records with raw=True, and decode them by map"
+        )
+    return message
 
 
 def canonical(record: bytes) -> bytes:
@@ -95,26 +106,33 @@ def canonical(record: bytes) -> bytes:
     return encoded
 
 
+def _numbered(record: bytes, row: int) -> Any:
+    try:
+        return parse(record)
+    except SourceError as error:
+        raise SourceError(f"record {row}: {error}") from error.__cause__
+
+
 def infer(records: Iterable[bytes]) -> pa.Schema:
     """Returns a column a feature, in the order of their names.
 
     A feature that has one value wherever it occurs gives a column of values, any other one of lists.
 
     Raises:
-        SourceError: A record is no `tf.train.Example`, or a feature occurs as two kinds.
+        SourceError: A record is no `tf.train.Example`, or a feature occurs as two kinds; says which record it is.
     """
     kinds: dict[str, int] = {}
     lists: set[str] = set()
-    for record in records:
-        for name, feature in parse(record).features.feature.items():
+    for row, record in enumerate(records):
+        for name, feature in _numbered(record, row).features.feature.items():
             kind = feature.WhichOneof("kind")
             if kind is None:
                 continue
             number = KINDS.index(kind)
             if kinds.setdefault(name, number) != number:
                 raise SourceError(
-                    f"feature {name!r} is {KINDS[kinds[name]]} in one record and {kind} in another; name the "
-                    "features to read in schema="
+                    f"record {row}: feature {name!r} is {kind} here, and {KINDS[kinds[name]]} in a record before; "
+                    "name the features to read in schema="
                 )
             if len(getattr(feature, kind).value) != 1:
                 lists.add(name)

@@ -207,7 +207,7 @@ def convert(array: pa.Array, type: pa.DataType) -> pa.Array:
         return convert(pc.run_end_decode(array), type)
     if _is_list_view(array.type):
         return _gather_list_view(array, type)
-    if _has_list_view(array.type):
+    if has_list_view(array.type):
         raise pa.ArrowNotImplementedError(f"a list_view inside of another type: {array.type}")
     return array.cast(type)
 
@@ -216,8 +216,9 @@ def _is_list_view(type: pa.DataType) -> bool:
     return pa.types.is_list_view(type) or pa.types.is_large_list_view(type)
 
 
-def _has_list_view(type: pa.DataType) -> bool:
-    return any(_is_list_view(leaf) or _has_list_view(leaf) for leaf in _children(type))
+def has_list_view(type: pa.DataType) -> bool:
+    """Returns whether a type is one of lists as views, or has one inside."""
+    return _is_list_view(type) or any(map(has_list_view, _children(type)))
 
 
 def _children(type: pa.DataType) -> list[pa.DataType]:

@@ -9,6 +9,7 @@ import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import SchemaError
+from arrowflow.expr.slices import readable
 from arrowflow.interchange.to_numpy import is_text
 
 _REFUSED: Final = {
@@ -61,7 +62,7 @@ class PolarsExport:
         """Returns the batch as a data frame."""
         for i in self._extensions:
             batch = batch.set_column(i, self._schema.field(i).name, batch.column(i).storage)
-        frame = pl.from_arrow(batch, rechunk=False)
+        frame = pl.from_arrow(readable(batch), rechunk=False)
         assert isinstance(frame, pl.DataFrame)
         return frame
 

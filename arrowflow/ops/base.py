@@ -29,10 +29,8 @@ import pyarrow as pa
 
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import Columns, Node
+from arrowflow.plan.position import Position as Position  # noqa: PLC0414, a part of the protocol
 from arrowflow.records import dataclass
-
-Position = tuple[Any, ...] | None
-"""State from which the next chunk is made: nested tuples of JSON values, None for the start."""
 
 Payload = Any
 """What travels in an item: a `pyarrow.RecordBatch`, or, between two kernels of one operator, anything else that
@@ -167,7 +165,13 @@ class Context(Protocol):
         """What kernels keep until the run ends, such as tickets for what outlives their stream; by owner. Any thread."""
 
     def close(self, stream: StreamHandle) -> None:
-        """Stops a stream and drops what it holds."""
+        """Stops a stream and drops what it holds. Under the executor's lock."""
+
+    def now(self) -> float:
+        """Returns the time in seconds, by the clock of the run. Any thread."""
+
+    def wait(self, seconds: float) -> bool:
+        """Waits at most so long, and returns whether the run goes on. For what another process does. No lock held."""
 
 
 class SourceKernel(ABC):
@@ -187,6 +191,9 @@ class SourceKernel(ABC):
 
 class ReaderKernel(ABC):
     """Makes any number of chunks of one item, like the row group that a split descriptor names."""
+
+    passes: bool = False
+    """Whether items that are record batches already pass it as they are."""
 
     @abstractmethod
     def num_bytes(self, payload: Payload) -> int:
@@ -258,6 +265,14 @@ class BoundaryKernel(SerialKernel):
         What it returns is then iterated over as what `push` returns, before `wants` is asked again.
         """
 
+    def failed(self, stream: StreamHandle) -> Iterator[Item] | None:
+        """Is told that a stream ended with an error, behind its last item. Under the executor's lock.
+
+        What it returns comes before the error, as does all else until the kernel wants that stream again. None: the
+        error comes at once.
+        """
+        return None
+
     def ahead(self) -> None:
         """Is told that the wanted stream has started all its work: the time to open the next one.
 
@@ -296,6 +311,7 @@ class KernelSpec:
         pins_order: Whether the inputs of a boundary run in order even where `deterministic=False`.
         floor_bytes: The least bytes that it needs to make progress, as far as the plan tells.
         where: Returns file and row group of what has this origin, for errors; None where that is not known.
+        random: Whether what it yields is drawn from a seed, so that a cache above it freezes one draw.
         splits: Whether what it yields are splits of its own (windows, batches), which lie in no one file.
         facts: Returns lines for `explain`, one per fact; called for nothing else.
     """
@@ -311,6 +327,7 @@ class KernelSpec:
     pins_order: bool = False
     floor_bytes: int = 0
     where: Callable[[Origin], tuple[str, int]] | None = None
+    random: bool = False
     splits: bool = False
     facts: Callable[[], tuple[str, ...]] = tuple
 

@@ -24,8 +24,8 @@ from arrowflow.ops.base import (
     Slice,
     StatelessKernel,
     Ticket,
-    join,
 )
+from arrowflow.ops.gather import joined_batch
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.records import dataclass
@@ -141,7 +141,7 @@ class BatchKernel(SerialKernel):
             chunk, ticket = found if self.lazy else (found[0].record_batch(), found[1])
         else:
             # A joined batch is new memory, which the stage charges; a slice stands on its chunk's ticket.
-            chunk, ticket = pa.concat_batches(self._held.pop(rows)[0]), None
+            chunk, ticket = joined_batch(self._held.pop(rows)[0], "batch_size"), None
         self._number += 1
         return Item(chunk, (*self._held.mark(), self._number), ticket, Origin(self._number - 1))
 
@@ -151,4 +151,4 @@ class JoinKernel(StatelessKernel):
 
     def apply(self, chunk: Parts, origin: Origin) -> pa.RecordBatch:
         """Returns the batch."""
-        return join(chunk.chunks)
+        return joined_batch(chunk.chunks, "batch_size")

@@ -35,11 +35,10 @@ from arrowflow.ops.base import (
 )
 from arrowflow.ops.columns import check_columns
 from arrowflow.ops.padding import is_list, lengths_of
-from arrowflow.ops.picked import GatherKernel, Kept, KeptChunks
+from arrowflow.ops.picked import GatherKernel, Kept, KeptChunks, held_bytes
 from arrowflow.options import ResolvedOptions, check_size
 from arrowflow.plan.node import Columns, Node
 from arrowflow.plan.traits import Borders, Traits
-from arrowflow.plan.widths import row_bytes
 from arrowflow.records import dataclass
 
 Rows = npt.NDArray[np.int64]
@@ -54,7 +53,7 @@ NEVER = 1 << 62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketBySequenceLength(Operator):
-    """Batches of rows whose lengths in `column` lie between the same two boundaries.
+    """Batches of rows whose lengths in `column` (values of a list, bytes of a text) lie between the same boundaries.
 
     Row order: within a batch as its input; batches by the row that emits them. Memory: the chunks of the last
     `max_lag_rows` rows, and one batch a call. Deterministic. Resume: (position before the oldest chunk with a held
@@ -115,13 +114,13 @@ class BucketBySequenceLength(Operator):
                 make=lambda context: BucketKernel(self),
                 splits=True,
                 engine="numpy",
-                floor_bytes=row_bytes(self.schema) * min(self.max_lag_rows, sum(self.bucket_batch_sizes)),
+                floor_bytes=held_bytes(self.inputs[0], self.max_lag_rows),
                 facts=lambda: (f"collect up to {self.max_lag_rows:,} rows by their length, no copy",),
             ),
             KernelSpec(
                 operator=self.name,
                 kind="stateless",
-                make=lambda context: GatherKernel(self.name, "bucket_batch_sizes"),
+                make=lambda context: GatherKernel("bucket_batch_sizes"),
                 engine="arrow",
                 max_calls=self.num_parallel_calls,
                 facts=lambda: ("gather, one call a batch",),
@@ -167,6 +166,16 @@ def bucketed(
         drop_remainder=bool(drop_remainder),
         num_parallel_calls=num_parallel_calls,
     )
+
+
+def check_no_padding(**given: bool) -> None:
+    """Raises `PlanError` if arguments that say how to pad are given, with those that are."""
+    named = [argument for argument, is_given in given.items() if is_given]
+    if named:
+        raise PlanError(
+            f"{BucketBySequenceLength.name}: with no_padding=True nothing is padded, so {', '.join(named)} would do "
+            "nothing; leave one or the other out"
+        )
 
 
 def _numbers(argument: str, given: Any) -> tuple[int, ...]:

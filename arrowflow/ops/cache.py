@@ -3,18 +3,25 @@
 The node holds a `Store`, which all datasets derived from it share. It has one `Shelf` for each way in which the plan
 below is run (a `shuffle` above may order the source). On it lies a `Prefix` of the input's items, each with its
 position. Who runs the cache serves that prefix, computes the rest from where it ends, and adds to it.
+
+With `spill=` a chunk is kept in memory as long as what is cached stays within half of `ram_budget` (the other half is
+for all else that the pipeline holds); one that does not fit is written to a file, and the mapped file takes its place.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field
+from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
-from arrowflow.errors import BudgetError
+from arrowflow.caching.spill import SpillFile
+from arrowflow.errors import ArrowflowError, BudgetError, PlanError
 from arrowflow.ops.base import (
     BoundaryKernel,
     Context,
@@ -29,8 +36,11 @@ from arrowflow.ops.base import (
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import BindContext, Columns, Node, SourceOrder
 from arrowflow.plan.traits import Traits
-from arrowflow.plan.walk import post_order
+from arrowflow.plan.walk import fold, post_order
 from arrowflow.records import dataclass
+
+SPILLED: Final = ()
+"""The ticket of what lies in a file: a claim on no memory."""
 
 
 @dataclass(slots=True, eq=False)
@@ -41,8 +51,9 @@ class Entry:
         chunk: The rows.
         position: The position after it.
         origin: Where it comes from.
-        buffers: The memory that it keeps alive.
-        total_bytes: Bytes of this entry and all before it, each buffer counted once.
+        buffers: The memory that it keeps alive; none of a mapped file's.
+        total_bytes: Bytes in memory of this entry and all before it, each buffer counted once.
+        spilled_bytes: Bytes that it takes in a file; 0 where it is in memory.
     """
 
     chunk: pa.RecordBatch
@@ -50,6 +61,7 @@ class Entry:
     origin: Origin
     buffers: tuple[pa.Buffer, ...]
     total_bytes: int
+    spilled_bytes: int = 0
 
 
 NO_ROWS: Final = pa.RecordBatch.from_arrays([], names=[])
@@ -79,6 +91,23 @@ class Prefix:
     def num_items(self) -> int:
         """How many items are there."""
         return len(self.entries) - self.complete
+
+    def rows_before(self, number: int) -> int:
+        """Returns the rows of the items in front of one."""
+        return sum(self.entries[before].chunk.num_rows for before in range(number))
+
+    def describe(self) -> str:
+        """Returns how much is there, and where."""
+        num_items = self.num_items
+        memory_bytes = self.entries[num_items - 1].total_bytes if num_items else 0
+        spilled_bytes = sum(self.entries[number].spilled_bytes for number in range(num_items))
+        spilled = f" and {spilled_bytes:,} bytes spilled" if spilled_bytes else ""
+        rows = f"{'all' if self.complete else 'the first'} {self.rows_before(num_items):,} rows"
+        return (
+            f"holds {rows}: {memory_bytes:,} bytes in memory{spilled}"
+            if self.entries
+            else "holds nothing yet"
+        )
 
     def number_after(self, position: Position) -> int | None:
         """Returns the number of the item that follows a position; None if that is not known here."""
@@ -130,15 +159,18 @@ class Cache(RowOperator):
     """Its input as it is in epoch 0, in every epoch; computed once, and kept in memory by the dataset.
 
     Row order: as its input, also with `deterministic=False`. Memory: all of its input, charged to the budget of each
-    run. Deterministic. Resume: its input's position; what is cached is served from there, what is not is computed.
+    run; with `spill` up to half of the budget. Deterministic. Resume: its input's position; what is cached is served
+    from there, what is not is computed.
 
     Attributes:
+        spill: Folder of the files for what does not fit into memory, or None, which makes that an error.
         store: What was cached so far.
     """
 
     name: ClassVar[str] = "cache"
     traits: ClassVar[Traits] = Traits(one_to_one=True, opaque=True)
 
+    spill: str | None = field(default=None, compare=False)
     store: Store = field(default_factory=Store, compare=False, repr=False)
 
     def arguments(self) -> Mapping[str, Any]:
@@ -147,10 +179,16 @@ class Cache(RowOperator):
 
     def describe(self) -> str:
         """Returns the operator as one line."""
-        return "cache(memory)"
+        return "cache(memory)" if self.spill is None else f"cache(memory, spill={self.spill!r})"
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
         """Puts what is below into one exact order."""
+        if self.spill is not None and not (
+            Path(self.spill).is_dir() and os.access(self.spill, os.W_OK | os.X_OK)
+        ):
+            raise PlanError(
+                f"spill={self.spill!r} is no folder that can be written; make it first, or name another one"
+            )
         return self.on(inputs[0].in_order())
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
@@ -162,7 +200,7 @@ class Cache(RowOperator):
         return dataclasses.replace(self, inputs=(self.inputs[0].with_source_order(order),))
 
     def random_access(self) -> Node:
-        """All rows stay in memory."""
+        """All rows stay in memory, or in mapped files."""
         return self
 
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
@@ -176,9 +214,9 @@ class Cache(RowOperator):
             KernelSpec(
                 operator=self.name,
                 kind="boundary",
-                make=lambda context: CacheKernel(shelf, options.ram_budget, context),
+                make=lambda context: CacheKernel(self, shelf, options.ram_budget, context),
                 pins_order=True,
-                facts=lambda: _facts(self.inputs[0]),
+                facts=lambda: (*_facts(self.inputs[0]), shelf.prefix.describe()),
             ),
         )
 
@@ -198,20 +236,31 @@ def _facts(plan: Node) -> tuple[str, ...]:
     return (f"below it runs as epoch 0, once{frozen}",)
 
 
+def _known_rows(plan: Node) -> int | None:
+    """Returns the rows of a plan if they can be told in no time: without asking another machine."""
+    stores = [getattr(node, "store", None) for node in post_order(plan)]
+    with suppress(ArrowflowError):
+        if all(getattr(store, "is_local", True) for store in stores):
+            return fold(plan, lambda node, inputs: node.count_rows(inputs))
+    return None
+
+
 class CacheKernel(BoundaryKernel):
     """Serves the prefix that is there, then opens its input behind that and adds what comes."""
 
     reads_runs = True
 
-    def __init__(self, shelf: Shelf, budget_bytes: int, context: Context) -> None:
+    def __init__(self, node: Cache, shelf: Shelf, budget_bytes: int, context: Context) -> None:
         self._shelf = shelf
         self._prefix = shelf.prefix
         self._budget_bytes = budget_bytes
+        self._spill = None if node.spill is None else SpillFile(node.spill)
+        self._count: Callable[[], int | None] = lambda: _known_rows(node.inputs[0])
         self._context = context
         self._position: Position = None
         self._number: int | None = 0  # of the next item; None where that is not known, and nothing is added
         self._stream: StreamHandle | None = None
-        self._addresses: set[int] = set()  # of all buffers before the next item
+        self._addresses: set[int] | None = None  # of all buffers before the next item
         self._total_bytes = 0
 
     def open(self, position: Position, epoch: int) -> Position:
@@ -242,7 +291,7 @@ class CacheKernel(BoundaryKernel):
     def begin(self) -> Iterator[Item]:
         """Yields what is cached behind the position."""
         entries = self._prefix.entries
-        self._check_budget(self._total_bytes)
+        self._check_budget(self._total_bytes, self._prefix.num_items)
         number = self._number = self._prefix.number_after(self._position)
         if number is None:
             return
@@ -251,17 +300,30 @@ class CacheKernel(BoundaryKernel):
             if entry is END:
                 self.done = True
                 return
-            ticket = tickets.get(number)
+            ticket = SPILLED if entry.spilled_bytes else tickets.get(number)
             number += 1
             self._number, self._position = number, entry.position
             yield Item(entry.chunk, entry.position, ticket, entry.origin)
 
-    def _check_budget(self, total_bytes: int) -> None:
-        if total_bytes > self._budget_bytes:
+    def _check_budget(self, total_bytes: int, num_items: int, more_rows: int = 0) -> None:
+        """Raises `BudgetError` if the first items, and so many rows more, take more than the budget."""
+        budget_bytes = self._budget_bytes
+        if total_bytes <= budget_bytes:
+            return
+        text = f"the cached rows take {total_bytes:,} bytes, {total_bytes - budget_bytes:,} more than ram_budget allows"
+        text += f" ({budget_bytes:,})"
+        if self._spill is not None:
             raise BudgetError(
-                f"the cached rows take {total_bytes:,} bytes, and ram_budget allows {self._budget_bytes:,}; raise "
-                "ram_budget, cache fewer rows or columns, or write the rows to Parquet once and read that"
+                f"{text}; raise ram_budget, or free them by cache_clear() and let them be spilled"
             )
+        rows, all_rows = self._prefix.rows_before(num_items) + more_rows, self._count()
+        if all_rows is not None and all_rows > rows > 0:
+            whole = total_bytes * all_rows // rows
+            text += f"; all {all_rows:,} rows would take some {whole:,}, {whole - budget_bytes:,} more than it allows"
+        raise BudgetError(
+            f"{text}; raise ram_budget, cache fewer rows or columns, keep them in files with cache(path), or let what "
+            "does not fit be spilled with cache(spill=folder)"
+        )
 
     def wants(self) -> StreamHandle | None:
         """Returns its input, as epoch 0, from where the prefix ends."""
@@ -272,27 +334,40 @@ class CacheKernel(BoundaryKernel):
     def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
         """Passes the item on, and adds it to the prefix."""
         if self._number is not None:
-            self._add(self._number, item)
+            item = self._add(self._number, item)
             self._number += 1
         yield item
 
-    def _add(self, number: int, item: Item) -> None:
+    def _add(self, number: int, item: Item) -> Item:
+        """Adds an item, unless somebody was faster, and returns it as it is now kept."""
         entries = self._prefix.entries
-        if number and not self._addresses:
-            for before in range(number):
-                self._addresses.update(buffer.address for buffer in entries[before].buffers)
+        if self._addresses is None:
+            before = [buffer for index in range(number) for buffer in entries[index].buffers]
+            self._addresses = {buffer.address for buffer in before}
+        entry = entries.get(number)
+        if entry is None:
+            mine = self._entry(number, item, self._addresses)
+            entry = entries.setdefault(number, mine)
+            if entry is mine:
+                self._tickets[number] = SPILLED if mine.spilled_bytes else item.ticket
+        else:
+            self._check_budget(entry.total_bytes, number, item.chunk.num_rows)
+        self._addresses.update(buffer.address for buffer in entry.buffers)
+        return item._replace(chunk=entry.chunk, ticket=SPILLED) if entry.spilled_bytes else item
+
+    def _entry(self, number: int, item: Item, addresses: set[int]) -> Entry:
         # Without rows only the position matters, and the chunk may be of any kind.
         chunk = item.chunk if item.chunk.num_rows else NO_ROWS
         found = [buffer for column in chunk.columns for buffer in column.buffers()]
         buffers = tuple(buffer for buffer in found if buffer is not None and buffer.size)
-        new = {buffer.address: buffer.size for buffer in buffers if buffer.address not in self._addresses}
-        total_bytes = sum(new.values()) + (entries[number - 1].total_bytes if number else 0)
-        self._check_budget(total_bytes)
-        mine = Entry(chunk, item.position, item.origin, buffers, total_bytes)
-        entry = entries.setdefault(number, mine)
-        if entry is mine:
-            self._tickets[number] = item.ticket
-        self._addresses.update(buffer.address for buffer in entry.buffers)
+        new = {buffer.address: buffer.size for buffer in buffers if buffer.address not in addresses}
+        before_bytes = self._prefix.entries[number - 1].total_bytes if number else 0
+        total_bytes = before_bytes + sum(new.values())
+        if self._spill is not None and new and total_bytes > self._budget_bytes // 2:
+            moved = self._spill.move(chunk)
+            return Entry(moved.chunk, item.position, item.origin, (), before_bytes, moved.num_bytes)
+        self._check_budget(total_bytes, number, chunk.num_rows)
+        return Entry(chunk, item.position, item.origin, buffers, total_bytes)
 
     def ended(self, stream: StreamHandle) -> None:
         """Marks that nothing else comes."""

@@ -2,7 +2,8 @@
 
 A class is instantiated once per worker: a call takes an instance that is idle, or makes one where none is. So none is
 ever used by two calls at once, there are never more than calls at the same time, and with `num_parallel_calls=1`
-there is one. Instances belong to the run and not to a kernel, since `repeat` makes kernels anew in each repetition.
+there is one. Instances belong to an operator in one run and not to a kernel, since `repeat` makes kernels anew in each
+repetition. A run is one iteration over the dataset: the next one makes new instances.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import FunctionError, PlanError, SchemaError
+from arrowflow.expr.slices import readable
 from arrowflow.interchange.from_numpy import batch_from_arrays
 from arrowflow.interchange.to_numpy import ColumnExport, arrays_of, column_exports
 from arrowflow.ops.base import (
@@ -32,12 +34,14 @@ from arrowflow.ops.base import (
     StatelessKernel,
 )
 from arrowflow.ops.columns import check_columns
+from arrowflow.ops.elements import operator_key
 from arrowflow.ops.from_arrow import normalised, normalised_schema
-from arrowflow.ops.functions import code_digest, conform, function_name
+from arrowflow.ops.functions import code_digest, function_name
 from arrowflow.ops.pieces import pieces_spec
+from arrowflow.ops.same_columns import FirstSchema
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import BindContext, Columns, Node
-from arrowflow.random import generator
+from arrowflow.random import FUNCTION_CALLS, generator
 from arrowflow.records import dataclass
 
 BatchFormat = Literal["arrow", "numpy", "polars"]
@@ -59,11 +63,17 @@ class FunctionOperator(Operator):
         fn: The function, or a class of which each worker makes an instance that it calls.
         columns: What it reads, and all that it sees; None for all columns.
         types: The schema of what it returns, or None to take the first chunk's.
+        place: Bound: the operator's place in the plan as written.
     """
 
     fn: Callable[..., Any] = field(hash=False)
     columns: tuple[str, ...] | None = None
     types: pa.Schema | None = None
+    place: int = field(default=0, compare=False)
+
+    def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
+        """Notes its place, for the keys of its random numbers and of its instances."""
+        return dataclasses.replace(self, place=context.place).on(*inputs)
 
     def functions(self) -> Mapping[str, str]:
         """Returns a digest of the function's code."""
@@ -91,22 +101,16 @@ class MappingOperator(FunctionOperator):
     Attributes:
         seed: Makes `fn` be called with a random generator too.
         num_parallel_calls: Calls at the same time, or None for the CPU budget.
-        place: Bound: the operator's place in the plan as written.
     """
 
     seed: int | None = None
     num_parallel_calls: int | None = None
-    place: int = field(default=0, compare=False)
-
-    def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
-        """Notes its place, for the key of its random numbers."""
-        return dataclasses.replace(self, place=context.place).on(*inputs)
 
     def generators(self, epoch: int, origin: Origin) -> tuple[np.random.Generator, ...]:
         """Returns what `fn` is called with beside a piece: a generator, if there is a seed."""
         if self.seed is None:
             return ()
-        return (generator((self.seed, self.place, epoch, origin.split, origin.piece)),)
+        return (generator((self.seed, FUNCTION_CALLS, self.place, epoch, origin.split, origin.piece)),)
 
     def specs(
         self, make: Callable[[Context], StatelessKernel], options: ResolvedOptions, *, fact: str, unit: str
@@ -119,6 +123,7 @@ class MappingOperator(FunctionOperator):
             make=make,
             engine="python",
             cost="unknown",
+            random=self.seed is not None,
             max_calls=self.num_parallel_calls,
             facts=lambda: (fact,),
         )
@@ -163,14 +168,17 @@ class UserFunction:
     Args:
         fn: The function or class.
         kept: What keeps the instances: `Context.kept`, so that they live until the run ends.
+        place: The operator's, so that no other one gets its instances.
     """
 
-    def __init__(self, fn: Callable[..., Any], kept: dict[Any, Any]) -> None:
+    def __init__(self, fn: Callable[..., Any], kept: dict[Any, Any], place: int) -> None:
         self.name = function_name(fn)
         self._fn = fn
         # Both `setdefault` and the ends of a deque are one step each, so that workers need no lock.
         self._idle: deque[Any] | None = (
-            kept.setdefault((UserFunction, fn), deque()) if _makes_functions(fn) else None
+            kept.setdefault((UserFunction, fn, operator_key(place)), deque())
+            if _makes_functions(fn)
+            else None
         )
 
     def __call__(self, *arguments: Any, hint: str = "") -> Any:
@@ -182,9 +190,15 @@ class UserFunction:
         call = self._fn if self._idle is None else self._instance(self._idle)
         try:
             result = call(*arguments)
-        except Exception as error:
-            confused = isinstance(error, TypeError | AttributeError | ValueError)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # `sys.exit()` among them, which ends this call and not the program
             text = f"{self.name} raised {type(error).__name__}: {error}"
+            if isinstance(error, ValueError) and "read-only" in str(error):
+                raise FunctionError(
+                    text + " (arrays share memory with what others read: write into a copy)"
+                ) from error
+            confused = isinstance(error, TypeError | AttributeError | ValueError)
             raise FunctionError(text + (hint if confused else "")) from error
         if self._idle is not None:
             self._idle.append(call)
@@ -197,7 +211,9 @@ class UserFunction:
             pass  # all are lent
         try:
             return self._fn()
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             raise FunctionError(
                 f"{self.name}() raised {type(error).__name__}: {error} (a class is instantiated without arguments; "
                 "functools.partial gives it some)"
@@ -210,6 +226,7 @@ class BatchFunction:
     Args:
         fn: The function or class.
         kept: What keeps the instances of a class: `Context.kept`.
+        place: The operator's.
         format: What it sees and returns.
         columns: What it reads, and all that it sees; None for all columns.
     """
@@ -218,11 +235,12 @@ class BatchFunction:
         self,
         fn: Callable[..., Any],
         kept: dict[Any, Any],
+        place: int,
         *,
         format: BatchFormat,
         columns: tuple[str, ...] | None = None,
     ) -> None:
-        self._function = UserFunction(fn, kept)
+        self._function = UserFunction(fn, kept, place)
         self._format = format
         self._columns = None if columns is None else list(columns)
         self.name = self._function.name
@@ -239,7 +257,7 @@ class BatchFunction:
         if self._format == "arrow":
             return chunk
         if self._format == "polars":
-            return pl.DataFrame(chunk)
+            return pl.DataFrame(readable(chunk))
         schema, known = chunk.schema, self._exports
         if known is None or not known[0].equals(schema):
             known = self._exports = (schema, column_exports(schema))
@@ -284,29 +302,25 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
 
 
 class UniformKernel(SerialKernel):
-    """Sees to it that all chunks have the schema of the first one that has rows."""
+    """Sees to it that all chunks of a stream have one schema; those of several streams `repeat` compares, in order."""
 
     def __init__(self, operator: str, fn: Callable[..., Any]) -> None:
         self._operator = operator
-        self._what = f"what {function_name(fn)} returned"
-        self._schema: pa.Schema | None = None
+        self._what = f"what {function_name(fn)} returned later"
+        self._first = FirstSchema()
 
     def open(self, position: Position, epoch: int) -> Position:
         """Passes the position on."""
         return position
 
     def push(self, item: Item) -> Iterator[Item]:
-        """Passes the chunk on, its columns in the first one's order."""
+        """Passes the chunk on."""
         yield item._replace(chunk=self.checked(item.chunk))
 
     def checked(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
-        """Returns the chunk with its columns in the first one's order."""
-        if not chunk.num_rows:
-            return chunk
-        if self._schema is None:
-            self._schema = chunk.schema
+        """Returns the chunk; raises `SchemaError` where it has other columns than the first one."""
         try:
-            return conform(chunk, self._schema, self._what + " later")
+            return self._first.checked(chunk, self._what, "schema= declares columns and types")
         except SchemaError as error:
             error.locate(operator=self._operator)
             raise

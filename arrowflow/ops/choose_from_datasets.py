@@ -77,12 +77,13 @@ class ChooseKernel(MixKernel):
             range(node.num_sources),
             node.num_sources,
             node.schema,
+            width=node.width,
             stop=node.stop_on_empty_dataset,
             context=context,
         )
         self._numbers = Held()
         self._numbers_stream: StreamHandle | None = None
-        self._numbers_ended = False
+        self._numbers_ended = self._numbers_failed = False
         self._block_start: tuple[Position, int] = (None, 0)
 
     def _cursor(self) -> Position:
@@ -98,8 +99,8 @@ class ChooseKernel(MixKernel):
 
     def wants(self) -> StreamHandle | None:
         """Returns the stream of numbers where the next block is to be begun, else as for every mix."""
-        if self.done:
-            return None
+        if self.done or self._broken is not None:
+            return self._broken
         if self._numbers_stream is None:
             self._numbers_stream = self._context.open(self._num_sources, self._epoch, self._block_start[0])
         stream = super().wants()
@@ -120,6 +121,19 @@ class ChooseKernel(MixKernel):
             return super().ended(stream)
         self._numbers_ended = True
         return self._parts()
+
+    def failed(self, stream: StreamHandle) -> Iterator[Item]:
+        """Cuts the part where a row is lacking, or takes what numbers there are; the error comes behind."""
+        if stream is not self._numbers_stream:
+            return super().failed(stream)
+        self._numbers_failed = True
+        return self.ended(stream)
+
+    def _end(self) -> None:
+        if self._numbers_failed and self._failure is None:
+            self._broken = self._numbers_stream
+        else:
+            super()._end()
 
     def _draw(self) -> Draws | None:
         if self._numbers.rows < BLOCK_ROWS and not self._numbers_ended:

@@ -34,6 +34,17 @@ PLACE_BITS = 16
 SHOWN_CHARACTERS = 200
 
 
+def operator_key(place: int) -> tuple[int, ...]:
+    """Returns what tells an operator from all others, but not from itself in another element of one `interleave`.
+
+    Example:
+        >>> operator_key(3), operator_key(((3 + 1) << ELEMENT_BITS | 71) << PLACE_BITS | 2)
+        ((3,), (3, 2))
+    """
+    outer, own = place >> ELEMENT_BITS + PLACE_BITS, place & (1 << PLACE_BITS) - 1
+    return (*operator_key(outer - 1), own) if outer else (place,)
+
+
 class Row(NamedTuple):
     """One row of the input.
 
@@ -146,6 +157,8 @@ class OpenKernel(StatelessKernel):
         row = chunk.chunk.to_pylist()[0]
         try:
             result = self._fn(row)
+        except KeyboardInterrupt:
+            raise
         except BaseException as error:
             raise FunctionError(
                 f"{self._name} raised {type(error).__name__}: {error} (it was given the row {_shown(row)})"

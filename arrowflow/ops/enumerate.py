@@ -12,7 +12,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 import pyarrow as pa
 
-from arrowflow.errors import PlanError
+from arrowflow.errors import DataError, PlanError
 from arrowflow.ops.base import Item, KernelSpec, Operator, Position, SerialKernel
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import Columns
@@ -105,7 +105,13 @@ class EnumerateKernel(SerialKernel):
         if self._schema is None:
             self._schema = numbered_schema(chunk.schema, self._column)
         first = self._start + self._counted
-        numbers = np.arange(first, first + rows, dtype=np.int64)
+        if first + rows > 1 << 63:
+            raise DataError(
+                f"row {(1 << 63) - self._start:,} has a number beyond 64 bits, since `start` is {self._start:,}; "
+                "start lower"
+            )
+        numbers = np.arange(rows, dtype=np.int64)
+        numbers += first
         column = pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(numbers)])
         self._counted += rows
         # Without the chunk's ticket: the stage charges the new buffer, and with it the chunk's once more, as its own.

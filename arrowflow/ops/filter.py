@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, ClassVar
@@ -20,7 +21,7 @@ from arrowflow.ops.functions import code_digest, function_name
 from arrowflow.ops.gather import kept
 from arrowflow.ops.pieces import pieces_spec
 from arrowflow.options import ResolvedOptions
-from arrowflow.plan.node import Columns
+from arrowflow.plan.node import BindContext, Columns, Node
 from arrowflow.plan.traits import Traits
 from arrowflow.records import dataclass
 
@@ -69,6 +70,7 @@ class FilterBy(Operator):
         format: What it sees.
         columns: What it reads, and all that it sees; None for all columns.
         num_parallel_calls: Calls at the same time, or None for the CPU budget.
+        place: Bound: the operator's place in the plan as written.
     """
 
     name: ClassVar[str] = Filter.name
@@ -78,6 +80,11 @@ class FilterBy(Operator):
     format: BatchFormat = "arrow"
     columns: tuple[str, ...] | None = None
     num_parallel_calls: int | None = None
+    place: int = field(default=0, compare=False)
+
+    def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
+        """Notes its place, for the key of its instances."""
+        return dataclasses.replace(self, place=context.place).on(*inputs)
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns what decides what the function is called with."""
@@ -119,7 +126,9 @@ class FilterByKernel(StatelessKernel):
     """Calls the function, and keeps the rows for which it returned true."""
 
     def __init__(self, node: FilterBy, context: Context) -> None:
-        self._function = BatchFunction(node.fn, context.kept, format=node.format, columns=node.columns)
+        self._function = BatchFunction(
+            node.fn, context.kept, node.place, format=node.format, columns=node.columns
+        )
 
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
         """Returns the rows that are kept."""

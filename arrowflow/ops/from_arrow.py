@@ -13,9 +13,13 @@ import pyarrow as pa
 
 from arrowflow.errors import ArrowflowError, PlanError, SchemaError, SourceError
 from arrowflow.expr.types import convert, normalise
+from arrowflow.formats.types import convert as decode
+from arrowflow.formats.types import has_list_view
 from arrowflow.ops.base import KernelSpec, Made, Operator, Origin, Position, SourceKernel, Task
+from arrowflow.ops.file_identity import dataset_identity
 from arrowflow.ops.rows import Lying
 from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
+from arrowflow.plan.identity import Code, Unknown
 from arrowflow.plan.node import Node
 from arrowflow.plan.traits import Borders, Resume, Traits
 from arrowflow.records import dataclass
@@ -152,6 +156,16 @@ class FromStream(Operator):
         """Returns the kind of source."""
         return {"source": type(self.source).__name__}
 
+    def identity(self) -> dict[str, Any]:
+        """Returns what tells the files of a dataset from others; any other source is code, which makes streams."""
+        told: Any = dataset_identity(self.source) if _is_dataset(self.source) else Code(self.source)
+        return told if isinstance(told, dict) else {"source": told}
+
+    @property
+    def repeatable(self) -> bool:
+        """Files are; what else makes streams may make others the next time."""
+        return _is_dataset(self.source)
+
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Returns the stream's schema."""
         return normalised_schema(_open(self.source).schema)
@@ -185,6 +199,12 @@ class FromOneShot(FromStream):
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Returns the stream's schema."""
         return normalised_schema(self.source.schema)
+
+    def identity(self) -> dict[str, Any]:
+        """Returns nothing that tells one stream from another."""
+        reason = "is gone once it has been read, so nothing tells it from others"
+        unknown = Unknown("a one-shot stream", reason, instead="pass a table or a list of batches")
+        return {"source": unknown, "schema": self.source.schema}
 
 
 class StreamKernel(SourceKernel):
@@ -284,7 +304,11 @@ def from_batches(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> FromMe
             raise SchemaError(
                 f"from_arrow: record batch {index} has the schema {batch.schema}, the first one {schema}"
             ).locate(operator="from_arrow")
-    kept = tuple(normalised(batch, types) for batch in batches if batch.num_rows)
+    try:
+        kept = tuple(normalised(batch, types) for batch in batches if batch.num_rows)
+    except SchemaError as error:
+        error.locate(operator="from_arrow")
+        raise
     return FromMemory(batches=kept, types=types)
 
 
@@ -310,5 +334,17 @@ def normalised_schema(schema: pa.Schema) -> pa.Schema:
 
 def normalised(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Returns a record batch with exactly this schema, whose types its own normalise to."""
-    columns = [convert(column, type) for column, type in zip(batch.columns, schema.types, strict=True)]
+    columns = [
+        _normalised(name, column, type)
+        for name, column, type in zip(schema.names, batch.columns, schema.types, strict=True)
+    ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _normalised(name: str, column: pa.Array, type: pa.DataType) -> pa.Array:
+    if not has_list_view(column.type):
+        return convert(column, type)
+    try:
+        return decode(column, type)  # Arrow's own cast makes lists that are not valid
+    except pa.ArrowNotImplementedError as error:
+        raise SchemaError(f"column {name!r}: cannot take {error}; cast it to lists first") from error

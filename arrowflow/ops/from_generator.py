@@ -46,6 +46,11 @@ class FromGenerator(Operator):
         """Returns a digest of the function's code."""
         return {self.name: code_digest(self.fn)}
 
+    @property
+    def repeatable(self) -> bool:
+        """Nobody knows what a generator yields the next time."""
+        return False
+
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
         """Returns the declared schema; without one only running it tells."""
         return self.types

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from arrowflow.caching.code import code_parts
 from arrowflow.errors import SchemaError
 
 
@@ -42,8 +43,8 @@ def code_digest(fn: Callable[..., Any]) -> str:
     if isinstance(fn, type):
         text = repr(_methods(fn))
     else:
-        code = getattr(fn, "__code__", None) or getattr(type(fn).__dict__.get("__call__"), "__code__", None)
-        text = function_name(fn) if code is None else repr(_code_parts(code))
+        code = getattr(fn, "__code__", None) or getattr(type(fn).__call__, "__code__", None)
+        text = function_name(fn) if code is None else repr(code_parts(code))
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
@@ -57,18 +58,10 @@ def _methods(cls: type) -> list[Any]:
         for name, member in vars(base).items()
     }
     return [
-        (key, _code_parts(member.__code__))
+        (key, code_parts(member.__code__))
         for key, member in sorted(named.items(), key=lambda entry: entry[0])
         if isinstance(member, types.FunctionType)
     ]
-
-
-def _code_parts(code: types.CodeType) -> tuple[Any, ...]:
-    constants = [
-        _code_parts(constant) if isinstance(constant, types.CodeType) else repr(constant)
-        for constant in code.co_consts
-    ]
-    return (code.co_code, constants, code.co_names, code.co_varnames)
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema, what: str) -> pa.RecordBatch:

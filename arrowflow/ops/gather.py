@@ -8,7 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from arrowflow.errors import DataError
 from arrowflow.expr.slices import is_misread, rebased
+from arrowflow.ops.base import join
 
 _INDEX_TYPES = {np.dtype(np.int64): pa.int64(), np.dtype(np.uint32): pa.uint32()}
 
@@ -41,6 +43,22 @@ def taken(array: pa.Array, places: npt.NDArray[Any]) -> pa.Array:
 def kept(chunk: pa.RecordBatch, mask: pa.Array) -> pa.RecordBatch:
     """Returns the rows where `mask` is true, in their order."""
     return _readable(chunk).filter(mask)
+
+
+def joined_batch(parts: list[pa.RecordBatch], setting: str) -> pa.RecordBatch:
+    """Returns the parts of a batch as one; `setting` is what to make smaller where it holds too much.
+
+    Raises:
+        DataError: Texts or lists of the batch would take more than 2 GiB a column.
+    """
+    try:
+        return join(parts)
+    except pa.ArrowInvalid as error:
+        rows = sum(part.num_rows for part in parts)
+        raise DataError(
+            f"a batch of {rows:,} rows cannot be joined ({error}); texts or lists of one batch may hold 2 GiB a "
+            f"column: use a smaller {setting}"
+        ) from error
 
 
 def _indices(places: npt.NDArray[Any], present: npt.NDArray[np.bool_] | None = None) -> pa.Array:

@@ -25,7 +25,7 @@ from arrowflow.ops.base import (
     StatelessKernel,
 )
 from arrowflow.ops.groups import Emission, Groups
-from arrowflow.ops.picked import GatherKernel, Kept, KeptChunks
+from arrowflow.ops.picked import GatherKernel, Kept, KeptChunks, held_bytes
 from arrowflow.ops.select import expand_named
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import Columns
@@ -128,12 +128,13 @@ class GroupByWindow(Operator):
             kind="serial",
             make=lambda context: GroupKernel(self),
             splits=True,
+            floor_bytes=held_bytes(self.inputs[0], self.max_lag_rows),
             facts=lambda: (f"hold up to {self.max_groups:,} groups, no copy",),
         )
         gather = KernelSpec(
             operator=self.name,
             kind="stateless",
-            make=lambda context: GatherKernel(self.name, "window_size"),
+            make=lambda context: GatherKernel("window_size"),
             engine="arrow",
             facts=lambda: ("gather, one call a batch",),
         )

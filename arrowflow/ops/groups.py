@@ -1,7 +1,8 @@
 """Groups: which rows of equal keys are emitted together, and when. Numbers of rows only; no data.
 
 Rows are numbered through the epoch. A row of a key without a group opens one, as its oldest row; so groups are always
-in the order of their oldest rows. In front of a row, in this order:
+in the order of their oldest rows. In front of a row the first of these rules that applies, again and again until none
+does:
 
 1. the oldest group is emitted short while more than `MAX_EMITTED_KEYS` keys were emitted since its oldest row,
 2. the group is emitted short whose oldest row came `max_lag_rows` ago,
@@ -29,6 +30,9 @@ Codes = npt.NDArray[np.int32]
 
 MAX_EMITTED_KEYS: Final = 2048
 """Each has a row number in a state, which has to stay under 64 KiB."""
+
+MAX_GROUPS: Final = 2048
+"""At the end each is emitted, and its key has a row number in a state, too."""
 
 NEVER: Final = 1 << 62
 

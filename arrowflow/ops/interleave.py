@@ -19,7 +19,6 @@ from typing import Any, ClassVar, cast
 
 import pyarrow as pa
 
-from arrowflow.errors import SchemaError
 from arrowflow.ops.base import (
     BoundaryKernel,
     Context,
@@ -34,8 +33,9 @@ from arrowflow.ops.base import (
     Ticket,
 )
 from arrowflow.ops.elements import Element, ElementFunction, OpenKernel, RowKernel
-from arrowflow.ops.functions import code_digest, conform, function_name
+from arrowflow.ops.functions import code_digest, function_name
 from arrowflow.ops.pieces import pieces_spec
+from arrowflow.ops.same_columns import FirstSchema
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import BindContext, Node
 from arrowflow.plan.traits import Borders, Resume, Traits
@@ -54,7 +54,7 @@ class Interleave(Operator):
     over for now. Memory: the chunks of `cycle_length` inputs, and of one that is opened ahead. Deterministic if `fn`
     is. Resume: (input's position before the oldest open element; place, number and position of each open element;
     place, rows left and number of the turn; next element); `fn` is called again for the open elements, and for no
-    other that came before.
+    other that came before. With `deterministic=False` there is none.
 
     Attributes:
         fn: Returns a dataset for a row, which it gets as a dict of Python values.
@@ -88,6 +88,15 @@ class Interleave(Operator):
     def functions(self) -> Mapping[str, str]:
         """Returns a digest of the function's code."""
         return {self.name: code_digest(self.fn)}
+
+    def identity(self) -> dict[str, Any]:
+        """Returns what decides its turns, and its place, from which those of its elements follow."""
+        return {**Operator.identity(self), "place": self.place}
+
+    @property
+    def repeatable(self) -> bool:
+        """The function may open anything, and nothing of that is in the plan."""
+        return False
 
     @property
     def own_resume(self) -> Resume:
@@ -198,7 +207,7 @@ class InterleaveKernel(BoundaryKernel):
         self._left = self._block
         self._turn = 0
         self._next = 0  # number of the next element to be given a place
-        self._schema: pa.Schema | None = None
+        self._first = FirstSchema()
 
     def open(self, position: Position, epoch: int) -> Position:
         """Restores whose turn it is, and which elements are to be opened again; `wants` opens them."""
@@ -298,20 +307,9 @@ class InterleaveKernel(BoundaryKernel):
 
     def _conforming(self, item: Item, element: Element) -> Item:
         """Returns a chunk with the schema of the first one that had rows."""
-        chunk = item.chunk
-        if not chunk.num_rows:
-            return item
-        if self._schema is None:
-            self._schema = chunk.schema
-        expected, found = self._schema, chunk.schema
         what = f"what {self._function} returned for row {element.number:,}"
-        if found.names != expected.names and sorted(found.names) == sorted(expected.names):
-            # Which element comes first depends on where a run was resumed, so its order is not given to the others.
-            raise SchemaError(
-                f"{what} has the columns {found.names}, what came before {expected.names}; `select` them in one "
-                f"order in {self._function}"
-            )
-        return item._replace(chunk=conform(chunk, expected, what))
+        advice = f"`select` columns in one order and `cast` types in {self._function}"
+        return item._replace(chunk=self._first.checked(item.chunk, what, advice))
 
     # ------------------------------------------------------------------ turns
 

@@ -17,6 +17,7 @@ from arrowflow.errors import SourceError
 from arrowflow.expr.types import convert
 from arrowflow.lazy import fs as pafs
 from arrowflow.ops.base import KernelSpec, Made, Operator, Origin, Position, SourceKernel, Task
+from arrowflow.ops.file_identity import files_identity
 from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
 from arrowflow.plan.node import BindContext, Node
 from arrowflow.plan.traits import Borders, Traits
@@ -46,6 +47,7 @@ class ListFiles(Operator):
     Attributes:
         paths: What the user named.
         filesystem: Where to look, or None to tell by the paths.
+        store: Bound: the file system.
         files: Bound: the files, sorted.
         names: Bound: what is yielded for each of them.
     """
@@ -55,6 +57,7 @@ class ListFiles(Operator):
 
     paths: Any = field(hash=False)
     filesystem: Any = field(default=None, hash=False)
+    store: Store | None = field(default=None, compare=False, repr=False)
     files: tuple[File, ...] = field(default=(), compare=False, repr=False)
     names: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
@@ -62,6 +65,11 @@ class ListFiles(Operator):
         """Returns, once bound, a digest of the files by relative path and size."""
         sources = [[file.relative, file.size] for file in self.files]
         return {"files": len(sources), "sources": sources}
+
+    def identity(self) -> dict[str, Any]:
+        """Returns what is yielded, and what tells the files from others and from themselves after a change."""
+        assert self.store is not None
+        return {"names": self.names, **files_identity(self.store, self.files)}
 
     def describe(self) -> str:
         """Returns the number of files, or what the user named, as one line."""
@@ -76,7 +84,7 @@ class ListFiles(Operator):
         if self.filesystem is None and not store.is_local:
             roots = roots_of(self.paths, store)
             names = tuple(as_url(path, roots) for path in names)
-        return dataclasses.replace(self, files=files, names=names).on()
+        return dataclasses.replace(self, store=store, files=files, names=names).on()
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Returns the one column `path`."""

@@ -63,7 +63,9 @@ class MapKernel(StatelessKernel):
     def __init__(self, node: Map, context: Context) -> None:
         self._node = node
         self._epoch = context.epoch
-        self._function = BatchFunction(node.fn, context.kept, format=node.format, columns=node.columns)
+        self._function = BatchFunction(
+            node.fn, context.kept, node.place, format=node.format, columns=node.columns
+        )
 
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
         """Returns what the function makes of a chunk."""

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from arrowflow.errors import FunctionError, SchemaError
+from arrowflow.errors import DataError, FunctionError, SchemaError
 from arrowflow.ops.base import Context, KernelSpec, Origin, StatelessKernel
 from arrowflow.ops.calls import MappingOperator, UserFunction
 from arrowflow.ops.columns import check_columns
@@ -65,7 +65,7 @@ class MapRowsKernel(StatelessKernel):
     def __init__(self, node: MapRows, context: Context) -> None:
         self._node = node
         self._epoch = context.epoch
-        self._function = UserFunction(node.fn, context.kept)
+        self._function = UserFunction(node.fn, context.kept, node.place)
 
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
         """Returns what the function makes of the rows of a piece."""
@@ -73,6 +73,7 @@ class MapRowsKernel(StatelessKernel):
         if node.columns is not None:
             check_columns(node.columns, chunk.schema)
             chunk = chunk.select(list(node.columns))
+        _check_units(chunk.schema)
         more = node.generators(self._epoch, origin)
         rows = [self._call(row, more) for row in chunk.to_pylist()]
         names = list(rows[0]) if node.types is None else node.types.names
@@ -112,6 +113,24 @@ class MapRowsKernel(StatelessKernel):
                 ) from error
         batch = pa.RecordBatch.from_arrays(arrays, names=names)
         return normalised(batch, normalised_schema(batch.schema))
+
+
+def _check_units(schema: pa.Schema) -> None:
+    """Raises `DataError` where Python would drop the nanoseconds, or give back another type than it got."""
+    for field in schema:
+        if _has_nanoseconds(field.type):
+            raise DataError(
+                f"column {field.name!r} is {field.type}, and Python's dates and times hold microseconds; `cast` it "
+                "below to that unit or to int64, or name the columns that the function reads with columns="
+            )
+
+
+def _has_nanoseconds(type: pa.DataType) -> bool:
+    if isinstance(type, pa.BaseExtensionType):
+        return _has_nanoseconds(type.storage_type)
+    if pa.types.is_timestamp(type) or pa.types.is_duration(type) or pa.types.is_time64(type):
+        return bool(type.unit == "ns")
+    return any(_has_nanoseconds(type.field(index).type) for index in range(type.num_fields))
 
 
 def _shown(value: object) -> str:

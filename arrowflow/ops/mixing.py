@@ -3,16 +3,19 @@
 The numbers come in blocks of `BLOCK_ROWS` rows of the output, so nothing depends on how the inputs are cut. Two
 kernels, as in `shuffle`: a boundary collects rows as slices without a copy, and a stateless one gathers them, so that
 the next rows are made while some are consumed. What is gathered together is a part of a block: it starts small, so
-that the first batch comes soon, and grows to a whole block or to `PART_BYTES`, whichever is less. It also ends where
+that the first batch comes soon, and grows to a whole block or to `PART_BYTES` by the schema as written, whichever is
+less; only wider texts and lists than expected are measured. It also ends where
 an input that has ended is asked for a row; then either all ends there, or the rest of the block is decided anew
-without that input.
+without that input. Where the input has failed, its error comes there: behind the rows that can be made without it.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from dataclasses import field
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +36,8 @@ from arrowflow.ops.base import (
 )
 from arrowflow.ops.gather import gathered
 from arrowflow.ops.same_columns import Agreement, SameColumnsOperator
-from arrowflow.plan.widths import row_bytes
+from arrowflow.plan.node import BindContext, Node
+from arrowflow.plan.widths import RowWidth, row_bytes, row_width
 from arrowflow.records import dataclass
 
 BLOCK_ROWS = 16_384
@@ -42,7 +46,7 @@ BLOCK_ROWS = 16_384
 FIRST_ROWS = 64
 GROWTH = 4
 PART_BYTES = 16 << 20
-"""Rows of the first part; how many times the last one the next may be; what a part holds, estimated by the last."""
+"""Rows of the first part; how many times the last one the next may be; what a part holds."""
 
 MAX_DATASETS = 100
 """Inputs, at most: with a chain of operators below each is some 500 bytes of a state, which is to stay under 64 KiB."""
@@ -60,9 +64,16 @@ class MixOperator(SameColumnsOperator):
 
     Attributes:
         stop_on_empty_dataset: Whether it ends at the first row that an input lacks, rather than go on without it.
+        width: Bound: what a row takes by the plan as written.
     """
 
     stop_on_empty_dataset: bool = True
+    width: RowWidth = field(default=RowWidth(), compare=False)
+
+    def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
+        """Notes columns and what they take."""
+        bound = SameColumnsOperator.bind(self, inputs, context)
+        return dataclasses.replace(cast(MixOperator, bound), width=row_width(bound.schema))
 
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
         """A gathered block is new memory."""
@@ -70,6 +81,7 @@ class MixOperator(SameColumnsOperator):
 
     def mix_specs(self, make: Callable[[Context], MixKernel]) -> tuple[KernelSpec, ...]:
         """Returns the collector of blocks and the gatherer."""
+        rows = min(BLOCK_ROWS, self.width.rows_in(PART_BYTES, 0, 1))
         return (
             KernelSpec(
                 operator=self.name,
@@ -84,7 +96,8 @@ class MixOperator(SameColumnsOperator):
                 kind="stateless",
                 make=lambda context: GatherKernel(),
                 engine="numpy+arrow",
-                floor_bytes=row_bytes(self.schema) * FIRST_ROWS,
+                # One part is gathered while one is consumed.
+                floor_bytes=2 * rows * row_bytes(self.schema),
                 facts=lambda: (f"gather up to {BLOCK_ROWS:,} rows or {PART_BYTES:,} bytes a call",),
             ),
         )
@@ -106,6 +119,7 @@ class MixKernel(BoundaryKernel):
         opened: Numbers of the inputs that rows may come from.
         num_inputs: Inputs that there are.
         schema: What the operator yields, if known.
+        width: What a row takes by the plan as written.
         stop: Whether it ends where an input that has ended is asked for a row.
         context: The stream's.
     """
@@ -116,19 +130,23 @@ class MixKernel(BoundaryKernel):
         num_inputs: int,
         schema: pa.Schema | None,
         *,
+        width: RowWidth,
         stop: bool,
         context: Context,
     ) -> None:
         self._opened = opened
         self._nobody = num_inputs
         self._agreement = Agreement(schema)
+        self._width = width
         self._stop = stop
         self._context = context
         self._epoch = 0
         self._streams: dict[int, StreamHandle] = {}
         self._held = [Held() for _ in range(num_inputs)]
         self._starts: list[Position] = [None] * num_inputs
-        self._ended: set[int] = set()
+        self._ended: set[int] = set()  # in an error, too
+        self._failed: dict[int, StreamHandle] = {}
+        self._broken: StreamHandle | None = None  # whose error comes next
         self._dropped: set[int] = set()
         self._block = 0
         self._row = 0  # of the block, up to which all is put out
@@ -181,8 +199,8 @@ class MixKernel(BoundaryKernel):
 
     def wants(self) -> StreamHandle | None:
         """Returns the stream of the first input that lacks rows of the part; None at the end."""
-        if self.done:
-            return None
+        if self.done or self._broken is not None:
+            return self._broken
         if not self._streams:
             for number in self._opened:
                 if number not in self._dropped:
@@ -210,6 +228,11 @@ class MixKernel(BoundaryKernel):
         self._cut(number)
         return self._parts()
 
+    def failed(self, stream: StreamHandle) -> Iterator[Item]:
+        """Cuts the part as where an input ends; the error comes behind it."""
+        self._failed[self._number_of(stream)] = stream
+        return self.ended(stream)
+
     def _number_of(self, stream: StreamHandle) -> int:
         return next(number for number, one in self._streams.items() if one is stream)
 
@@ -217,7 +240,7 @@ class MixKernel(BoundaryKernel):
 
     def _parts(self) -> Iterator[Item]:
         """Yields parts for as long as all their rows are there."""
-        while not self.done and self._begun() and self._lacking() is None:
+        while not self.done and self._broken is None and self._begun() and self._lacking() is None:
             yield from self._put()
 
     def _begun(self) -> bool:
@@ -275,13 +298,13 @@ class MixKernel(BoundaryKernel):
             tickets = tuple(ticket for _, some in taken for ticket in some)
             origin = Origin(block, 0, last=self.done or self._draws is None)
             yield Item(Part(chunks, kept, rows), self._position(), tickets, origin)
-        if self._draws is not None and not len(self._draws):
+        if self._broken is None and self._draws is not None and not len(self._draws):
             self._end()
 
     def _grow(self, rows: int, num_bytes: int) -> None:
-        """Sets the length of the next part by the bytes of this one."""
+        """Sets the length of the next part."""
         if rows:
-            fitting = max(1, PART_BYTES * rows // max(1, num_bytes))
+            fitting = self._width.rows_in(PART_BYTES, num_bytes, rows)
             self._most = min(BLOCK_ROWS, fitting, GROWTH * self._most)
 
     def _go_on(self) -> None:
@@ -299,7 +322,10 @@ class MixKernel(BoundaryKernel):
             self._next_block()
 
     def _leave(self, number: int) -> None:
-        """Ends, or goes on without the input that has no row where one is asked for."""
+        """Ends, or goes on without the input that has no row where one is asked for, unless that one failed."""
+        self._broken = self._failed.get(number)
+        if self._broken is not None:
+            return
         self._dropped.add(number)
         self.done = self._stop or len(self._dropped) == len(self._opened)
         if not self.done:

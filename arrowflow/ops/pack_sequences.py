@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from arrowflow.errors import DataError, PlanError
-from arrowflow.expr.types import is_number, numpy_dtype
+from arrowflow.expr.types import is_number
 from arrowflow.ops.base import (
     Item,
     KernelSpec,
@@ -28,6 +28,7 @@ from arrowflow.ops.base import (
 from arrowflow.ops.columns import check_columns
 from arrowflow.ops.overlap import Overlap
 from arrowflow.ops.packing import Pieces, cut, document_lengths, documents_of, fitted, lay_out
+from arrowflow.ops.padding import padding_value
 from arrowflow.ops.shuffle import Window, WindowKernel
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import Columns
@@ -72,13 +73,13 @@ class PackSequences(Operator):
     positions: str | None = "positions"
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns all of them."""
+        """Returns all of them, the padding as text: NaN is not equal to itself, and JSON has none."""
         return {
             "column": self.column,
             "length": self.length,
             "strategy": self.strategy,
             "window_rows": self.window_rows,
-            "pad_value": self.pad_value,
+            "pad_value": repr(self.pad_value),
             "segment_ids": self.segment_ids,
             "positions": self.positions,
         }
@@ -97,19 +98,15 @@ class PackSequences(Operator):
             raise PlanError(
                 f"pack_sequences: expected a column of lists of numbers, {self.column!r} is {type}; `cast` it"
             )
-        self._check_pad(type.value_type)
+        try:
+            padding_value(self.column, type.value_type, self.pad_value)
+        except PlanError as error:
+            raise PlanError(
+                f"pack_sequences: pad_value is a value of {self.column!r} ({type.value_type}), got {self.pad_value!r}"
+            ) from error
         columns = [(self.column, pa.list_(type.value_type, self.length))]
         names = [name for name in (self.segment_ids, self.positions) if name is not None]
         return pa.schema(columns + [(name, pa.list_(pa.int32(), self.length)) for name in names])
-
-    def _check_pad(self, type: pa.DataType) -> None:
-        limits = np.iinfo(numpy_dtype(type)) if pa.types.is_integer(type) else None
-        if limits is not None and not (
-            isinstance(self.pad_value, int) and limits.min <= self.pad_value <= limits.max
-        ):
-            raise PlanError(
-                f"pack_sequences: pad_value is a value of {self.column!r} ({type}), got {self.pad_value!r}"
-            )
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
         """Returns the documents."""
@@ -168,6 +165,7 @@ class CutKernel(SerialKernel):
         self._used = 0  # tokens of the oldest document that are in earlier rows
         self._left = 0  # oldest documents that earlier windows were counted with
         self._number = 0
+        self._known = node.schema is not None
 
     def open(self, position: Position, epoch: int) -> Position:
         """Restores what is used of the document that is being cut, and how far the last window reached."""
@@ -179,6 +177,9 @@ class CutKernel(SerialKernel):
 
     def push(self, item: Item) -> Iterator[Item]:
         """Yields the windows that are full."""
+        if not self._known and item.chunk.num_rows:
+            self._node.output_schema([item.chunk.schema])
+            self._known = True
         self._held.add(item)
         while self._held.rows >= self._left + self._node.window_rows:
             yield self._cut(self._left + self._node.window_rows, last=False)
@@ -209,10 +210,20 @@ class PackKernel(StatelessKernel):
 
     def __init__(self, node: PackSequences) -> None:
         self._node = node
+        self._known = node.schema is not None
 
     def apply(self, chunk: Window | Stretch, origin: Origin) -> pa.RecordBatch:
-        """Returns the window's rows."""
+        """Returns the window's rows.
+
+        Raises:
+            PlanError: Nobody knew the schema before the first chunk, and what comes cannot be packed.
+            DataError: A token is null.
+        """
         node = self._node
+        if not self._known:
+            # Several workers may do it; all chunks have one schema.
+            node.output_schema([chunk.chunks[0].schema])
+            self._known = True
         documents = documents_of([part.column(node.column) for part in chunk.chunks])
         pieces: Pieces
         if isinstance(chunk, Stretch):

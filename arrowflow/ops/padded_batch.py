@@ -23,8 +23,8 @@ from arrowflow.errors import PlanError
 from arrowflow.ops.base import KernelSpec, Operator, Origin, StatelessKernel
 from arrowflow.ops.columns import check_columns
 from arrowflow.ops.fill_null import holds
-from arrowflow.ops.padding import ColumnPadding, column_padding, is_list, list_levels
-from arrowflow.options import ResolvedOptions, check_size
+from arrowflow.ops.padding import ColumnPadding, column_padding, is_list, list_levels, padding_value, plain
+from arrowflow.options import MAX_LIST_SIZE, ResolvedOptions, check_size
 from arrowflow.plan.node import Columns, Node
 from arrowflow.plan.traits import Traits
 from arrowflow.records import dataclass
@@ -47,6 +47,8 @@ class PaddedBatch(Operator):
         truncate: Whether lists longer than a given length are cut off.
         lengths: Names of columns to add, by the column whose lengths they hold.
         num_parallel_calls: Calls at the same time, or None for the CPU budget.
+        narrowed: Whether a rule may have taken away the columns that `padding_value` is for.
+        operator: Name of the method that it is a part of, for errors and statistics.
     """
 
     name: ClassVar[str] = "padded_batch"
@@ -60,6 +62,8 @@ class PaddedBatch(Operator):
     truncate: bool = False
     lengths: tuple[tuple[str, str], ...] = ()
     num_parallel_calls: int | None = None
+    narrowed: bool = False
+    operator: str = "padded_batch"
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns what decides lengths and values, the values as text."""
@@ -86,7 +90,7 @@ class PaddedBatch(Operator):
             if not is_list(schema.field(name).type):
                 raise PlanError(f"column {name!r} has type {schema.field(name).type}, only lists are padded")
         lists = [field for field in schema if is_list(field.type)]
-        if self.padding_value is not None and not any(map(self._pads, lists)):
+        if self.padding_value is not None and not self.narrowed and not any(map(self._pads, lists)):
             raise PlanError(
                 f"no column can be padded with {self.padding_value!r} ({type(self.padding_value).__name__}); columns "
                 "of lists are " + (", ".join(f"{field.name}: {field.type}" for field in lists) or "none")
@@ -107,12 +111,26 @@ class PaddedBatch(Operator):
 
     def _pads(self, field: pa.Field) -> bool:
         """Whether the value for all columns is one for this column."""
-        return holds(list_levels(field.type)[1], self.padding_value)
+        type = list_levels(field.type)[1]
+        if not holds(type, self.padding_value):
+            return False
+        try:
+            padding_value(field.name, type, self.padding_value)
+        except PlanError:
+            return False
+        return True
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Returns its input's schema with the types of padded columns, and columns of lengths at the end."""
-        types = {column.name: column.output_type for column in self.columns(inputs[0])}
-        fields = [pa.field(field.name, types.get(field.name, field.type)) for field in inputs[0]]
+        try:
+            return self._padded_schema(inputs[0])
+        except PlanError as error:
+            error.locate(operator=self.operator)
+            raise
+
+    def _padded_schema(self, schema: pa.Schema) -> pa.Schema:
+        types = {column.name: column.output_type for column in self.columns(schema)}
+        fields = [pa.field(field.name, types.get(field.name, field.type)) for field in schema]
         taken = {field.name for field in fields}
         for _, name in self.lengths:
             if name in taken:
@@ -138,6 +156,7 @@ class PaddedBatch(Operator):
             padded_shapes=tuple(pair for pair in self.padded_shapes if pair[0] in needed),
             steps=None if self.steps is None or self.steps[0] not in needed else self.steps,
             lengths=tuple(pair for pair in self.lengths if pair[1] in wanted),
+            narrowed=True,
         ).on(*self.inputs)
 
     def count_rows(self, inputs: Sequence[int | None]) -> int | None:
@@ -156,7 +175,7 @@ class PaddedBatch(Operator):
         """Returns one stateless kernel."""
         return (
             KernelSpec(
-                operator=self.name,
+                operator=self.operator,
                 kind="stateless",
                 make=lambda context: PadKernel(self),
                 engine="numpy+arrow",
@@ -206,24 +225,49 @@ def padded(
     """Returns the node that pads what `batches` yields, with arguments as users write them.
 
     Raises:
-        PlanError: An argument is none.
+        PlanError: An argument is none, or two of them contradict each other.
     """
     by_column = isinstance(padding_values, Mapping)
+    values = _pairs(operator, "padding_values", padding_values) if by_column else ()
     names = _pairs(operator, "lengths", lengths or {})
     if not all(isinstance(name, str) for _, name in names):
         raise PlanError(f"{operator}: lengths maps columns to names of new columns, got {lengths!r}")
     shapes = _pairs(operator, "padded_shapes", padded_shapes or {})
+    lengths_given = tuple((name, _sizes(operator, shape)) for name, shape in shapes)
+    multiple = 1 if multiple_of is None else check_size(operator, "multiple_of", multiple_of)
+    if steps is not None:
+        _check_steps(operator, *steps, dict(lengths_given).get(steps[0], ()), multiple)
     return PaddedBatch(
         inputs=(batches,),
-        padding_values=_pairs(operator, "padding_values", padding_values) if by_column else (),
-        padding_value=None if by_column else padding_values,
-        padded_shapes=tuple((name, _sizes(operator, shape)) for name, shape in shapes),
-        multiple_of=1 if multiple_of is None else check_size(operator, "multiple_of", multiple_of),
+        padding_values=tuple((name, plain(value)) for name, value in values),
+        padding_value=None if by_column else plain(padding_values),
+        padded_shapes=lengths_given,
+        multiple_of=multiple,
         steps=steps,
         truncate=bool(truncate),
         lengths=names,
         num_parallel_calls=num_parallel_calls,
+        operator=operator,
     )
+
+
+def _check_steps(operator: str, column: str, steps: tuple[int, ...], sizes: Sizes, multiple_of: int) -> None:
+    """Raises `PlanError` where lists of a column are to get the lengths of `steps`, and others, too."""
+    if not steps:
+        raise PlanError(
+            f"{operator}: pad_to_bucket_boundary pads to one less than the next of bucket_boundaries, and there is none"
+        )
+    if sizes and sizes[0] is not None:
+        raise PlanError(
+            f"{operator}: {column!r} is padded to {sizes[0]:,} by padded_shapes and to other lengths by "
+            "pad_to_bucket_boundary; leave one of them out"
+        )
+    uneven = [step for step in steps if step % multiple_of]
+    if uneven:
+        raise PlanError(
+            f"{operator}: pad_to_bucket_boundary pads {column!r} to {uneven[0]:,} values, which is no multiple of "
+            f"multiple_of={multiple_of:,}; take boundaries that are one more than a multiple, or leave one out"
+        )
 
 
 def _pairs(operator: str, argument: str, given: Any) -> tuple[tuple[str, Any], ...]:
@@ -236,5 +280,8 @@ def _sizes(operator: str, shape: Any) -> Sizes:
     listed = list(shape) if isinstance(shape, list | tuple) else [shape]
     # -1 is how tf.data spells None in a TensorShape.
     return tuple(
-        None if size is None or size == -1 else check_size(operator, "padded_shapes", size) for size in listed
+        None
+        if size is None or size == -1
+        else check_size(operator, "padded_shapes", size, most=MAX_LIST_SIZE)
+        for size in listed
     )

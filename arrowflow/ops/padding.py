@@ -9,6 +9,7 @@ null: it is data, and no padding may hide it.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any, cast
@@ -267,19 +268,36 @@ def padding_value(name: str, type: pa.DataType, value: Any) -> pa.Array:
         ['']
     """
     if value is not None:
-        if isinstance(value, str) is not bool(pa.types.is_string(type) or pa.types.is_large_string(type)):
-            # Arrow would write a number as a text, and read a text as a number.
-            raise PlanError(f"column {name!r} has values of type {type}, and {value!r} is none")
-        try:
-            return pa.repeat(scalar(value, type), 1)
-        except PlanError as error:
-            raise PlanError(f"column {name!r} cannot be padded: {error}") from error
+        return _given(name, type, value)
     zero = _zeros(type, 1)
     if zero is None:
         raise PlanError(
             f"column {name!r} has lists of {type}, for which there is no padding; drop it below, or convert it"
         )
     return zero
+
+
+def plain(value: Any) -> Any:
+    """Returns a number of NumPy as one of Python, and all else as it is.
+
+    Example:
+        >>> plain(np.int64(3)), plain(np.bool_(True)), plain("x")
+        (3, True, 'x')
+    """
+    return value.item() if isinstance(value, np.generic) and value.dtype.kind in "biuf" else value
+
+
+def _given(name: str, type: pa.DataType, value: Any) -> pa.Array:
+    if isinstance(value, str) is not bool(pa.types.is_string(type) or pa.types.is_large_string(type)):
+        # Arrow would write a number as a text, and read a text as a number.
+        raise PlanError(f"column {name!r} has values of type {type}, and {value!r} is none")
+    try:
+        found = scalar(value, type)
+    except PlanError as error:
+        raise PlanError(f"column {name!r} cannot be padded: {error}") from error
+    if pa.types.is_floating(type) and math.isinf(found.as_py()) and not math.isinf(value):
+        raise PlanError(f"column {name!r} has values of type {type}, and {value!r} is beyond the largest one")
+    return pa.repeat(found, 1)
 
 
 def _zeros(type: pa.DataType, count: int) -> pa.Array | None:

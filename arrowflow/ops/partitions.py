@@ -7,8 +7,9 @@ Four decisions matter.
   file that was named itself all folders count, but only if hive partitions are asked for.
 * **Types come from all folders, not from one**: int64 if all values are whole numbers, else string; `schema=` knows
   better. Folders must agree on their keys.
-* **Files come first**: a key that is also a column of a file is refused, since nobody could tell which is right. Some
-  writers put the keys into the files as well; then `"auto"` leaves the folders alone.
+* **Files come first**: a key that is also a column of a file is refused, since nobody could tell which is right,
+  whether or not `schema=` names it. Some writers put the keys into the files as well; then `"auto"` leaves the folders
+  alone. Of files that do not list their columns (JSON, TFRecord) the first MiB tells, by values that are not null.
 * **Nothing is read for it.** Chunks get their columns when they are decoded, new memory each. To predicates the value
   of a file is its minimum and maximum, so that files which hold no match are not even opened.
 """
@@ -26,10 +27,10 @@ import pyarrow as pa
 
 from arrowflow.errors import PlanError, SchemaError
 from arrowflow.expr.prune import ColumnStatistics
-from arrowflow.formats.format import Footer, MayMatch
+from arrowflow.formats.format import Footer, Format, MayMatch, Untyped
 from arrowflow.formats.types import convert
 from arrowflow.records import dataclass
-from arrowflow.storage import File
+from arrowflow.storage import File, Store
 
 NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 """What Hive, Spark and others call the folder of rows without a value."""
@@ -60,14 +61,19 @@ class Partitions:
         """The keys."""
         return list(self.values.schema.names)
 
-    def check(self, footer: Footer, operator: str) -> None:
+    def held(self, format: Format, store: Store, footer: Footer) -> list[str]:
+        """Returns the keys that are columns of a file, too, whether or not `schema=` leaves them to the folders."""
+        if isinstance(format, Untyped):
+            return format.holds(store, footer, self.names)
+        return [name for name in self.names if name in footer.schema.names]
+
+    def check(self, format: Format, store: Store, footer: Footer, operator: str) -> None:
         """Raises `SchemaError` if a file has a column that its folders name, too."""
-        for name in self.names:
-            if name in footer.schema.names:
-                raise SchemaError(
-                    f"column {name!r} is in the file and in the names of its folders; read what the files say with "
-                    "partitioning=None, or write them without it"
-                ).locate(operator=operator, file=footer.file.path)
+        for name in self.held(format, store, footer):
+            raise SchemaError(
+                f"column {name!r} is in the file and in the names of its folders; read what the files say with "
+                "partitioning=None, or write them without it"
+            ).locate(operator=operator, file=footer.file.path)
 
     def fill(self, chunk: pa.RecordBatch, names: Sequence[str], number: int) -> pa.RecordBatch:
         """Returns the rows of a file with the columns that are wanted, in this order."""

@@ -9,9 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from arrowflow.errors import DataError
-from arrowflow.ops.base import Origin, Position, StatelessKernel, Ticket, join
-from arrowflow.ops.gather import gathered
+from arrowflow.ops.base import Origin, Position, StatelessKernel, Ticket
+from arrowflow.ops.gather import gathered, joined_batch
+from arrowflow.plan.node import Node
+from arrowflow.plan.walk import fold
+from arrowflow.plan.widths import row_bytes
 from arrowflow.records import dataclass
 
 
@@ -77,16 +79,20 @@ class KeptChunks:
         return (self._kept[0], self._starts[0]) if self._kept else None
 
 
+def held_bytes(below: Node, max_lag_rows: int) -> int:
+    """Returns the bytes of the most rows that are kept, as far as the plan tells: one held row keeps all after it."""
+    rows: int | None = fold(below, lambda node, inputs: node.count_rows(inputs))
+    return row_bytes(below.schema) * (max_lag_rows if rows is None else min(rows, max_lag_rows))
+
+
 class GatherKernel(StatelessKernel):
     """Gathers the rows of a batch into new memory.
 
     Args:
-        operator: For errors.
         setting: What to make smaller where a batch holds too much.
     """
 
-    def __init__(self, operator: str, setting: str) -> None:
-        self._operator = operator
+    def __init__(self, setting: str) -> None:
         self._setting = setting
 
     def apply(self, chunk: Picked, origin: Origin) -> pa.RecordBatch:
@@ -97,10 +103,4 @@ class GatherKernel(StatelessKernel):
         for part, first, start, stop in zip(chunk.chunks, chunk.starts, cuts[:-1], cuts[1:], strict=True):
             if start < stop:
                 parts.append(gathered(part, rows[start:stop] - first))
-        try:
-            return join(parts)
-        except pa.ArrowInvalid as error:
-            raise DataError(
-                f"a batch of {len(rows):,} rows cannot be joined ({error}); texts or lists of one batch may hold 2 GiB "
-                f"a column: use a smaller {self._setting}"
-            ).locate(operator=self._operator) from error
+        return joined_batch(parts, self._setting)

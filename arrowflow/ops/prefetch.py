@@ -29,6 +29,10 @@ class Prefetch(RowOperator):
         """Returns nothing: it has no say in rows or order."""
         return {}
 
+    def identity(self) -> dict[str, Any]:
+        """Returns nothing: it has no say in rows, order or positions."""
+        return {}
+
     @property
     def noop(self) -> bool:
         """No buffer is what there is without it."""

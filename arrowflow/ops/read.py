@@ -24,10 +24,12 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from arrowflow.errors import SchemaError
 from arrowflow.expr import Expr, prunable
 from arrowflow.formats import find, parquet_polars
 from arrowflow.formats.format import Footer, Format, InPlaceFormat, MayMatch, Split, Untyped, match
 from arrowflow.ops.base import KernelSpec, Operator, Origin
+from arrowflow.ops.file_identity import files_identity
 from arrowflow.ops.partitions import Partitions, described, discover, merged, without
 from arrowflow.ops.splits import (
     MAX_SPLITS_PER_FILE,
@@ -119,6 +121,14 @@ class Read(Operator):
         folders = described(self.partitions)
         return {"format": self.format, **options, **folders, "files": len(sources), "sources": sources}
 
+    def identity(self) -> dict[str, Any]:
+        """Returns what is read of the files, and what tells these from others; how they were named says nothing."""
+        assert self.store is not None
+        own = {**Operator.identity(self), **files_identity(self.store, self.files), "schema": self.schema}
+        own["folders"] = None if self.partitions is None else self.partitions.values
+        del own["paths"], own["filesystem"], own["arguments"]["sources"]
+        return own
+
     def describe(self) -> str:
         """Returns files and what is pushed down as one line."""
         parts = [f"{len(self.files)} files" if self.bound else repr(self.paths)]
@@ -150,9 +160,14 @@ class Read(Operator):
             format = format.typed(target)
         first = (format.glance if isinstance(format, Untyped) else format.footer)(store, files[0])
         if folders is not None:
-            if self.partitioning == "auto" and set(folders.names) <= set(first.schema.names):
+            if self.partitioning == "auto" and folders.held(format, store, first) == folders.names:
                 return dataclasses.replace(self, partitioning=None).bind(inputs, context)
-            folders.check(first, self.operator)
+            folders.check(format, store, first, self.operator)
+        if not merged(first.schema, folders).names:
+            raise SchemaError(
+                "the file has no columns, and rows without columns cannot be counted; pass schema= with those to "
+                "read, or leave the file out"
+            ).locate(operator=self.operator, file=first.file.path)
         settings = self.settings
         if isinstance(format, Untyped):
             settings = format if target is not None else format.typed(first.schema)

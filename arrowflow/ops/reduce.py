@@ -42,7 +42,7 @@ def fold_batches(
     Raises:
         FunctionError: It raised.
     """
-    function = BatchFunction(fn, {}, format=format)
+    function = BatchFunction(fn, {}, 0, format=format)
     for batch in batches:
         state = function.call(batch.num_rows, state, function.argument(batch))
     return state

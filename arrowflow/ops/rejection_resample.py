@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from math import fsum
 from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
@@ -37,7 +38,7 @@ from arrowflow.ops.gather import gathered
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import BindContext, Columns, Node
 from arrowflow.plan.traits import Borders, Traits
-from arrowflow.random import Key, bits, philox
+from arrowflow.random import RESAMPLE_DRAWS, Key, bits, philox
 from arrowflow.records import dataclass
 
 Floats = npt.NDArray[np.float64]
@@ -158,6 +159,7 @@ class RejectionResample(RowOperator):
                 operator=self.name,
                 kind="stateless",
                 make=lambda context: DrawKernel(self, context),
+                random=True,
                 engine="numpy+arrow",
                 facts=lambda: ("draw, and gather what is kept",),
             ),
@@ -166,7 +168,9 @@ class RejectionResample(RowOperator):
 
 def acceptance(target: Shares, initial: Floats) -> Floats:
     """Returns with which probability rows are kept, by class (the last axis); the shares need not sum to 1."""
+    # By powers of two, which changes no ratio: so that none is infinite where both are huge, or both tiny.
     wanted = np.array(target)
+    wanted, initial = (np.ldexp(x, -np.frexp(x.max(axis=-1, keepdims=True))[1]) for x in (wanted, initial))
     ratio = np.divide(wanted, initial, out=np.zeros(initial.shape), where=wanted > 0)
     best: Floats = ratio / ratio.max(axis=-1, keepdims=True)
     return best
@@ -207,6 +211,11 @@ class Numbered(NamedTuple):
     def num_rows(self) -> int:
         """Rows of the chunk."""
         return self.rows.num_rows
+
+    @property
+    def buffers(self) -> tuple[pa.Buffer, ...]:
+        """What the ledger counts."""
+        return (pa.py_buffer(self.accepted), *self.rows.buffers)
 
 
 class ClassKernel(StatelessKernel):
@@ -281,14 +290,15 @@ class CountKernel(SerialKernel):
 
     def push(self, item: Item) -> Iterator[Item]:
         """Passes the chunk on with what the closed blocks say of each of its blocks."""
-        chunk = item.chunk
+        chunk, ticket = item.chunk, item.ticket
         if chunk.num_rows:
+            ticket = None  # there is new memory to charge, and with it the chunk's once more
             first, before = self._rows, self._count(chunk.classes)
             chunk = Numbered(
                 chunk, first, acceptance(self._target, (before + PSEUDO_ROWS).astype(np.float64))
             )
         position = (item.position, self._rows, tuple(self._closed.tolist()), tuple(self._open.tolist()))
-        yield item._replace(chunk=chunk, position=position)
+        yield item._replace(chunk=chunk, position=position, ticket=ticket)
 
     def _count(self, classes: Integers) -> Integers:
         """Counts the rows of a chunk, and returns what was counted before each of its blocks began."""
@@ -317,7 +327,7 @@ class DrawKernel(StatelessKernel):
 
     def __init__(self, node: RejectionResample, context: Context) -> None:
         assert node.seed is not None
-        self._key = (node.seed, node.place, context.epoch)
+        self._key = (node.seed, RESAMPLE_DRAWS, node.place, context.epoch)
 
     def apply(self, chunk: Numbered, origin: Origin) -> pa.RecordBatch:
         """Returns the rows that are kept."""
@@ -368,12 +378,17 @@ def check_shares(target: object, initial: object) -> tuple[Shares, Shares | None
             f"rejection_resample: target_dist wants rows of the classes {missing}, of which initial_dist says that "
             "there are none"
         )
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        kept = acceptance(wanted, np.array(given, np.float64))
+    if not np.isfinite(kept).all():
+        far = f"{list(wanted)} are too far from {list(given)} for a float"
+        raise PlanError(f"rejection_resample: the shares {far}")
     return wanted, given
 
 
 def _shares(what: str, values: Any) -> Shares:
     try:
-        shares = tuple(float(value) for value in values)
+        shares = tuple(fsum((value,)) for value in values)  # `float` would read texts
     except (TypeError, ValueError) as error:
         raise PlanError(
             f"rejection_resample: {what} is a list of shares, one a class, got {values!r}"

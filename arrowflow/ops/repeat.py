@@ -15,6 +15,7 @@ from arrowflow.ops.base import (
     RowOperator,
     StreamHandle,
 )
+from arrowflow.ops.same_columns import FirstSchema
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import Node, SourceOrder
 from arrowflow.plan.traits import Traits
@@ -83,6 +84,7 @@ class RepeatKernel(BoundaryKernel):
     def __init__(self, count: int | None, context: Context) -> None:
         self._count = count
         self._context = context
+        self._first = FirstSchema()
         self._first_epoch = 0
         self._index = 0
         self._had_rows = False
@@ -123,7 +125,12 @@ class RepeatKernel(BoundaryKernel):
             self._next = self._context.open(0, self._first_epoch + self._index + 1, None)
 
     def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
-        """Passes the item on."""
+        """Passes the item on, once its columns are found to be those of the epochs before."""
+        self._first.checked(
+            item.chunk,
+            "an epoch",
+            "each epoch has the same columns; where `map` makes them, schema= declares them",
+        )
         self._had_rows = self._had_rows or item.chunk.num_rows > 0
         # A split belongs to one epoch: what counts its rows must not go on in the next one, nor repeat its numbers.
         origin = item.origin

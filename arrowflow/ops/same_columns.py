@@ -50,7 +50,12 @@ class SameColumnsOperator(Operator):
         return pa.schema([sources[0].field(name) for name in self.columns])
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
-        """Returns the wanted columns for each input that has them, all of any other."""
+        """Returns the wanted columns for each input that has them, all of any other.
+
+        Where only running it tells which columns it has, each input keeps its own: they would no longer agree.
+        """
+        if self.columns is None:
+            return (None,) * len(self.inputs)
         others = len(self.inputs) - self.num_sources
         return (wanted,) * self.num_sources + (None,) * others
 
@@ -85,6 +90,41 @@ def _check_agrees(found: pa.Schema, first: pa.Schema, number: int) -> None:
             )
 
 
+class FirstSchema:
+    """Sees to it that all chunks have the schema of the first one that has rows.
+
+    Which one is the first depends on where a run was resumed. So the order of columns counts as well: what comes later
+    is not changed to be like it.
+    """
+
+    __slots__ = ("_schema",)
+
+    def __init__(self) -> None:
+        self._schema: pa.Schema | None = None
+
+    def checked(self, chunk: pa.RecordBatch, what: str, advice: str) -> pa.RecordBatch:
+        """Returns the chunk; for errors, `what` it is and what to do.
+
+        Raises:
+            SchemaError: It has other columns, or has them in another order, or of other types.
+        """
+        if not chunk.num_rows:
+            return chunk  # perhaps no record batch, but what one was to be made of
+        if self._schema is None:
+            self._schema = chunk.schema
+        found, expected = chunk.schema, self._schema
+        if found.equals(expected):
+            return chunk
+        if found.names != expected.names:
+            raise SchemaError(
+                f"{what} has the columns {found.names}, expected what came before, {expected.names}; {advice}"
+            )
+        try:
+            return conform(chunk, expected, what)
+        except SchemaError as error:
+            raise SchemaError(f"{error}; {advice}") from None
+
+
 class Agreement:
     """Brings chunks of all inputs to the same columns in the same order.
 
@@ -92,11 +132,11 @@ class Agreement:
         schema: What the operator yields; None for that of the first chunk that has rows.
     """
 
-    __slots__ = ("_declared", "_schema")
+    __slots__ = ("_declared", "_first")
 
     def __init__(self, schema: pa.Schema | None) -> None:
-        self._declared = schema is not None
-        self._schema = schema
+        self._declared = schema
+        self._first = FirstSchema()
 
     def conforming(self, item: Item, number: int) -> Item:
         """Returns an item of input `number`, counted from 0, with the right columns.
@@ -104,20 +144,13 @@ class Agreement:
         Raises:
             SchemaError: It has others than the first chunk had.
         """
-        chunk = item.chunk
-        if self._schema is None and chunk.num_rows:
-            self._schema = chunk.schema
-        expected = self._schema
-        if expected is None or not chunk.num_rows or chunk.schema.equals(expected):
-            return item
-        if self._declared:
-            columns = [chunk.column(name) for name in expected.names]
-            return item._replace(chunk=pa.RecordBatch.from_arrays(columns, schema=expected))
-        what = f"dataset {number + 1}"
-        if chunk.schema.names != expected.names and sorted(chunk.schema.names) == sorted(expected.names):
-            # Which input comes first depends on where a run was resumed, so its order is not given to the others.
-            raise SchemaError(
-                f"{what} has the columns {chunk.schema.names}, what came before {expected.names}; `select` them in "
-                "one order"
+        chunk, expected = item.chunk, self._declared
+        if expected is None:
+            made = self._first.checked(
+                chunk, f"dataset {number + 1}", "`select` columns in one order, `cast` types"
             )
-        return item._replace(chunk=conform(chunk, expected, what))
+            return item if made is chunk else item._replace(chunk=made)
+        if not chunk.num_rows or chunk.schema.equals(expected):
+            return item
+        columns = [chunk.column(name) for name in expected.names]
+        return item._replace(chunk=pa.RecordBatch.from_arrays(columns, schema=expected))

@@ -20,11 +20,8 @@ from arrowflow.ops.mixing import BLOCK_ROWS, Choices, Draws, MixKernel, MixOpera
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import BindContext, Node
 from arrowflow.plan.traits import Borders, Traits
-from arrowflow.random import bits, philox
+from arrowflow.random import SAMPLE_DRAWS, bits, philox
 from arrowflow.records import dataclass
-
-SAMPLE_ORDER = 4
-"""Tells draws from the permutations of a shuffle with the same seed."""
 
 _STRATA = 16
 _DRAW_BITS = 32
@@ -88,12 +85,19 @@ class SampleKernel(MixKernel):
 
     def __init__(self, node: SampleFromDatasets, context: Context) -> None:
         assert node.seed is not None
-        self._shares = np.array(node.shares)
+        shares = np.array(node.shares)
+        # By a power of two, which changes no draw: so that huge ones have a sum.
+        self._shares = np.ldexp(shares, -np.frexp(shares.max())[1])
         opened = np.flatnonzero(self._shares).tolist()
         super().__init__(
-            opened, len(node.inputs), node.schema, stop=node.stop_on_empty_dataset, context=context
+            opened,
+            len(node.inputs),
+            node.schema,
+            width=node.width,
+            stop=node.stop_on_empty_dataset,
+            context=context,
         )
-        self._key = (node.seed, SAMPLE_ORDER, context.epoch)
+        self._key = (node.seed, SAMPLE_DRAWS, context.epoch)
 
     def _draw(self) -> Draws:
         return stratified(BLOCK_ROWS, (*self._key, self._block))

@@ -41,6 +41,7 @@ class Scan(FunctionOperator):
         format: What it sees and returns.
         columns: What it reads, and all that it sees; None for all columns.
         types: The schema of what it returns, or None to take the first chunk's.
+        place: Bound: the operator's place in the plan as written.
     """
 
     name: ClassVar[str] = "scan"
@@ -77,7 +78,9 @@ class ScanKernel(SerialKernel):
     def __init__(self, node: Scan, context: Context) -> None:
         self._types = node.types
         self._state = node.initial_state
-        self._function = BatchFunction(node.fn, context.kept, format=node.format, columns=node.columns)
+        self._function = BatchFunction(
+            node.fn, context.kept, node.place, format=node.format, columns=node.columns
+        )
         self._uniform = UniformKernel(node.name, node.fn)
 
     def open(self, position: Position, epoch: int) -> Position:
@@ -125,13 +128,20 @@ def state_text(state: object, what: str) -> str:
         >>> state_text({"seen": 3}, "the state")
         '{"seen": 3}'
     """
-    problem = _not_json(state, "state")
+    text = ""
+    try:
+        problem = _not_json(state, "state")
+        if problem is None:
+            text = json.dumps(state)
+    except RecursionError:
+        problem = "it is nested too deeply"
+    except ValueError as error:  # an integer of thousands of digits, or a list that holds itself
+        problem = str(error)
     if problem is not None:
         raise FunctionError(
             f"{what} is not JSON: {problem}; expected dicts with texts as keys, lists, texts, finite numbers, booleans "
             "and None"
         )
-    text = json.dumps(state)
     # As a text inside of JSON, where quotes and backslashes take two bytes each.
     num_bytes = len(json.dumps(text))
     if num_bytes > MAX_STATE_BYTES:

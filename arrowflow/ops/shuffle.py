@@ -42,12 +42,9 @@ from arrowflow.ops.rows import AllRows, Lying, Rows
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import BindContext, Node, SourceOrder
 from arrowflow.plan.traits import Borders, Traits
-from arrowflow.plan.widths import row_bytes
-from arrowflow.random import Permutation, permutation, philox
+from arrowflow.plan.widths import RowWidth, row_bytes, row_width
+from arrowflow.random import GLOBAL_ORDER, WINDOW_ORDER, Permutation, permutation, philox
 from arrowflow.records import dataclass
-
-WINDOW_ORDER, GLOBAL_ORDER = 3, 4
-"""Tell the permutations of windows and of all rows from those of a source order with the same seed."""
 
 PART_BYTES: Final = 8 << 20
 NUMBERS_BYTES: Final = 48
@@ -115,6 +112,7 @@ class Shuffle(RowOperator):
                 operator=self.name,
                 kind="stateless",
                 make=lambda context: GatherKernel(self, context),
+                random=True,
                 engine="numpy+arrow",
                 floor_bytes=window_bytes,
                 facts=lambda: ("permute and gather, one call a window",),
@@ -201,6 +199,7 @@ class GlobalShuffle(RowOperator):
     Attributes:
         seed: What the order follows from; None until bound, then derived from `Options.seed` and its place.
         reshuffle_each_iteration: Whether each epoch has an order of its own.
+        width: Bound: what a row takes by the plan as written.
     """
 
     name: ClassVar[str] = Shuffle.name
@@ -209,6 +208,7 @@ class GlobalShuffle(RowOperator):
 
     seed: int | None = None
     reshuffle_each_iteration: bool = True
+    width: RowWidth = dataclasses.field(default=RowWidth(), compare=False)
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns seed and whether epochs differ."""
@@ -217,7 +217,8 @@ class GlobalShuffle(RowOperator):
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
         """Fixes the seed, and changes places with the operators that can work on what was gathered."""
         rows, above = _split(inputs[0])
-        plan: Node = dataclasses.replace(self, seed=_seed(self.seed, context)).on(rows)
+        seed = _seed(self.seed, context)
+        plan: Node = dataclasses.replace(self, seed=seed, width=row_width(rows.schema)).on(rows)
         for node in above:
             plan = node.on(plan)
         return plan
@@ -245,6 +246,7 @@ class GlobalShuffle(RowOperator):
                 kind="reader",
                 phase="gather",
                 make=lambda context: PartKernel(),
+                random=True,
                 engine="numpy+arrow",
                 facts=lambda: (f"permute and gather, one call for up to {MAX_PART_ROWS:,} rows",),
             ),
@@ -289,6 +291,7 @@ class CollectKernel(SerialKernel):
     def __init__(self, node: GlobalShuffle, budget_bytes: int, context: Context) -> None:
         assert node.seed is not None
         self._key = (node.seed, GLOBAL_ORDER, context.epoch if node.reshuffle_each_iteration else 0)
+        self._width = node.width
         self._budget_bytes = budget_bytes
         self._parts: list[Rows] = []
         self._tickets: list[Ticket] = []
@@ -322,7 +325,7 @@ class CollectKernel(SerialKernel):
             return
         rows = AllRows(self._parts, self._tickets)
         order = Permutation(rows.num_rows, self._key)
-        size = min(MAX_PART_ROWS, max(1, PART_BYTES * rows.num_rows // max(1, rows.num_bytes)))
+        size = min(MAX_PART_ROWS, self._width.rows_in(PART_BYTES, rows.num_bytes, rows.num_rows))
         for start in range(self._delivered, rows.num_rows, size):
             part = Part(rows, order, start, min(start + size, rows.num_rows))
             # All of it is one split, as a window is.

@@ -43,25 +43,44 @@ class Skip(RowOperator):
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns one serial kernel."""
-        return (KernelSpec(operator=self.name, kind="serial", make=lambda context: SkipKernel(self.count)),)
+        behind = self.inputs[0].position_behind(self.count) or (None, 0)
+        return (
+            KernelSpec(
+                operator=self.name, kind="serial", make=lambda context: SkipKernel(self.count, *behind)
+            ),
+        )
 
 
 class SkipKernel(SerialKernel):
-    """Drops chunks until `count` rows went by, then passes everything on."""
+    """Drops chunks until `count` rows went by, then passes everything on.
 
-    def __init__(self, count: int) -> None:
+    Args:
+        count: Rows to drop.
+        behind: A position of the input where some of them are gone by.
+        skipped: Rows in front of it.
+    """
+
+    def __init__(self, count: int, behind: Position = None, skipped: int = 0) -> None:
         self._count = count
-        self._skipped = 0
+        self._behind = behind
+        self._skipped = skipped
+        self._begins = False  # behind the start
 
     def open(self, position: Position, epoch: int) -> Position:
         """Restores how many rows were skipped."""
         if position is None:
-            return None
+            self._begins = self._behind is not None
+            return self._behind
         child, self._skipped = position
         return cast(Position, child)
 
     def push(self, item: Item) -> Iterator[Item]:
         """Passes on what is behind the first `count` rows; a chunk that is dropped whole goes on empty."""
+        if self._begins:
+            # The position that it would have come by: what is above holds on to it.
+            self._begins = False
+            here = self._behind, self._skipped
+            yield Item(item.chunk.slice(0, 0), here, item.ticket, item.origin._replace(last=False))
         drop = min(item.chunk.num_rows, self._count - self._skipped)
         self._skipped += drop
         chunk = item.chunk if not drop else item.chunk.slice(drop)

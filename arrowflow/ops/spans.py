@@ -39,6 +39,8 @@ class Span:
         assert width is not None
         low = int(addresses.min())
         num_bytes = int((addresses + counts * width).max()) - low
+        # As numbers NumPy first copies what is not aligned: all of the span, with what belongs to others.
+        number = width in _NUMBER_BYTES and low % width == 0
         # Chunks need not lie a whole number of values apart, so items may start at any multiple of this.
         step = math.gcd(width, *(addresses - low).tolist())
         self._type = type
@@ -46,7 +48,7 @@ class Span:
         self._offsets: Places = (addresses - low) // step - starts * self._scale
         self._items: npt.NDArray[Any] = np.ndarray(
             ((num_bytes - width) // step + 1,),
-            f"u{width}" if width in _NUMBER_BYTES else f"V{width}",
+            f"u{width}" if number else f"V{width}",
             pa.foreign_buffer(low, num_bytes),
             strides=(step,),
         )

@@ -22,7 +22,7 @@ from arrowflow.ops.base import (
 from arrowflow.ops.partitions import without
 from arrowflow.ops.rows import Lying
 from arrowflow.plan.node import SourceOrder
-from arrowflow.random import permutation
+from arrowflow.random import FILE_ORDER, SPLIT_ORDER, permutation
 from arrowflow.storage import Range, Store, coalesce
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ OPEN_FILES = 4
 
 MAX_SPLITS_PER_FILE = 1 << 24
 FOOTER_BYTES = 1 << 16
-FILE_ORDER, SPLIT_ORDER = 1, 2
-"""Tell the two permutations of one seed and epoch apart."""
 
 
 class FooterSource(SourceKernel):
@@ -77,7 +75,7 @@ class FooterSource(SourceKernel):
         footer = node.file_format.footer(node.store, node.files[number])
         match(self._expected, footer, widen=node.target is not None, operator=node.operator)
         if node.partitions is not None:
-            node.partitions.check(footer, node.operator)
+            node.partitions.check(node.file_format, node.store, footer, node.operator)
         yield Made(OpenFile(number, footer, block, place, block_files), None)
 
 

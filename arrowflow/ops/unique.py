@@ -19,6 +19,7 @@ import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import BudgetError, PlanError
+from arrowflow.expr.slices import readable
 from arrowflow.ops.base import Item, KernelSpec, Origin, Position, RowOperator, SerialKernel, StatelessKernel
 from arrowflow.ops.columns import check_columns
 from arrowflow.ops.gather import gathered
@@ -37,7 +38,7 @@ SEEDS = (0x9E3779B9, 0x85EBCA6B)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unique(RowOperator):
-    """The rows of its input whose key has not come before in this epoch; null equals null, and NaN equals NaN.
+    """The rows of its input whose key has not come before in this epoch; null equals null, NaN NaN, and -0.0 0.0.
 
     Row order: as its input. Memory: 16 bytes for each of at most `max_rows` different keys, four times that while they
     are merged; not charged to the ledger. Deterministic. Resume: (rows of the input,); the epoch is run again from its
@@ -87,7 +88,7 @@ class Unique(RowOperator):
             KernelSpec(
                 operator=self.name,
                 kind="stateless",
-                make=lambda context: KeyKernel(self.columns),
+                make=lambda context: KeyKernel(self),
                 engine="polars+numpy",
                 facts=lambda: ("hash and sort keys",),
             ),
@@ -119,6 +120,7 @@ def _can_be_key(type: pa.DataType, *, inside: bool = False) -> bool:
         or pa.types.is_fixed_size_binary(type)
         or pa.types.is_float16(type)
         or pa.types.is_decimal256(type)
+        or pa.types.is_interval(type)
         or pa.types.is_union(type)
         or isinstance(type, pa.BaseExtensionType)
     )
@@ -183,14 +185,24 @@ class Chosen(NamedTuple):
 class KeyKernel(StatelessKernel):
     """Hashes the keys of a chunk, and sorts out which of them are different."""
 
-    def __init__(self, columns: tuple[str, ...] | None) -> None:
-        self._columns = columns
+    def __init__(self, node: Unique) -> None:
+        self._node = node
+        self._checked = node.schema is not None
 
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> Keyed:
-        """Returns the chunk with its different keys."""
-        names = self._columns or chunk.schema.names
+        """Returns the chunk with its different keys.
+
+        Raises:
+            PlanError: Nobody knew the schema before the first chunk, and the key does not fit it.
+        """
+        if not self._checked:
+            # Several workers may do it; all chunks have one schema.
+            self._node.output_schema([chunk.schema])
+            self._checked = True
+        names = self._node.columns or chunk.schema.names
         arrays = [_plain(chunk.column(name)) for name in names]
-        frame = pl.DataFrame(pa.RecordBatch.from_arrays(arrays, names=list(map(str, range(len(names))))))
+        keys = pa.RecordBatch.from_arrays(arrays, names=list(map(str, range(len(names)))))
+        frame = pl.DataFrame(readable(keys))
         first, second = (frame.hash_rows(seed).to_numpy() for seed in SEEDS)
         return Keyed(chunk, *different(first, second))
 
@@ -294,7 +306,9 @@ class UniqueKernel(SerialKernel):
 
     def _put(self, item: Item, chosen: npt.NDArray[np.intp]) -> Item:
         chunk = item.chunk.chunk if isinstance(item.chunk, Keyed) else item.chunk
-        payload = Chosen(chunk, chosen) if len(chosen) else chunk.slice(0, 0)
+        # What has no rows is perhaps no record batch, but what one was to be made of.
+        empty = chunk.slice(0, 0) if chunk.num_rows else chunk
+        payload = Chosen(chunk, chosen) if len(chosen) else empty
         return Item(payload, (self._rows,), item.ticket, item.origin)
 
     def _exceeded(self) -> BudgetError:

@@ -151,7 +151,9 @@ class CollectKernel(SerialKernel):
         """Yields the windows that end in the item's rows."""
         node, held = self._node, self._held
         held.add(item)
-        self._split = item.origin.split
+        if item.chunk.num_rows:
+            # Rules may leave out what has no rows; the last windows have to belong to the same split all the same.
+            self._split = item.origin.split
         # With `drop_remainder=False` the last windows follow when all splits have ended.
         ends = item.origin.last and node.drop_remainder
         while windows := min(node.full(held.rows), self._windows_at_once()):

@@ -28,6 +28,10 @@ class WithOptions(RowOperator):
         """Returns nothing: what has a say in rows is in the operators' own arguments once bound."""
         return {}
 
+    def identity(self) -> dict[str, Any]:
+        """Returns nothing: it has no say in rows, order or positions."""
+        return {}
+
     @property
     def noop(self) -> bool:
         """Options are read from the plan as written."""

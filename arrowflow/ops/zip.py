@@ -49,10 +49,14 @@ class Zip(Operator):
         return joint_schema(inputs)
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
-        """Returns for each input those of the wanted columns that are its own."""
+        """Returns for each input those of the wanted columns that are its own.
+
+        Where only running it tells which those are, all are kept: two of one name are to be found.
+        """
+        if wanted is None or self.schema is None:
+            return (None,) * len(self.inputs)
         return tuple(
-            None if wanted is None or child.schema is None else wanted & frozenset(child.schema.names)
-            for child in self.inputs
+            wanted & frozenset(child.schema.names) for child in self.inputs if child.schema is not None
         )
 
     def count_rows(self, inputs: Sequence[int | None]) -> int | None:

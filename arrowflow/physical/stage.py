@@ -49,6 +49,11 @@ class StagePlan:
         return min(given) if given else None
 
     @property
+    def random(self) -> bool:
+        """Whether one of its operators draws from a seed."""
+        return any(spec.random for spec in self.specs)
+
+    @property
     def phase(self) -> str:
         """What the calls of its first kernel are named in a timeline."""
         return self.specs[0].phase or self.specs[0].operator

@@ -92,6 +92,7 @@ class StageStatistics:
         asked_calls: The most calls at the same time that the user asked for, or None.
         phase: What its calls are named in a timeline.
         foreign: Whether they work in a pool that is not Arrow's, where their CPU time is not seen.
+        random: Whether what it makes is drawn from a seed.
         given_ready: Whether an operator says how many finished chunks may wait.
         engine: Where its work runs.
         max_calls: Its limit of calls at the same time, now.
@@ -120,6 +121,7 @@ class StageStatistics:
     asked_calls: int | None
     phase: str
     foreign: bool
+    random: bool
     given_ready: bool
     weight: float
     reason: str

@@ -22,11 +22,15 @@ import pyarrow as pa
 
 from arrowflow.errors import PlanError
 from arrowflow.options import ResolvedOptions
+from arrowflow.plan.identity import Code
 from arrowflow.plan.traits import Borders, Resume, Traits
 from arrowflow.records import dataclass
 
 Columns = frozenset[str] | None
 """Names of columns, or None for all of them."""
+
+_NOT_IDENTITY = frozenset(("inputs", "num_parallel_calls"))
+"""Fields that decide nothing of what a node makes of its inputs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +116,30 @@ class Node(ABC):
         """Returns a digest of the code of each user function; a state from other code warns."""
         return {}
 
+    def identity(self) -> dict[str, Any]:
+        """Returns what, besides its inputs, decides its rows, their order, borders and positions.
+
+        A cache on disk is known by it. Values may be of any kind: what fields hold, `Code`, or `Unknown`. An operator
+        that decides nothing returns nothing, and a plan with it is the same as one without.
+        """
+        fields = [each.name for each in dataclasses.fields(self) if each.compare]
+        values = {name: getattr(self, name) for name in fields if name not in _NOT_IDENTITY}
+        found = {name: Code(value) if callable(value) else value for name, value in values.items()}
+        if values.get("seed") is not None:  # random values follow from both
+            found["place"] = getattr(self, "place", None)
+        told = {key: value for key, value in self.arguments().items() if not isinstance(found.get(key), Code)}
+        return {**found, "arguments": told}
+
+    @property
+    def known_as(self) -> str | None:
+        """What already identifies it with all that is below it, such as a key; None for its identity and theirs."""
+        return None
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether running it again yields the same, from any position on, as long as its identity is the same."""
+        return all(child.repeatable for child in self.inputs)
+
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
         """Returns a bound copy on top of bound inputs. Called once per plan, from the thread that asks.
 
@@ -192,6 +220,13 @@ class Node(ABC):
 
         Raises:
             PlanError: It cannot, and there is more to say about it than that.
+        """
+        return None
+
+    def position_behind(self, rows: int) -> tuple[Any, int] | None:
+        """Returns a position in an epoch that has at most so many rows in front of it, and how many it has.
+
+        None where that cannot be told without running; so a `skip` right above begins there.
         """
         return None
 

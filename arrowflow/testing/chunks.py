@@ -124,6 +124,31 @@ CUTS: dict[str, list[int]] = {
 
 
 def chunkings(table: pa.Table) -> dict[str, list[list[pa.RecordBatch]]]:
-    """Returns the rows of a table in one split, cut into chunks in several ways, by a name for each way."""
+    """Returns the rows of a table in one split, cut into chunks in several ways, by a name for each way.
+
+    The uneven ones are no slices, but hold some: what a window of slices is, and what Arrow misreads in its own way.
+    """
     batch = table.combine_chunks().to_batches()[0]
-    return {name: [cut(batch, sizes)] for name, sizes in CUTS.items()}
+    found = {name: [cut(batch, sizes)] for name, sizes in CUTS.items()}
+    return found | {"uneven": [[holding_slices(part) for part in chunks] for chunks in found["uneven"]]}
+
+
+def holding_slices(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Returns a batch of which no column is a slice, but the values of its lists are.
+
+    Example:
+        >>> batch = pa.record_batch({"x": pa.array([[1], [2]], pa.list_(pa.int8(), 1))})
+        >>> column = holding_slices(batch)["x"]
+        >>> column.to_pylist(), column.offset, column.values.offset
+        ([[1], [2]], 0, 1)
+    """
+    columns = [_holding_slices(pa.concat_arrays([column])) for column in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
+def _holding_slices(array: pa.Array) -> pa.Array:
+    type = array.type
+    if not (pa.types.is_list(type) or pa.types.is_large_list(type) or pa.types.is_fixed_size_list(type)):
+        return array
+    values = pa.concat_arrays([array.values[:1], array.values]).slice(1)
+    return pa.Array.from_buffers(type, len(array), array.buffers()[: type.num_buffers], children=[values])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, ClassVar, Final, Protocol
 
 import pyarrow as pa
 
-from arrowflow.errors import PlanError, closest
+from arrowflow.errors import PlanError, WriteError, closest
+from arrowflow.lazy import compute as pc
 from arrowflow.lazy import parquet as pq
 
 PARQUET_CODECS: Final = ("brotli", "gzip", "lz4", "none", "snappy", "zstd")
@@ -30,15 +32,31 @@ class Encoder(Protocol):
 
 
 class ParquetEncoder:
-    """A Parquet file with statistics, by which readers prune, and checksums, which `read_parquet` compares."""
+    """A Parquet file with statistics, by which readers prune, and checksums, which `read_parquet` compares.
+
+    What pyarrow writes as other values, or cannot read back, is refused.
+    """
 
     suffix: ClassVar[str] = ".parquet"
 
     def __init__(self, sink: Any, schema: pa.Schema, compression: str) -> None:
+        for field in schema:
+            if _holds(field.type, _is_empty_list):
+                raise WriteError(
+                    f"column {field.name!r}: {field.type} cannot be read back from Parquet; drop the column, whose "
+                    "lists hold nothing, or write IPC files"
+                )
+        self._dates = [field.name for field in schema if _holds(field.type, pa.types.is_date64)]
         self._writer = pq.ParquetWriter(sink, schema, compression=compression, write_page_checksum=True)
 
     def write(self, group: pa.Table) -> None:
         """See `Encoder.write`."""
+        for name in self._dates:
+            if not all(map(_keeps_dates, group.column(name).chunks)):
+                raise WriteError(
+                    f"column {name!r}: values of date64 that are no whole days become others in Parquet; cast the "
+                    "column to timestamp('ms')"
+                )
         self._writer.write_table(group, row_group_size=max(1, group.num_rows))
 
     def close(self) -> None:
@@ -74,6 +92,31 @@ class IpcEncoder:
         """See `Encoder.abandon`."""
         with suppress(Exception):
             self._writer.close()
+
+
+def _holds(type: pa.DataType, test: Callable[[pa.DataType], bool]) -> bool:
+    """Returns whether a type, or one inside of it, passes a test."""
+    if isinstance(type, pa.BaseExtensionType):
+        return _holds(type.storage_type, test)
+    return test(type) or any(_holds(type.field(index).type, test) for index in range(type.num_fields))
+
+
+def _is_empty_list(type: pa.DataType) -> bool:
+    return pa.types.is_fixed_size_list(type) and type.list_size == 0
+
+
+def _keeps_dates(array: pa.Array) -> bool:
+    """Returns whether all values of date64 in an array are whole days."""
+    type = array.type
+    if isinstance(type, pa.BaseExtensionType):
+        return _keeps_dates(array.storage)
+    if pa.types.is_date64(type):
+        return bool(array.equals(pc.cast(array, pa.date32(), safe=False).cast(type)))
+    if pa.types.is_map(type):
+        return _keeps_dates(array.keys) and _keeps_dates(array.items)
+    if pa.types.is_struct(type):
+        return all(map(_keeps_dates, array.flatten()))
+    return not pa.types.is_nested(type) or _keeps_dates(array.flatten())
 
 
 def check_codec(operator: str, compression: str | None, known: tuple[str, ...]) -> str:

@@ -8,8 +8,8 @@ a row group. So the writer holds one row group, and a copy of it in one piece wh
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import numpy as np
@@ -26,6 +26,10 @@ SHARD_BYTES: Final = 256 << 20
 
 GROUP_BYTES: Final = 64 << 20
 """Values of a row group where nobody gives its rows: what a reader decodes, and holds, in one call."""
+
+
+MAX_SHARDS: Final = 100_000
+"""As many as have names of five digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,25 +83,32 @@ def write_shards(
         WriteError: The target is taken, the disk full, a type has no place in the format.
     """
     shards = ShardWriter(target, make, schema, sizes, suffix)
-    try:
-        target.begin()
-        shards.open()  # before the first row is asked for: types that the format lacks are found here
-        for batch in batches:
-            shards.push(batch)
-        shards.finish()
-        files = target.publish(shards.names)
-    except BaseException as error:
-        shards.abandon()
-        target.discard()
-        if isinstance(error, ArrowflowError):
-            error.locate(operator=operator)
-        elif isinstance(error, OSError | pa.ArrowException):
-            text = (
-                f"cannot write: {type(error).__name__}: {str(error).strip()[:500]}; nothing of it is visible"
-            )
-            raise WriteError(text).locate(operator=operator, file=target.path) from error
-        raise
+    with explained(operator, target):
+        try:
+            target.begin()
+            shards.open()  # before the first row is asked for: types that the format lacks are found here
+            for batch in batches:
+                shards.push(batch)
+            shards.finish()
+            files = target.publish(shards.names)
+        except BaseException:
+            shards.abandon()
+            target.discard()
+            raise
     return Written(files=files, num_rows=shards.num_rows, num_bytes=shards.num_bytes)
+
+
+@contextmanager
+def explained(operator: str, target: Target) -> Iterator[None]:
+    """Says who writes where, and makes what file systems and encoders raise a `WriteError`."""
+    try:
+        yield
+    except ArrowflowError as error:
+        error.locate(operator=operator)
+        raise
+    except (OSError, pa.ArrowException) as error:
+        text = f"cannot write: {type(error).__name__}: {str(error).strip()[:500]}; nothing of it is visible"
+        raise WriteError(text).locate(operator=operator, file=target.path) from error
 
 
 class ShardWriter:
@@ -120,7 +131,16 @@ class ShardWriter:
         self._held_rows = self._held_bits = 0
 
     def open(self) -> None:
-        """Begins the next shard."""
+        """Begins the next shard.
+
+        Raises:
+            WriteError: There are too many: with longer names they would sort before others.
+        """
+        if len(self.names) == MAX_SHARDS:
+            raise WriteError(
+                f"expected at most {MAX_SHARDS:,} shards, whose names sort in the order of the rows, and there are "
+                "more; pass a larger shard_rows= or shard_bytes="
+            ).locate(file=self._target.path)
         self.names.append(f"part-{len(self.names):05}{self._suffix}")
         self._sink = self._target.open(self.names[-1])
         self._encoder = self._make(self._sink, self._schema)

@@ -37,11 +37,18 @@ class Target(Protocol):
     def path(self) -> str:
         """The folder, as errors name it."""
 
-    def begin(self) -> None:
-        """Makes the place where shards are hidden.
+    def check(self) -> None:
+        """Looks at what is there, and makes nothing.
 
         Raises:
-            WriteError: There is something already.
+            WriteError: There is something that is not to be replaced, or nothing can be put in its place.
+        """
+
+    def begin(self) -> None:
+        """Looks again, and makes the place where shards are hidden.
+
+        Raises:
+            WriteError: As of `check`.
         """
 
     def open(self, name: str) -> Any:
@@ -80,8 +87,8 @@ class LocalFolder:
         self._suffix = suffix
         self._overwrite = overwrite
         token = os.urandom(8).hex()
-        self._staging = self._path.with_name(f".writing-{token}")
-        self._replaced = self._path.with_name(f".replaced-{token}")
+        self._staging = self._path.parent / f".writing-{token}"
+        self._replaced = self._path.parent / f".replaced-{token}"
         self._filesystem = pafs.LocalFileSystem()
 
     @property
@@ -89,9 +96,17 @@ class LocalFolder:
         """See `Target.path`."""
         return str(self._path)
 
+    def check(self) -> None:
+        """See `Target.check`."""
+        if os.path.ismount(self._path):
+            raise WriteError(
+                "a file system is mounted there, whose root no folder can replace; name a folder below it"
+            ).locate(file=self.path)
+        check_free(self._filesystem, self.path, self._suffix, overwrite=self._overwrite)
+
     def begin(self) -> None:
         """See `Target.begin`."""
-        check_free(self._filesystem, self.path, self._suffix, overwrite=self._overwrite)
+        self.check()
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._staging.mkdir()
 
@@ -104,10 +119,11 @@ class LocalFolder:
         _flush(self._staging / name)
 
     def publish(self, names: Sequence[str]) -> tuple[str, ...]:
-        """See `Target.publish`."""
+        """See `Target.publish`: what may be deleted is looked at once nobody can add to it by its name."""
         _flush(self._staging)
         if self._overwrite and self._path.exists():
             self._path.rename(self._replaced)
+            _check_replaceable(self._filesystem, str(self._replaced), self._suffix, named=self.path)
         try:
             self._staging.rename(self._path)
         except OSError as error:
@@ -116,7 +132,8 @@ class LocalFolder:
             raise WriteError("somebody else has written there meanwhile; nothing was changed").locate(
                 file=self.path
             ) from error
-        _flush(self._path.parent)
+        with suppress(OSError):  # it is visible and whole, whatever comes of it
+            _flush(self._path.parent)
         shutil.rmtree(self._replaced, ignore_errors=True)
         return tuple(str(self._path / name) for name in names)
 
@@ -148,9 +165,13 @@ class RemoteFolder:
         """See `Target.path`."""
         return self._path
 
+    def check(self) -> None:
+        """See `Target.check`."""
+        check_free(self._filesystem, self._path, self._suffix, overwrite=self._overwrite)
+
     def begin(self) -> None:
         """See `Target.begin`."""
-        check_free(self._filesystem, self._path, self._suffix, overwrite=self._overwrite)
+        self.check()
         self._filesystem.create_dir(self._staging, recursive=True)
 
     def open(self, name: str) -> Any:
@@ -213,21 +234,27 @@ def check_free(filesystem: Any, path: str, suffix: str, *, overwrite: bool, but:
             "there is a file of that name, where a folder of shards is to be made; remove it, or choose another path"
         ).locate(file=path)
     listed = _listed(filesystem, path, but=but)
-    found = [info.path for info in listed if info.is_file]
     if listed and not overwrite:
+        count = sum(info.is_file for info in listed)
         raise WriteError(
-            f"expected a path that is free, found a folder of {len(found)} files; pass overwrite=True to replace "
+            f"expected a path that is free, found a folder of {count} files; pass overwrite=True to replace "
             "them, or choose another path"
         ).locate(file=path)
-    start = len(path)
-    foreign = [
-        each for each in found if not each.endswith(suffix) and not _KEPT_BY_WRITERS.search(each[start:])
-    ]
+    _check_replaceable(filesystem, path, suffix, but=but)
+
+
+def _check_replaceable(
+    filesystem: Any, path: str, suffix: str, *, but: str = "", named: str | None = None
+) -> None:
+    """Raises `WriteError` where a folder holds other files than shards; it may be `named` otherwise in errors."""
+    found = [info.path[len(path) :] for info in _listed(filesystem, path, but=but) if info.is_file]
+    foreign = [each for each in found if not each.endswith(suffix) and not _KEPT_BY_WRITERS.search(each)]
     if foreign:
+        place = path if named is None else named
         raise WriteError(
-            f"overwrite=True replaces folders of {suffix} files alone, and there is {foreign[0]!r}; remove it "
-            "yourself, or choose another path"
-        ).locate(file=path)
+            f"overwrite=True replaces folders of {suffix} files alone, and there is {place + foreign[0]!r}; remove "
+            "it yourself, or choose another path"
+        ).locate(file=place)
 
 
 def _listed(filesystem: Any, path: str, *, but: str) -> list[Any]:

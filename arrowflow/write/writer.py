@@ -11,7 +11,15 @@ import pyarrow as pa
 from arrowflow.options import MAX_CHUNK_ROWS, check_size, parse_bytes
 from arrowflow.records import dataclass
 from arrowflow.write.encoders import IPC_CODECS, PARQUET_CODECS, IpcEncoder, ParquetEncoder, check_codec
-from arrowflow.write.shards import GROUP_BYTES, SHARD_BYTES, MakeEncoder, Sizes, Written, write_shards
+from arrowflow.write.shards import (
+    GROUP_BYTES,
+    SHARD_BYTES,
+    MakeEncoder,
+    Sizes,
+    Written,
+    explained,
+    write_shards,
+)
 from arrowflow.write.targets import Target, target_of
 
 ROW_GROUP_ROWS: Final = 4 * MAX_CHUNK_ROWS
@@ -36,6 +44,15 @@ class Writer:
     encoder: MakeEncoder
     suffix: str
     sizes: Sizes
+
+    def check(self) -> None:
+        """Looks at the target, so that a pipeline need not start to find it taken.
+
+        Raises:
+            WriteError: There is something that is not to be replaced.
+        """
+        with explained(self.operator, self.target):
+            self.target.check()
 
     def write(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Written:
         """Writes all rows.

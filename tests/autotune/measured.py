@@ -11,6 +11,7 @@ NOTHING: dict[str, Any] = {
     "cost": "unknown",
     "asked_calls": None,
     "foreign": False,
+    "random": False,
     "given_ready": False,
     "weight": 1.0,
     "reason": "",

@@ -137,6 +137,7 @@ class Stage:
             asked_calls=work.asked_calls,
             phase="read" if self.upstream is None else work.name,
             foreign=False,
+            random=False,
             given_ready=False,
             weight=limits.weight,
             reason=limits.reason,

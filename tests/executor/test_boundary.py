@@ -267,3 +267,28 @@ def test_a_boundary_may_close_streams_before_their_end() -> None:
     assert values_of(engine) == [0, 100, 1, 101, 2]
     assert engine.statistics().ledger_bytes == 0
     engine.close()
+
+
+class Patient(RoundRobin):
+    """Goes on with the others where one has failed, and asks that one again in the end."""
+
+    broken: StreamHandle | None = None
+
+    def wants(self) -> StreamHandle | None:
+        return super().wants() or self.broken
+
+    def failed(self, stream: StreamHandle) -> Iterator[Item]:
+        self.broken = stream
+        self.ended(stream)
+        return iter(())
+
+
+def test_a_boundary_may_put_an_error_off() -> None:
+    turns = boundary(lambda context: Patient(context, 2, 100), "turns")
+    chains = inputs((source(5, failing),), (source([10, 20, 30]),))
+    with running(turns, function(), children=chains) as engine:
+        found: list[int] = []
+        with pytest.raises(FunctionError) as caught:
+            found.extend(value_of(item.chunk) for item in items_of(engine))
+    assert found == [0, 10, 1, 20, 30]
+    assert caught.value.operator == "source"

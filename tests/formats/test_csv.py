@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.csv as pacsv
@@ -23,8 +24,9 @@ from hypothesis import strategies as st
 
 import arrowflow as af
 from arrowflow.errors import PlanError, SchemaError, SourceError
-from arrowflow.formats import FORMATS
+from arrowflow.formats import FORMATS, blocks
 from arrowflow.formats.csv import CsvFormat
+from arrowflow.formats.scan import CsvLines
 from arrowflow.storage import Store
 from arrowflow.testing import assert_same_batches, batches_of, check_dataset
 from tests.formats.reading import KINDS, open_footer, read_all, read_split
@@ -425,6 +427,85 @@ def test_a_record_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     refused(
         lambda: af.read_csv(write(tmp_path, data)), SourceError, r"record at byte \d+ has more than 64 bytes"
     )
+
+
+STRAY = b'a,b\n1,"x, y"\n2,"3 inch\n' + b"4,x\n" * 30
+
+
+@pytest.mark.parametrize("window", [4, 40, 1 << 20])
+def test_a_quote_that_is_opened_by_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    """The error names the byte of the first text that holds a line's end, and not that of a text behind it."""
+    monkeypatch.setattr("arrowflow.formats.blocks._WINDOW_BYTES", window)
+    path = write(tmp_path, STRAY)
+    place = STRAY.index(b'"3 inch')
+    text = f"opened at byte {place} and never closed"
+    refused(lambda: af.read_csv(path), SourceError, text)
+    refused(lambda: af.read_csv(path, schema=pa.schema({"a": pa.int64()})), SourceError, text)
+    monkeypatch.setattr("arrowflow.formats.blocks._MAX_RECORD_BYTES", 64)
+    monkeypatch.setattr("arrowflow.formats.csv.SAMPLE_BYTES", 16)
+    if window <= 64:
+        text = rf"record at byte {place - 2} has more than \d+ bytes.*nothing closes, at byte {place} "
+        refused(lambda: af.read_csv(path), SourceError, text)
+
+
+def test_records_are_held_up_to_64_mib() -> None:
+    """So much is read into memory before a quote is found to be open."""
+    asked: list[int] = []
+
+    class Endless:
+        def window(self, start: int, size: int) -> Any:
+            asked.append(size)
+            data = np.full(size, ord("x"), np.uint8)
+            data[:4] = list(b',"x\n')
+            return data
+
+    with pytest.raises(SourceError, match=r"nothing closes, at byte 1$"):
+        blocks.cut(Endless(), CsvLines(",", '"'), 0, 1 << 20)
+    assert max(asked) == 64 << 20
+
+
+@pytest.mark.parametrize(
+    ("name", "is_tab"),
+    [("a.tsv", True), ("a.TSV", True), ("a.tsv.zst", True), ("a.tsv.csv", False), ("a.tsv-1.csv.gz", False)],
+)
+def test_the_delimiter_of_a_name(tmp_path: Path, name: str, is_tab: bool) -> None:
+    data = b"a,b\tc\n1,2\t3\n"
+    found = af.read_csv(write(tmp_path, data, name))
+    assert found.schema.names == (["a,b", "c"] if is_tab else ["a", "b\tc"])
+
+
+def test_lines_of_plain_text(tmp_path: Path) -> None:
+    """As the docstring of `read_csv` and the page for users of tf.data say: all lines but empty ones."""
+    found = rows_of(
+        tmp_path,
+        b'1,5\n\n"x" y\tz\r\nNA\n "\n12',
+        column_names=["line"],
+        schema=pa.schema({"line": pa.string()}),
+        quote_char=None,
+        delimiter="\x01",
+    )
+    assert found == {"line": ["1,5", '"x" y\tz', "NA", ' "', "12"]}
+
+
+@pytest.mark.parametrize("numbers", [[2**64 - 1, 2**53 + 1], [-(2**63) - 1, 0], [10**39, 1]])
+def test_whole_numbers_that_would_be_rounded(tmp_path: Path, numbers: list[int]) -> None:
+    path = write(tmp_path, "".join(f"{each}\n" for each in ("id", "", *numbers)).encode())
+    refused(lambda: af.read_csv(path), SchemaError, f"column 'id': {numbers[0]} does not fit int64.*schema=")
+    texts = af.read_csv(path, schema=pa.schema({"id": pa.string()})).to_table().column("id").to_pylist()
+    assert texts == [str(each) for each in numbers]
+    with_name = b"id,other\n" + "".join(f"{each},x\n" for each in numbers).encode()
+    refused(lambda: af.read_csv(write(tmp_path, with_name)), SchemaError, "column 'id'")
+
+
+def test_numbers_that_are_no_whole_ones(tmp_path: Path) -> None:
+    """A column with fractions is one, and what fits is kept."""
+    data = b"mixed,fits,point,text\n1.5,9223372036854775807,1e30,99999999999999999999x\n"
+    data += b"18446744073709551615,-9223372036854775808,18446744073709551615.0,y\n"
+    table = af.read_csv(write(tmp_path, data)).to_table()
+    assert list(map(str, table.schema.types)) == ["double", "int64", "double", "string"]
+    assert table.column("fits").to_pylist() == [2**63 - 1, -(2**63)]
 
 
 def test_files_without_a_byte_among_others(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -264,6 +265,34 @@ BAD: dict[str, tuple[bytes, type[Exception], str]] = {
     "numbers in an array": (b"[1, 2]", SchemaError, "from object to number"),
     "mixed up brackets": (b'[{"a": [1}], {"a": 2}]', SourceError, "row 1"),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", ["lines", "indented array"])
+@pytest.mark.parametrize(
+    ("rows", "column"),
+    [
+        ([{"id": 2**64 - 1}, {"id": 2**53 + 1}], "id"),
+        ([{}, {"a": {"b": [1, None]}}, {"a": {"b": [-(2**63) - 1]}}], "a.b[]"),
+        ([{"a": [{"b": 10**40}], "c": 1.5}], "a[].b"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_whole_numbers_that_would_be_rounded(
+    tmp_path: Path, rows: list[dict[str, Any]], column: str, shape: str
+) -> None:
+    data = as_json(rows, shape)
+    refused(lambda: read(tmp_path, data), SchemaError, f"column '{re.escape(column)}': .*schema= with uint64")
+    given = pa.schema({"id": pa.uint64()})
+    found = read(tmp_path, data, schema=given).to_table().column("id").to_pylist()
+    assert found == [row.get("id") for row in rows]
+
+
+def test_numbers_that_are_no_whole_ones(tmp_path: Path) -> None:
+    """A column with fractions is one, what fits is kept, and texts are texts."""
+    rows = [{"a": 1.5, "b": 2**63 - 1, "c": str(10**30)}, {"a": 2**64 - 1, "b": -(2**63)}]
+    table = read(tmp_path, as_json(rows)).to_table()
+    assert list(map(str, table.schema.types)) == ["double", "int64", "string"]
+    assert table.column("b").to_pylist() == [2**63 - 1, -(2**63)]
 
 
 @pytest.mark.parametrize("name", BAD)

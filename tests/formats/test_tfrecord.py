@@ -427,9 +427,74 @@ def test_a_value_that_its_type_cannot_hold(
 def test_a_feature_of_two_kinds_cannot_be_inferred(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(framed([encoded({"x": [1]}), encoded({"x": [1.0]})]))
     with pytest.raises(
-        SourceError, match="feature 'x' is int64_list in one record and float_list in another"
+        SourceError, match="record 1: feature 'x' is float_list here, and int64_list in a record before"
     ):
         _ = af.read_tfrecord(tmp_path).schema
+
+
+@pytest.mark.parametrize("columns", [1, 160, 2_000])
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_estimates_count_cells(tmp_path: Path, columns: int, suffix: str) -> None:
+    """A record without a feature takes 16 bytes in the file, and a null in each column."""
+    rows = 140_000
+    data = framed([b""]) * rows
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(gzip.compress(data, 1) if suffix else data)
+    types = [pa.int64(), pa.list_(pa.float32()), pa.list_(pa.int64(), 3), pa.binary()]
+    schema = pa.schema([(f"c{number}", types[number % 4]) for number in range(columns)])
+    format = TfrecordFormat().typed(schema)
+    store, footer = open_footer(format, path)
+    assert footer.num_rows == rows
+    split = footer.splits[0]
+    batch = next(format.read(store, footer, split, schema))
+    assert batch.num_rows == (65_536 if columns == 1 else 6_553 if columns == 160 else 1_024)
+    estimate = format.column_bytes(footer, split, schema.names)
+    assert batch.nbytes <= estimate <= 2 * batch.nbytes + (2 << 20)
+    assert format.column_bytes(footer, split, schema.names[:1]) >= batch.column(0).nbytes
+    assert split.num_bytes >= batch.nbytes
+    assert format.scratch_bytes(footer, split, schema.names) >= 8 * batch.num_rows * columns
+
+
+def test_a_state_knows_how_blocks_were_cut(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(framed([encoded({"x": [1]})]))
+    wide = pa.schema([("x", pa.int64()), *((f"c{number}", pa.int64()) for number in range(160))])
+    with iter(af.read_tfrecord(tmp_path, schema=wide)) as rows:
+        next(rows)
+        state = rows.state_dict()
+    narrow = iter(af.read_tfrecord(tmp_path, schema=wide.remove(1)))
+    with narrow, pytest.raises(af.StateError, match="block_rows"):
+        narrow.load_state_dict(state)
+
+
+def sequence_example(context: dict[str, Any], lists: bytes) -> bytes:
+    """Returns a `tf.train.SequenceExample`: its context is where an example has its features."""
+    return encoded(context) + message(2, lists)
+
+
+def test_sequence_examples_are_refused(tmp_path: Path) -> None:
+    """They would be read as half of themselves."""
+    feature = message(1, b"words") + message(2, message(1, message(1, bytes_list([b"a"]))))
+    record = sequence_example({"x": [1]}, message(1, feature))
+    (tmp_path / "a").write_bytes(framed([record]))
+    with pytest.raises(SourceError, match=r"record 0: .*tf\.train\.SequenceExample.*raw=True"):
+        _ = af.read_tfrecord(tmp_path).schema
+    (tmp_path / "a").write_bytes(framed([encoded({"x": [0]}), record]))
+    found, error = outcome(tmp_path, pa.schema({"x": pa.int64()}))
+    assert len(found) == 1
+    assert isinstance(error, SourceError)
+    assert re.search("record 1: .*tf.train.SequenceExample", str(error))
+    assert af.read_tfrecord(tmp_path, raw=True).to_table()["record"].to_pylist()[1] == record
+
+
+def test_a_broken_record_among_those_that_tell_the_schema(tmp_path: Path) -> None:
+    """It is found when the dataset is bound; with `schema=`, behind the rows in front of it."""
+    (tmp_path / "a").write_bytes(framed([encoded({"x": [0]}), encoded({"x": [1]}), b"\xff"]))
+    with pytest.raises(SourceError, match=r"record 2: expected a tf\.train\.Example") as caught:
+        _ = af.read_tfrecord(tmp_path).schema
+    assert caught.value.file == str(tmp_path / "a")
+    found, error = outcome(tmp_path, pa.schema({"x": pa.int64()}))
+    assert len(found) == 2
+    assert "record 2" in str(error)
 
 
 # ---------------------------------------------------------------- records as protobuf reads them

@@ -41,7 +41,10 @@ def encoded(features: Mapping[str, Sequence[Any] | None]) -> bytes:
 
 def plain(record: bytes, schema: pa.Schema) -> dict[str, Any]:
     """Returns a row of a schema by a loop over protobuf's messages; a feature of another kind or number is an error."""
-    features = example_class().FromString(record).features.feature
+    example = example_class().FromString(record)
+    if example.feature_lists:
+        raise ValueError("a SequenceExample")
+    features = example.features.feature
     row: dict[str, Any] = {}
     for field in schema:
         row[field.name] = None

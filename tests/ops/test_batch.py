@@ -128,3 +128,11 @@ def test_bad_numbers_of_calls(calls: Any) -> None:
     refused(
         af.PlanError, lambda: af.range(3).batch(2, num_parallel_calls=calls), "batch", "num_parallel_calls"
     )
+
+
+@pytest.mark.parametrize("calls", [None, 2])
+def test_a_batch_beyond_what_lists_can_hold_says_what_to_do(calls: int | None) -> None:
+    offsets = pa.array([0, (1 << 31) - 1], pa.int32())
+    chunk = pa.record_batch({"x": pa.ListArray.from_arrays(offsets, pa.nulls((1 << 31) - 1))})
+    ds = chunked([[chunk, chunk]], chunk.schema).batch(2, num_parallel_calls=calls)
+    refused(af.DataError, lambda: list(ds), "batch: a batch of 2 rows", "2 GiB", "use a smaller batch_size")

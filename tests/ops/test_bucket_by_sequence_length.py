@@ -253,7 +253,28 @@ def test_above_a_map_the_column_is_looked_for_on_the_way() -> None:
         (["1 bucket_boundaries make 2 buckets", "got 3"], {"bucket_batch_sizes": [1, 2, 3]}),
         (["bucket_batch_sizes", "at least 1"], {"bucket_batch_sizes": [1, 0]}),
         (["at most 1,024"], {"bucket_boundaries": range(1, 2000), "bucket_batch_sizes": [1] * 2000}),
+        (["bucket_boundaries", "at most"], {"bucket_boundaries": [1 << 63]}),
         (["max_lag_rows"], {"max_lag_rows": 0}),
+        (
+            ["pad_to_bucket_boundary", "there is none"],
+            {"bucket_boundaries": [], "bucket_batch_sizes": [2], "pad_to_bucket_boundary": True},
+        ),
+        (
+            ["'tokens'", "7", "padded_shapes", "pad_to_bucket_boundary"],
+            {"pad_to_bucket_boundary": True, "padded_shapes": {"tokens": 7}},
+        ),
+        (
+            ["'tokens'", "to 1 ", "multiple_of=8"],
+            {"pad_to_bucket_boundary": True, "multiple_of": 8},
+        ),
+        (["no_padding", "padded_shapes"], {"no_padding": True, "padded_shapes": {"tokens": 7}}),
+        (["no_padding", "padding_values"], {"no_padding": True, "padding_values": 0}),
+        (["no_padding", "multiple_of"], {"no_padding": True, "multiple_of": 8}),
+        (
+            ["no_padding", "truncate, lengths"],
+            {"no_padding": True, "truncate": True, "lengths": {"tokens": "n"}},
+        ),
+        (["no_padding", "pad_to_bucket_boundary"], {"no_padding": True, "pad_to_bucket_boundary": True}),
         (["multiple_of"], {"multiple_of": 0}),
         (["num_parallel_calls"], {"num_parallel_calls": 0}),
     ],
@@ -262,6 +283,53 @@ def test_bad_arguments(texts: list[str], changed: dict[str, Any]) -> None:
     given = {"column": "tokens", "bucket_boundaries": [2], "bucket_batch_sizes": [1, 1], **changed}
     ds = af.from_arrow(TABLE)
     refused(af.PlanError, lambda: ds.bucket_by_sequence_length(**given), "bucket_by_sequence_length", *texts)
+
+
+def test_boundaries_and_other_lengths_may_agree() -> None:
+    """Those of other columns, of inner levels, and boundaries behind multiples."""
+    table = pa.table({"x": [[1], [2] * 9], "y": [[[1], [2, 2]], [[3]]]})
+    ds = af.from_arrow(table).bucket_by_sequence_length(
+        "x", [9, 17], [1, 1, 1], pad_to_bucket_boundary=True, multiple_of=4, padded_shapes={"y": (None, 3)}
+    )
+    shapes = [(batch["x"].shape, batch["y"].shape) for batch in ds.to_numpy()]
+    assert shapes == [((1, 8), (1, 4, 3)), ((1, 16), (1, 4, 3))]
+
+
+def test_errors_of_its_padding_name_it() -> None:
+    ds = af.from_arrow(TABLE)
+    wrong = ds.bucket_by_sequence_length("tokens", [2], [3, 2], padding_values={"row": 1})
+    refused(af.PlanError, lambda: wrong.schema, "bucket_by_sequence_length: ", "'row'")
+    long = ds.bucket_by_sequence_length("tokens", [2], [3, 2], padded_shapes={"tokens": 3})
+    refused(af.DataError, lambda: list(long), "bucket_by_sequence_length: ", "'tokens'")
+    unknown = ds.map(lambda batch: batch).bucket_by_sequence_length(
+        "tokens", [2], [3, 2], lengths={"row": "n"}
+    )
+    refused(af.PlanError, lambda: list(unknown), "bucket_by_sequence_length: ", "'row'")
+    assert "padded_batch" not in wrong.__class__.__name__
+
+
+@pytest.mark.parametrize("lag", [8_000, 65_536])
+def test_a_budget_has_room_for_what_one_row_of_a_rare_length_keeps(lag: int) -> None:
+    vectors = pa.array([[0.0] * 256] * 500, pa.list_(pa.float32(), 256))
+    schema = pa.schema([("x", pa.string()), ("v", vectors.type)])
+
+    def chunks() -> Iterator[pa.RecordBatch]:
+        for number in range(20):
+            first = "long" if number == 0 else ""
+            yield pa.record_batch([pa.array([first, *[""] * 499]), vectors], schema=schema)
+
+    def make(rows: int) -> af.Dataset:
+        ds = af.from_generator(chunks, schema=schema)
+        return ds.bucket_by_sequence_length("x", [1], [32, 32], max_lag_rows=rows)
+
+    small = af.Options(ram_budget="3MiB")
+    refused(
+        af.BudgetError,
+        lambda: list(make(lag).with_options(small)),
+        "bucket_by_sequence_length",
+        "max_lag_rows",
+    )
+    assert sum(batch.num_rows for batch in make(1_000).with_options(small)) == 10_000
 
 
 def test_the_column_has_to_have_lengths() -> None:

@@ -400,7 +400,14 @@ def test_more_than_the_budget_is_an_error(above: str) -> None:
     cached = wide().cache()
     ds = {"nothing": cached, "repeat": cached.repeat(), "batch": cached.batch(100)}[above]
     iterator = iter(ds.with_options(af.Options(ram_budget=MEGABYTE // 2)))
-    texts = ("655,360 bytes", "524,288", "raise ram_budget", "fewer rows or columns", "Parquet")
+    texts = (
+        "655,360 bytes, 131,072 more",
+        "524,288",
+        "raise ram_budget",
+        "fewer rows or columns",
+        "cache(path)",
+        "cache(spill=folder)",
+    )
     refused(af.BudgetError, lambda: list(iterator), "cache", *texts)
     # What is left is the chunk that was one too many: the error's traceback leads to it.
     assert iterator.stats().ledger_bytes <= MEGABYTE // 8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -213,3 +213,68 @@ def test_bad_arguments() -> None:
     other = af.choose_from_datasets([af.range(2), numbers(2)], choices([0]))
     refused(af.PlanError, lambda: other.schema, name, "dataset 2", "'row'")
     assert rows_of(chunked([], pa.schema([("row", pa.int64())]))) == []
+
+
+def failing(first: int, rows: int) -> af.Dataset:
+    """Rows from a number on, and then an error."""
+
+    def generate() -> Iterator[dict[str, int]]:
+        yield from ({"id": first + row} for row in range(rows))
+        raise KeyError("broken")
+
+    return af.from_generator(generate, schema=pa.schema({"id": pa.int64()}))
+
+
+def delivered(ds: af.Dataset) -> tuple[list[int], str]:
+    """Returns the rows before the error, and what it says."""
+    rows: list[int] = []
+    try:
+        for batch in ds:
+            rows += batch.column(0).to_pylist()
+    except af.FunctionError as error:
+        return rows, str(error)
+    return rows, ""
+
+
+FAILING: dict[str, tuple[list[af.Dataset], Sequence[int], list[int]]] = {
+    "one": ([failing(100, 2), af.range(9)], [1, 1, 0, 1, 0, 1, 0, 1], [0, 1, 100, 2, 101, 3]),
+    "the first row": ([af.range(9), failing(100, 0)], [0, 0, 1, 0], [0, 1]),
+    "both": ([failing(100, 3), failing(200, 1)], [0, 1, 0, 1, 0], [100, 200, 101]),
+    "behind an end": ([failing(100, 3), af.range(1)], [1, 0, 1, 0, 0, 0], [0, 100]),
+}
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_an_error_comes_behind_the_rows_that_do_without_it(name: str) -> None:
+    """A whole part is pulled before any of it is put out, and still no error comes early."""
+    datasets, chosen, expected = FAILING[name]
+    ds = af.choose_from_datasets(datasets, choices(chosen))
+    for cpu_budget, autotune in itertools.product((1, 4), (True, False)):
+        rows, text = delivered(ds.with_options(af.Options(cpu_budget=cpu_budget, autotune=autotune)))
+        assert rows == expected
+        assert ("KeyError" in text) == (name != "behind an end")
+    assert delivered(ds.take(len(expected))) == (expected, "")
+    with iter(ds) as iterator:
+        first = next(iterator)
+        state = iterator.state_dict()
+    with iter(ds) as iterator:
+        iterator.load_state_dict(state)
+        if name != "behind an end":
+            refused(af.FunctionError, lambda: next(iterator), "KeyError")
+    assert first.num_rows == len(expected)
+
+
+def test_one_that_failed_is_not_passed_over() -> None:
+    ds = af.choose_from_datasets(
+        [failing(100, 1), af.range(2)], choices([1, 1, 1, 0, 0, 1]), stop_on_empty_dataset=False
+    )
+    rows, text = delivered(ds)
+    assert rows == [0, 1, 100] and "KeyError" in text
+
+
+def test_an_error_of_the_numbers_comes_behind_the_rows_they_chose(small_blocks: None) -> None:
+    for count in (0, 3, 4, 6):
+        numbers = failing(0, count).select(choice=pl.col("id") % 2)
+        rows, text = delivered(af.choose_from_datasets([af.range(9), af.range(10, 19)], numbers))
+        assert rows == [row // 2 + 10 * (row % 2) for row in range(count)]
+        assert "KeyError" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import polars as pl
@@ -136,3 +137,33 @@ def test_bad_arguments() -> None:
     refused(af.PlanError, lambda: renamed.schema, "concatenate", "dataset 3", "lacks ['id']", "'row'")
     cast = ds.concatenate(ds.cast({"id": pa.int32()}))
     refused(af.PlanError, lambda: cast.schema, "concatenate", "'id'", "int64", "int32", "dataset 2")
+
+
+MIXED: dict[str, Callable[[af.Dataset, af.Dataset], af.Dataset]] = {
+    "concatenate": lambda one, other: one.concatenate(other),
+    "sample_from_datasets": lambda one, other: af.sample_from_datasets([one, other], seed=1),
+    "choose_from_datasets": lambda one, other: af.choose_from_datasets(
+        [one, other], af.range(6).select(c=pl.col("id") % 2)
+    ),
+}
+READING: dict[str, Callable[[af.Dataset], af.Dataset]] = {
+    "map": lambda ds: ds.map(lambda batch: batch, columns=["b"]),
+    "map_rows": lambda ds: ds.map_rows(lambda row: row, columns=["b"]),
+    "scan": lambda ds: ds.scan(0, lambda state, batch: (state, batch), columns=["b"]),
+}
+
+
+@pytest.mark.parametrize("reading", READING)
+@pytest.mark.parametrize("mixed", MIXED)
+@pytest.mark.parametrize("unknown", [0, 1])
+def test_rules_prune_no_input_where_another_has_unknown_columns(
+    mixed: str, reading: str, unknown: int
+) -> None:
+    known = numbers(3).with_columns(b=pl.col("row"))
+    inputs = [known, known]
+    inputs[unknown] = known.map(lambda batch: batch)
+    ds = READING[reading](MIXED[mixed](*inputs))
+    found = ds.to_table()
+    assert (
+        found.column_names == ["b"] and sorted(found["b"].to_pylist()) == [0, 0, 1, 1, 2, 2][: found.num_rows]
+    )

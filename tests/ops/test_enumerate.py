@@ -86,3 +86,11 @@ def test_more_bad_arguments() -> None:
     bad: Any = 3
     refused(af.PlanError, lambda: af.range(3).enumerate(name=bad), "enumerate", "name")
     refused(af.PlanError, lambda: af.range(3).batch(2).enumerate(), "enumerate", "batch")
+
+
+def test_numbers_end_with_64_bits() -> None:
+    last = (1 << 63) - 1
+    assert rows_of(af.range(3).enumerate(last - 2), "index") == [last - 2, last - 1, last]
+    for start in (last - 1, last):
+        late = af.range(3).enumerate(start)
+        refused(af.DataError, lambda late=late: batches_of(late), "enumerate", "64 bits", f"{start:,}")  # type: ignore[misc]

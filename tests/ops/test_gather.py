@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import arrowflow as af
-from arrowflow.testing import batches_of, chunked
+from arrowflow.testing import batches_of, check_any_chunks, chunked
 
 NESTED = pa.list_(pa.list_(pa.int16(), 2), 2)
 COUNT = 24
@@ -37,6 +37,35 @@ def test_rows_of_nested_lists_stay_with_their_numbers(name: str) -> None:
     found = pa.Table.from_batches(batches_of(TAKING[name](chunked([slices], TABLE.schema))))
     assert found.num_rows
     assert found["nested"].to_pylist() == [ROWS[row] for row in found["row"].to_pylist()]
+
+
+@pytest.mark.parametrize("name", TAKING)
+def test_they_do_whatever_slices_a_chunk_holds(name: str) -> None:
+    check_any_chunks(TAKING[name], pa.Table.from_batches([TABLE]), splits_matter=name == "filter by function")
+
+
+WINDOWED: dict[str, Callable[[af.Dataset], af.Dataset]] = {
+    "filter": lambda ds: ds.filter(pl.col("row").arr.get(0) != 15),
+    "shuffle": lambda ds: ds.shuffle(3, seed=1),
+    "unique": lambda ds: ds.unique("row"),
+    "group_by_window": lambda ds: ds.group_by_window(pl.col("row").arr.get(0) % 2, 2),
+    "window": lambda ds: ds.window(2, shift=1).select(
+        row=pl.col("row").arr.get(1), nested=pl.col("nested").arr.get(1)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWED)
+@pytest.mark.parametrize("skipped", [0, 4])
+def test_rows_of_windows_of_vectors(name: str, skipped: int) -> None:
+    """Windows side by side are lists of fixed size around the slices that they are made of."""
+    vectors = pa.array([[number, -number] for number in range(COUNT)], pa.list_(pa.int64(), 2))
+    batch = pa.record_batch({"row": TABLE["row"], "nested": vectors})
+    ds = chunked([[batch.slice(0, 13), batch.slice(13)]], batch.schema).skip(skipped).window(3)
+    found = WINDOWED[name](ds).to_table()
+    assert found.num_rows
+    expected = [[[number, -number] for number in rows] for rows in found["row"].to_pylist()]
+    assert found["nested"].to_pylist() == expected
 
 
 def test_windows_of_nested_lists() -> None:

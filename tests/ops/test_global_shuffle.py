@@ -32,6 +32,7 @@ from tests.ops.tables import (
     numbers,
     refused,
     rows_of,
+    sizes,
 )
 
 GOLDEN = [2, 17, 9, 14, 3, 15, 10, 0, 8, 4, 19, 6, 11, 13, 1, 7, 5, 12, 18, 16]
@@ -550,3 +551,29 @@ def test_stack_stays_above() -> None:
 @pytest.mark.parametrize("seed", [-1, 1.0, True, "3", 1 << 64])
 def test_bad_seeds(seed: Any) -> None:
     refused(af.PlanError, lambda: af.range(3).shuffle(seed=seed), "shuffle", "seed")
+
+
+@pytest.mark.parametrize("shift", [1, 4])
+def test_memory_that_is_not_aligned(shift: int) -> None:
+    """What lies between two chunks is not the column's: to copy all of it would take as long as the memory lasts."""
+
+    def column(first: int, count: int) -> pa.Array:
+        raw = np.zeros(8 * count + shift, np.uint8)
+        raw[shift:] = np.arange(first, first + count).view(np.uint8)
+        return pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(raw).slice(shift)])
+
+    # The second one is so large that it is mapped on its own, far away from the first one.
+    batches = [pa.record_batch({"row": column(0, 10)}), pa.record_batch({"row": column(10, 3_000_000)})]
+    rows = AllRows([Lying(batch) for batch in batches], [])
+    wanted = np.array([3_000_009, 0, 9, 10, 77], np.int64)
+    assert rows.gather(wanted).column(0).to_pylist() == wanted.tolist()
+
+
+def test_rules_move_no_border() -> None:
+    """Parts are cut by the schema as written, whichever columns are left."""
+    source = af.from_numpy({f"column {number}": np.arange(40) for number in range(9)})
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(shuffle_module, "PART_BYTES", 9 * 8 * 3)
+        ds = source.shuffle(seed=1).select("column 1")
+        assert sizes(ds) == [3] * 13 + [1]
+        assert sizes(ds.with_options(af.Options(disabled_rules=("prune_columns",)))) == [3] * 13 + [1]

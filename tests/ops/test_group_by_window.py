@@ -35,11 +35,12 @@ def naive(
         return min(held, key=lambda key: held[key][0])
 
     for row, key in enumerate(keys):
-        while held and sum(one >= held[oldest()][0] for one in last.values()) > most_keys:
-            emit(oldest())
-        if held and held[oldest()][0] + lag <= row:
-            emit(oldest())
-        if key not in held and len(held) >= max_groups:
+        while held:
+            many = sum(one >= held[oldest()][0] for one in last.values()) > most_keys
+            late = held[oldest()][0] + lag <= row
+            full = key not in held and len(held) >= max_groups
+            if not (many or late or full):
+                break
             emit(oldest())
         held.setdefault(key, []).append(row)
         if len(held[key]) == size:
@@ -152,6 +153,36 @@ def test_a_state_stays_small_with_very_many_keys() -> None:
     assert found == naive_many(keys)
 
 
+def test_a_state_stays_small_at_the_end() -> None:
+    """Each group that is left is emitted there, and its key counts, too: 4,096 numbers have room for 13 digits."""
+    held, full = range(groups.MAX_GROUPS - 1), range(10_000, 10_000 + groups.MAX_EMITTED_KEYS)
+    keys = [*held, *(key for key in full for _ in range(3)), *held]
+    ds = of_keys(keys, [4096]).group_by_window("key", 3, max_groups=groups.MAX_GROUPS)
+    largest = 0
+    with iter(ds) as iterator:
+        for number, _ in enumerate(iterator):
+            if number % 64 == 0 or number >= len(held) + len(full) - 3:
+                largest = max(largest, json.dumps(iterator.state_dict()).count(","))
+    assert 4000 < largest < 4200
+
+
+@pytest.mark.parametrize("lag", [8_000, 65_536])
+def test_a_budget_has_room_for_what_one_row_of_a_rare_key_keeps(lag: int) -> None:
+    """As far as the schema tells how large rows are, and no more rows than there are."""
+    vectors = pa.FixedSizeListArray.from_arrays(pa.nulls(500 * 256, pa.float32()), 256)
+    schema = pa.schema([("key", pa.int64()), ("v", vectors.type)])
+    batch = pa.record_batch([pa.array([9, *[0] * 499]), vectors], schema=schema)
+
+    def make(rows: int, batches: int) -> af.Dataset:
+        ds = af.from_generator(lambda: iter([batch] * batches), schema=schema)
+        return ds.group_by_window("key", 32, max_lag_rows=rows).with_options(af.Options(ram_budget="3MiB"))
+
+    refused(af.BudgetError, lambda: list(make(lag, 20)), "group_by_window", "max_lag_rows")
+    assert sum(batch.num_rows for batch in make(1_000, 20)) == 10_000
+    known = chunked([[batch]], schema).group_by_window("key", 32, max_lag_rows=lag)
+    assert sum(sizes(known.with_options(af.Options(ram_budget="3MiB")))) == 500
+
+
 def naive_many(keys: list[int]) -> list[list[int]]:
     """The first row waits until more keys came than a state may hold; pairs come at once."""
     pairs = [[row, row + 1] for row in range(1, len(keys), 2)]
@@ -206,6 +237,14 @@ def test_the_input_may_have_no_known_schema() -> None:
     refused(af.PlanError, lambda: batches_of(numbers(2).map(lambda one: one).group_by_window("x", 1)), "'x'")
 
 
+def test_no_more_groups_are_held_than_a_state_has_room_for() -> None:
+    refused(
+        af.PlanError,
+        lambda: af.range(3).group_by_window("id", 2, max_groups=2049),
+        "group_by_window: max_groups is at most 2,048, got 2049",
+    )
+
+
 def test_what_is_no_key() -> None:
     ds = af.from_arrow(NUMBERS)
     refused(af.PlanError, lambda: ds.group_by_window("x", 2).schema, "group_by_window", "double", "cast")
@@ -218,7 +257,7 @@ def test_what_is_no_key() -> None:
 
 
 @pytest.mark.parametrize("name", ["window_size", "max_groups", "max_lag_rows"])
-@pytest.mark.parametrize("value", [0, -1, 1.0, True, "3", None])
+@pytest.mark.parametrize("value", [0, -1, 1.0, True, "3", None, 1 << 63])
 def test_bad_arguments(name: str, value: Any) -> None:
     arguments: dict[str, Any] = {"key": "id", "window_size": 2} | {name: value}
     refused(af.PlanError, lambda: af.range(3).group_by_window(**arguments), "group_by_window", name)

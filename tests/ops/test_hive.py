@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from arrowflow.ops.from_arrow import normalised_schema
 from arrowflow.ops.partitions import discover
 from arrowflow.storage import File
 from arrowflow.testing import assert_same_batches, assert_same_rows, batches_of, check_dataset
+from tests.formats.tfrecords import encoded, framed
 from tests.ops.tables import Apply, refused, rows_of
 
 SCHEMA = pa.schema([("row", pa.int64()), ("text", pa.string())])
@@ -269,6 +271,59 @@ def test_a_key_that_is_a_column_too(tmp_path: Path, opened: list[str]) -> None:
     with pytest.raises(af.SchemaError, match="column 'k'") as caught:
         late.to_table()
     assert caught.value.file == str(tmp_path / "c/k=2/a.parquet")
+
+
+def write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def write_array(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(rows, indent=1))
+
+
+def write_examples(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(framed(encoded({key: [value] for key, value in row.items()}) for row in rows))
+
+
+Write = Callable[[Path, list[dict[str, Any]]], None]
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["schema", "no schema"])
+@pytest.mark.parametrize(
+    ("suffix", "write", "read"),
+    [
+        (".jsonl", write_lines, af.read_json),
+        (".json", write_array, af.read_json),
+        (".tfrecord", write_examples, af.read_tfrecord),
+    ],
+)
+def test_a_key_that_is_a_column_of_files_that_do_not_list_theirs(
+    tmp_path: Path, suffix: str, write: Write, read: Callable[..., af.Dataset], given: bool
+) -> None:
+    both = tmp_path / "both"
+    write(both / f"year=2023/a{suffix}", [{"x": 1, "year": 9}])
+    arguments = {"schema": pa.schema([("x", pa.int64()), ("year", pa.int64())])} if given else {}
+    assert rows_of(read(both, **arguments), "year") == [9]
+    refused(af.SchemaError, lambda: read(both, partitioning="hive", **arguments).schema, "'year'", "2023")
+    late = tmp_path / "late"
+    write(late / f"year=2023/a{suffix}", [{"x": 1}])
+    write(late / f"year=2024/a{suffix}", [{"x": 2}, {"x": 3, "year": 9}])
+    assert read(late, **arguments).schema.names == ["x", "year"]
+    with pytest.raises(af.SchemaError, match="column 'year' is in the file") as caught:
+        read(late, **arguments).to_table()
+    assert caught.value.file == str(late / f"year=2024/a{suffix}")
+    write(late / f"year=2024/a{suffix}", [{"x": 2}, {"x": 3, "years": 9}])
+    assert rows_of(read(late, **arguments), "year") == [2023, 2024, 2024]
+
+
+def test_rows_of_folders_alone(tmp_path: Path) -> None:
+    """Rows without columns are refused, but not where folders give them one."""
+    write_lines(tmp_path / "year=2023/a.jsonl", [{}, {}])
+    assert rows_of(af.read_json(tmp_path), "year") == [2023, 2023]
+    refused(af.SchemaError, lambda: af.read_json(tmp_path, partitioning=None).schema, "no columns")
 
 
 # ----------------------------------------------------------------------------------------------- pruning

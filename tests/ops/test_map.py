@@ -18,7 +18,7 @@ import pytest
 import arrowflow as af
 from arrowflow.ops import from_arrow
 from arrowflow.ops.functions import code_digest
-from arrowflow.random import generator
+from arrowflow.random import FUNCTION_CALLS, generator
 from arrowflow.testing import (
     Fault,
     Gate,
@@ -220,7 +220,7 @@ def test_random_numbers_are_keyed_by_operator_epoch_split_and_piece() -> None:
         expected = [
             value
             for split, piece, rows in [(0, 0, 3), (0, 1, 1), (1, 0, 2)]
-            for value in generator((9, 2, epoch, split, piece)).random(rows)
+            for value in generator((9, FUNCTION_CALLS, 2, epoch, split, piece)).random(rows)
         ]
         assert rows_of(ds.map(noise, seed=9), "noise", epoch=epoch) == expected
 
@@ -624,3 +624,98 @@ def test_errors_that_look_row_wise_name_map_rows(format: Any) -> None:
     refused(
         af.FunctionError, lambda: batches_of(numbers(3).map(row_wise, format=format)), "`map_rows`", "3 rows"
     )
+
+
+def test_the_order_of_columns_is_part_of_the_schema() -> None:
+    """A resumed run sees other chunks first: it could not turn the columns as an unbroken one would."""
+
+    def turned(arrays: dict[str, Any]) -> dict[str, Any]:
+        row = arrays["row"]
+        return {"a": row, "b": row} if row[0] < 4 else {"b": row, "a": row}
+
+    ds = numbers(12).batch(4).map(turned, format="numpy")
+    with iter(ds) as iterator:
+        assert next(iterator).schema.names == ["a", "b"]
+        refused(af.SchemaError, lambda: next(iterator), "map", "['b', 'a']", "['a', 'b']", "schema=")
+    declared = pa.schema([("b", pa.int64()), ("a", pa.int64())])
+    declaring = numbers(12).batch(4).map(turned, format="numpy", schema=declared)
+    assert {tuple(batch.schema.names) for batch in declaring} == {("b", "a")}
+
+
+class Tally:
+    """Tells how many calls its instance has had."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        self.calls += 1
+        return batch.append_column(f"calls {batch.num_columns}", pa.array([self.calls] * batch.num_rows))
+
+
+class TallyMask(Tally):
+    def __call__(self, batch: pa.RecordBatch) -> pa.Array:
+        self.calls += 1
+        return pa.array([self.calls == 1] * batch.num_rows)
+
+
+def test_operators_share_no_instances() -> None:
+    ds = numbers(1, 1, 1, 1).map(Tally, num_parallel_calls=1).map(Tally, num_parallel_calls=1)
+    for _ in range(2):  # a run has instances of its own
+        found = ds.to_table()
+        assert found["calls 1"].to_pylist() == found["calls 2"].to_pylist() == [1, 2, 3, 4]
+    assert rows_of(ds.repeat(2), "calls 2") == [1, 2, 3, 4, 5, 6, 7, 8]
+    masked = numbers(1, 1, 1).filter(TallyMask, num_parallel_calls=1)
+    assert rows_of(masked.filter(TallyMask, num_parallel_calls=1)) == [0]
+
+
+def test_elements_of_one_interleave_share_them() -> None:
+    made = numbers(3).interleave(
+        lambda row: numbers(1).map(Tally, num_parallel_calls=1), cycle_length=1, num_parallel_calls=1
+    )
+    assert rows_of(made, "calls 1") == [1, 2, 3]
+
+
+def test_writing_into_what_is_shared_says_so() -> None:
+    def add(arrays: dict[str, Any]) -> dict[str, Any]:
+        arrays["row"] += 1
+        return arrays
+
+    refused(af.FunctionError, lambda: batches_of(numbers(3).map(add, format="numpy")), "map", "share", "copy")
+
+
+MASKED = pa.FixedSizeListArray.from_arrays(
+    pa.array(range(40)), 2, mask=pa.array([row % 5 == 0 for row in range(20)])
+)
+MASKED_IN = {
+    "list": MASKED,
+    "list of fixed size": pa.FixedSizeListArray.from_arrays(MASKED.slice(2), 2),
+    "large list": pa.LargeListArray.from_arrays(pa.array(range(0, 18, 2), pa.int64()), MASKED.slice(3)),
+    "struct": pa.StructArray.from_arrays([MASKED.slice(3)], ["x"]),
+}
+
+
+@pytest.mark.parametrize("name", MASKED_IN)
+def test_polars_sees_the_nulls_of_lists_of_fixed_size(name: str) -> None:
+    """Of a slice Polars reads the wrong ones, or none."""
+    column = MASKED_IN[name]
+    table = pa.table({"row": range(len(column)), "x": column})
+    for ds in (
+        chunked([table.to_batches()], table.schema),
+        chunked([[table.slice(3).to_batches()[0]]], table.schema),
+    ):
+        expected = ds.to_table()["x"].to_pylist()
+        for part in (ds.take(5), ds.skip(1), ds.batch(2)):
+            wanted = part.to_table()["x"].to_pylist()
+            assert part.map(lambda frame: frame, format="polars").to_table()["x"].to_pylist() == wanted
+            frames = list(part.to_polars())
+            assert [value for frame in frames for value in frame["x"].to_list()] == wanted
+        kept = ds.skip(1).filter(pl.col("x").is_not_null()).to_table()["x"].to_pylist()
+        assert kept == [value for value in expected[1:] if value is not None]
+        nulls = ds.skip(1).with_columns(null=pl.col("x").is_null()).to_table()["null"].to_pylist()
+        assert nulls == [value is None for value in expected[1:]]
+        seen = ds.skip(1).filter(lambda frame: frame["x"].is_null(), format="polars").to_table().num_rows
+        assert seen == sum(nulls)
+    if name == "list":
+        found = chunked([table.to_batches()], table.schema).skip(1).unique("x").to_table()
+        assert found["row"].to_pylist() == [1, 2, 3, 4, 5, *(row for row in range(6, 20) if row % 5)]

@@ -150,3 +150,27 @@ def test_bad_arguments() -> None:
 def test_explain_says_that_it_is_slow() -> None:
     text = numbers(3).map_rows(same).explain()
     assert "one call a row, slow" in text and "`map`" in text
+
+
+NANOSECONDS = [
+    pa.timestamp("ns"),
+    pa.timestamp("ns", "UTC"),
+    pa.duration("ns"),
+    pa.time64("ns"),
+    pa.list_(pa.timestamp("ns")),
+    pa.struct({"x": pa.time64("ns")}),
+]
+
+
+@pytest.mark.parametrize("type", NANOSECONDS)
+def test_nanoseconds_are_refused_rather_than_dropped(type: pa.DataType) -> None:
+    ds = af.from_arrow(pa.table({"row": [1, 2], "t": pa.nulls(2, type)}))
+    refused(af.DataError, lambda: batches_of(ds.map_rows(lambda row: row)), "map_rows", "'t'", "`cast`")
+    typed = ds.map_rows(lambda row: row, schema=ds.schema)
+    refused(af.DataError, lambda: batches_of(typed), "map_rows", "'t'", "`cast`")
+    assert rows_of(ds.map_rows(lambda row: row, columns=["row"])) == [1, 2]
+
+
+def test_a_type_that_only_comes_later_wants_a_schema() -> None:
+    ds = numbers(1, 1).map_rows(lambda row: {"x": row["row"] or None})
+    refused(af.SchemaError, lambda: batches_of(ds), "map_rows", "'x'", "int64", "null", "schema=")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import Any
 
 import hypothesis
@@ -233,6 +234,8 @@ def test_what_does_not_fit_the_columns() -> None:
     [
         ({"length": 0}, ["length"]),
         ({"length": 2.0}, ["length"]),
+        ({"length": 1 << 40}, ["length", "at most"]),
+        ({"window_rows": 1 << 70}, ["window_rows", "at most"]),
         ({"column": 3}, ["names of columns"]),
         ({"column": None}, ["column"]),
         ({"window_rows": 0}, ["window_rows"]),
@@ -247,6 +250,45 @@ def test_bad_arguments(arguments: dict[str, Any], texts: list[str]) -> None:
     ds = af.from_arrow(DOCUMENTS)
     given: dict[str, Any] = {"column": "tokens", "length": 4} | arguments
     refused(af.PlanError, lambda: ds.pack_sequences(**given), "pack_sequences", *texts)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_above_a_map_the_schema_is_checked_on_the_way(strategy: Any) -> None:
+    table = DOCUMENTS.append_column("id", pa.array(range(17), pa.int64()))
+    table = table.append_column("flags", pa.array([[True]] * 17))
+    ds = af.from_arrow(table)
+
+    def packed(*columns: str, name: str = "tokens", **arguments: Any) -> af.Dataset:
+        hidden = ds.select(*columns).map(lambda batch: batch)
+        return hidden.pack_sequences(name, 4, strategy=strategy, **arguments)
+
+    assert (
+        packed("tokens")
+        .to_table()
+        .equals(ds.select("tokens").pack_sequences("tokens", 4, strategy=strategy).to_table())
+    )
+    for texts, dataset in [
+        (["'id'", "select('tokens')"], packed("tokens", "id")),
+        (["did you mean 'tokens'"], packed("tokens", name="token")),
+        (["lists of numbers", "bool"], packed("flags", name="flags")),
+        (["lists of numbers", "int64"], packed("id", name="id")),
+        (["pad_value", "int32"], packed("tokens", pad_value=1.5)),
+        (["pad_value", "int32"], packed("tokens", pad_value=1 << 40)),
+    ]:
+        refused(af.PlanError, partial(batches_of, dataset), "pack_sequences", *texts)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -0.0, np.float32(0.5), np.int64(3)])
+def test_any_number_is_padding_and_goes_into_a_state(value: Any) -> None:
+    ds = af.from_arrow(pa.table({"x": [[1.0], [2.0, 3.0], [4.0]]}))
+    check_resume(lambda: ds.pack_sequences("x", 2, pad_value=value, window_rows=1))
+    padding = ds.pack_sequences("x", 2, pad_value=value, window_rows=1).to_table()["x"].to_pylist()[0][1]
+    assert str(padding) == str(float(value))
+
+
+def test_padding_is_no_larger_than_its_type() -> None:
+    ds = af.from_arrow(pa.table({"x": pa.array([[1.0]], pa.list_(pa.float32()))}))
+    refused(af.PlanError, lambda: ds.pack_sequences("x", 2, pad_value=1e300).schema, "pad_value", "float")
 
 
 def test_expressions_above_see_the_rows() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import decimal
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -124,6 +125,43 @@ def test_values_go_to_all_columns_that_can_hold_them() -> None:
     by_column = ds.padded_batch(2, padding_values={"s": "-", "f": float("nan")}).to_table()
     assert by_column["s"].to_pylist() == [["a"], ["-"]]
     assert np.isnan(by_column["f"].to_pylist()[1][0])
+
+
+def test_values_beyond_a_column_are_none_of_it() -> None:
+    """The kind alone does not say it: an unsigned number is never -1."""
+    columns = {"i": pa.array([[1], []], pa.list_(pa.int32())), "u": pa.array([[1], []], pa.list_(pa.uint8()))}
+    ds = af.from_arrow(pa.table(columns))
+    assert ds.padded_batch(2, padding_values=-1).to_table().to_pydict() == {"i": [[1], [-1]], "u": [[1], [0]]}
+    wrong = ds.padded_batch(2, padding_values={"u": -1})
+    refused(af.PlanError, lambda: wrong.schema, "padded_batch", "'u'", "uint8")
+    floats = af.from_arrow(pa.table({"f": pa.array([[1.0], []], pa.list_(pa.float32()))}))
+    for value in (1e300, {"f": -1e300}):
+        beyond = floats.padded_batch(2, padding_values=value)
+        refused(af.PlanError, partial(getattr, beyond, "schema"), "padded_batch", "f", "float")
+    infinite = floats.padded_batch(2, padding_values=float("-inf")).to_table()
+    assert infinite["f"].to_pylist() == [[1.0], [float("-inf")]]
+
+
+@pytest.mark.parametrize("value", [np.int64(7), np.uint8(7), np.float32(7), {"x": np.int16(7)}])
+def test_numbers_of_numpy_are_numbers(value: Any) -> None:
+    floats = af.from_arrow(pa.table({"x": [[0.5], []]}))
+    ds = floats.padded_batch(2, padding_values=value)
+    assert ds.to_table()["x"].to_pylist() == [[0.5], [7.0]]
+    assert "np." not in ds.explain()
+
+
+@pytest.mark.parametrize("rules", [[], ["prune_columns"]])
+def test_a_value_stays_where_its_columns_are_pruned(rules: list[str]) -> None:
+    table = pa.table({"id": [1, 2, 3], "a": [[1], [2, 3], []], "s": [["x"], ["y", "z"], []]})
+    ds = af.from_arrow(table).with_options(af.Options(disabled_rules=rules))
+    bucketed = ds.bucket_by_sequence_length("s", [2], [2, 2], padding_values=-1)
+    for padded in (ds.padded_batch(2, padding_values=-1), bucketed):
+        assert sorted(padded.select("id").to_table()["id"].to_pylist()) == [1, 2, 3]
+        assert padded.select("s").to_table().num_rows == 3
+        seen = padded.map(lambda batch: batch, columns=["id"]).to_table()
+        assert seen.schema.names == ["id"] and seen.num_rows == 3
+    none = ds.padded_batch(2, padding_values=b"-").select("id")
+    refused(af.PlanError, lambda: none.schema, "no column", "b'-'")
 
 
 def test_a_null_list_is_all_padding_and_a_null_inside_stays() -> None:
@@ -251,7 +289,9 @@ def test_decimals_and_times_are_padded() -> None:
         (["padded_shapes", "mapping"], {"padded_shapes": 3}),
         (["padded_shapes", "whole number"], {"padded_shapes": {"tokens": "3"}}),
         (["padded_shapes", "at least 1"], {"padded_shapes": {"tokens": 0}}),
+        (["padded_shapes", "at most"], {"padded_shapes": {"tokens": 1 << 40}}),
         (["multiple_of"], {"multiple_of": 0}),
+        (["multiple_of", "at most"], {"multiple_of": 1 << 63}),
         (["lengths", "mapping"], {"lengths": "n"}),
         (["lengths", "names"], {"lengths": {"tokens": 1}}),
         (["num_parallel_calls"], {"num_parallel_calls": 0}),

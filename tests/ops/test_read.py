@@ -30,6 +30,7 @@ from arrowflow.plan.walk import post_order
 from arrowflow.run import prepare
 from arrowflow.storage import File, Range, Store
 from arrowflow.testing import Gate, assert_same_batches, batches_of, check_dataset
+from tests.formats.tfrecords import framed
 from tests.ops.tables import Apply, rows_of
 
 GROUPS, ROWS = 8, 50
@@ -418,3 +419,21 @@ def test_a_format_reads_local_and_other_files_in_one_way(
         ds = af.Dataset(Read(format="lines", paths=paths, filesystem=filesystem))
         assert ds.skip(1).to_table().to_pydict() == {"line": ["two", "three"]}
     assert remote.fetched == [(0, 14)] * 3, "the schema, the footer, and what is decoded"
+
+
+def test_rows_without_columns_are_refused_when_bound(tmp_path: Path) -> None:
+    """Nobody could count them: they were written as none, and no batch can hold them."""
+    (tmp_path / "a.json").write_text("{}\n{}\n")
+    (tmp_path / "a.tfrecord").write_bytes(framed([b"", b""]))
+    pq.write_table(pa.table({"x": [1, 2]}).select([]), tmp_path / "a.parquet")
+    for read, name in (
+        (af.read_json, "a.json"),
+        (af.read_tfrecord, "a.tfrecord"),
+        (af.read_parquet, "a.parquet"),
+    ):
+        with pytest.raises(af.SchemaError, match=r"no columns.*pass schema=") as caught:
+            read(tmp_path / name).num_rows  # noqa: B018
+        assert caught.value.file == str(tmp_path / name)
+    given = pa.schema([("x", pa.int64())])
+    assert af.read_json(tmp_path / "a.json", schema=given).to_table().num_rows == 2
+    assert af.read_tfrecord(tmp_path / "a.tfrecord", schema=given).to_table().num_rows == 2

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import polars as pl
@@ -15,7 +16,7 @@ import pytest
 import arrowflow as af
 from arrowflow.ops import rejection_resample
 from arrowflow.ops.rejection_resample import DRAWN_ROWS, MAX_COUNTED_CLASSES, draws
-from arrowflow.random import bits
+from arrowflow.random import RESAMPLE_DRAWS, bits
 from arrowflow.testing import batches_of, check_operator, check_resume, chunked, cut
 from tests.ops.tables import NUMBERS, Apply, numbers, refused, rows_of
 
@@ -98,7 +99,7 @@ def test_estimates_follow_the_blocks_that_are_closed(monkeypatch: pytest.MonkeyP
         "label", [1, 1], seed=5
     )
     bound = ds._ready().bound
-    drawn = draws((5, bound.place, 0), 0, 400)  # type: ignore[attr-defined]
+    drawn = draws((5, RESAMPLE_DRAWS, bound.place, 0), 0, 400)  # type: ignore[attr-defined]
     chance = np.ones(400)
     for block, zeros in ((1, 75), (2, 175), (3, 275)):
         counts = np.array([zeros + 10, 25 + 10])
@@ -189,6 +190,8 @@ BAD: dict[str, tuple[tuple[Any, ...], str]] = {
     "nan": (("label", [float("nan"), 1]), "target_dist"),
     "other length": (("label", [1, 1], [1, 1, 1]), "2 shares"),
     "out of reach": (("label", [1, 1], [1, 0]), "[1]"),
+    "digits": (("label", "12"), "target_dist"),
+    "too far apart": (("label", [1, 1], [5e-324, 1]), "too far"),
     "too many": (("label", [1] * (MAX_COUNTED_CLASSES + 1)), "initial_dist"),
 }
 
@@ -211,3 +214,30 @@ def test_a_class_is_an_integer_column(label: str, text: str) -> None:
         "rejection_resample",
         "batch",
     )
+
+
+def test_shares_of_any_size_count_by_their_relation() -> None:
+    ds = af.from_arrow(labelled(2_000, [0.5, 0.5]))
+    expected = rows_of(ds.rejection_resample("label", [1, 3], [1, 1], seed=1))
+    assert 0 < len(expected) < 2_000
+    for target, initial in (([1e300, 3e300], [1e-300, 1e-300]), ([1e-300, 3e-300], [1e300, 1e300])):
+        assert rows_of(ds.rejection_resample("label", target, initial, seed=1)) == expected
+
+
+def test_what_it_draws_from_is_counted() -> None:
+    accepted = np.ones((3, 2))
+    rows = rejection_resample.Classed(pa.record_batch({"x": [1, 2]}), np.zeros(2, np.int64))
+    counted = rejection_resample.Numbered(rows, 0, accepted).buffers
+    assert accepted.ctypes.data in [buffer.address for buffer in counted if buffer is not None]
+    assert len(counted) > len(rows.buffers)
+
+
+def test_it_shares_no_numbers_with_a_shuffle() -> None:
+    """Whatever its place is: the domain tells their keys apart."""
+    ds = af.from_arrow(labelled(50, [1, 1]))
+    for _ in range(5):
+        bound = ds.rejection_resample("label", [1, 1], seed=5)._ready().bound
+        assert isinstance(bound, rejection_resample.RejectionResample)
+        kernel = rejection_resample.DrawKernel(bound, cast(Any, SimpleNamespace(epoch=0)))
+        assert kernel._key == (5, RESAMPLE_DRAWS, bound.place, 0)
+        ds = ds.skip(0)

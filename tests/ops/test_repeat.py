@@ -111,7 +111,7 @@ def until_second_epoch(batch: pa.RecordBatch, rng: Any) -> pa.RecordBatch:
 
 def test_it_ends_in_the_middle_and_resumes_there() -> None:
     """Some epoch has no rows: the rows of the epochs before it come, and none behind it."""
-    below = af.range(4).map(until_second_epoch, seed=6, schema=af.range(1).schema)
+    below = af.range(4).map(until_second_epoch, seed=17, schema=af.range(1).schema)
     alive = list(itertools.takewhile(bool, (ids(below, epoch=epoch) for epoch in range(100))))
     assert 0 < len(alive) < 100
     assert ids(below.repeat()) == flat(alive)
@@ -134,3 +134,15 @@ def test_batches_end_with_their_epoch_below_it() -> None:
 @pytest.mark.parametrize("count", [-2, 1.0, True, "3"])
 def test_bad_arguments(count: Any) -> None:
     refused(af.PlanError, lambda: af.range(3).repeat(count), "repeat", "count")
+
+
+def test_each_epoch_has_the_columns_of_the_first() -> None:
+    """Whichever is made first, while both are under way."""
+    others = {
+        "type": lambda batch: batch.set_column(0, "row", batch.column("row").cast(pa.float64())),
+        "name": lambda batch: batch.rename_columns(["other"]),
+    }
+    for change in others.values():
+        fault = Fault(change, at=1)
+        with iter(numbers(3).map(fault, num_parallel_calls=1).repeat(2).batch(4)) as iterator:
+            refused(af.SchemaError, lambda iterator=iterator: list(iterator), "repeat", "epoch", "schema=")  # type: ignore[misc]

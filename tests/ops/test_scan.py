@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import numpy as np
@@ -123,6 +124,13 @@ def test_strange_texts_come_back() -> None:
     check_resume(lambda: numbers(2, 2).scan({'"\\ä\0': [1.5, True, None, "x"]}, fn))
 
 
+def nested(depth: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
 NO_JSON: dict[str, tuple[Any, tuple[str, ...]]] = {
     "numpy": ({"x": [np.int64(3)]}, ("state['x'][0]", "numpy.int64", "int(")),
     "array": (np.arange(3), ("numpy.ndarray", "tolist")),
@@ -132,6 +140,8 @@ NO_JSON: dict[str, tuple[Any, tuple[str, ...]]] = {
     "nan": (float("nan"), ("nan",)),
     "infinite": ([float("-inf")], ("state[0]", "-inf")),
     "bytes": (b"x", ("bytes",)),
+    "digits": (10**5000, ("digits",)),
+    "depth": (nested(3000), ("nested",)),
 }
 
 
@@ -212,3 +222,32 @@ def test_bad_arguments() -> None:
     refused(af.PlanError, lambda: numbers(3).scan(0, 3), "scan", "function")  # type: ignore[arg-type]
     refused(af.PlanError, lambda: numbers(3).scan(0, running, format="x"), "scan", "format")  # type: ignore[arg-type]
     refused(af.PlanError, lambda: numbers(3).scan(0, running, columns=["no"], schema=SUMS).schema, "'no'")
+
+
+def test_states_of_several_add_up() -> None:
+    large = "x" * 30_000
+
+    def scanned() -> af.Dataset:
+        return af.range(4).batch(2).scan(large, lambda state, batch: (state, batch))
+
+    with iter(scanned()) as iterator:
+        next(iterator)
+        assert len(json.dumps(iterator.state_dict())) < 64 << 10
+    columns = [
+        scanned()
+        .scan(large, lambda state, batch: (state, batch))
+        .scan(large, lambda state, batch: (state, batch))
+    ]
+    with iter(columns[0]) as iterator:
+        next(iterator)
+        refused(af.StateError, iterator.state_dict, "scan", "61,440", "bytes")
+
+
+def test_an_exit_is_an_error_of_the_function() -> None:
+    def leave(state: int, batch: pa.RecordBatch) -> tuple[int, pa.RecordBatch]:
+        sys.exit(3)
+
+    refused(af.FunctionError, lambda: batches_of(numbers(3).scan(0, leave)), "scan", "SystemExit")
+    refused(
+        af.FunctionError, lambda: batches_of(numbers(3).map(lambda batch: sys.exit(3))), "map", "SystemExit"
+    )

@@ -170,6 +170,23 @@ def test_nothing_moves_across_it() -> None:
     assert rows_of(af.from_arrow(table).filter(pl.col("row") % 2 == 1).unique("key")) == [1, 3]
 
 
+def test_above_a_map_the_schema_is_checked_on_the_way() -> None:
+    ds = af.from_arrow(ALL_TYPES).map(lambda batch: batch)
+    assert rows_of(ds.unique("row")) == list(range(11))
+    refused(af.PlanError, lambda: batches_of(ds.unique("rows")), "unique", "did you mean 'row'")
+    for column in ("map", "fixed", "half"):
+        refused(af.PlanError, partial(batches_of, ds.unique(column)), "unique", column, "key")
+    refused(af.PlanError, lambda: batches_of(ds.unique()), "unique", "key")
+
+
+def test_intervals_are_no_keys() -> None:
+    """Polars does not know them, and panics."""
+    interval = pa.month_day_nano_interval()
+    for type in (interval, pa.list_(interval), pa.struct([("a", interval)])):
+        ds = af.from_arrow(pa.table({"x": pa.nulls(2, type)}))
+        refused(af.PlanError, partial(batches_of, ds.unique()), "unique", "'x'", "key")
+
+
 def test_bad_arguments() -> None:
     refused(af.PlanError, lambda: numbers(3).unique("roww").schema, "unique", "'row'")
     refused(af.PlanError, lambda: numbers(3).unique([]), "unique", "name")
@@ -179,3 +196,8 @@ def test_bad_arguments() -> None:
         ds = af.from_arrow(ALL_TYPES).unique(column)
         refused(af.PlanError, partial(getattr, ds, "schema"), column, "key")
     assert not batches_of(numbers(0).unique())
+
+
+def test_chunks_that_others_left_empty() -> None:
+    """They are no record batches, but what one was to be made of."""
+    assert rows_of(numbers(1, 1, 1, 1).shard(2, 1).unique("row")) == [1, 3]

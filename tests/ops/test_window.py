@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import hypothesis
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import strategies as st
 
@@ -105,6 +107,31 @@ def test_what_a_function_above_it_sees_does_not_depend_on_chunks(drop_remainder:
     assert seen == [seen[0]] * 4
 
 
+def noisy(ds: af.Dataset) -> list[float]:
+    def noise(batch: pa.RecordBatch, rng: np.random.Generator) -> pa.RecordBatch:
+        return pa.record_batch({"noise": rng.random(batch.num_rows)})
+
+    return rows_of(ds.map(noise, seed=3), "noise")
+
+
+@pytest.mark.parametrize("drop_remainder", [False, True])
+def test_splits_without_rows_change_nothing(drop_remainder: bool, tmp_path: Path) -> None:
+    """Rules leave them out, and what is random above it depends on the split."""
+    rows = pa.record_batch({"row": pa.array(range(7), pa.int64())})
+    found = []
+    for splits in ([[rows]], [[rows], [rows.slice(7)]], [[rows, rows.slice(7)], [], [rows.slice(7)]]):
+        ds = chunked(splits, rows.schema)
+        found.append(noisy(ds.window(3, shift=1, drop_remainder=drop_remainder)))
+    assert found == [found[0]] * 3
+
+    pq.write_table(pa.table({"x": range(20)}), tmp_path / "a.parquet", row_group_size=5)
+    found = []
+    for rules in ([], ["prune_row_groups"]):
+        scan = af.read_parquet(tmp_path / "a.parquet").with_options(af.Options(disabled_rules=rules))
+        found.append(noisy(scan.filter(pl.col("x") < 7).window(3, shift=1, drop_remainder=drop_remainder)))
+    assert found[0] == found[1]
+
+
 def test_windows_side_by_side_are_the_rows_themselves() -> None:
     table = NUMBERS.select(["row"]).combine_chunks()
     start = table.column("row").chunk(0).buffers()[1].address
@@ -131,6 +158,10 @@ def test_it_is_refused_above_batch() -> None:
 
 
 @pytest.mark.parametrize("name", ["size", "shift", "stride"])
-@pytest.mark.parametrize("value", [0, -1, 1.0, True, "3"])
+@pytest.mark.parametrize("value", [0, -1, 1.0, True, "3", 1 << 63])
 def test_bad_arguments(name: str, value: Any) -> None:
     refused(af.PlanError, lambda: af.range(3).window(**({"size": 2} | {name: value})), "window", name)
+
+
+def test_lists_of_fixed_size_have_at_most_so_many_values() -> None:
+    refused(af.PlanError, lambda: af.range(3).window(1 << 31), "window: size is at most 2,147,483,647")

@@ -144,3 +144,13 @@ def test_bad_arguments() -> None:
     refused(af.PlanError, af.zip, "zip", "at least one")
     refused(af.PlanError, lambda: af.zip(bad), "zip", "argument 1", "list")
     refused(af.PlanError, lambda: af.zip(af.range(3), numbers(4).batch(2)), "zip", "batch")
+
+
+@pytest.mark.parametrize("disabled", [(), ALL_RULES])
+def test_a_clash_is_found_whatever_rules_leave_out(disabled: tuple[str, ...]) -> None:
+    unknown = numbers(3).with_columns(b=pl.col("row")).map(lambda batch: batch)
+    known = numbers(3).with_columns(narrow=pl.col("row").cast(pl.Int8))
+    ds = af.zip(unknown, known).map(lambda batch: batch, columns=["b"])
+    refused(
+        af.PlanError, lambda: batches_of(ds.with_options(af.Options(disabled_rules=disabled))), "zip", "'row'"
+    )

@@ -1,0 +1,1 @@
+"""Caches on disk, and what a cache in memory moves there."""

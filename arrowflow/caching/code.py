@@ -1,0 +1,102 @@
+"""Code objects: what they do, as a text that is the same in every process, and the names that they use."""
+
+from __future__ import annotations
+
+import dis
+import types
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+_GLOBALS = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"))
+_ATTRIBUTES = frozenset(("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM"))
+
+_LONG_BITS = 10_000
+"""Python does not write all integers that are longer as decimals."""
+
+
+class Import(NamedTuple):
+    """An `import` within a function.
+
+    Attributes:
+        module: What is imported, as written.
+        level: The dots in front of it.
+    """
+
+    module: str
+    level: int
+
+
+class Names(NamedTuple):
+    """What a function's code, and the code of functions inside it, refers to by name. Each is sorted."""
+
+    globals: tuple[str, ...]
+    attributes: tuple[str, ...]
+    imports: tuple[Import, ...]
+
+
+def code_parts(code: types.CodeType) -> tuple[Any, ...]:
+    """Returns instructions, constants and names of code: neither comments nor line numbers."""
+    constants = [
+        code_parts(constant) if isinstance(constant, types.CodeType) else constant_text(constant)
+        for constant in code.co_consts
+    ]
+    return (code.co_code, constants, code.co_names, code.co_varnames)
+
+
+def code_text(code: types.CodeType) -> str:
+    """Returns all that decides what code does: `code_parts`, how it is called, and where its handlers are."""
+    return repr([_called(each) for each in nested(code)]) + repr(code_parts(code))
+
+
+def _called(code: types.CodeType) -> tuple[Any, ...]:
+    counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
+    return (*counts, code.co_freevars, code.co_cellvars, code.co_exceptiontable)
+
+
+def constant_text(value: object) -> str:
+    """Returns a constant as `repr` does, with the values of sets sorted: their own order changes by process.
+
+    Example:
+        >>> constant_text((1, frozenset(("b", "a"))))
+        "(1, frozenset({'a', 'b'}))"
+    """
+    if isinstance(value, tuple):
+        inner = ", ".join(map(constant_text, value))
+        return f"({inner},)" if len(value) == 1 else f"({inner})"
+    if isinstance(value, frozenset) and value:
+        return f"frozenset({{{', '.join(sorted(map(constant_text, value)))}}})"
+    if isinstance(value, int) and value.bit_length() > _LONG_BITS:
+        return hex(value)
+    return repr(value)
+
+
+def nested(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Yields code and all code inside it: of functions, lambdas, classes and comprehensions."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from nested(constant)
+
+
+@lru_cache(maxsize=1024)
+def names_in(code: types.CodeType) -> Names:
+    """Returns what code refers to by name.
+
+    Example:
+        >>> names_in((lambda x: [abs(y.real) for y in x]).__code__)[:2]
+        (('abs',), ('real',))
+    """
+    found: dict[str, set[str]] = {"globals": set(), "attributes": set()}
+    imports: set[Import] = set()
+    for each in nested(code):
+        instructions = [found for found in dis.get_instructions(each) if found.opname != "EXTENDED_ARG"]
+        for index, instruction in enumerate(instructions):
+            if instruction.opname in _GLOBALS:
+                found["globals"].add(instruction.argval)
+            elif instruction.opname in _ATTRIBUTES:
+                found["attributes"].add(instruction.argval)
+            elif instruction.opname == "IMPORT_NAME":
+                # The level and the names that are wanted have been put on the stack right before.
+                imports.add(Import(instruction.argval, int(instructions[index - 2].argval or 0)))
+    return Names(tuple(sorted(found["globals"])), tuple(sorted(found["attributes"])), tuple(sorted(imports)))

@@ -1,0 +1,119 @@
+"""Values of any kind as a digest that is the same in every process, or an error that names the part which has none.
+
+What has parts is written part by part. So that two values with the same digest are the same, each part says its kind
+and its length. What can refer to itself (functions, classes, objects, lists, dicts) is written once and then named by
+the number of its first appearance, which is how cycles end and how shared parts stay shared. The bodies of functions
+and classes come after all else, one after the other, so that the depth of recursion is that of data and not of calls.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from arrowflow.errors import FingerprintError
+
+Writer = Callable[["Encoder", Any], bool]
+"""Writes a value if it is of a kind that it knows; says whether it was."""
+
+HINT = 'give cache(path, key="…"), and another key whenever something changes that the key stands for'
+
+
+class Encoder:
+    """Writes values, one after the other.
+
+    Args:
+        writers: Who knows how to write which kind of value; the first that does is asked.
+        steps: Where the value stands, for errors: from the outside in.
+    """
+
+    def __init__(self, writers: Sequence[Writer], steps: Sequence[str] = ()) -> None:
+        self._writers = writers
+        self._steps = list(steps)
+        self._hasher = hashlib.blake2b(digest_size=16)
+        self._numbers: dict[int, int] = {}
+        self._kept: list[Any] = []  # as long as they live, no other object has their `id`
+        self._later: deque[tuple[list[str], Callable[[], None]]] = deque()
+
+    def put(self, kind: str, *parts: Any) -> None:
+        """Writes a kind and its parts, each a text or something with a buffer."""
+        for part in (kind, *parts):
+            data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
+            view = memoryview(data)
+            self._hasher.update(view.nbytes.to_bytes(8, "little"))
+            self._hasher.update(view)
+
+    def write(self, value: Any, step: str | None = None) -> None:
+        """Writes a value; `step` says where in the value around it it stands.
+
+        Raises:
+            FingerprintError: Nothing tells it, or a part of it, from others of its kind.
+        """
+        with self.at(step):
+            if not any(writer(self, value) for writer in self._writers):
+                raise self.refusal(value, "nothing is known of such objects")
+
+    def is_known(self, value: Any) -> bool:
+        """Writes the number of an object that was written before; returns whether it was."""
+        number = self._numbers.setdefault(id(value), len(self._numbers))
+        if number == len(self._kept):
+            self._kept.append(value)
+            return False
+        self.put("again", str(number))
+        return True
+
+    def digest_of(self, value: Any, step: str) -> bytes:
+        """Returns the digest of a value alone, as if nothing had been written before."""
+        alone = Encoder(self._writers, self._steps)
+        alone.write(value, step)
+        return alone.digest()
+
+    def later(self, write: Callable[[], None]) -> None:
+        """Calls `write` after all that is being written now."""
+        self._later.append((list(self._steps), write))
+
+    def digest(self) -> bytes:
+        """Returns 16 bytes that identify what was written."""
+        while self._later:
+            self._steps, write = self._later.popleft()
+            write()
+        return self._hasher.digest()
+
+    @contextmanager
+    def at(self, step: str | None) -> Iterator[None]:
+        """Notes for errors where the values stand that are written meanwhile."""
+        if step is None:
+            yield
+            return
+        self._steps.append(step)
+        try:
+            yield
+        finally:
+            self._steps.pop()
+
+    def refusal(self, value: Any, why: str) -> FingerprintError:
+        """Returns the error for a value that has no fingerprint.
+
+        Args:
+            value: The value.
+            why: The reason, as a sentence.
+        """
+        kind = type(value)
+        name = (
+            kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+        )
+        return FingerprintError(
+            f"{self._place()} is of type {name}, and nothing tells whether it is the same in another run: {why}. "
+            f"Leave it out of what the operator refers to, or {HINT}"
+        )
+
+    def _place(self) -> str:
+        """Returns where the value at hand stands, as in "attribute 'lock' of global 'model' of `decode`"."""
+        functions = [index for index, step in enumerate(self._steps) if step.startswith("`")]
+        last = functions[-1] if functions else 0
+        place = " of ".join(reversed(self._steps[last:])) or "the value"
+        users = [self._steps[index] for index in reversed(functions[:-1])]
+        return place + "".join(f", which {user} uses" for user in users) + "," * bool(users)

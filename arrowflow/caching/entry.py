@@ -1,0 +1,392 @@
+"""`Entry`: the folder of one cached plan, as one process sees it.
+
+The listing of the folder is its manifest. A chunk's name says which rows it holds, its checksum, and whether it is the
+last one; it appears by a rename, when it is whole and on the disk. So whoever lists the folder at whatever moment, also
+after a power cut, finds a set of whole chunks, and the entry is complete when they follow each other from row 0 to one
+that is the last. Nothing else has to be kept consistent: no index, no counter.
+
+**Who computes.** The one who holds the lock of the entry, which is the operating system's and dies with its process.
+The lock keeps two from doing the same work, and nothing more: chunks are right whoever writes them, since what is below
+a cache is deterministic. So one that has waited for too long may compute without it.
+
+**Inputs that are not repeatable** (generators, one-shot streams) are written into a folder of their own, which gets the
+entry's name when it is complete: chunks of two runs never meet.
+
+Any thread may use an entry: each attribute is replaced as a whole, and never changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from arrowflow.caching.chunk import Chunk, ChunkError, Link, Name, open_chunk, write_chunk
+from arrowflow.caching.claim import Claim, claim
+from arrowflow.caching.folder import FILLING, LOCK, USED, flush, make_folder
+from arrowflow.errors import CacheFullError, WriteError
+from arrowflow.plan.position import Position
+from arrowflow.storage import UNFINISHED
+
+logger = logging.getLogger("arrowflow")
+
+MAX_TRIES: Final = 5
+"""Somebody may clear the cache at any moment, and again."""
+
+
+class Place(NamedTuple):
+    """Where to go on in an entry.
+
+    Attributes:
+        chunk: The chunk to go on in; None at the start.
+        start: Items of the chunk that are before it.
+    """
+
+    chunk: Chunk | None
+    start: int
+
+
+class Listing(NamedTuple):
+    """What a folder held when it was looked at.
+
+    Attributes:
+        names: The chunk that begins at each row; the longest, should there be several.
+        num_rows: The rows of a complete entry, else None.
+    """
+
+    names: Mapping[int, Name]
+    num_rows: int | None
+
+
+NOTHING: Final = Listing({}, None)
+
+
+def _num_rows(names: Mapping[int, Name]) -> int | None:
+    row = 0
+    while (name := names.get(row)) is not None:
+        row += name.num_rows
+        if name.end:
+            return row
+        if not name.num_rows:
+            return None
+    return None
+
+
+class Entry:
+    """The chunks of one cached plan.
+
+    Args:
+        root: The folder of the cache.
+        fingerprint: What the plan and its sources are, as hexadecimal digits.
+        about: What `entry.json` says of it.
+        repeatable: Whether the input can be gone on with from any position, so that single chunks are of use.
+        verify: Whether the checksum of a chunk is looked at when this process first maps it.
+        compression: How record batches are compressed, or None.
+        folder: Where the chunks lie, if not in the entry's own folder.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        fingerprint: str,
+        about: Mapping[str, Any],
+        *,
+        repeatable: bool,
+        verify: bool,
+        compression: str | None,
+        folder: Path | None = None,
+    ) -> None:
+        self.root = root
+        self.fingerprint = fingerprint
+        self.repeatable = repeatable
+        self.folder = root / fingerprint if folder is None else folder
+        self._about = about
+        self._verify = verify
+        self._compression = compression
+        self._listing = NOTHING
+        self._chunks: dict[Name, Chunk] = {}
+        self._damaged: set[Name] = set()
+        self._rows: dict[
+            Position, int
+        ] = {}  # the first row of the chunk with a position that was looked for before
+        self._own_lock: Claim | None = None
+
+    # ------------------------------------------------------------------ looking
+
+    def refresh(self) -> None:
+        """Looks what there is by now."""
+        names: dict[int, Name] = {}
+        try:
+            for found in self.folder.iterdir():
+                name = Name.parse(found.name)
+                if (
+                    name is not None
+                    and name not in self._damaged
+                    and _better(name, names.get(name.first_row))
+                ):
+                    names[name.first_row] = name
+        except (FileNotFoundError, NotADirectoryError):  # never begun, or cleared
+            self._chunks = {}
+        self._listing = Listing(names, _num_rows(names))
+
+    @property
+    def num_rows(self) -> int | None:
+        """Its rows if it was complete when it was last looked at, else None."""
+        return self._listing.num_rows
+
+    @property
+    def share(self) -> str:
+        """How much of it there is, in words."""
+        names = self._listing.names
+        if self.num_rows is not None:
+            return f"complete, {self.num_rows:,} rows"
+        return f"{sum(name.num_rows for name in names.values()):,} rows so far" if names else "empty"
+
+    def chunk_at(self, row: int) -> Chunk | None:
+        """Returns the chunk that begins with this row, mapped and checked; None where there is none, or no longer.
+
+        One that is damaged is removed, so that it is computed again.
+        """
+        while (name := self._listing.names.get(row)) is not None:
+            chunk = self._chunks.get(name)
+            if chunk is not None:
+                return chunk
+            try:
+                chunk = open_chunk(self.folder, name, fingerprint=self.fingerprint, verify=self._verify)
+                return self._chunks.setdefault(name, chunk)
+            except FileNotFoundError:
+                pass
+            except ChunkError as error:
+                logger.warning("cache: %s; its rows are computed again", error)
+                try:
+                    (self.folder / name.render()).unlink()
+                except OSError:  # a folder that is not ours to write, or no file: it stays where it is
+                    self._damaged.add(name)
+            self._forget()
+        return None
+
+    def _forget(self) -> None:
+        self._listing = NOTHING
+        self.refresh()
+
+    def find(self, position: Position) -> Place | None:
+        """Returns where to go on behind a position; None where that lies behind what is there."""
+        if position is None:
+            return Place(None, 0)
+        known = self._rows.get(position)
+        for row in self._starts() if known is None else (known,):
+            name = self._listing.names.get(row)
+            found = (
+                None if name is None else self._start(self._chunks.get(name) or self._glance(name), position)
+            )
+            chunk = None if found is None else self.chunk_at(row)
+            if found is not None and chunk is not None:
+                return Place(chunk, found)
+        return None
+
+    def _starts(self) -> Iterator[int]:
+        """Yields the first row of each chunk in order, up to the first gap."""
+        names, row = self._listing.names, 0
+        while (name := names.get(row)) is not None:
+            yield row
+            if name.end or not name.num_rows:
+                return
+            row += name.num_rows
+
+    def _glance(self, name: Name) -> Chunk | None:
+        """Maps a chunk only to look where it lies: 0.2 ms, since nobody looks at its checksum."""
+        try:
+            return open_chunk(self.folder, name, fingerprint=self.fingerprint, verify=False)
+        except (ChunkError, OSError):
+            return None
+
+    def _start(self, chunk: Chunk | None, position: Position) -> int | None:
+        """Returns how many items of a chunk are in front of a position that lies within or at its end."""
+        links = () if chunk is None else chunk.links
+        starts = (start for start, link in enumerate(links, start=1) if link.position == position)
+        if chunk is not None and chunk.before == position:
+            return 0
+        return next(starts, None)
+
+    def position_behind(self, rows: int) -> tuple[Position, int] | None:
+        """Returns the position behind the last item that ends within the first `rows` rows, and the rows before it.
+
+        None where it is not complete. One chunk is opened, however many there are.
+        """
+        listing = self._listing
+        if listing.num_rows is None or rows <= 0:
+            return None
+        row = 0
+        while not (name := listing.names[row]).end and row + name.num_rows <= rows:
+            row += name.num_rows
+        chunk = self.chunk_at(row)
+        if chunk is None:
+            return None
+        before, position = row, chunk.before
+        for link in chunk.links:
+            if row + link.rows > rows:
+                break
+            row, position = row + link.rows, link.position
+        self._rows[position] = before
+        return position, row
+
+    # ------------------------------------------------------------------ writing
+
+    @property
+    def lock_path(self) -> Path:
+        """The lock of who computes."""
+        return self.folder / LOCK if self.repeatable else self.root / f".{self.fingerprint}.{LOCK}"
+
+    @property
+    def progress(self) -> object:
+        """Changes whenever whoever computes has got on."""
+        if self.repeatable:
+            return len(self._listing.names)
+        pattern = f"{self.fingerprint}{FILLING}*"
+        return [folder.stat().st_mtime_ns for folder in sorted(self.root.glob(pattern)) if folder.is_dir()]
+
+    def claim(self) -> Claim | None:
+        """Takes the lock, making the folder if need be; None where somebody has it.
+
+        Raises:
+            WriteError: The folder cannot be written.
+        """
+        try:
+            for _ in range(MAX_TRIES):
+                with contextlib.suppress(FileNotFoundError, FileExistsError):  # cleared, or made, meanwhile
+                    return self._claim()
+            return self._claim()
+        except OSError as error:
+            raise WriteError(
+                f"the cache folder {str(self.root)!r} cannot be written: {error}; name a folder that can, or cache in "
+                "memory with cache()"
+            ) from error
+
+    def _claim(self) -> Claim | None:
+        if self.repeatable:
+            self._make_folder()
+        else:
+            self.root.mkdir(parents=True, exist_ok=True)
+        return claim(self.lock_path)
+
+    def _make_folder(self) -> None:
+        if not self.folder.is_dir():
+            make_folder(self.root, self.folder, self._about)
+        self.refresh()
+        if self.num_rows is None:
+            (self.folder / UNFINISHED).touch()
+
+    def filling(self) -> Entry:
+        """Returns a folder of its own for an input that is not repeatable."""
+        folder = self.root / f"{self.fingerprint}{FILLING}{os.urandom(8).hex()}"
+        entry = Entry(
+            self.root,
+            self.fingerprint,
+            self._about,
+            repeatable=True,
+            verify=False,
+            compression=self._compression,
+            folder=folder,
+        )
+        entry._own_lock = entry.claim()  # nobody takes it for a leftover
+        return entry
+
+    def commit(
+        self,
+        first_row: int,
+        before: Position,
+        items: Sequence[tuple[pa.RecordBatch, Link]],
+        schema: pa.Schema,
+        *,
+        end: bool,
+    ) -> Chunk:
+        """Writes a chunk. When this returns it is on the disk and everybody sees it.
+
+        Raises:
+            CacheFullError: There is no room for it.
+            WriteError: It cannot be written.
+        """
+        try:
+            if not self.folder.is_dir():  # cleared meanwhile
+                self._make_folder()
+            name = write_chunk(
+                self.folder,
+                first_row,
+                before,
+                items,
+                schema=schema,
+                fingerprint=self.fingerprint,
+                end=end,
+                compression=self._compression,
+            )
+            chunk = open_chunk(self.folder, name, fingerprint=self.fingerprint, verify=False)
+        except (CacheFullError, WriteError):
+            raise
+        except (OSError, ChunkError) as error:
+            raise WriteError(
+                f"the cache in {str(self.root)!r} lost a chunk while it was written ({error}); was the folder removed? "
+                "Run the pipeline again"
+            ) from error
+        self._chunks[name] = chunk
+        self._damaged.discard(name)
+        return chunk
+
+    def finish(self) -> None:
+        """Gives a complete entry its looks, once all chunks are there."""
+        self.refresh()
+        if self.num_rows is None:
+            return
+        with contextlib.suppress(FileNotFoundError):
+            (self.folder / UNFINISHED).unlink()
+        final = self.root / self.fingerprint
+        if self.folder != final:
+            try:
+                self.folder.rename(final)
+            except OSError:  # another one was first
+                shutil.rmtree(self.folder, ignore_errors=True)
+        flush(self.root)
+
+    def touch(self) -> None:
+        """Notes that it is used."""
+        with contextlib.suppress(OSError):
+            os.utime(self.folder / USED)
+
+
+def _better(name: Name, other: Name | None) -> bool:
+    """Whether one of two chunks that begin with the same row is to be used: the last one, or the longer one."""
+    return other is None or (name.end, name.num_rows, name.checksum) > (
+        other.end,
+        other.num_rows,
+        other.checksum,
+    )
+
+
+# ---------------------------------------------------------------------------------------------- one per process
+
+_entries: weakref.WeakValueDictionary[tuple[Any, ...], Entry] = weakref.WeakValueDictionary()
+
+
+def entry(
+    root: str,
+    fingerprint: str,
+    about: Mapping[str, Any],
+    *,
+    repeatable: bool,
+    verify: bool,
+    compression: str | None,
+) -> Entry:
+    """Returns the entry of this process: what one pipeline has mapped and checked, others need not."""
+    path = Path(root).absolute()
+    key = (path, fingerprint, repeatable, verify, compression)
+    found = _entries.get(key)
+    if found is None:
+        new = Entry(path, fingerprint, about, repeatable=repeatable, verify=verify, compression=compression)
+        found = _entries.setdefault(key, new)
+    return found

@@ -1,0 +1,58 @@
+"""The folder of an entry: what lies in it beside the chunks, and how it comes into being as a whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from arrowflow.storage import UNFINISHED
+
+LOCK: Final = "lock"
+USED: Final = "used"
+ABOUT: Final = "entry.json"
+FILLING: Final = ".filling-"
+
+
+def make_folder(root: Path, folder: Path, about: Mapping[str, Any]) -> None:
+    """Makes the folder of an entry, by a rename; it may be there when that is over, since another process has made it.
+
+    Args:
+        root: The folder of the cache.
+        folder: That of the entry.
+        about: What `entry.json` says.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    new = root / f".new-{os.urandom(8).hex()}"
+    new.mkdir()
+    try:
+        (new / UNFINISHED).touch()
+        (new / USED).touch()
+        _write_whole(new / ABOUT, json.dumps(dict(about), indent=1))
+        new.rename(folder)
+    except OSError:
+        shutil.rmtree(new, ignore_errors=True)
+        if not folder.is_dir():
+            raise
+    flush(root)
+
+
+def _write_whole(path: Path, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        os.write(descriptor, text.encode())
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def flush(folder: Path) -> None:
+    """Waits until the names in a folder are on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,186 @@
+"""`SpillFile`: record batches moved out of memory into files that have no name, and mapped back.
+
+* **Nothing is left behind.** The files are made without a name where the system can (Linux), and lose it at once
+  elsewhere; their space is freed with the last record batch that lies in them, however the process ends.
+* **Few maps.** A process may have some 65,000 of them, and 1,024 descriptors, and a cache more chunks than that. So
+  chunks lie behind each other in segments, each twice as large as the one before; a segment is mapped once, as a whole,
+  before anything is in it: holes take no space.
+* **A full disk is an error, not a signal.** The map is only read. What is in it was written through the descriptor,
+  which says when there is no room.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from arrowflow.errors import CacheFullError, PlanError, WriteError
+
+FIRST_SEGMENT_BYTES: Final = 64 << 20
+MAX_SEGMENT_BYTES: Final = 4 << 30
+ALIGNMENT: Final = 64
+FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Segment:
+    """A file without a name, open for writing, and its map."""
+
+    __slots__ = ("buffer", "descriptor", "end")
+
+    def __init__(self, folder: str, num_bytes: int) -> None:
+        self.descriptor = -1
+        self.descriptor = _open_unnamed(folder)
+        os.ftruncate(self.descriptor, num_bytes)
+        self.buffer = pa.py_buffer(
+            mmap.mmap(self.descriptor, num_bytes, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+        )
+        self.end = 0
+
+    def __del__(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+
+
+class Spilled(NamedTuple):
+    """Rows that lie in a file.
+
+    Attributes:
+        chunk: The rows, mapped.
+        num_bytes: What they take there.
+    """
+
+    chunk: pa.RecordBatch
+    num_bytes: int
+
+
+class SpillFile:
+    """Moves record batches into a folder's file system. Used by one thread at a time.
+
+    Args:
+        folder: Where the files lie.
+    """
+
+    __slots__ = ("_folder", "_next_bytes", "_segment")
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._segment: Segment | None = None
+        self._next_bytes = FIRST_SEGMENT_BYTES
+
+    def move(self, chunk: pa.RecordBatch) -> Spilled:
+        """Writes a chunk and returns it as it lies in the file. It may be used for as long as anybody likes.
+
+        Raises:
+            CacheFullError: There is no room for it.
+            WriteError: It cannot be written.
+
+        Example:
+            >>> chunk = pa.record_batch({"x": [1, 2, 3]})
+            >>> SpillFile(tempfile.gettempdir()).move(chunk).chunk.equals(chunk)
+            True
+        """
+        counting = pa.MockOutputStream()
+        _write(chunk, counting)
+        num_bytes = counting.size()
+        try:
+            segment = self._segment_for(num_bytes)
+            _write(chunk, pa.PythonFile(Sink(segment.descriptor, segment.end), mode="w"))
+        except OSError as error:
+            raise self._failed(error, num_bytes) from error
+        written = segment.buffer.slice(segment.end, num_bytes)
+        segment.end += -(-num_bytes // ALIGNMENT) * ALIGNMENT
+        return Spilled(_read(written, chunk.schema), num_bytes)
+
+    def _segment_for(self, num_bytes: int) -> Segment:
+        segment = self._segment
+        if segment is None or segment.end + num_bytes > segment.buffer.size:
+            segment = self._segment = Segment(self._folder, max(self._next_bytes, num_bytes))
+            self._next_bytes = min(2 * self._next_bytes, MAX_SEGMENT_BYTES)
+        return segment
+
+    def _failed(self, error: OSError, num_bytes: int) -> CacheFullError | WriteError:
+        if error.errno in FULL:
+            return CacheFullError(
+                f"{num_bytes:,} bytes were to be spilled to {self._folder!r}, and there is no room ({error.strerror}); "
+                "free space there, name another folder in cache(spill=…), or raise ram_budget"
+            )
+        return WriteError(
+            f"{self._folder!r} cannot be written ({error}); name a folder in cache(spill=…) that can"
+        )
+
+
+class Sink:
+    """What Arrow writes into: a part of a file."""
+
+    closed = False
+
+    def __init__(self, descriptor: int, start: int) -> None:
+        self._descriptor = descriptor
+        self._place = start
+
+    def write(self, data: Any) -> None:
+        """Writes all of it; a disk that fills up takes a part first."""
+        view = memoryview(data).cast("B")
+        while view:
+            count = os.pwrite(self._descriptor, view, self._place)
+            self._place += count
+            view = view[count:]
+
+    def tell(self) -> int:
+        """Returns where the next byte goes."""
+        return self._place
+
+    def flush(self) -> None:
+        """Does nothing: what is written is seen by the map at once."""
+
+    def close(self) -> None:
+        """Does nothing: the segment closes its file."""
+
+
+def spill_folder(spill: str | os.PathLike[str] | None) -> str | None:
+    """Returns `Cache.spill` of what a user gives.
+
+    Raises:
+        PlanError: It is no path.
+    """
+    if spill is None:
+        return None
+    path: Any = os.fspath(spill) if isinstance(spill, os.PathLike) else spill
+    if not isinstance(path, str) or not path or "://" in path:
+        raise PlanError(f"cache: spill is the path of a local folder, got {spill!r}")
+    return os.path.abspath(path)
+
+
+def _write(chunk: pa.RecordBatch, sink: Any) -> None:
+    with pa.ipc.new_stream(sink, chunk.schema) as writer:
+        writer.write_batch(chunk)
+
+
+def _read(written: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
+    options = pa.ipc.IpcReadOptions(use_threads=False)
+    with pa.ipc.open_stream(pa.BufferReader(written), options=options) as reader:
+        chunk = reader.read_next_batch()
+    if not chunk.schema.equals(schema):
+        raise WriteError(
+            f"rows of the schema {schema} come back from Arrow IPC as {chunk.schema}; register their extension types, "
+            "or cache in memory alone"
+        )
+    return chunk
+
+
+def _open_unnamed(folder: str) -> int:
+    flag = getattr(os, "O_TMPFILE", None)
+    if flag is not None:
+        # Not every file system can; where something else is wrong, it is so below, too.
+        with contextlib.suppress(OSError):
+            return os.open(folder, flag | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    descriptor, path = tempfile.mkstemp(prefix=".spilled-", dir=folder)
+    Path(path).unlink()
+    return descriptor

@@ -1,0 +1,137 @@
+"""What tells files from others, and from themselves after a change: file system, path, size, and time or etag."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from arrowflow.errors import SourceError
+from arrowflow.lazy import fs as pafs
+from arrowflow.plan.identity import Unknown
+from arrowflow.storage import File, Store
+
+_STAMPS: Final = (
+    "etag",
+    "md5hash",
+    "sha",
+    "mtime",
+    "last_modified",
+    "lastmodified",
+    "updated",
+    "modified",
+    "modify",
+)
+"""What fsspec's file systems call etag or time, in lower case; the first that there is. Then `created`."""
+
+_ENDPOINTS: Final = (
+    "endpoint_url",
+    "endpoint_override",
+    "region",
+    "host",
+    "port",
+    "account_name",
+    "base_url",
+    "url",
+)
+"""Settings of file systems that say whose files a path means. Credentials do not."""
+
+
+def files_identity(store: Store, files: Sequence[File]) -> dict[str, Any]:
+    """Returns what tells files from others. Asks file systems only for what their listings did not say.
+
+    Example:
+        >>> found = files_identity(Store(pafs.LocalFileSystem()), [File("/a/b.csv", "b.csv", 9, mtime_ns=5)])
+        >>> found["files"]
+        (['/a/b.csv'], [9], [5])
+    """
+    paths, stamps = [file.path for file in files], [_stamp(store, file) for file in files]
+    found: dict[str, Any] = {"file_system": system_identity(store.filesystem)}
+    found["files"] = (paths, [file.size for file in files], stamps)
+    silent = [path for path, stamp in zip(paths, stamps, strict=True) if stamp is None]
+    if silent:
+        found["stamps"] = Unknown(
+            f"the file {silent[0]!r}",
+            "has neither a time nor an etag in its file system, so nothing tells when it changes",
+        )
+    return found
+
+
+def _stamp(store: Store, file: File) -> int | str | None:
+    if file.mtime_ns is not None or not store.is_python:
+        return file.mtime_ns
+    handler = store.filesystem.handler
+    if not isinstance(handler, pafs.FSSpecHandler):
+        return None
+    try:
+        info = handler.fs.info(file.path)
+    except Exception as error:
+        raise SourceError(f"cannot ask whether the file has changed: {error}").locate(
+            file=file.path
+        ) from error
+    told = {str(key).lower(): value for key, value in info.items()}
+    return next((f"{name} {told[name]}" for name in (*_STAMPS, "created") if told.get(name)), None)
+
+
+def system_identity(filesystem: Any) -> tuple[Any, ...]:
+    """Returns what tells a file system from others in which the same paths mean other files.
+
+    Example:
+        >>> system_identity(pafs.LocalFileSystem())
+        ('local',)
+    """
+    if isinstance(filesystem, pafs.SubTreeFileSystem):
+        return ("subtree", filesystem.base_path, *system_identity(filesystem.base_fs))
+    if isinstance(filesystem, pafs.LocalFileSystem):
+        return ("local",)
+    settings: Mapping[str, Any] = {}
+    kind = str(filesystem.type_name)
+    if isinstance(filesystem, pafs.PyFileSystem):
+        inner = getattr(filesystem.handler, "fs", filesystem.handler)
+        kind = f"{type(inner).__module__}.{type(inner).__qualname__}"
+        settings = getattr(inner, "storage_options", {})
+        settings = {**settings, **(settings.get("client_kwargs") or {})}
+    else:
+        arguments = filesystem.__reduce__()[1]
+        settings = next((each for each in arguments if isinstance(each, dict)), {})
+    return (kind, *((name, str(settings[name])) for name in _ENDPOINTS if settings.get(name)))
+
+
+def dataset_identity(dataset: Any) -> dict[str, Any]:
+    """Returns what tells a `pyarrow.dataset.Dataset` from others: its files, and how they are read."""
+    module = sys.modules["pyarrow.dataset"]
+    found: dict[str, Any] = {
+        "kind": type(dataset).__name__,
+        "schema": dataset.schema,
+        "scan": getattr(dataset, "_scan_options", None),
+    }
+    if isinstance(dataset, module.UnionDataset):
+        children = [dataset_identity(child) for child in dataset.children]
+        # Each entry for itself, since what is unknown is found only there.
+        named = {
+            f"{number} {key}": value for number, child in enumerate(children) for key, value in child.items()
+        }
+        return {**found, **named}
+    if not isinstance(dataset, module.FileSystemDataset):
+        what = f"a dataset of type {type(dataset).__name__}"
+        return {**found, "stamps": Unknown(what, "has no files to be known by", instead="pass it as a table")}
+    store = Store(dataset.filesystem)
+    unfiltered = dataset.replace_schema(dataset.schema)
+    unfiltered._scan_options = {}  # of a dataset with a filter pyarrow shows no fragments
+    infos = dataset.filesystem.get_file_info(dataset.files)
+    files = [File(info.path, info.path, info.size or 0, mtime_ns=info.mtime_ns) for info in infos]
+    parts = [
+        (each.path, str(each.partition_expression), _row_groups(each)) for each in unfiltered.get_fragments()
+    ]
+    return {**found, **files_identity(store, files), "format": dataset.format, "fragments": parts}
+
+
+def _row_groups(fragment: Any) -> list[int] | None:
+    """Returns the row groups of a fragment of a Parquet file, whose footer Arrow reads for that, once."""
+    try:
+        groups = getattr(fragment, "row_groups", None)
+    except (pa.ArrowException, OSError):  # who reads the file will say so
+        return None
+    return None if groups is None else [group.id for group in groups]

@@ -1,0 +1,553 @@
+"""`cache(path)`: hit, miss and any mixture are the same; what was committed is not computed again; damage is noticed."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import arrowflow as af
+from arrowflow.caching import chunk
+from arrowflow.caching import entry as entries
+from arrowflow.caching.chunk import Name
+from arrowflow.ops import disk_cache
+from arrowflow.testing import (
+    Fault,
+    assert_same_batches,
+    batches_of,
+    check_operator,
+    check_resume,
+    raising,
+)
+from tests.ops.tables import ALL_TYPES, NUMBERS, ids, rows_of, write_shards
+
+SMALL = af.Options(max_chunk_rows=3)
+KEY = "the functions of this module"
+
+
+def noise(batch: pa.RecordBatch, rng: np.random.Generator) -> pa.RecordBatch:
+    return batch.append_column("noise", pa.array(rng.random(batch.num_rows)))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def chunks_of(root: Path) -> list[Path]:
+    return sorted(root.glob("*/*.arrow"))
+
+
+class Log:
+    """A function that notes the first row of each batch in a file, from any process."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        with self.path.open("a") as file:
+            file.write(f"{batch.column(0)[0].as_py()}\n")
+        return batch
+
+    @property
+    def rows(self) -> list[int]:
+        return [int(line) for line in self.path.read_text().split()] if self.path.exists() else []
+
+
+CASES: dict[str, Callable[[af.Dataset, str], af.Dataset]] = {
+    "alone": lambda ds, root: ds.cache(root),
+    "twice": lambda ds, root: ds.cache(root).filter(pl.col("row") % 3 != 0).cache(root),
+    "repeated": lambda ds, root: ds.cache(root).repeat(3),
+    "in batches": lambda ds, root: ds.batch(4).cache(root),
+    "below a batch": lambda ds, root: ds.cache(root).batch(4),
+    "of a function": lambda ds, root: ds.with_options(SMALL).map(noise, seed=1).cache(root).batch(5),
+    "of a shuffle": lambda ds, root: ds.shuffle(6, seed=1).cache(root),
+    "of a repeat": lambda ds, root: ds.repeat(2).cache(root).skip(3).take(20),
+    "compressed": lambda ds, root: ds.cache(root, compression="zstd").batch(3),
+    "of a filter that drops chunks": lambda ds, root: ds.filter(pl.col("row") > 8).cache(root).batch(2),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_contracts(case: str, root: Path) -> None:
+    """What is iterated several times finds what it left."""
+    check_operator(
+        lambda ds: CASES[case](ds, str(root)),
+        NUMBERS,
+        ordered_by="row" if case == "alone" else None,
+        splits_matter="function" in case,
+    )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_hits_and_misses_are_the_same(case: str, root: Path) -> None:
+    """Also from any mixture of chunks that are there and chunks that are not."""
+
+    def made() -> af.Dataset:
+        return CASES[case](af.from_arrow(NUMBERS), str(root))
+
+    first = batches_of(made())
+    assert_same_batches(batches_of(made()), first)
+    names = chunks_of(root)
+    for kept in range(1, 2 ** min(len(names), 5)):
+        saved = {path: path.read_bytes() for path in names}
+        for number, path in enumerate(names[:5]):
+            if not kept >> number & 1:
+                path.unlink()
+        assert_same_batches(batches_of(made()), first)
+        for path in chunks_of(root):
+            path.unlink()
+        for path, content in saved.items():
+            path.write_bytes(content)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_states_of_hits_and_misses_are_the_same(case: str, root: Path) -> None:
+    numbers = itertools.count()
+
+    def states(folder: str) -> list[dict[str, Any]]:
+        iterator = iter(CASES[case](af.from_arrow(NUMBERS), folder))
+        return [iterator.state_dict() for _ in iterator]
+
+    missed = states(str(root))
+    assert states(str(root)) == missed
+    check_resume(lambda: CASES[case](af.from_arrow(NUMBERS), str(root)))
+    check_resume(lambda: CASES[case](af.from_arrow(NUMBERS), str(root / str(next(numbers)))))
+
+
+def test_every_type_goes_through(root: Path) -> None:
+    plain = batches_of(af.from_arrow(ALL_TYPES))
+    for _ in range(2):
+        assert_same_batches(batches_of(af.from_arrow(ALL_TYPES).cache(root)), plain)
+    assert_same_batches(batches_of(af.from_arrow(ALL_TYPES).cache(root, compression="lz4")), plain)
+
+
+def test_no_rows(root: Path) -> None:
+    for _ in range(2):
+        assert batches_of(af.range(0).cache(root)) == []
+    (entry,) = af.cache_info(root)
+    assert entry.complete and entry.num_rows == 0
+
+
+# ---------------------------------------------------------------------------------------------- computed once
+
+
+def test_another_process_or_dataset_finds_it(root: Path, tmp_path: Path) -> None:
+    log = Log(tmp_path / "log")
+
+    def made() -> af.Dataset:
+        return af.range(20).with_options(SMALL).map(log).cache(root)
+
+    for _ in range(3):
+        assert ids(made()) == list(range(20))
+    assert len(log.rows) == 7
+    assert made().num_rows == 20
+
+
+def test_an_epoch_that_stops_early_leaves_its_rows(root: Path, tmp_path: Path) -> None:
+    log = Log(tmp_path / "log")
+
+    def made() -> af.Dataset:
+        return af.range(30).with_options(SMALL).map(log, num_parallel_calls=1).cache(root)
+
+    with iter(made()) as iterator:
+        for _ in range(4):
+            next(iterator)
+    seen = len(committed(root))
+    assert seen >= 12
+    before = len(log.rows)
+    assert ids(made()) == list(range(30))
+    assert all(row >= seen for row in log.rows[before:])
+
+
+def test_an_error_leaves_what_came_before(root: Path) -> None:
+    fault = Fault(raising(KeyError("broken")), at=3)
+    ds = af.range(30).with_options(SMALL).map(fault, num_parallel_calls=1).cache(root, key=KEY)
+    iterator = iter(ds)
+    assert next(iterator).num_rows == 3
+    with pytest.raises(af.FunctionError):
+        list(iterator)
+    assert len(chunks_of(root)) >= 1
+    assert ids(ds) == list(range(30))
+
+
+def test_other_plans_data_and_versions_make_other_entries(root: Path, tmp_path: Path) -> None:
+    path = tmp_path / "data.parquet"
+    pq.write_table(pa.table({"x": [1, 2, 3]}), path)
+    ds = af.read_parquet(path).cache(root)
+    assert rows_of(ds, "x") == [1, 2, 3]
+    pq.write_table(pa.table({"x": [4, 5, 6]}), path)
+    os.utime(path, ns=(1, 1))
+    assert rows_of(af.read_parquet(path).cache(root), "x") == [4, 5, 6]
+    assert rows_of(af.read_parquet(path).with_columns(x=pl.col("x") + 1).cache(root), "x") == [5, 6, 7]
+    assert len(af.cache_info(root)) == 3
+
+
+def test_a_shuffle_above_that_orders_the_source_makes_another_entry(root: Path, tmp_path: Path) -> None:
+    paths = write_shards(tmp_path, [[3, 4], [5], [2, 2]])
+    plain = batches_of(af.read_parquet(paths).cache(root))
+    shuffled = batches_of(af.read_parquet(paths).shuffle(4, seed=1).batch(2))
+    assert batches_of(af.read_parquet(paths).cache(root)) == plain
+    for _ in range(2):
+        again = batches_of(af.read_parquet(paths).cache(root).shuffle(4, seed=1).batch(2))
+        assert_same_batches(again, shuffled)
+    assert len(af.cache_info(root)) == 2
+
+
+def test_an_input_that_cannot_be_repeated_counts_when_it_is_complete(root: Path) -> None:
+    runs = itertools.count()
+
+    def rows() -> Iterator[dict[str, int]]:
+        run = next(runs)
+        yield from ({"x": 100 * run + number} for number in range(10))
+
+    ds = af.from_generator(rows, schema=pa.schema([("x", pa.int64())])).cache(root, key="rows")
+    with iter(ds) as iterator:
+        for _ in range(3):
+            next(iterator)
+    assert "only a complete entry counts" in ds.explain()
+    assert not [entry for entry in af.cache_info(root) if entry.complete]
+    assert rows_of(ds, "x") == list(range(100, 110))
+    assert rows_of(ds, "x") == list(range(100, 110))
+    assert next(runs) == 2
+    state = iter(ds)
+    next(state)
+    assert [entry.complete for entry in af.cache_info(root)] == [True]
+
+
+# ---------------------------------------------------------------------------------------------- damage
+
+
+def same(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
+
+
+def complete(root: Path, *, run: bool = True) -> af.Dataset:
+    """Returns a new dataset over an entry that is complete, unless told not to run it."""
+    if run:
+        assert ids(complete(root, run=False)) == list(range(200))
+        entries._entries.clear()
+        gc.collect()
+    return af.range(200).with_options(af.Options(max_chunk_rows=40)).map(same).cache(root)
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "a flipped byte": flip,
+    "a truncated chunk": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "an empty chunk": lambda path: os.truncate(path, 0),
+    "a deleted chunk": lambda path: path.unlink(),
+    "a foreign file with a chunk's name": lambda path: path.write_bytes(b"ARROW1" * 100),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGE)
+def test_damage_is_noticed_and_computed_again(case: str, root: Path) -> None:
+    for number in range(len(chunks_of(root)) or 5):
+        ds = complete(root)
+        entries._entries.clear()
+        DAMAGE[case](chunks_of(root)[number])
+        assert ids(ds) == list(range(200))
+        af.cache_clear(root)
+        entries._entries.clear()
+
+
+def test_a_folder_with_the_name_of_a_chunk(root: Path) -> None:
+    ds = complete(root)
+    entries._entries.clear()
+    path = chunks_of(root)[1]
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(af.WriteError, match="directory"):
+        ds.to_table()
+    path.rmdir()
+    assert ids(ds) == list(range(200))
+
+
+def test_foreign_files_are_left_alone(root: Path) -> None:
+    ds = complete(root)
+    folder = chunks_of(root)[0].parent
+    for name in ("notes.txt", "000000000000040-40-zz.arrow", "other.arrow"):
+        (folder / name).write_text("mine")
+    (root / "mine").mkdir()
+    entries._entries.clear()
+    assert ids(ds) == list(range(200))
+    assert (folder / "notes.txt").read_text() == "mine" and (root / "mine").is_dir()
+
+
+def test_a_chunk_of_another_entry_is_not_read(root: Path, tmp_path: Path) -> None:
+    ds = complete(root)
+    other = (
+        af.range(1000, 1200)
+        .with_options(af.Options(max_chunk_rows=40))
+        .map(lambda b: b)
+        .cache(tmp_path / "o")
+    )
+    other.to_table()
+    for path, foreign in zip(chunks_of(root), chunks_of(tmp_path / "o"), strict=False):
+        path.unlink()
+        (path.parent / foreign.name).write_bytes(foreign.read_bytes())
+    entries._entries.clear()
+    assert ids(ds) == list(range(200))
+
+
+def test_without_looking_at_checksums_structure_is_still_looked_at(root: Path) -> None:
+    assert ids(af.range(200).cache(root, verify="never")) == list(range(200))
+    entries._entries.clear()
+    gc.collect()
+    os.truncate(chunks_of(root)[0], 100)
+    assert ids(af.range(200).cache(root, verify="never")) == list(range(200))
+
+
+# ---------------------------------------------------------------------------------------------- full disks, folders
+
+
+def full(*args: Any, **kwargs: Any) -> Any:
+    raise af.CacheFullError("no space left on device")
+
+
+def test_a_full_disk_is_an_error_or_ends_the_caching(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = chunk.write_chunk
+    calls = itertools.count()
+    monkeypatch.setattr(entries, "write_chunk", lambda *a, **k: (full if next(calls) > 2 else write)(*a, **k))
+    ds = af.range(60).with_options(SMALL).map(lambda b: b)
+    with pytest.raises(af.CacheFullError):
+        ds.cache(root).to_table()
+    assert len(chunks_of(root)) == 3
+    assert ids(ds.cache(root, on_full="bypass")) == list(range(60))
+    monkeypatch.setattr(entries, "write_chunk", write)
+    assert ids(ds.cache(root)) == list(range(60))
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(af.WriteError, match="cannot be written"):
+        af.range(3).cache(tmp_path / "file" / "cache").to_table()
+
+
+def test_a_folder_that_vanishes_while_it_is_filled(root: Path) -> None:
+    ds = af.range(60).with_options(SMALL).map(lambda b: b).cache(root)
+    iterator = iter(ds)
+    next(iterator)
+    af.cache_clear(root)
+    rest, lost = [], None
+    try:
+        rest = [row for batch in iterator for row in batch["id"].to_pylist()]
+    except af.WriteError as error:
+        lost = error
+    assert rest == list(range(3, 60)) or "removed" in str(lost)
+    assert ids(ds) == list(range(60))
+
+
+def test_bad_arguments(root: Path) -> None:
+    ds = af.range(3)
+    lacking: tuple[dict[str, Any], ...] = (
+        {"key": "a"},
+        {"compression": "lz4"},
+        {"on_full": "bypass"},
+        {"verify": "never"},
+    )
+    for given in lacking:
+        with pytest.raises(af.PlanError, match="folder"):
+            ds.cache(**given)
+    wrong: tuple[dict[str, Any], ...] = (
+        {"compression": "gzip"},
+        {"on_full": "x"},
+        {"verify": "x"},
+        {"key": 3},
+        {"spill": "x"},
+    )
+    for given in wrong:
+        with pytest.raises(af.PlanError, match="cache"):
+            ds.cache(root, **given)
+
+
+# ---------------------------------------------------------------------------------------------- zero-copy, random access
+
+
+def test_rows_are_mapped_and_aligned(root: Path) -> None:
+    table = pa.table({"x": np.arange(100_000, dtype=np.float32), "s": [str(i) for i in range(100_000)]})
+    for _ in range(2):
+        for batch in af.from_arrow(table).cache(root):
+            for column in batch.columns:
+                for buffer in column.buffers():
+                    assert buffer is None or not buffer.size or buffer.address % 64 == 0
+    before = pa.total_allocated_bytes()
+    held = list(af.from_arrow(table).cache(root))
+    assert pa.total_allocated_bytes() - before < 100_000
+    del held
+
+
+def test_all_rows_are_shuffled(root: Path) -> None:
+    ds = af.range(1000).cache(root).shuffle(seed=1)
+    first = ids(ds)
+    assert first != sorted(first) and sorted(first) == list(range(1000))
+    again = af.range(1000).cache(root).shuffle(seed=1)
+    assert ids(again) == first
+    check_resume(lambda: af.range(1000).cache(root).shuffle(seed=1).batch(100))
+    with pytest.raises(af.PlanError, match="compressed"):
+        af.range(10).cache(root, compression="lz4").shuffle(seed=1).to_table()
+
+
+@pytest.mark.parametrize("count", [0, 1, 39, 40, 41, 80, 130, 199, 200, 500])
+def test_what_is_skipped_is_not_read(count: int, root: Path) -> None:
+    ds = complete(root)
+    check_resume(lambda: ds.skip(count).batch(7))
+    first = ids(ds.skip(count))
+    assert first == list(range(count, 200))
+    if count > 80:
+        for path in chunks_of(root)[:2]:
+            path.write_bytes(b"")
+        entries._entries.clear()
+        gc.collect()
+        again = af.range(200).with_options(af.Options(max_chunk_rows=40)).map(same).cache(root).skip(count)
+        assert ids(again) == first
+        assert [path.stat().st_size for path in chunks_of(root)[:2]] == [0, 0]
+
+
+def test_states_of_skip_are_the_same_before_it_is_complete(root: Path) -> None:
+    def states() -> list[dict[str, Any]]:
+        iterator = iter(complete(root, run=False).skip(90).batch(10))
+        return [iterator.state_dict() for _ in iterator]
+
+    missed = states()
+    complete(root)
+    assert states() == missed
+
+
+def test_an_entry_is_an_ordinary_dataset(root: Path) -> None:
+    complete(root)
+    (entry,) = af.cache_info(root)
+    assert ids(af.read_ipc(entry.path)) == list(range(200))
+    with iter(
+        af.range(100_000).with_options(af.Options(max_chunk_rows=100)).map(lambda b: b).cache(root)
+    ) as it:
+        next(it)
+    half = next(entry for entry in af.cache_info(root) if not entry.complete)
+    with pytest.raises(af.SourceError):
+        af.read_ipc(half.path).to_table()
+
+
+# ---------------------------------------------------------------------------------------------- processes
+
+CHILD = """
+import json, os, signal, sys
+import pyarrow as pa
+import arrowflow as af
+
+root, log, kill_at = sys.argv[1], sys.argv[2], int(sys.argv[3])
+steps = 0
+
+def counted(function):
+    def call(*args, **kwargs):
+        global steps
+        steps += 1
+        if steps == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*args, **kwargs)
+    return call
+
+for name in ("open", "write", "writev", "fsync", "rename", "replace", "close", "mkdir"):
+    setattr(os, name, counted(getattr(os, name)))
+
+def work(batch):
+    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(descriptor, f"{batch.column(0)[0].as_py()}\\n".encode())
+    os.close(descriptor)
+    return pa.record_batch({"id": batch["id"], "text": pa.array([str(v) * 3 for v in batch["id"].to_pylist()])})
+
+ds = af.range(4000).with_options(af.Options(max_chunk_rows=100)).map(work, num_parallel_calls=2).cache(root, key="work")
+print(json.dumps([batch.to_pydict() for batch in ds]))
+"""
+
+
+def command(root: Path, log: Path, kill_at: int = -1) -> list[str]:
+    return [sys.executable, "-c", CHILD, str(root), str(log), str(kill_at)]
+
+
+def finished(root: Path, log: Path) -> str:
+    return subprocess.run(command(root, log), stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+def committed(root: Path) -> set[int]:
+    names = [Name.parse(path.name) for path in chunks_of(root)]
+    return {row for name in names if name for row in range(name.first_row, name.first_row + name.num_rows)}
+
+
+def test_a_run_that_is_killed_anywhere_is_gone_on_with(tmp_path: Path) -> None:
+    root, log = tmp_path / "cache", tmp_path / "log"
+    expected = finished(tmp_path / "other", tmp_path / "other-log")
+    done: set[int] = set()
+    for kill_at in (3, 9, 17, 31, 52, 60, 75, 90):
+        before = len(Log(log).rows)
+        assert subprocess.run(command(root, log, kill_at), check=False).returncode == -9
+        assert not done & set(Log(log).rows[before:])
+        assert committed(root) >= done
+        done = committed(root)
+    assert finished(root, log) == expected
+    assert committed(root) == set(range(4000))
+
+
+def test_processes_share_the_work(tmp_path: Path) -> None:
+    root, log = tmp_path / "cache", tmp_path / "log"
+    children = [subprocess.Popen(command(root, log), stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    results = [one.communicate()[0] for one in children]
+    assert len(set(results)) == 1
+    assert [row for batch in json.loads(results[0]) for row in batch["id"]] == list(range(4000))
+    assert sorted(Log(log).rows) == list(range(0, 4000, 100))
+
+
+def test_who_waits_for_too_long_computes(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_cache, "PATIENCE_HERE_SECONDS", 0.0)
+    ds = af.range(60).with_options(SMALL).map(lambda b: b).cache(root)
+    first = iter(ds)
+    rows = next(first)["id"].to_pylist()
+    assert ids(ds) == list(range(60))
+    assert rows + [row for batch in first for row in batch["id"].to_pylist()] == list(range(60))
+
+
+def test_nothing_is_left_open() -> None:
+    folder = Path("/proc/self/fd")
+    if not folder.is_dir():
+        pytest.skip("needs /proc")
+    with tempfile.TemporaryDirectory() as root:
+        before = len(list(folder.iterdir()))
+        ds = af.range(3000).with_options(SMALL).map(lambda b: b).cache(root)
+        ds.to_table()
+        assert len(list(folder.iterdir())) == before
+
+
+def test_a_cache_with_a_key_stands_for_what_is_below_it(root: Path, tmp_path: Path) -> None:
+    lock = threading.Lock()
+
+    def locked(batch: pa.RecordBatch) -> pa.RecordBatch:
+        with lock:
+            return batch
+
+    with pytest.raises(af.FingerprintError, match="key="):
+        af.range(3).map(locked).cache(root).to_table()
+    keyed = af.range(3).map(locked).cache(root, key="locked")
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        assert ids(keyed.with_columns(id=pl.col("id") + 1).cache(folder)) == [1, 2, 3]
+    inner = af.range(3).map(locked).cache(tmp_path / "elsewhere", key="locked", verify="never")
+    assert ids(inner.with_columns(id=pl.col("id") + 1).cache(tmp_path / "a")) == [1, 2, 3]
+    assert len(af.cache_info(tmp_path / "a")) == 1
