@@ -15,6 +15,7 @@ it smaller, to see that it works.
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import subprocess
 import sys
@@ -36,7 +37,7 @@ BATCH_ROWS: Final = 8_192
 EPOCHS: Final = 5
 PROCESSES: Final = 4
 COMPUTED_ROWS: Final = 48 * CHUNK_ROWS
-WORK: Final = 120  # passes over a chunk: some 30 ms of a core
+WORK: Final = 300  # passes over a chunk: some 75 ms of a core
 VECTOR_ROWS: Final = 10_000_000
 BLOCK_BYTES: Final = 64 << 20
 
@@ -153,6 +154,7 @@ def later_epochs(make: Callable[[], Any], use: Callable[[Any], float] | None = N
         for _ in make():
             pass
     total, batches = 0.0, 0
+    gc.collect()  # what the imports left behind: 25 to 50 ms, whoever happens to start it
     watch = harness.Stopwatch()
     for _ in range(EPOCHS):
         for batch in make():
@@ -211,7 +213,7 @@ def plain_writing() -> harness.Measurement:
 
 
 def costly(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Computes for some 30 ms, and notes that it did."""
+    """Computes for some 75 ms, and notes that it did."""
     ids = batch.column("id").to_numpy()
     line = f"{ids[0]}\n".encode()
     calls = os.open(os.environ[CALLS], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)

@@ -134,7 +134,7 @@ def write_chunk(
     """
     if any(batch.num_rows != link.rows for batch, link in items):
         raise ValueError("an item's link has another number of rows than its batch")
-    batches = [_fitting(batch, schema) for batch, link in items if link.rows]
+    batches = [of_schema(batch, schema) for batch, link in items if link.rows]
     header = {
         "version": VERSION,
         "fingerprint": fingerprint,
@@ -160,9 +160,13 @@ def write_chunk(
         raise WriteError(text).locate(operator="cache", file=str(path)) from error
 
 
-def _fitting(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Returns a batch with the very schema: pyarrow's writer compares nullability too."""
-    if batch.schema.equals(schema):
+def of_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Returns a batch with the very schema of its chunk: pyarrow's writer compares nullability too.
+
+    Raises:
+        SchemaError: It has other columns.
+    """
+    if not batch.num_rows or batch.schema.equals(schema, check_metadata=True):
         return batch
     try:
         if batch.schema.names != schema.names:

@@ -31,7 +31,7 @@ import pyarrow as pa
 from arrowflow.caching.chunk import Chunk, ChunkError, Link, Name, open_chunk, write_chunk
 from arrowflow.caching.claim import Claim, claim
 from arrowflow.caching.folder import FILLING, LOCK, USED, flush, make_folder
-from arrowflow.errors import CacheFullError, WriteError
+from arrowflow.errors import WriteError
 from arrowflow.plan.position import Position
 from arrowflow.storage import UNFINISHED
 
@@ -306,37 +306,42 @@ class Entry:
         schema: pa.Schema,
         *,
         end: bool,
-    ) -> Chunk:
+    ) -> Name:
         """Writes a chunk. When this returns it is on the disk and everybody sees it.
 
         Raises:
             CacheFullError: There is no room for it.
             WriteError: It cannot be written.
         """
+        if not self.folder.is_dir():  # cleared meanwhile
+            self.claim()
+        name = write_chunk(
+            self.folder,
+            first_row,
+            before,
+            items,
+            schema=schema,
+            fingerprint=self.fingerprint,
+            end=end,
+            compression=self._compression,
+        )
+        self._damaged.discard(name)
+        return name
+
+    def open(self, name: Name) -> Chunk:
+        """Maps a chunk that was just committed.
+
+        Raises:
+            WriteError: It is not there any more.
+        """
         try:
-            if not self.folder.is_dir():  # cleared meanwhile
-                self._make_folder()
-            name = write_chunk(
-                self.folder,
-                first_row,
-                before,
-                items,
-                schema=schema,
-                fingerprint=self.fingerprint,
-                end=end,
-                compression=self._compression,
-            )
             chunk = open_chunk(self.folder, name, fingerprint=self.fingerprint, verify=False)
-        except (CacheFullError, WriteError):
-            raise
         except (OSError, ChunkError) as error:
             raise WriteError(
-                f"the cache in {str(self.root)!r} lost a chunk while it was written ({error}); was the folder removed? "
+                f"the cache in {str(self.root)!r} lost a chunk that was just written ({error}); was the folder removed? "
                 "Run the pipeline again"
             ) from error
-        self._chunks[name] = chunk
-        self._damaged.discard(name)
-        return chunk
+        return self._chunks.setdefault(name, chunk)
 
     def finish(self) -> None:
         """Gives a complete entry its looks, once all chunks are there."""

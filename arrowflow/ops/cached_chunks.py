@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from arrowflow.caching.chunk import Chunk, Link, batch_bytes
+from arrowflow.caching.chunk import Chunk, Link, batch_bytes, of_schema
 from arrowflow.caching.claim import Claim
 from arrowflow.caching.entry import Entry
 from arrowflow.errors import CacheFullError
@@ -136,28 +136,28 @@ class ChunkKernel(ReaderKernel):
             yield from self._written(payload)
 
     def _written(self, group: Group) -> Iterator[Made]:
+        committed = None
         if not self._progress.full:
             try:
-                chunk = group.entry.commit(
-                    group.first_row,
-                    group.before,
-                    group.items,
-                    group.schema,
-                    end=group.end,
+                committed = group.entry.commit(
+                    group.first_row, group.before, group.items, group.schema, end=group.end
                 )
             except CacheFullError as error:
                 if not self._bypasses:
                     raise
                 logger.warning("cache: %s; the run goes on without caching", error)
                 self._progress.full = True
-            else:
-                self._progress.ended |= group.end
-                if self._progress.ended:
-                    group.entry.finish()
-                yield from self._items(chunk, 0)
+        if committed is not None:
+            self._progress.ended |= group.end
+            if self._in_place:
+                yield from self._items(group.entry.open(committed), 0)
+            if self._progress.ended:
+                group.entry.finish()
+            if self._in_place:
                 return
         for batch, link in group.items:
-            yield Made(self._handed_out(batch), link.position, link.last, link.split)
+            # What is written is handed out as it is in memory: nobody has to read it again.
+            yield Made(self._handed_out(of_schema(batch, group.schema)), link.position, link.last, link.split)
 
     def _items(self, chunk: Chunk, start: int) -> Iterator[Made]:
         for number in range(start, len(chunk.links)):

@@ -2,9 +2,8 @@
 
 Two kernels. A boundary decides, for one run of rows after the other, whether they are there or have to be computed, and
 collects what was computed into groups. A reader does what takes time: it writes groups as chunks, one after the other,
-and decodes chunks that are compressed. **What is delivered has been committed**, and is the mapped chunk in any case: so an
-epoch that is broken off has lost nothing that anybody saw, another process can follow to wherever this one has come, and
-the first epoch hands out the same memory as all others.
+and decodes chunks that are compressed. **What is delivered has been committed**: so an
+epoch that is broken off has lost nothing that anybody saw, and another process can follow to wherever this one has come.
 
 **Groups.** A write that is flushed to the disk takes a millisecond at least, so small chunks are collected, up to 8 MiB.
 But no more than an eighth of what was written before waits for that, and nothing for longer than 0.1 s.

@@ -109,8 +109,11 @@ class AllRows:
         self.num_rows = int(self._ends[-1])
         self.num_bytes = sum(part.num_bytes for part in parts)
         self._find_spans()
-        # Buckets of 2**shift numbers each: in which part does the first number of each lie?
+        # Buckets of 2**shift numbers each: in which part does the first number of each lie? Where parts have, but for the
+        # last, a multiple of a power of two rows, as chunks of a cache do, no bucket lies in two of them.
         self._shift = max(0, self.num_rows.bit_length() - MAX_BUCKETS.bit_length() + 1)
+        starts = int(np.bitwise_or.reduce(self._starts))
+        self._shift = max(self._shift, (starts & -starts).bit_length() - 1)
         firsts = np.arange(0, self.num_rows, 1 << self._shift, dtype=np.int64)
         self._first_parts: Places = np.searchsorted(self._ends, firsts, side="right")
         last_parts = np.append(self._first_parts[1:], len(parts) - 1)
