@@ -174,7 +174,7 @@ class Op:
             "repeat",
             "prefetch",
             "with_options",
-            "cache",
+            *CACHES,
         }
 
 
@@ -275,6 +275,9 @@ LIBRARY: dict[str, Build] = {
     "first_two": lambda ds: ds.map(first_two),
     "drop_piece": lambda ds: ds.map(drop_piece, num_parallel_calls=1),
     "cache": lambda ds: ds.cache(),
+    "spilling_cache": lambda ds: ds.cache(spill=FOLDERS[0]),
+    # What an earlier example left there may be complete, or begin so, or be of another plan.
+    "disk_cache": lambda ds, compression: ds.cache(FOLDERS[0] / "cache", compression=compression),
     "interleave": lambda ds, cycle, block, calls, noisy: ds.interleave(
         noisy_elements if noisy else elements,
         cycle_length=cycle,
@@ -315,7 +318,8 @@ LAST = ("padded_batch", "pack", "window")
 """Operators that make lists of all columns, which the others here know nothing of."""
 ONCE = ({"interleave", "flat_map"}, {"enumerate"}, {"zip"})
 """Two of a group would make too many rows, or a column twice."""
-CACHING = ("cache", "global")
+CACHES = ("cache", "spilling_cache", "disk_cache")
+CACHING = (*CACHES, "global")
 CUTS = ("batch", "bucket", "group", "padded_batch")
 NUM_NODES = {
     "bucket": 2,
@@ -388,6 +392,7 @@ ARGUMENTS: dict[str, st.SearchStrategy[Any]] = {
     "choose": st.tuples(st.booleans()),
     "resample": st.tuples(st.booleans(), st.integers(0, 3)),
     "global": st.tuples(st.integers(0, 3), st.booleans()),
+    "disk_cache": st.tuples(st.sampled_from([None, "zstd"])),
     "bucket": st.tuples(st.lists(st.integers(1, 4), min_size=3, max_size=3), st.integers(1, 12)),
     "group": st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 12)),
     "padded_batch": st.tuples(st.integers(1, 5)),
@@ -452,7 +457,7 @@ class Plan:
             order = (op.arguments[1], op.arguments[2])
         elif not op.orders_through:
             order = None
-        below = self.segments(depth - 1, 0 if op.name in {"cache", "global"} else epoch, order)
+        below = self.segments(depth - 1, 0 if op.name in CACHING else epoch, order)
         place = 1 + sum(NUM_NODES.get(before.name, 1) for before in self.ops[:depth])
         if op.name == "interleave":
             yield from interleaved(below, epoch, place, *op.arguments)
@@ -778,7 +783,7 @@ TRANSFORMED: dict[str, Callable[..., Iterator[Segment]]] = {
     "filter": filtered,
     "prefetch": unchanged,
     "with_options": unchanged,
-    "cache": unchanged,
+    **dict.fromkeys(CACHES, unchanged),
     "enumerate": numbered,
     "map_rows": each_row(plain_row),
     "filter_fn": kept,

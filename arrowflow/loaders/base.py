@@ -18,6 +18,7 @@ from arrowflow.iterator import EpochCounter, Iterator, Progress
 from arrowflow.ops.base import Position, Slice
 from arrowflow.options import check_size
 from arrowflow.physical.tuning import Statistics
+from arrowflow.plan.walk import post_order
 from arrowflow.run import Prepared
 from arrowflow.timeline import Recording
 
@@ -197,11 +198,14 @@ class Loader(Generic[T]):
         """Returns what the latest run did in words: stages, what was tuned and why, what limits it, and advice.
 
         Args:
-            copies: Return one line per column instead: zero-copy, or why not.
+            copies: Return one line per column instead, zero-copy or why not; and one for each operator below that
+                copies what others pass on, like a compressed cache.
         """
         if not copies:
             return report(self.stats(), self._prepared().options.cpu_budget)
         prepared = self._prepared()
         if prepared.optimised.schema is None:
             raise PlanError("the columns are only known once it runs; pass schema= to `map`")
-        return "\n".join(self._make_export(prepared.optimised.schema, prepared.owns_buffers).explain())
+        columns = self._make_export(prepared.optimised.schema, prepared.owns_buffers).explain()
+        below = [text for node in post_order(prepared.optimised) for text in node.copies()]
+        return "\n".join([*columns, *below])

@@ -203,6 +203,12 @@ class Cache(RowOperator):
         """All rows stay in memory, or in mapped files."""
         return self
 
+    def copies(self) -> tuple[str, ...]:
+        """Returns what becomes of chunks that do not fit."""
+        return (
+            () if self.spill is None else ("cache: what does not fit in memory is copied once, into a file",)
+        )
+
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
         """What is cached is shared by all epochs."""
         return False

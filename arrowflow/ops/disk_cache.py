@@ -143,6 +143,12 @@ class DiskCache(RowOperator):
         found.refresh()
         return found.position_behind(rows)
 
+    def copies(self) -> tuple[str, ...]:
+        """Returns what becomes of compressed chunks."""
+        if self.compression is None:
+            return ()
+        return (f"cache: {self.compression}: every epoch decodes all columns into new memory",)
+
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
         """What is mapped belongs to all who map it; what is decoded, to who decoded it."""
         return self.compression is not None

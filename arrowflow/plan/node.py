@@ -236,6 +236,10 @@ class Node(ABC):
         same = all(new is old for new, old in zip(inputs, self.inputs, strict=True))
         return self if same else dataclasses.replace(self, inputs=inputs)
 
+    def copies(self) -> tuple[str, ...]:
+        """Returns what it copies beyond what its job is, one text each, for `explain(copies=True)`."""
+        return ()
+
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
         """Returns whether nobody but its batches holds the memory that it yields, so that it may be written."""
         return (self.traits.one_to_one or self.traits.drops_rows) and not self.traits.opaque and inputs[0]

@@ -397,6 +397,15 @@ def test_rows_are_mapped_and_aligned(root: Path) -> None:
     del held
 
 
+def test_copies_are_told(root: Path) -> None:
+    ds = af.from_numpy({"x": np.arange(10)})
+    assert "decodes" not in ds.cache(root).to_numpy().explain(copies=True)
+    text = ds.cache(root, compression="zstd").to_numpy().explain(copies=True)
+    assert text.splitlines()[-1] == "cache: zstd: every epoch decodes all columns into new memory"
+    spilled = ds.cache(spill=root.parent).to_numpy().explain(copies=True)
+    assert spilled.splitlines()[-1] == "cache: what does not fit in memory is copied once, into a file"
+
+
 def test_all_rows_are_shuffled(root: Path) -> None:
     ds = af.range(1000).cache(root).shuffle(seed=1)
     first = ids(ds)
