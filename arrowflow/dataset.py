@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from os import PathLike, fspath
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from arrowflow import run
 from arrowflow.caching.spill import spill_folder
+from arrowflow.caching.upkeep import local_folder
 from arrowflow.errors import FunctionError, PlanError, SchemaError
 from arrowflow.expr import parse, parse_many
 from arrowflow.expr.types import arrow_type
@@ -1192,7 +1193,7 @@ class Dataset:
         return Dataset(
             DiskCache(
                 inputs=(self._plan,),
-                path=fspath(path),
+                path=str(local_folder("cache", path)),
                 key=key,
                 compression=compression,
                 on_full=on_full,

@@ -356,6 +356,11 @@ def _as_arrow(filesystem: Any, operator: str) -> Any:
 def _as_texts(paths: object, operator: str) -> list[str]:
     if isinstance(paths, (str, os.PathLike)):
         paths = [paths]
+    if isinstance(paths, Mapping):
+        raise PlanError(
+            f"expected a path or several, got the row {dict(paths)!r}; name its column, as in "
+            'lambda row: af.read_parquet(row["path"])'
+        ).locate(operator=operator)
     texts: list[str] = []
     for path in paths if isinstance(paths, Iterable) and not isinstance(paths, bytes) else [paths]:
         text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None

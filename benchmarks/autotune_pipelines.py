@@ -30,7 +30,8 @@ Columns = Mapping[str, NDArray[Any]]
 Function = Callable[[Columns], dict[str, NDArray[Any]]]
 
 LATENCY_SECONDS: Final = 0.02
-STRAGGLER_SECONDS: Final = 0.04  # of a read that is none: 64 of 20 ms at a time would take all of two cores to decode
+# Of a read that is none: 64 of 20 ms at a time would take all of two cores to decode.
+STRAGGLER_SECONDS: Final = 0.04
 STRAGGLER_SHARE: Final = 0.05
 STRAGGLER_TIMES: Final = 20
 SINES: Final = 64  # over 16,384 float64: about 10 ms on the machine where this was written

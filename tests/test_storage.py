@@ -305,3 +305,9 @@ def test_large_file_system_paths_need_no_listing(tmp_path: Path) -> None:
     for index in range(50):
         (tmp_path / f"{index:03}.parquet").touch()
     assert len(names([os.fspath(path) for path in tmp_path.iterdir()])) == 50
+
+
+def test_a_row_is_no_path() -> None:
+    """What `interleave(af.read_parquet)` hands over."""
+    with pytest.raises(PlanError, match=r'row\["path"\]'):
+        resolve({"path": "x.parquet"}, suffixes=(".parquet",), operator="read_parquet")

@@ -83,7 +83,7 @@ def cache_info(path: str | os.PathLike[str]) -> list[CacheEntry]:
         >>> for entry in af.cache_info("cache"):
         ...     print(entry.fingerprint, entry.bytes, entry.complete, entry.last_used)
     """
-    return _entries(_checked("cache_info", path))
+    return _entries(local_folder("cache_info", path))
 
 
 def cache_clear(
@@ -115,7 +115,7 @@ def cache_clear(
         >>> af.cache_clear("cache", older_than=7 * 86_400, max_bytes="100GiB")
         []
     """
-    root = _checked("cache_clear", path)
+    root = local_folder("cache_clear", path)
     age = _age(older_than)
     most = None if max_bytes is None else parse_bytes("cache_clear: max_bytes", max_bytes)
     now = datetime.now(UTC)
@@ -135,7 +135,12 @@ def cache_clear(
 # ------------------------------------------------------------------------------------------- looking
 
 
-def _checked(operator: str, path: str | os.PathLike[str]) -> Path:
+def local_folder(operator: str, path: str | os.PathLike[str]) -> Path:
+    """Returns the absolute path of a local folder, which need not be there.
+
+    Raises:
+        PlanError: It is the address of something else, or no path.
+    """
     given: Any = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(given, str) or not given or "://" in given:
         raise PlanError(f"{operator}: expected the path of a local folder, got {path!r}")

@@ -105,8 +105,14 @@ def arrow_type(value: object, *, operator: str) -> pa.DataType | pl.Enum:
         )
     if isinstance(value, pl.DataType) or (isinstance(value, type) and issubclass(value, pl.DataType)):
         return normalise(pl.Series([], dtype=value).to_arrow().type)
+    if isinstance(value, (str, np.dtype, type)):
+        try:
+            return normalise(pa.from_numpy_dtype(np.dtype(value)))
+        except (TypeError, ValueError, pa.ArrowException):
+            pass
     raise PlanError(
-        f"{operator}: expected a type of pyarrow or Polars, such as pa.float32() or pl.Float32, got {value!r}"
+        f'{operator}: expected a type of pyarrow, Polars or NumPy, such as pa.float32(), pl.Float32 or "float32", got '
+        f"{value!r}"
     )
 
 

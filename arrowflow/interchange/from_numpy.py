@@ -55,7 +55,13 @@ def batch_from_arrays(columns: Mapping[str, Any]) -> pa.RecordBatch:
 def _to_arrow(name: str, values: Any) -> pa.Array:
     if isinstance(values, pa.Array):
         return convert(values, normalise(values.type))
-    array = values if _is_masked(values) else np.asarray(values)
+    try:
+        array = values if _is_masked(values) else np.asarray(values)
+    except ValueError as error:
+        raise SchemaError(
+            f"column {name!r}: rows of different shapes make no array ({error}); for lists of any length give a pyarrow "
+            "array, such as pa.array(rows, pa.list_(pa.int64()))"
+        ) from error
     if array.ndim == 0:
         raise SchemaError(
             f"column {name!r}: expected an array with one entry a row, got the scalar {values!r}"

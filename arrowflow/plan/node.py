@@ -82,7 +82,7 @@ class Node(ABC):
         if self.traits.needs_rows and any(child.batched for child in self.inputs):
             raise PlanError(
                 f"{self.name}: above `batch` the rows are no longer addressable, since batch(32).{self.name}(…) "
-                f"could mean batches or rows; put `{self.name}` below `batch`"
+                f"could mean batches or rows; put `{self.name}` below `batch`: call .{self.name}(…) before .batch(…)"
             )
 
     @property
