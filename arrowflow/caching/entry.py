@@ -31,6 +31,7 @@ import pyarrow as pa
 from arrowflow.caching.chunk import Chunk, ChunkError, Link, Name, open_chunk, write_chunk
 from arrowflow.caching.claim import Claim, claim
 from arrowflow.caching.folder import FILLING, LOCK, USED, flush, make_folder
+from arrowflow.caching.listing import NOTHING, listed
 from arrowflow.errors import WriteError
 from arrowflow.plan.position import Position
 from arrowflow.storage import UNFINISHED
@@ -51,32 +52,6 @@ class Place(NamedTuple):
 
     chunk: Chunk | None
     start: int
-
-
-class Listing(NamedTuple):
-    """What a folder held when it was looked at.
-
-    Attributes:
-        names: The chunk that begins at each row; the longest, should there be several.
-        num_rows: The rows of a complete entry, else None.
-    """
-
-    names: Mapping[int, Name]
-    num_rows: int | None
-
-
-NOTHING: Final = Listing({}, None)
-
-
-def _num_rows(names: Mapping[int, Name]) -> int | None:
-    row = 0
-    while (name := names.get(row)) is not None:
-        row += name.num_rows
-        if name.end:
-            return row
-        if not name.num_rows:
-            return None
-    return None
 
 
 class Entry:
@@ -122,19 +97,9 @@ class Entry:
 
     def refresh(self) -> None:
         """Looks what there is by now."""
-        names: dict[int, Name] = {}
-        try:
-            for found in self.folder.iterdir():
-                name = Name.parse(found.name)
-                if (
-                    name is not None
-                    and name not in self._damaged
-                    and _better(name, names.get(name.first_row))
-                ):
-                    names[name.first_row] = name
-        except (FileNotFoundError, NotADirectoryError):  # never begun, or cleared
+        self._listing = listed(self.folder, self._damaged)
+        if not self._listing.names:
             self._chunks = {}
-        self._listing = Listing(names, _num_rows(names))
 
     @property
     def num_rows(self) -> int | None:
@@ -184,7 +149,9 @@ class Entry:
         for row in self._starts() if known is None else (known,):
             name = self._listing.names.get(row)
             found = (
-                None if name is None else self._start(self._chunks.get(name) or self._glance(name), position)
+                None
+                if name is None
+                else self.start_in(self._chunks.get(name) or self._glance(name), position)
             )
             chunk = None if found is None else self.chunk_at(row)
             if found is not None and chunk is not None:
@@ -207,7 +174,7 @@ class Entry:
         except (ChunkError, OSError):
             return None
 
-    def _start(self, chunk: Chunk | None, position: Position) -> int | None:
+    def start_in(self, chunk: Chunk | None, position: Position) -> int | None:
         """Returns how many items of a chunk are in front of a position that lies within or at its end."""
         links = () if chunk is None else chunk.links
         starts = (start for start, link in enumerate(links, start=1) if link.position == position)
@@ -350,27 +317,35 @@ class Entry:
             return
         with contextlib.suppress(FileNotFoundError):
             (self.folder / UNFINISHED).unlink()
-        final = self.root / self.fingerprint
-        if self.folder != final:
-            try:
-                self.folder.rename(final)
-            except OSError:  # another one was first
-                shutil.rmtree(self.folder, ignore_errors=True)
+        if self.folder != self.root / self.fingerprint:
+            self._take_name(self.root / self.fingerprint)
         flush(self.root)
+
+    def _take_name(self, final: Path) -> None:
+        for _ in range(MAX_TRIES):
+            with contextlib.suppress(OSError):
+                self.folder.rename(final)
+                return
+            if listed(final, set()).num_rows is not None:  # another one was first
+                break
+            # One that lost a chunk makes place.
+            removed = self.root / f".removed-{os.urandom(8).hex()}"
+            with contextlib.suppress(OSError):
+                final.rename(removed)
+            shutil.rmtree(removed, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def whole(self) -> tuple[Chunk, ...] | None:
+        """Returns all chunks of a complete entry, mapped and checked; else None."""
+        if self.num_rows is None:
+            return None
+        chunks = [self.chunk_at(row) for row in self._starts()]
+        return None if None in chunks or self.num_rows is None else tuple(filter(None, chunks))
 
     def touch(self) -> None:
         """Notes that it is used."""
         with contextlib.suppress(OSError):
             os.utime(self.folder / USED)
-
-
-def _better(name: Name, other: Name | None) -> bool:
-    """Whether one of two chunks that begin with the same row is to be used: the last one, or the longer one."""
-    return other is None or (name.end, name.num_rows, name.checksum) > (
-        other.end,
-        other.num_rows,
-        other.checksum,
-    )
 
 
 # ---------------------------------------------------------------------------------------------- one per process

@@ -29,7 +29,7 @@ from arrowflow.expr import Expr, prunable
 from arrowflow.formats import find, parquet_polars
 from arrowflow.formats.format import Footer, Format, InPlaceFormat, MayMatch, Split, Untyped, match
 from arrowflow.ops.base import KernelSpec, Operator, Origin
-from arrowflow.ops.file_identity import files_identity
+from arrowflow.ops.file_identity import files_identity, is_changed
 from arrowflow.ops.partitions import Partitions, described, discover, merged, without
 from arrowflow.ops.splits import (
     MAX_SPLITS_PER_FILE,
@@ -231,6 +231,11 @@ class Read(Operator):
         assert self.store is not None and self.first is not None
         format.check_in_place(self.store, self.first)
         return dataclasses.replace(self, in_place=True)
+
+    def changed_file(self) -> str | None:
+        """Returns the first file with another size or time."""
+        local = self.files if self.store is not None and self.store.is_local else ()
+        return next((file.path for file in local if is_changed(file)), None)
 
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
         """Decoded memory is new; mapped memory is the file's."""

@@ -236,6 +236,10 @@ class Node(ABC):
         same = all(new is old for new, old in zip(inputs, self.inputs, strict=True))
         return self if same else dataclasses.replace(self, inputs=inputs)
 
+    def changed_file(self) -> str | None:
+        """Returns a file on a local disk that is not what it was when the node was bound, of those it reads."""
+        return None
+
     def copies(self) -> tuple[str, ...]:
         """Returns what it copies beyond what its job is, one text each, for `explain(copies=True)`."""
         return ()

@@ -24,7 +24,7 @@ import arrowflow as af
 from arrowflow.caching import chunk
 from arrowflow.caching import entry as entries
 from arrowflow.caching.chunk import Name
-from arrowflow.ops import disk_cache
+from arrowflow.ops import cache_serving
 from arrowflow.testing import (
     Fault,
     assert_same_batches,
@@ -227,6 +227,58 @@ def test_an_input_that_cannot_be_repeated_counts_when_it_is_complete(root: Path)
     state = iter(ds)
     next(state)
     assert [entry.complete for entry in af.cache_info(root)] == [True]
+
+
+def rerun(root: Path, runs: Iterator[int], chunks: int = 4) -> af.Dataset:
+    """Returns a dataset whose rows say which run of its generator they are of."""
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        run = next(runs)
+        yield from (pa.record_batch({"run": pa.array([run] * 50)}) for _ in range(chunks))
+
+    return af.from_generator(rows).cache(root, key="runs")
+
+
+@pytest.mark.parametrize("damage", ["flipped", "deleted"])
+def test_rows_of_two_runs_never_meet(damage: str, root: Path) -> None:
+    runs = itertools.count()
+    assert set(rows_of(rerun(root, runs), "run")) == {0}
+    for number in range(4):
+        entries._entries.clear()
+        gc.collect()
+        path = chunks_of(root)[number]
+        flip(path) if damage == "flipped" else path.unlink()
+        assert rows_of(rerun(root, runs), "run") == [number + 1] * 200
+        assert rows_of(rerun(root, runs), "run") == [number + 1] * 200
+        assert [(entry.num_rows, entry.complete) for entry in af.cache_info(root)] == [(200, True)]
+        assert len(list(root.iterdir())) == 2  # the entry, and the lock
+
+
+def test_what_is_cleared_while_it_is_read_is_read_on(root: Path) -> None:
+    runs = itertools.count()
+    rerun(root, runs).to_table()
+    ds = rerun(root, runs)
+    with iter(ds) as iterator:
+        first = next(iterator)
+        af.cache_clear(root)
+        rest = [row for batch in iterator for row in batch["run"].to_pylist()]
+    assert first["run"].to_pylist() + rest == [0] * 200
+
+
+def test_files_that_change_behind_the_plan(root: Path, tmp_path: Path) -> None:
+    path = tmp_path / "data.parquet"
+    pq.write_table(pa.table({"x": [1, 2, 3]}), path)
+    ds = af.read_parquet(path).cache(root)
+    assert ds.schema.names == ["x"]
+    pq.write_table(pa.table({"x": [4, 5, 6, 7]}), path)
+    with pytest.raises(af.SourceError, match="changed since"):
+        ds.to_table()
+    assert chunks_of(root) == []
+    ds = af.read_parquet(path).cache(root)
+    assert rows_of(ds, "x") == [4, 5, 6, 7]
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(af.SourceError, match="changed since"):
+        ds.to_table()
 
 
 # ---------------------------------------------------------------------------------------------- damage
@@ -526,7 +578,7 @@ def test_processes_share_the_work(tmp_path: Path) -> None:
 
 
 def test_who_waits_for_too_long_computes(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_cache, "PATIENCE_HERE_SECONDS", 0.0)
+    monkeypatch.setattr(cache_serving, "PATIENCE_HERE_SECONDS", 0.0)
     ds = af.range(60).with_options(SMALL).map(lambda b: b).cache(root)
     first = iter(ds)
     rows = next(first)["id"].to_pylist()
