@@ -1120,7 +1120,9 @@ class Dataset:
         """Keeps what comes by, in memory or in a folder; later epochs are served from there.
 
         Everything below it runs as epoch 0, so a random map or a shuffle there gives the same in every epoch; put
-        `shuffle` above. An epoch that stops early leaves its rows, and the next one goes on behind them.
+        `shuffle` above. An epoch that stops early leaves its rows, and the next one goes on behind them; where what is
+        below cannot be repeated from its middle (`from_generator`, one-shot streams, `interleave` and `flat_map`), only a
+        complete pass counts.
 
         Without a path the rows stay in memory, charged to the budget of each run, and are shared by all datasets made
         from this one; they are freed with the last of these, or by `cache_clear`. With `spill=` those that take more
@@ -1133,8 +1135,7 @@ class Dataset:
         plan or other data make another entry, and old ones stay until `arrowflow.cache_clear(path)`. Rows are committed
         in chunks, written and flushed to the disk before anybody sees them; so whatever ends a run, `kill -9` included,
         the next one is served from what there is and computes the rest. Several processes may name one folder: one of
-        them computes, the others follow. Where what is below cannot be repeated from its middle (`from_generator`,
-        one-shot streams, `interleave` and `flat_map`), only a complete entry counts. Memory: one chunk a call, and up to
+        them computes, the others follow. Memory: one chunk a call, and up to
         8 MiB that wait to be written.
 
         Args:

@@ -69,6 +69,9 @@ END: Final = Entry(NO_ROWS, None, Origin(0), (), 0)
 """Stands behind the last item of a shelf that is complete."""
 
 
+WHOLE: Final = "what is below cannot be repeated from its middle: only a complete pass counts"
+
+
 class Prefix:
     """The first items of one plan, by number; and `END` behind the last one.
 
@@ -239,7 +242,8 @@ def _key(plan: Node, options: ResolvedOptions) -> tuple[Any, ...]:
 def _facts(plan: Node) -> tuple[str, ...]:
     random = [node.name for node in post_order(plan) if node.arguments().get("seed") is not None]
     frozen = f"; {', '.join(dict.fromkeys(random))} frozen with it" if random else ""
-    return (f"below it runs as epoch 0, once{frozen}",)
+    once = f"below it runs as epoch 0, once{frozen}"
+    return (once,) if plan.repeatable else (once, WHOLE)
 
 
 def _known_rows(plan: Node) -> int | None:
@@ -258,7 +262,10 @@ class CacheKernel(BoundaryKernel):
 
     def __init__(self, node: Cache, shelf: Shelf, budget_bytes: int, context: Context) -> None:
         self._shelf = shelf
-        self._prefix = shelf.prefix
+        # Rows of two runs of an input that is not repeatable do not go together: such a pass fills a prefix of its own.
+        self._is_private = not (node.inputs[0].repeatable or shelf.prefix.complete)
+        self._prefix = Prefix() if self._is_private else shelf.prefix
+        self._owner = self._prefix if self._is_private else shelf  # of this run's claims
         self._budget_bytes = budget_bytes
         self._spill = None if node.spill is None else SpillFile(node.spill)
         self._count: Callable[[], int | None] = lambda: _known_rows(node.inputs[0])
@@ -274,8 +281,8 @@ class CacheKernel(BoundaryKernel):
         self._position = position
         entries, num_items = self._prefix.entries, self._prefix.num_items
         kept = self._context.kept
-        if kept.get(self._shelf, (None,))[0] is not self._prefix:
-            kept[self._shelf] = self._prefix, {}
+        if kept.get(self._owner, (None,))[0] is not self._prefix:
+            kept[self._owner] = self._prefix, {}
         tickets = self._tickets
         if len(tickets) < num_items:
             for number in range(num_items):
@@ -291,7 +298,7 @@ class CacheKernel(BoundaryKernel):
         The run keeps them to its end, as the dataset does the memory: this kernel's epoch is over before, and an error
         that somebody keeps may lead to this kernel.
         """
-        prefix, tickets = self._context.kept.get(self._shelf, (None, {}))
+        prefix, tickets = self._context.kept.get(self._owner, (None, {}))
         return tickets if prefix is self._prefix else {}
 
     def begin(self) -> Iterator[Item]:
@@ -381,6 +388,8 @@ class CacheKernel(BoundaryKernel):
         self.done = True
         if self._number is not None:
             self._prefix.entries.setdefault(self._number, END)
+            if self._is_private and not self._shelf.prefix.complete:
+                self._shelf.prefix = self._prefix
 
     @property
     def exhausted(self) -> bool:

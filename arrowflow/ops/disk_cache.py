@@ -27,6 +27,7 @@ from arrowflow.ops.base import (
     KernelSpec,
     RowOperator,
 )
+from arrowflow.ops.cache import WHOLE
 from arrowflow.ops.cache_serving import DiskCacheKernel
 from arrowflow.ops.cached_chunks import ChunkKernel, progress_of
 from arrowflow.options import ResolvedOptions
@@ -201,7 +202,7 @@ class DiskCache(RowOperator):
         frozen = f"; {', '.join(dict.fromkeys(random))} frozen with it" if random else ""
         yield f"below it runs as epoch 0, once{frozen}"
         if not self.inputs[0].repeatable:
-            yield "what is below cannot be repeated from its middle: only a complete entry counts"
+            yield WHOLE
 
     def _costs(self) -> tuple[str, ...]:
         if self.compression is None:

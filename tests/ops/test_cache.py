@@ -547,3 +547,24 @@ def test_the_same_cache_in_elements_of_an_interleave_is_filled_once() -> None:
     ds = af.range(4).interleave(lambda row: base.skip(row["id"]), cycle_length=1, num_parallel_calls=1)
     assert rows_of(ds) == [*range(6), *range(1, 6), *range(2, 6), *range(3, 6)]
     assert counted.calls == 2
+
+
+@pytest.mark.parametrize("spill", [False, True])
+def test_rows_of_two_runs_of_a_generator_do_not_meet(spill: bool, tmp_path: Path) -> None:
+    runs = itertools.count()
+
+    def rows() -> Iterator[dict[str, int]]:
+        run = next(runs)
+        yield from ({"row": run} for _ in range(5))
+
+    ds = af.from_generator(rows, schema=pa.schema([("row", pa.int64())]))
+    cached = ds.cache(spill=tmp_path) if spill else ds.cache()
+    with iter(cached) as iterator:
+        next(iterator)
+        next(iterator)
+    assert "only a complete pass counts" in cached.explain()
+    assert rows_of(cached) == [1] * 5
+    assert rows_of(cached) == [1] * 5
+    assert rows_of(cached.repeat(2)) == [1] * 10
+    with iter(cached) as first, iter(cached) as second:
+        assert [next(first)["row"][0].as_py(), next(second)["row"][0].as_py()] == [1, 1]

@@ -219,7 +219,7 @@ def test_an_input_that_cannot_be_repeated_counts_when_it_is_complete(root: Path)
     with iter(ds) as iterator:
         for _ in range(3):
             next(iterator)
-    assert "only a complete entry counts" in ds.explain()
+    assert "only a complete pass counts" in ds.explain()
     assert not [entry for entry in af.cache_info(root) if entry.complete]
     assert rows_of(ds, "x") == list(range(100, 110))
     assert rows_of(ds, "x") == list(range(100, 110))
