@@ -41,7 +41,7 @@ TEMPORARY: Final = ".tmp-"
 """With this start the names of chunks that are being written, or whose writer was killed."""
 
 _NAME: Final = re.compile(r"([0-9]{15,})-([0-9]+)-([0-9a-f]{8})(-end)?\.arrow")
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _counter: Final = itertools.count()
 
 
@@ -213,7 +213,7 @@ def batch_bytes(batch: pa.RecordBatch) -> int:
 
 
 def _failure(error: OSError, folder: Path, num_bytes: int) -> ArrowflowError:
-    if error.errno not in _FULL:
+    if error.errno not in FULL:
         text = (
             f"a chunk cannot be written: {error}; name a folder that can be, or cache in memory with cache()"
         )

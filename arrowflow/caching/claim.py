@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import fcntl
 import os
+import weakref
 from pathlib import Path
 
 _held: set[str] = set()
 """Locks that this process holds."""
 
 
+_live: weakref.WeakSet[Claim] = weakref.WeakSet()
+
+
 class Claim:
     """The lock of an entry, held until `release` or until nobody refers to it any more."""
 
-    __slots__ = ("_descriptor", "_path")
+    __slots__ = ("__weakref__", "_descriptor", "_path")
 
     def __init__(self, descriptor: int, path: str) -> None:
         self._descriptor: int | None = descriptor
         self._path = path
         _held.add(path)
+        _live.add(self)
 
     def release(self) -> None:
         """Gives the lock back. A child that was forked meanwhile has the descriptor too, so closing is not enough."""
@@ -30,6 +35,18 @@ class Claim:
 
     def __del__(self) -> None:
         self.release()
+
+
+def _forget_in_child() -> None:
+    """Lets a forked child give up its part in its parent's locks: else they would outlive the parent."""
+    for one in list(_live):
+        descriptor, one._descriptor = one._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)  # not unlocked: it is the parent's
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def claim(path: Path) -> Claim | None:

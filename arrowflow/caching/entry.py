@@ -28,11 +28,11 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from arrowflow.caching.chunk import Chunk, ChunkError, Link, Name, open_chunk, write_chunk
+from arrowflow.caching.chunk import FULL, Chunk, ChunkError, Link, Name, open_chunk, write_chunk
 from arrowflow.caching.claim import Claim, claim
 from arrowflow.caching.folder import FILLING, LOCK, USED, flush, make_folder
 from arrowflow.caching.listing import NOTHING, listed
-from arrowflow.errors import WriteError
+from arrowflow.errors import CacheFullError, WriteError
 from arrowflow.plan.position import Position
 from arrowflow.storage import UNFINISHED
 
@@ -145,8 +145,10 @@ class Entry:
         """Returns where to go on behind a position; None where that lies behind what is there."""
         if position is None:
             return Place(None, 0)
+        # Also behind a gap: what lies there need not be computed again.
         known = self._rows.get(position)
-        for row in self._starts() if known is None else (known,):
+        rows = sorted(self._listing.names)
+        for row in rows if known is None else (known, *rows):
             name = self._listing.names.get(row)
             found = (
                 None
@@ -231,24 +233,26 @@ class Entry:
                     return self._claim()
             return self._claim()
         except OSError as error:
+            if error.errno in FULL:
+                raise CacheFullError(
+                    f"the cache in {str(self.root)!r} cannot begin, since the disk is full: {error}"
+                ) from error
             raise WriteError(
                 f"the cache folder {str(self.root)!r} cannot be written: {error}; name a folder that can, or cache in "
                 "memory with cache()"
             ) from error
 
     def _claim(self) -> Claim | None:
-        if self.repeatable:
-            self._make_folder()
-        else:
-            self.root.mkdir(parents=True, exist_ok=True)
-        return claim(self.lock_path)
-
-    def _make_folder(self) -> None:
-        if not self.folder.is_dir():
+        if self.repeatable and not self.folder.is_dir():
             make_folder(self.root, self.folder, self._about)
-        self.refresh()
-        if self.num_rows is None:
-            (self.folder / UNFINISHED).touch()
+        elif not self.repeatable:
+            self.root.mkdir(parents=True, exist_ok=True)
+        taken = claim(self.lock_path)
+        if taken is not None and self.repeatable:
+            self.refresh()
+            if self.num_rows is None:
+                (self.folder / UNFINISHED).touch()
+        return taken
 
     def filling(self) -> Entry:
         """Returns a folder of its own for an input that is not repeatable."""
@@ -263,6 +267,9 @@ class Entry:
             folder=folder,
         )
         entry._own_lock = entry.claim()  # nobody takes it for a leftover
+        weakref.finalize(
+            entry, shutil.rmtree, folder, ignore_errors=True
+        )  # unless it was renamed, being whole
         return entry
 
     def commit(
@@ -293,6 +300,12 @@ class Entry:
             compression=self._compression,
         )
         self._damaged.discard(name)
+        if not (
+            self.folder / UNFINISHED
+        ).exists():  # another one was faster: it is complete, and needs no other chunk
+            self.refresh()
+            if self.num_rows is not None:
+                self._remove_others()
         return name
 
     def open(self, name: Name) -> Chunk:
@@ -315,11 +328,21 @@ class Entry:
         self.refresh()
         if self.num_rows is None:
             return
+        self._remove_others()
         with contextlib.suppress(FileNotFoundError):
             (self.folder / UNFINISHED).unlink()
         if self.folder != self.root / self.fingerprint:
             self._take_name(self.root / self.fingerprint)
         flush(self.root)
+
+    def _remove_others(self) -> None:
+        """Removes chunks with rows that the others have: two may have computed the same, cut otherwise."""
+        names = self._listing.names
+        chain = {names[row].render() for row in self._starts()}
+        for path in list(self.folder.iterdir()):
+            if Name.parse(path.name) is not None and path.name not in chain:
+                with contextlib.suppress(OSError):
+                    path.unlink()
 
     def _take_name(self, final: Path) -> None:
         for _ in range(MAX_TRIES):
@@ -363,7 +386,7 @@ def entry(
     compression: str | None,
 ) -> Entry:
     """Returns the entry of this process: what one pipeline has mapped and checked, others need not."""
-    path = Path(root).absolute()
+    path = Path(root).resolve()
     key = (path, fingerprint, repeatable, verify, compression)
     found = _entries.get(key)
     if found is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from arrowflow.executor.failure import is_interrupt, located
 from arrowflow.executor.ledger import buffers_of
 from arrowflow.executor.stage import Stage
-from arrowflow.ops.base import BoundaryKernel, Item, Position, SerialKernel, StreamHandle
+from arrowflow.ops.base import PAUSE, BoundaryKernel, Item, Position, SerialKernel, StreamHandle
 
 if TYPE_CHECKING:
     from arrowflow.executor.stream import Stream
@@ -134,6 +134,8 @@ class SerialStage(Stage):
         """Makes one result, or opens the next iterator. False: nothing to do with what is here."""
         if self.iterator is not None:
             item = next(self.iterator, None)
+            if item is PAUSE:
+                return not self.results
             if item is None:
                 self.iterator = None
             else:

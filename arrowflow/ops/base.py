@@ -23,7 +23,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -88,6 +88,10 @@ class Item(NamedTuple):
     position: Position
     ticket: Ticket
     origin: Origin
+
+
+PAUSE: Final = Item(None, None, (), Origin(0))
+"""What a kernel yields before it waits for something outside: what it yielded before is put out first."""
 
 
 class Task(NamedTuple):

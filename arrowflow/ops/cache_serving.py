@@ -10,8 +10,8 @@ import pyarrow as pa
 from arrowflow.caching.chunk import Chunk, Link
 from arrowflow.caching.claim import Claim, held_here
 from arrowflow.caching.entry import Entry
-from arrowflow.errors import SourceError
-from arrowflow.ops.base import BoundaryKernel, Context, Item, Origin, Position, StreamHandle
+from arrowflow.errors import CacheFullError, SourceError
+from arrowflow.ops.base import PAUSE, BoundaryKernel, Context, Item, Origin, Position, StreamHandle
 from arrowflow.ops.cached_chunks import Group, Stored, progress_of
 
 GROUP_BYTES: Final = 8 << 20
@@ -40,9 +40,13 @@ class DiskCacheKernel(BoundaryKernel):
         *,
         decodes: bool,
         changed: Callable[[], str | None],
+        bypasses: bool,
+        budget_bytes: int,
     ) -> None:
         self._entry = self._target = entry
         self._changed = changed  # names a file that is not what it was
+        self._bypasses = bypasses
+        self._group_bytes = min(GROUP_BYTES, budget_bytes // GROUP_SHARE)
         self._decodes = decodes  # record batches are compressed
         self._context = context
         self._progress = progress_of(context, entry)
@@ -55,6 +59,7 @@ class DiskCacheKernel(BoundaryKernel):
         self._leaving = False  # what the stream goes on to yield is there
         self._group: Group | None = None
         self._written_bytes = 0
+        self._latest: float | None = None  # when the last item came
         self._waited = self._longest = 0.0  # for a chunk of another process, and the most so far
 
     @property
@@ -96,6 +101,7 @@ class DiskCacheKernel(BoundaryKernel):
             if position is not None:
                 self._adds = False
                 return
+            yield PAUSE
             if not self._looks_again():
                 return
         places = [(number, found.start_in(chunk, position)) for number, chunk in enumerate(whole)]
@@ -118,15 +124,23 @@ class DiskCacheKernel(BoundaryKernel):
                 if self.done:
                     self._entry.touch()
                     return
-            elif not self._looks_again():
-                return
+            else:
+                yield PAUSE
+                if not self._looks_again():
+                    return
 
     def _looks_again(self) -> bool:
         """Waits for whoever computes, or becomes it; returns whether there may be more by now, or False to compute."""
         found = self._entry
         if self._claim is not None:
             return False
-        self._claim = found.claim()
+        try:
+            self._claim = found.claim()
+        except CacheFullError:
+            if not self._bypasses:
+                raise
+            self._progress.full = True
+            return False
         if self._claim is not None:
             found.refresh()
             return True
@@ -160,7 +174,11 @@ class DiskCacheKernel(BoundaryKernel):
             self._position = links[-1].position
         if chunk.end:
             self.done = True
-            self._claim = None
+            if self._claim is not None:
+                # Whoever wrote the last chunk may have died right behind it; or a gap was filled, perhaps is just now.
+                self._progress.ended = True
+                self._entry.finish()
+                self._claim = None
         if self._decodes and start < len(links):
             yield Item(Stored(chunk, start), self._position, (), Origin(links[-1].split, 0, links[-1].last))
             return
@@ -193,12 +211,15 @@ class DiskCacheKernel(BoundaryKernel):
         group = self._group
         if group is None:
             group = self._group = self._new_group(now)
-        slow = now - group.latest
+        slow, self._latest = now - (now if self._latest is None else self._latest), now
         group.add(item, now)
         if group.num_rows and self._is_due(group, now, slow):
             yield from self._cut()
+            if self._claim is None and self._entry.repeatable:
+                # It computes what somebody else may, too: it follows as soon as it can.
+                self._entry.refresh()
             if self._next_chunk() is not None:
-                self._leaving = True
+                self._leaving, self._waited = True, 0.0
                 yield from self._serve()
 
     def _new_group(self, now: float) -> Group:
@@ -208,7 +229,7 @@ class DiskCacheKernel(BoundaryKernel):
 
     def _is_due(self, group: Group, now: float, slow: float) -> bool:
         """Whether a group has waited for long enough, or another chunk goes on behind it."""
-        if group.num_bytes >= min(GROUP_BYTES, self._written_bytes // GROUP_SHARE):
+        if group.num_bytes >= min(self._group_bytes, self._written_bytes // GROUP_SHARE):
             return True
         if now - group.began + slow >= GROUP_SECONDS:
             return True
@@ -226,6 +247,10 @@ class DiskCacheKernel(BoundaryKernel):
         self._written_bytes += group.num_bytes
         last = group.items[-1][1] if group.items else Link(0, group.before, 0, True)
         yield Item(group, self._position, tuple(group.tickets), Origin(last.split, 0, last.last))
+
+    def failed(self, stream: StreamHandle) -> Iterator[Item] | None:
+        """Yields what came before an error."""
+        return None if self._group is None else self._cut()
 
     def ended(self, stream: StreamHandle) -> Iterator[Item] | None:
         """Yields the last group."""

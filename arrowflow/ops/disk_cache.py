@@ -6,7 +6,9 @@ and decodes chunks that are compressed. **What is delivered has been committed**
 epoch that is broken off has lost nothing that anybody saw, and another process can follow to wherever this one has come.
 
 **Groups.** A write that is flushed to the disk takes a millisecond at least, so small chunks are collected, up to 8 MiB.
-But no more than an eighth of what was written before waits for that, and nothing for longer than 0.1 s.
+But no more than an eighth of what was written before waits for that, and nothing that took 0.1 s to come; what came
+faster waits for the item behind it. So an input that makes an item only when its consumer has taken the one before does
+not work below a cache.
 
 **Who computes** holds the lock of the entry (`arrowflow.caching.entry`). Others wait for its chunks, and compute after
 all where none has come for a while: whoever computes may itself wait for them, as where ranks meet at a barrier.
@@ -170,6 +172,8 @@ class DiskCache(RowOperator):
                     context,
                     decodes=self.compression is not None,
                     changed=self._changed_file,
+                    bypasses=self.on_full == "bypass",
+                    budget_bytes=options.ram_budget,
                 ),
                 pins_order=True,
                 facts=lambda: tuple(self._facts(found)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import itertools
 import json
@@ -24,6 +25,7 @@ import arrowflow as af
 from arrowflow.caching import chunk
 from arrowflow.caching import entry as entries
 from arrowflow.caching.chunk import Name
+from arrowflow.caching.claim import claim
 from arrowflow.ops import cache_serving
 from arrowflow.testing import (
     Fault,
@@ -584,6 +586,109 @@ def test_who_waits_for_too_long_computes(root: Path, monkeypatch: pytest.MonkeyP
     rows = next(first)["id"].to_pylist()
     assert ids(ds) == list(range(60))
     assert rows + [row for batch in first for row in batch["id"].to_pylist()] == list(range(60))
+
+
+def test_two_that_compute_the_same_leave_one_of_each_row(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_serving, "PATIENCE_HERE_SECONDS", 0.0)
+    numbers = itertools.count()
+
+    def uneven(batch: pa.RecordBatch) -> pa.RecordBatch:
+        next(numbers)
+        return batch
+
+    cached = af.range(600).with_options(af.Options(max_chunk_rows=10)).map(uneven).cache(root, key="uneven")
+    assert ids(af.zip(cached, cached.rename({"id": "x"}))) == list(range(600))
+    (entry,) = af.cache_info(root)
+    assert entry.complete and entry.num_rows == 600
+    assert ids(af.read_ipc(entry.path)) == list(range(600))
+
+
+def locked(root: Path) -> Any:
+    """Takes the lock as another process would."""
+    (path,) = root.glob("*/lock")
+    file = path.open("w")
+    fcntl.flock(file, fcntl.LOCK_EX)
+    return file
+
+
+def test_what_is_there_comes_before_the_wait_for_more(root: Path) -> None:
+    ds = complete(root)
+    chunks_of(root)[-1].unlink()
+    chunks_of(root)[-1].unlink()
+    there = len(committed(root))
+    with locked(root), iter(ds) as iterator:
+        rows = [row for batch in itertools.islice(iterator, 2) for row in batch["id"].to_pylist()]
+    assert rows == list(range(80)) and there >= 80
+    assert ids(ds.take(40)) == list(range(40))
+
+
+def test_rows_before_an_error_come_and_are_kept(root: Path) -> None:
+    fault = Fault(raising(KeyError("broken")), when=lambda batch: batch["id"][0].as_py() == 180)
+    ds = af.range(240).with_options(SMALL).map(fault).cache(root, key=KEY)
+    iterator = iter(ds)
+    found = [next(iterator)["id"].to_pylist() for _ in range(60)]
+    with pytest.raises(af.FunctionError):
+        next(iterator)
+    assert list(itertools.chain(*found)) == list(range(180))
+    assert committed(root) == set(range(180))
+
+
+def test_an_entry_that_was_mended_looks_whole(root: Path) -> None:
+    ds = complete(root)
+    for number in (1, -1):
+        chunks_of(root)[number].unlink()
+        entries._entries.clear()
+        gc.collect()
+        assert ids(complete(root, run=False)) == list(range(200))
+        assert list(root.glob("*/_UNFINISHED")) == []
+    assert ids(ds) == list(range(200))
+
+
+def test_behind_a_gap_nothing_is_computed_again(root: Path, tmp_path: Path) -> None:
+    log = Log(tmp_path / "log")
+
+    def made() -> af.Dataset:
+        return af.range(300).with_options(af.Options(max_chunk_rows=10)).map(log).cache(root, key="log")
+
+    iterator = iter(made())
+    states = [iterator.state_dict() for _ in iterator]
+    chunks_of(root)[1].unlink()
+    entries._entries.clear()
+    gc.collect()
+    before = len(log.rows)
+    resumed = iter(made())
+    resumed.load_state_dict(states[15])
+    assert [row for batch in resumed for row in batch["id"].to_pylist()] == list(range(160, 300))
+    assert len(log.rows) == before
+
+
+def test_what_was_broken_off_leaves_nothing_that_cannot_be_used(root: Path) -> None:
+    runs = itertools.count()
+    for _ in range(3):
+        ds = rerun(root, runs, chunks=40)
+        with iter(ds) as iterator:
+            next(iterator)
+        del ds, iterator
+        gc.collect()
+    assert [path.name for path in root.iterdir() if path.is_dir()] == []
+
+
+def test_a_forked_child_has_no_part_in_a_lock(root: Path) -> None:
+    root.mkdir()
+    mine = claim(root / "lock")
+    assert mine is not None and claim(root / "lock") is None
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        os.read(read, 1)  # outlives the parent's claim
+        os._exit(0)
+    mine.release()
+    again = claim(root / "lock")
+    os.write(write, b"x")
+    os.waitpid(child, 0)
+    os.close(read)
+    os.close(write)
+    assert again is not None
 
 
 def test_nothing_is_left_open() -> None:
