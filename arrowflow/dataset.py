@@ -1132,11 +1132,11 @@ class Dataset:
         a copy: by all epochs, later runs and other processes. Each plan has an entry of its own there, named by a
         fingerprint of the operators, arguments and functions below (code, closures, and what the code names), of the
         sources (path, size, time of change) and of the versions of arrowflow, pyarrow, Polars, NumPy and Python; another
-        plan or other data make another entry, and old ones stay until `arrowflow.cache_clear(path)`. Rows are committed
-        in chunks, written and flushed to the disk before anybody sees them; so whatever ends a run, `kill -9` included,
-        the next one is served from what there is and computes the rest. Several processes may name one folder: one of
-        them computes, the others follow. Memory: one chunk a call, and up to
-        8 MiB that wait to be written.
+        plan or other data make another entry, and old ones stay until `arrowflow.cache_clear(path)`. Files that functions
+        open are not seen, those of `interleave` and `flat_map` included. Rows are committed in chunks, written and
+        flushed to the disk before anybody sees them; so whatever ends a run, `kill -9` included, the next one is served
+        from what there is and computes the rest. Several processes may name one folder: one of them computes, the others
+        follow. Memory: one chunk a call, and up to 8 MiB that wait to be written.
 
         Args:
             path: The folder; it is made if need be.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import itertools
 import types
 from collections.abc import Iterator
 from functools import lru_cache
@@ -10,6 +11,8 @@ from typing import Any, NamedTuple
 
 _GLOBALS = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"))
 _ATTRIBUTES = frozenset(("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM"))
+
+_NAMELESS = frozenset(("LOAD_CONST", "LOAD_CLOSURE"))
 
 _LONG_BITS = 10_000
 """Python does not write all integers that are longer as decimals."""
@@ -21,18 +24,28 @@ class Import(NamedTuple):
     Attributes:
         module: What is imported, as written.
         level: The dots in front of it.
+        names: What is imported from it; nothing where it is imported itself.
     """
 
     module: str
     level: int
+    names: tuple[str, ...] = ()
 
 
 class Names(NamedTuple):
-    """What a function's code, and the code of functions inside it, refers to by name. Each is sorted."""
+    """What a function's code, and the code of functions inside it, refers to by name. Each is sorted.
+
+    Attributes:
+        globals: Names that are no variables of its own.
+        attributes: Names of attributes, of whatever object.
+        imports: What it imports.
+        bare: Names of which something else is done than to take an attribute: whatever may be done to a module.
+    """
 
     globals: tuple[str, ...]
     attributes: tuple[str, ...]
     imports: tuple[Import, ...]
+    bare: frozenset[str] = frozenset()
 
 
 def code_parts(code: types.CodeType) -> tuple[Any, ...]:
@@ -87,7 +100,7 @@ def names_in(code: types.CodeType) -> Names:
         >>> names_in((lambda x: [abs(y.real) for y in x]).__code__)[:2]
         (('abs',), ('real',))
     """
-    found: dict[str, set[str]] = {"globals": set(), "attributes": set()}
+    found: dict[str, set[str]] = {"globals": set(), "attributes": set(), "bare": set()}
     imports: set[Import] = set()
     for each in nested(code):
         instructions = [found for found in dis.get_instructions(each) if found.opname != "EXTENDED_ARG"]
@@ -98,5 +111,28 @@ def names_in(code: types.CodeType) -> Names:
                 found["attributes"].add(instruction.argval)
             elif instruction.opname == "IMPORT_NAME":
                 # The level and the names that are wanted have been put on the stack right before.
-                imports.add(Import(instruction.argval, int(instructions[index - 2].argval or 0)))
-    return Names(tuple(sorted(found["globals"])), tuple(sorted(found["attributes"])), tuple(sorted(imports)))
+                level, names = (before.argval for before in instructions[index - 2 : index])
+                imports.add(Import(instruction.argval, int(level or 0), tuple(names or ())))
+        found["bare"] |= _bare(instructions)
+    known = tuple(sorted(found["globals"])), tuple(sorted(found["attributes"])), tuple(sorted(imports))
+    return Names(*known, frozenset(found["bare"]))
+
+
+def _bare(instructions: list[dis.Instruction]) -> set[str]:
+    """Returns the names of which something else is done than to take an attribute; of imports, as they are called."""
+    bare: set[str] = set()
+    called: dict[str, set[str]] = {}
+    for one, following in itertools.pairwise(instructions):
+        # Two variables may share an instruction.
+        names = one.argval if isinstance(one.argval, tuple) else (one.argval,)
+        if one.opname.startswith("IMPORT_") and following.opname.startswith("STORE_"):
+            alias = following.argval[0] if isinstance(following.argval, tuple) else following.argval
+            name = str(one.argval)
+            called.setdefault(alias, set()).add(
+                name.partition(".")[0] if one.opname == "IMPORT_NAME" else name
+            )
+        elif one.opname in _ATTRIBUTES or ("LOAD_" in one.opname and one.opname not in _NAMELESS):
+            bare.update(name for name in names[:-1] if isinstance(name, str))
+            if following.opname not in _ATTRIBUTES and isinstance(names[-1], str):
+                bare.add(names[-1])
+    return bare.union(*(names for alias, names in called.items() if alias in bare))

@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from arrowflow.caching.chunk import FULL, Chunk, ChunkError, Link, Name, open_chunk, write_chunk
 from arrowflow.caching.claim import Claim, claim
-from arrowflow.caching.folder import FILLING, LOCK, USED, flush, make_folder
+from arrowflow.caching.folder import ABOUT, FILLING, LOCK, USED, flush, make_folder
 from arrowflow.caching.listing import NOTHING, listed
 from arrowflow.errors import CacheFullError, WriteError
 from arrowflow.plan.position import Position
@@ -243,7 +243,7 @@ class Entry:
             ) from error
 
     def _claim(self) -> Claim | None:
-        if self.repeatable and not self.folder.is_dir():
+        if self.repeatable and not (self.folder / ABOUT).exists():
             make_folder(self.root, self.folder, self._about)
         elif not self.repeatable:
             self.root.mkdir(parents=True, exist_ok=True)

@@ -17,9 +17,10 @@ other arguments, another order of operators, other files or data in memory make 
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -32,14 +33,59 @@ from arrowflow.caching.functions import write_code
 from arrowflow.caching.installed import version_of
 from arrowflow.caching.values import write_container, write_object, write_plain
 from arrowflow.errors import ArrowflowError, FingerprintError
-from arrowflow.options import ResolvedOptions
+from arrowflow.options import Options, ResolvedOptions
 from arrowflow.plan.identity import Code, Unknown
-from arrowflow.plan.node import Node
+from arrowflow.plan.node import BindContext, Node
+from arrowflow.plan.walk import fold, post_order
 
 VERSION: Final = 1
 """Of what goes in, and how it is written."""
 
-WRITERS: Final = (write_plain, write_container, write_data, write_code, write_object)
+
+def _write_dataset(encoder: Encoder, value: Any) -> bool:
+    """Writes a dataset that a function refers to: bound, so that the files which it reads now count."""
+    plan = getattr(value, "_plan", None) if type(value).__module__ == "arrowflow.dataset" else None
+    if not isinstance(plan, Node):
+        return False
+    if encoder.is_known(value):
+        return True
+    try:
+        nodes = [*_nodes(_bound(plan))]
+        encoder.put("dataset", str(len(nodes)))
+        for node in nodes:
+            _write_node(encoder, node)
+    except FingerprintError:
+        raise
+    except ArrowflowError as error:
+        raise encoder.refusal(value, f"its plan cannot be bound ({error})") from error
+    return True
+
+
+def _bound(plan: Node) -> Node:
+    options = Options()
+    for node in post_order(plan):
+        set_here = getattr(node, "options", None)
+        options = options.merged(set_here) if isinstance(set_here, Options) else options
+    resolved, places = options.resolved(), itertools.count()
+
+    def combine(node: Node, inputs: Sequence[Node]) -> Node:
+        return node.bind(tuple(inputs), BindContext(options=resolved, place=next(places)))
+
+    return fold(plan, combine)
+
+
+def _write_node(encoder: Encoder, node: Node) -> None:
+    known: Mapping[str, Any] = {"known as": node.known_as}
+    identity = node.identity() if node.known_as is None else known
+    if identity:
+        encoder.put("operator", node.name, str(len(node.inputs)), str(len(identity)))
+        for name in sorted(identity):
+            value = identity[name]
+            encoder.put("argument", name)
+            encoder.write(value.value if isinstance(value, Code) else value, repr(name))
+
+
+WRITERS: Final = (write_plain, write_container, _write_dataset, write_data, write_code, write_object)
 
 
 def fingerprint(plan: Node, options: ResolvedOptions) -> str:

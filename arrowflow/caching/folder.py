@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,8 @@ FILLING: Final = ".filling-"
 
 def make_folder(root: Path, folder: Path, about: Mapping[str, Any]) -> None:
     """Makes the folder of an entry, by a rename; it may be there when that is over, since another process has made it.
+
+    One that has no description gets it: what was not a cache's has stayed in it when the entry was removed.
 
     Args:
         root: The folder of the cache.
@@ -34,6 +37,9 @@ def make_folder(root: Path, folder: Path, about: Mapping[str, Any]) -> None:
         _write_whole(new / ABOUT, json.dumps(dict(about), indent=1))
         new.rename(folder)
     except OSError:
+        with suppress(OSError):
+            if not (folder / ABOUT).exists():
+                (new / ABOUT).rename(folder / ABOUT)
         shutil.rmtree(new, ignore_errors=True)
         if not folder.is_dir():
             raise

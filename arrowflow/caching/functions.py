@@ -6,17 +6,18 @@ the code refers to: defaults, closure, globals, and so on from there.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import hashlib
 import importlib
+import sys
 import types
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-from arrowflow.caching.code import Import, code_text, names_in
+from arrowflow.caching.code import Import, Names, code_text, names_in
 from arrowflow.caching.encoder import Encoder
 from arrowflow.caching.installed import compiled_file, is_installed, resolved, version_of
+from arrowflow.caching.modules import write_whole_module
 
 _MADE_BY_PYTHON = frozenset(
     (
@@ -50,6 +51,9 @@ _MADE_BY_PYTHON = frozenset(
 """Attributes of classes that say nothing, or nothing that others do not say."""
 
 _SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
+
+_MADE_AT_RUN_TIME = 1 << 9
+"""The flag of all classes but those that are part of a compiled module."""
 
 
 def write_code(encoder: Encoder, value: Any) -> bool:
@@ -97,14 +101,14 @@ def _write_body(encoder: Encoder, function: types.FunctionType) -> None:
         encoder.put("closure", str(len(code.co_freevars)))
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             with encoder.at(f"closure variable {name!r}"):
-                _write_cell(encoder, cell, names.attributes)
+                _write_cell(encoder, cell, name, names)
         module = str(function.__globals__.get("__name__", ""))  # `wraps` changes `__module__`
         if is_installed(module):
             encoder.put("installed", module, version_of(module))
         else:
             _write_globals(encoder, function)
             for imported in names.imports:
-                _write_import(encoder, function, imported, names.attributes)
+                _write_import(encoder, function, imported, names)
         attributes = vars(function)
         for name in sorted(attributes):
             encoder.put("attribute", name)
@@ -120,13 +124,13 @@ def _write_defaults(encoder: Encoder, function: types.FunctionType) -> None:
         encoder.write(value, f"default of {name!r}")
 
 
-def _write_cell(encoder: Encoder, cell: types.CellType, attributes: Sequence[str]) -> None:
+def _write_cell(encoder: Encoder, cell: types.CellType, name: str, names: Names) -> None:
     try:
         value = cell.cell_contents
     except ValueError:
         encoder.put("empty cell")
         return
-    _write_used(encoder, value, attributes)
+    _write_used(encoder, value, name, names)
 
 
 def _write_globals(encoder: Encoder, function: types.FunctionType) -> None:
@@ -135,22 +139,20 @@ def _write_globals(encoder: Encoder, function: types.FunctionType) -> None:
         if name in held:
             encoder.put("global", name)
             with encoder.at(f"global {name!r}"):
-                _write_used(encoder, held[name], names.attributes)
+                _write_used(encoder, held[name], name, names)
         else:
             encoder.put("builtin", name)
 
 
-def _write_used(encoder: Encoder, value: Any, attributes: Sequence[str]) -> None:
-    """Writes a value of which code may use these attributes, which matters where it is a module."""
+def _write_used(encoder: Encoder, value: Any, name: str, names: Names) -> None:
+    """Writes the value of a variable, of which code may use these attributes, which matters where it is a module."""
     if isinstance(value, types.ModuleType):
-        _write_attributes(encoder, value, attributes, ())
+        _write_attributes(encoder, value, names, name in names.bare)
     else:
         encoder.write(value)
 
 
-def _write_import(
-    encoder: Encoder, function: types.FunctionType, imported: Import, attributes: Sequence[str]
-) -> None:
+def _write_import(encoder: Encoder, function: types.FunctionType, imported: Import, names: Names) -> None:
     """Writes what a function imports when it is called. The user's own modules are imported for that, as it would."""
     package = function.__globals__.get("__package__") or ""
     parents = package.split(".")[: len(package.split(".")) - imported.level + 1] if imported.level else []
@@ -163,26 +165,34 @@ def _write_import(
     except ImportError:
         encoder.put("missing", name)
         return
+    for each in imported.names:
+        if not hasattr(module, each):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(f"{name}.{each}")
+    top, _, _ = name.partition(".")
     with encoder.at(f"import of {name!r}"):
-        _write_attributes(encoder, module, attributes, ())
+        if not imported.names and top != name:  # binds the package that is around it
+            _write_attributes(encoder, sys.modules[top], names, top in names.bare)
+        _write_attributes(
+            encoder, module, names, not imported.names and name.rpartition(".")[2] in names.bare
+        )
 
 
 def _write_module(encoder: Encoder, module: types.ModuleType) -> None:
-    _write_attributes(encoder, module, (), ())
+    _write_attributes(encoder, module, Names((), (), ()), True)
 
 
 def _write_attributes(
-    encoder: Encoder, module: types.ModuleType, attributes: Sequence[str], outer: tuple[Any, ...]
+    encoder: Encoder, module: types.ModuleType, names: Names, whole: bool, outer: tuple[Any, ...] = ()
 ) -> None:
-    """Writes a module: of the user's own what may be used of it, or all of its file if nothing says what is."""
+    """Writes a module: of the user's own what may be used of it, and all of it if nothing says what is."""
     if is_installed(module.__name__):
         encoder.put("module", module.__name__, version_of(module.__name__))
         return
     held = vars(module)
-    used = [name for name in attributes if name in held and not name.startswith("__")]
-    file = held.get("__file__")
-    if not used and file is not None and Path(file).is_file():
-        encoder.put("file", hashlib.blake2b(Path(file).read_bytes()).digest())
+    used = [name for name in names.attributes if name in held and not name.startswith("__")]
+    if whole or not used or "__getattr__" in held:
+        write_whole_module(encoder, module)
     encoder.put("own module", str(len(used)))
     for name in used:
         value = held[name]
@@ -190,15 +200,18 @@ def _write_attributes(
         if not isinstance(value, types.ModuleType):
             encoder.write(value, f"attribute {name!r}")
         elif value not in outer:
-            _write_attributes(encoder, value, attributes, (*outer, module))
+            _write_attributes(encoder, value, names, name in names.bare, (*outer, module))
 
 
 def _write_class(encoder: Encoder, cls: type) -> None:
     if encoder.is_known(cls):
         return
     encoder.put("class", cls.__qualname__ if is_installed(cls.__module__) else cls.__name__)
-    if is_installed(cls.__module__) and "<" not in cls.__qualname__:  # one that its module hides
+    if is_installed(cls.__module__) and "<" not in cls.__qualname__:
+        # One that its module hides, or one of the user's that `make_dataclass` or `new_class` made in its name.
         encoder.put("installed", cls.__module__, version_of(cls.__module__))
+        if cls.__flags__ & _MADE_AT_RUN_TIME:
+            encoder.later(lambda: _write_members(encoder, cls))
     elif (compiled := compiled_file(cls.__module__)) is not None:
         encoder.put("compiled", compiled)
     else:

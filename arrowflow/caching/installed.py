@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import os
 import sys
+import sysconfig
 from functools import lru_cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
 _FOLDERS = frozenset(("site-packages", "dist-packages"))
+_WITHOUT_FILES = ("built-in", "frozen")
 
 
 @lru_cache(maxsize=4096)
@@ -22,11 +25,37 @@ def is_installed(module: str) -> bool:
         (True, True, False)
     """
     top = module.partition(".")[0]
-    if top in sys.stdlib_module_names or top in sys.builtin_module_names or top == "arrowflow":
+    if top == "arrowflow" or _is_of_python(top):
         return True
     if top == "__main__":  # also that of an installed command: its name says nothing
         return False
-    return any(not _FOLDERS.isdisjoint(Path(place).parts) for place in _places(top))
+    return any(map(_is_in_packages, _places(top)))
+
+
+def _is_of_python(top: str) -> bool:
+    """Returns whether a module is one of Python's own: its name may be that of one of the user's that hides it."""
+    if top not in sys.stdlib_module_names and top not in sys.builtin_module_names:
+        return False
+    places = _places(top)
+    if not places:
+        return top not in sys.modules
+    return all(place in _WITHOUT_FILES or _is_in_library(place) for place in places)
+
+
+def _is_in_packages(place: str) -> bool:
+    return not _FOLDERS.isdisjoint(Path(place).parts)
+
+
+def _is_in_library(place: str) -> bool:
+    path = Path(os.path.realpath(place))
+    return not _is_in_packages(place) and any(path.is_relative_to(folder) for folder in _library())
+
+
+@lru_cache(maxsize=1)
+def _library() -> tuple[str, ...]:
+    """Returns the folders of Python's own modules."""
+    places = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), Path(os.__file__).parent)
+    return tuple(os.path.realpath(place) for place in places)
 
 
 def _places(top: str) -> list[str]:
@@ -47,7 +76,8 @@ def _places(top: str) -> list[str]:
 def version_of(module: str) -> str:
     """Returns the version of the package that an installed module belongs to; of Python's own, nothing.
 
-    The same whether or not the module has been imported.
+    The same whether or not the module has been imported. Of what was put among the packages without being one, the
+    digest of its files.
 
     Example:
         >>> import numpy
@@ -55,7 +85,7 @@ def version_of(module: str) -> str:
         True
     """
     top = module.partition(".")[0]
-    if top in sys.stdlib_module_names or top in sys.builtin_module_names:
+    if _is_of_python(top):
         return ""
     if top == "arrowflow":
         return str(importlib.import_module(top).__version__)
@@ -66,7 +96,18 @@ def version_of(module: str) -> str:
         names = sorted(set(_distributions(metadata).get(top, ())))
     if names:
         return ", ".join(f"{name} {metadata.version(name)}" for name in names)
-    return str(getattr(sys.modules.get(top), "__version__", ""))
+    return _files_digest(_places(top))
+
+
+def _files_digest(places: list[str]) -> str:
+    """Returns what tells the files and folders of a module from others, as text."""
+    paths = {Path(place) for place in places}
+    paths |= {inner for folder in paths if folder.is_dir() for inner in folder.rglob("*")}
+    suffixes = (".py", *EXTENSION_SUFFIXES)
+    hasher = hashlib.blake2b(digest_size=16)
+    for path in sorted(path for path in paths if path.name.endswith(suffixes) and path.is_file()):
+        hasher.update(hashlib.blake2b(path.read_bytes()).digest())
+    return hasher.hexdigest()
 
 
 @lru_cache(maxsize=1)

@@ -4,7 +4,7 @@
   elsewhere; their space is freed with the last record batch that lies in them, however the process ends.
 * **Few maps.** A process may have some 65,000 of them, and 1,024 descriptors, and a cache more chunks than that. So
   chunks lie behind each other in segments, each twice as large as the one before; a segment is mapped once, as a whole,
-  before anything is in it: holes take no space.
+  before anything is in it: holes take no space. The next run writes on where the one before it has stopped.
 * **A full disk is an error, not a signal.** The map is only read. What is in it was written through the descriptor,
   which says when there is no room.
 """
@@ -27,6 +27,7 @@ FIRST_SEGMENT_BYTES: Final = 64 << 20
 MAX_SEGMENT_BYTES: Final = 4 << 30
 ALIGNMENT: Final = 64
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+TOO_MANY: Final = (errno.EMFILE, errno.ENFILE)
 
 
 class Segment:
@@ -63,16 +64,19 @@ class Spilled(NamedTuple):
 class SpillFile:
     """Moves record batches into a folder's file system. Used by one thread at a time.
 
+    A process that was forked has the descriptor too, and would write to the same place: it begins a segment of its own.
+
     Args:
         folder: Where the files lie.
     """
 
-    __slots__ = ("_folder", "_next_bytes", "_segment")
+    __slots__ = ("_folder", "_next_bytes", "_process", "_segment")
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._segment: Segment | None = None
         self._next_bytes = FIRST_SEGMENT_BYTES
+        self._process = os.getpid()
 
     def move(self, chunk: pa.RecordBatch) -> Spilled:
         """Writes a chunk and returns it as it lies in the file. It may be used for as long as anybody likes.
@@ -99,9 +103,10 @@ class SpillFile:
         return Spilled(_read(written, chunk.schema), num_bytes)
 
     def _segment_for(self, num_bytes: int) -> Segment:
-        segment = self._segment
+        segment = self._segment if self._process == os.getpid() else None
         if segment is None or segment.end + num_bytes > segment.buffer.size:
             segment = self._segment = Segment(self._folder, max(self._next_bytes, num_bytes))
+            self._process = os.getpid()
             self._next_bytes = min(2 * self._next_bytes, MAX_SEGMENT_BYTES)
         return segment
 
@@ -111,9 +116,37 @@ class SpillFile:
                 f"{num_bytes:,} bytes were to be spilled to {self._folder!r}, and there is no room ({error.strerror}); "
                 "free space there, name another folder in cache(spill=…), or raise ram_budget"
             )
+        if error.errno in TOO_MANY:
+            return WriteError(
+                f"no file can be opened in {self._folder!r}, since too many are open ({error.strerror}); raise their "
+                "limit (ulimit -n), close what is not needed, or raise ram_budget"
+            )
         return WriteError(
             f"{self._folder!r} cannot be written ({error}); name a folder in cache(spill=…) that can"
         )
+
+
+class SpillFiles:
+    """The same for any number of threads: each takes a file that nobody is using, and gives it back.
+
+    So there are as many as have been in use at the same time. There is no lock: `list.pop` is a single step.
+    """
+
+    __slots__ = ("_free",)
+
+    def __init__(self) -> None:
+        self._free: list[SpillFile] = []
+
+    def move(self, chunk: pa.RecordBatch, folder: str) -> Spilled:
+        """Writes a chunk, as `SpillFile.move` does; always to the same folder."""
+        try:
+            file = self._free.pop()
+        except IndexError:
+            file = SpillFile(folder)
+        try:
+            return file.move(chunk)
+        finally:
+            self._free.append(file)
 
 
 class Sink:

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import math
@@ -31,6 +32,9 @@ from arrowflow.storage import UNFINISHED
 REMOVED: Final = ".removed-"
 GRACE: Final = timedelta(minutes=1)
 """How long what has no lock may be on its way: between a folder and its lock there are two system calls."""
+
+MAX_TRIES: Final = 8
+"""How often a folder is emptied in which somebody who has found it by its old name makes a lock."""
 
 _ENTRY: Final = re.compile(r"[0-9a-f]{32}(-[a-z0-9]+)?")
 _LEFTOVER: Final = re.compile(rf"({re.escape(REMOVED)}|\.new-|{_ENTRY.pattern}{re.escape(FILLING)})[0-9a-f]+")
@@ -108,7 +112,7 @@ def cache_clear(
     Raises:
         PlanError: An argument is not what it should be.
         SourceError: The folder cannot be listed, or is a file.
-        WriteError: Something cannot be removed.
+        WriteError: Something cannot be removed; all else has been.
 
     Example:
         >>> import arrowflow as af
@@ -122,13 +126,16 @@ def cache_clear(
     entries = _entries(root)
     left = sum(entry.bytes for entry in entries)
     removed = []
+    failed: list[WriteError] = []
     for entry in entries:
         is_old = age is not None and now - entry.last_used > age
         is_much = most is not None and left > most
-        if (is_old or is_much or (age is None and most is None)) and _remove(Path(entry.path)):
+        if (is_old or is_much or (age is None and most is None)) and _remove(Path(entry.path), failed):
             removed.append(entry)
             left -= entry.bytes
-    _remove_leftovers(root, now)
+    _remove_leftovers(root, now, failed)
+    if failed:
+        raise failed[0]
     return removed
 
 
@@ -219,6 +226,8 @@ def _about(folder: Path) -> tuple[Mapping[str, Any] | None, str | None]:
     """Returns the description of an entry, and what is wrong with it; None if the folder has vanished."""
     path = folder / ABOUT
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # who reads a pipe may wait for ever
+            return {}, f"{ABOUT} is no file"
         about = json.loads(path.read_bytes())
     except FileNotFoundError:
         return ({}, f"{ABOUT} is missing") if folder.is_dir() else (None, None)
@@ -267,9 +276,13 @@ def _is_ours(name: str) -> bool:
 
 @contextmanager
 def _lock(folder: Path) -> Iterator[bool]:
-    """Holds the lock of a folder, or says that somebody else does; `FileNotFoundError` where the folder is gone."""
+    """Holds the lock of a folder, or says that somebody else does; `FileNotFoundError` where the folder is gone.
+
+    Nobody makes a lock in a folder that is being emptied: who has removed that one could not remove the folder.
+    """
     path = folder / LOCK
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    create = 0 if folder.name.startswith(REMOVED) else os.O_CREAT
+    descriptor = os.open(path, os.O_RDWR | create | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # Between opening and locking the folder may have been removed, and another one made in its place.
@@ -285,44 +298,69 @@ def _lock(folder: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def _remove(folder: Path) -> bool:
-    """Removes an entry or what is left of one; False where somebody works on it, or has removed it."""
+def _remove(folder: Path, failed: list[WriteError]) -> bool:
+    """Removes an entry or what is left of one; False where somebody works on it, has removed it, or it failed."""
     try:
+        if folder.name.startswith(REMOVED) and LOCK not in _files(folder):
+            _remove_whole(folder)  # the lock goes last, so nobody is at work
+            return True
         with _lock(folder) as is_held:
             if not is_held:
                 return False
             doomed = folder.with_name(f"{REMOVED}{os.urandom(8).hex()}")
             folder.rename(doomed)
-            _empty(doomed)
-            try:
-                doomed.rmdir()
-            except OSError:  # something else lies in it
+            if not _remove_whole(doomed):
                 with suppress(OSError):
                     doomed.rename(folder)
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise WriteError(f"the cached entry cannot be removed ({error})").locate(file=str(folder)) from error
+        problem = WriteError(
+            f"the cached entry cannot be removed ({error}); see what is there, and remove it by hand"
+        )
+        problem.locate(file=str(folder))
+        failed.append(problem)
+        return False
     return True
 
 
-def _empty(folder: Path) -> None:
-    """Removes the files that caches make, the lock last."""
-    files = _files(folder)
-    names = [name for name in files if _is_ours(name) and not stat.S_ISDIR(files[name].st_mode)]
-    for name in sorted(names, key=lambda name: name == LOCK):
-        (folder / name).unlink(missing_ok=True)
+def _remove_whole(folder: Path) -> bool:
+    """Removes the files that caches make and then the folder; False where something else is left in it."""
+    for _ in range(MAX_TRIES):
+        for name in sorted(_removable(_files(folder)), key=lambda name: name == LOCK):
+            (folder / name).unlink(missing_ok=True)
+        try:
+            folder.rmdir()
+        except FileNotFoundError:
+            break
+        except OSError as error:
+            if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
+                raise
+            files = _files(folder)
+            if len(_removable(files)) < len(files):
+                return False
+        else:
+            break
+    return True
 
 
-def _remove_leftovers(root: Path, now: datetime) -> None:
+def _removable(files: Files) -> list[str]:
+    return [name for name, found in files.items() if _is_ours(name) and not stat.S_ISDIR(found.st_mode)]
+
+
+def _remove_leftovers(root: Path, now: datetime, failed: list[WriteError]) -> None:
     for folder in _folders(root):
         if _ENTRY.fullmatch(folder.name):
             _remove_temporary(folder, now)
+            files = _files(folder)
+            # Without a description and rows it is no entry, but what the removal of one has left.
+            if files and files.keys() <= {LOCK, UNFINISHED, USED} and _is_past(folder, now):
+                _remove(folder, failed)
         elif _LEFTOVER.fullmatch(folder.name):
             files = _files(folder)
             has_lock = LOCK in files or folder.name.startswith(REMOVED)
             if all(map(_is_ours, files)) and (has_lock or _is_past(folder, now)):
-                _remove(folder)
+                _remove(folder, failed)
 
 
 def _remove_temporary(folder: Path, now: datetime) -> None:

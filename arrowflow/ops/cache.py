@@ -20,8 +20,9 @@ from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
-from arrowflow.caching.spill import SpillFile
-from arrowflow.errors import ArrowflowError, BudgetError, PlanError
+from arrowflow.caching.over_budget import over_budget
+from arrowflow.caching.spill import SpillFiles
+from arrowflow.errors import ArrowflowError, PlanError
 from arrowflow.ops.base import (
     BoundaryKernel,
     Context,
@@ -80,10 +81,11 @@ class Prefix:
     has seen all below n in it, so there are no gaps; and whoever comes first, the rows are the same.
     """
 
-    __slots__ = ("entries",)
+    __slots__ = ("entries", "files")
 
     def __init__(self) -> None:
         self.entries: dict[int, Entry] = {}
+        self.files = SpillFiles()
 
     @property
     def complete(self) -> bool:
@@ -267,7 +269,7 @@ class CacheKernel(BoundaryKernel):
         self._prefix = Prefix() if self._is_private else shelf.prefix
         self._owner = self._prefix if self._is_private else shelf  # of this run's claims
         self._budget_bytes = budget_bytes
-        self._spill = None if node.spill is None else SpillFile(node.spill)
+        self._spill = node.spill
         self._count: Callable[[], int | None] = lambda: _known_rows(node.inputs[0])
         self._context = context
         self._position: Position = None
@@ -318,25 +320,17 @@ class CacheKernel(BoundaryKernel):
             self._number, self._position = number, entry.position
             yield Item(entry.chunk, entry.position, ticket, entry.origin)
 
-    def _check_budget(self, total_bytes: int, num_items: int, more_rows: int = 0) -> None:
-        """Raises `BudgetError` if the first items, and so many rows more, take more than the budget."""
-        budget_bytes = self._budget_bytes
-        if total_bytes <= budget_bytes:
-            return
-        text = f"the cached rows take {total_bytes:,} bytes, {total_bytes - budget_bytes:,} more than ram_budget allows"
-        text += f" ({budget_bytes:,})"
-        if self._spill is not None:
-            raise BudgetError(
-                f"{text}; raise ram_budget, or free them by cache_clear() and let them be spilled"
+    def _check_budget(self, total_bytes: int, num_items: int, *more: pa.RecordBatch) -> None:
+        """Raises `BudgetError` if the first items, with what is to come next, take more than the budget."""
+        if total_bytes > self._budget_bytes:
+            entries, spills = self._prefix.entries, self._spill is not None
+            raise over_budget(
+                [*(entries[number].chunk for number in range(num_items)), *more],
+                total_bytes,
+                budget_bytes=self._budget_bytes,
+                all_rows=None if spills else self._count(),
+                spills=spills,
             )
-        rows, all_rows = self._prefix.rows_before(num_items) + more_rows, self._count()
-        if all_rows is not None and all_rows > rows > 0:
-            whole = total_bytes * all_rows // rows
-            text += f"; all {all_rows:,} rows would take some {whole:,}, {whole - budget_bytes:,} more than it allows"
-        raise BudgetError(
-            f"{text}; raise ram_budget, cache fewer rows or columns, keep them in files with cache(path), or let what "
-            "does not fit be spilled with cache(spill=folder)"
-        )
 
     def wants(self) -> StreamHandle | None:
         """Returns its input, as epoch 0, from where the prefix ends."""
@@ -364,7 +358,7 @@ class CacheKernel(BoundaryKernel):
             if entry is mine:
                 self._tickets[number] = SPILLED if mine.spilled_bytes else item.ticket
         else:
-            self._check_budget(entry.total_bytes, number, item.chunk.num_rows)
+            self._check_budget(entry.total_bytes, number, item.chunk)
         self._addresses.update(buffer.address for buffer in entry.buffers)
         return item._replace(chunk=entry.chunk, ticket=SPILLED) if entry.spilled_bytes else item
 
@@ -377,9 +371,9 @@ class CacheKernel(BoundaryKernel):
         before_bytes = self._prefix.entries[number - 1].total_bytes if number else 0
         total_bytes = before_bytes + sum(new.values())
         if self._spill is not None and new and total_bytes > self._budget_bytes // 2:
-            moved = self._spill.move(chunk)
+            moved = self._prefix.files.move(chunk, self._spill)
             return Entry(moved.chunk, item.position, item.origin, (), before_bytes, moved.num_bytes)
-        self._check_budget(total_bytes, number, chunk.num_rows)
+        self._check_budget(total_bytes, number, chunk)
         return Entry(chunk, item.position, item.origin, buffers, total_bytes)
 
     def ended(self, stream: StreamHandle) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +38,17 @@ _ENDPOINTS: Final = (
     "account_name",
     "base_url",
     "url",
+    "fo",
+    "fs",
+    "path",
+    "target_protocol",
+    "target_options",
+    "remote_protocol",
+    "remote_options",
+    "org",
+    "repo",
+    "sha",
+    "ref",
 )
 """Settings of file systems that say whose files a path means. Credentials do not."""
 
@@ -51,6 +64,9 @@ def files_identity(store: Store, files: Sequence[File]) -> dict[str, Any]:
     paths, stamps = [file.path for file in files], [_stamp(store, file) for file in files]
     found: dict[str, Any] = {"file_system": system_identity(store.filesystem)}
     found["files"] = (paths, [file.size for file in files], stamps)
+    archive = _archive_of(store)
+    if archive is not None:
+        found["archive"] = _archive_stamp(archive)
     silent = [path for path, stamp in zip(paths, stamps, strict=True) if stamp is None]
     if silent:
         found["stamps"] = Unknown(
@@ -75,14 +91,43 @@ def _stamp(store: Store, file: File) -> int | str | None:
     handler = store.filesystem.handler
     if not isinstance(handler, pafs.FSSpecHandler):
         return None
+    return _told_stamp(_info(handler.fs, file.path))
+
+
+def _info(filesystem: Any, path: str) -> Mapping[str, Any]:
     try:
-        info = handler.fs.info(file.path)
+        return dict(filesystem.info(path))
     except Exception as error:
-        raise SourceError(f"cannot ask whether the file has changed: {error}").locate(
-            file=file.path
-        ) from error
+        raise SourceError(f"cannot ask whether the file has changed: {error}").locate(file=path) from error
+
+
+def _told_stamp(info: Mapping[str, Any]) -> str | None:
     told = {str(key).lower(): value for key, value in info.items()}
     return next((f"{name} {told[name]}" for name in (*_STAMPS, "created") if told.get(name)), None)
+
+
+def _archive_of(store: Store) -> Any:
+    """Returns what fsspec opened the archive with that is the file system; None where it is no archive."""
+    inner = getattr(getattr(store.filesystem, "handler", None), "fs", None)
+    while inner is not None and not hasattr(inner, "fo"):
+        inner = getattr(inner, "fs", None)  # a folder in an archive
+    return None if inner is None else getattr(inner, "of", inner.fo)
+
+
+def _archive_stamp(archive: Any) -> Any:
+    """Returns what tells an archive from others, and from itself after a change."""
+    if not hasattr(archive, "fs") or not hasattr(archive, "path"):
+        return Unknown(
+            "the archive", "is an open file, which nothing tells from others", instead="pass its path"
+        )
+    info = _info(archive.fs, archive.path)
+    stamp = _told_stamp(info)
+    if stamp is None:
+        return Unknown(
+            f"the archive {archive.path!r}",
+            "has neither a time nor an etag in its file system, so nothing tells when it changes",
+        )
+    return (_fsspec_identity(archive.fs), archive.path, info.get("size"), stamp)
 
 
 def system_identity(filesystem: Any) -> tuple[Any, ...]:
@@ -96,17 +141,34 @@ def system_identity(filesystem: Any) -> tuple[Any, ...]:
         return ("subtree", filesystem.base_path, *system_identity(filesystem.base_fs))
     if isinstance(filesystem, pafs.LocalFileSystem):
         return ("local",)
-    settings: Mapping[str, Any] = {}
-    kind = str(filesystem.type_name)
     if isinstance(filesystem, pafs.PyFileSystem):
-        inner = getattr(filesystem.handler, "fs", filesystem.handler)
-        kind = f"{type(inner).__module__}.{type(inner).__qualname__}"
-        settings = getattr(inner, "storage_options", {})
-        settings = {**settings, **(settings.get("client_kwargs") or {})}
-    else:
-        arguments = filesystem.__reduce__()[1]
-        settings = next((each for each in arguments if isinstance(each, dict)), {})
-    return (kind, *((name, str(settings[name])) for name in _ENDPOINTS if settings.get(name)))
+        return _fsspec_identity(getattr(filesystem.handler, "fs", filesystem.handler))
+    arguments = filesystem.__reduce__()[1]
+    settings = next((each for each in arguments if isinstance(each, dict)), {})
+    return (str(filesystem.type_name), *_settings_identity(settings))
+
+
+def _fsspec_identity(filesystem: Any) -> tuple[Any, ...]:
+    kind = type(filesystem)
+    given = getattr(filesystem, "storage_args", ())
+    names = list(inspect.signature(kind.__init__).parameters)[1:] if given else []
+    settings = {**dict(zip(names, given, strict=False)), **getattr(filesystem, "storage_options", {})}
+    more = settings.get("client_kwargs") or {}
+    return (f"{kind.__module__}.{kind.__qualname__}", *_settings_identity({**settings, **more}))
+
+
+def _settings_identity(settings: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple((name, _told_setting(settings[name])) for name in _ENDPOINTS if settings.get(name))
+
+
+def _told_setting(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return _settings_identity(value)
+    if hasattr(value, "storage_options"):
+        return _fsspec_identity(value)
+    if isinstance(value, str | PathLike | int):
+        return str(value)
+    return type(value).__qualname__  # an open file: see `_archive_stamp`
 
 
 def dataset_identity(dataset: Any) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import datetime
 import decimal
 import enum
@@ -208,6 +209,20 @@ def test_data_classes() -> None:
     differ(classes[0](), classes[0](x=5), classes[0](y=[1]))
 
 
+def test_classes_that_are_made_in_the_name_of_a_module() -> None:
+    fields = [[("x", int, number)] for number in (1, 2)]
+    differ(*(dataclasses.make_dataclass("Made", each) for each in fields))
+    differ(*(dataclasses.make_dataclass("Made", each)() for each in fields))
+    for module in ("types", "json"):
+        one, other, again = (
+            types.new_class("Made", (), {}, operator.methodcaller("update", value=value, __module__=module))
+            for value in (1, 2, 1)
+        )
+        differ(one, other)
+        same(one, again)
+    assert digest(type(re.finditer("a", "a")), type(threading.Lock()), type({}.keys()), types.FunctionType)
+
+
 def test_numpy() -> None:
     whole = np.arange(6, dtype=np.int32)
     differ(
@@ -399,6 +414,57 @@ def test_where_code_comes_from() -> None:
     assert not any(map(is_installed, ("__main__", "tests.ops.tables", "nobody_has_this")))
 
 
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, str]], None]:
+    """Writes modules of the user's into a folder that is searched first, and forgets those of before."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def write(sources: dict[str, str]) -> None:
+        for name, source in sources.items():
+            file = tmp_path / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(source)
+        tops = {name.partition("/")[0].removesuffix(".py") for name in sources}
+        for name in [name for name in sys.modules if name.partition(".")[0] in tops]:
+            monkeypatch.delitem(sys.modules, name)
+        importlib.invalidate_caches()
+        is_installed.cache_clear()
+        version_of.cache_clear()
+
+    return write
+
+
+def test_own_modules_may_have_names_of_pythons_own(own: Callable[[dict[str, str]], None]) -> None:
+    found = set()
+    for number in (1, 2):
+        source = f"def g(x): return {number}"
+        own({"profile.py": source, "test/__init__.py": "", "test/own.py": source})
+        assert not is_installed("profile") and not is_installed("test.own")
+        found.add(digest(made("def f(x):\n import profile\n return profile.g(x)")))
+        found.add(digest(made("def f(x):\n from test.own import g\n return g(x)")))
+    assert len(found) == 4, found
+    is_installed.cache_clear()
+
+
+def test_files_among_the_packages_count_by_what_they_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(folder)
+    found = set()
+    for number in (1, 2):
+        (folder / "own_dropped.py").write_text(f"def g(x): return {number}")
+        importlib.invalidate_caches()
+        version_of.cache_clear()
+        assert is_installed("own_dropped")
+        found.add(digest(made("def f(x):\n import own_dropped\n return own_dropped.g(x)")))
+    is_installed.cache_clear()
+    version_of.cache_clear()
+    assert len(found) == 2
+
+
 def test_own_modules_count_by_what_is_used_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -437,6 +503,68 @@ def test_a_module_of_which_nothing_is_used_counts_as_a_file(
     assert len(found) == 2
 
 
+LOW = "FACTOR = {number}\ndef scale(x): return x * FACTOR"
+
+USES: dict[str, tuple[dict[str, str], str]] = {
+    "a submodule that nobody imported": (
+        {"own_p/__init__.py": "", "own_p/sub.py": "K = {number}"},
+        "def f(x):\n from own_p import sub\n return sub.K",
+    ),
+    "the package around what is imported": (
+        {"own_p/__init__.py": "def top(): return {number}", "own_p/sub.py": ""},
+        "def f(x):\n import own_p.sub\n return own_p.top()",
+    ),
+    "what a module imports, by getattr": (
+        {"own_h.py": "from own_l import scale", "own_l.py": LOW},
+        "import own_h\ndef f(x): return getattr(own_h, x)(1)",
+    ),
+    "by getattr next to another attribute": (
+        {"own_h.py": "CONST = 1\ndef local(): return {number}"},
+        "import own_h\ndef f(x): return getattr(own_h, 'local')() + own_h.CONST",
+    ),
+    "by getattr after a late import": (
+        {"own_h.py": "CONST = 1\ndef local(): return {number}"},
+        "def f(x):\n import own_h as h\n return getattr(h, 'local')() + h.CONST",
+    ),
+    "by getattr after a late import of a part": (
+        {"own_p/__init__.py": "", "own_p/sub.py": "CONST = 1\ndef local(): return {number}"},
+        "def f(x):\n from own_p import sub as h\n return getattr(h, 'local')() + h.CONST",
+    ),
+    "a module as a default": (
+        {"own_h.py": "import own_l", "own_l.py": LOW},
+        "import own_h\ndef f(x, h=own_h): return h.own_l.scale(x)",
+    ),
+    "a module in a dict": (
+        {"own_p/__init__.py": "", "own_p/sub.py": "from own_l import scale", "own_l.py": LOW},
+        "import own_p.sub\nheld = dict(a=own_p)\ndef f(x): return held['a'].sub.scale(x)",
+    ),
+    "a module that another function is given": (
+        {"own_h.py": "from own_l import scale\nCONST = 1", "own_l.py": LOW},
+        "import own_h\ndef g(h): return h.scale\ndef f(x): return g(own_h)(x) + own_h.CONST",
+    ),
+    "a module in a closure": (
+        {"own_h.py": "from own_l import scale\nCONST = 1", "own_l.py": LOW},
+        "import own_h\ndef g(h): return lambda x: vars(h)['scale'](x) + h.CONST\nf = g(own_h)",
+    ),
+    "what a module finds when it is asked": (
+        {"own_h.py": "CONST = 1\ndef __getattr__(name): return {number}"},
+        "import own_h\ndef f(x): return own_h.late + own_h.CONST",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", USES)
+def test_own_modules_count_however_they_are_used(own: Callable[[dict[str, str]], None], name: str) -> None:
+    sources, source = USES[name]
+    found = []
+    for number in (1, 1, 2):
+        own({path: text.replace("{number}", str(number)) for path, text in sources.items()})
+        function = made(source)
+        found.append(digest(function))
+        assert digest(function) == found[-1]  # now that what it imports has been
+    assert found[0] == found[1] != found[2]
+
+
 def test_names_in_code() -> None:
     def function(x: Any) -> Any:
         import json
@@ -450,6 +578,7 @@ def test_names_in_code() -> None:
     assert names.globals == ("os_like",)
     assert names.attributes == ("dumps", "path")
     assert [found.module for found in names.imports] == ["json"]
+    assert names.bare == {"dumps", "x", "inner", "path"}
 
 
 # ---------------------------------------------------------------- what has no fingerprint

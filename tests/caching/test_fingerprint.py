@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
+import tarfile
 import textwrap
 import threading
 from collections.abc import Callable
@@ -16,6 +18,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
@@ -304,6 +307,38 @@ def test_remote_files_count_by_what_their_file_system_says(monkeypatch: pytest.M
     assert of(dataset, "key") != with_key
 
 
+def test_archives_and_folders_of_other_file_systems_count(tmp_path: Path) -> None:
+    from fsspec.implementations.dirfs import DirFileSystem
+    from fsspec.implementations.local import LocalFileSystem
+    from fsspec.implementations.tar import TarFileSystem
+
+    def archive(name: str, text: bytes) -> af.Dataset:
+        with tarfile.open(tmp_path / name, "w") as tar:
+            info = tarfile.TarInfo("a.csv")
+            info.size, info.mtime = len(text), 1
+            tar.addfile(info, io.BytesIO(text))
+        system = TarFileSystem(str(tmp_path / name), skip_instance_cache=True)
+        return af.read_csv("a.csv", filesystem=system)
+
+    def folder(name: str, **options: Any) -> Any:
+        made = DirFileSystem(str(tmp_path / name), LocalFileSystem(), **options)
+        return system_identity(pafs.PyFileSystem(pafs.FSSpecHandler(made)))
+
+    found = []
+    for number, name in enumerate(("100.tar", "200.tar", "100.tar")):
+        dataset = archive(name, b"x\n%d\n" % number)
+        os.utime(tmp_path / name, (number, number + 1))
+        found.append(of(dataset))
+        assert of(dataset) == found[-1]
+    assert len(set(found)) == 3
+    assert folder("v100") != folder("v200")
+    assert folder("v100", token="a") == folder("v100", token="b")
+    with (tmp_path / "100.tar").open("rb") as opened:
+        unnamed = af.read_csv("a.csv", filesystem=TarFileSystem(opened))
+        refused(af.FingerprintError, lambda: of(unnamed), "the archive is an open file", "pass its path")
+        assert of(unnamed, "key")
+
+
 def test_credentials_do_not_count() -> None:
     from pyarrow.fs import S3FileSystem, SubTreeFileSystem
 
@@ -462,3 +497,26 @@ def test_datasets_may_be_referred_to() -> None:
         return af.range(3).interleave(lambda row: inner)
 
     assert of(opened(3)) == of(opened(3)) != of(opened(4))
+
+
+def test_files_of_datasets_that_are_referred_to_count(shards: Path) -> None:
+    inner = af.read_parquet(shards).map(shift).shuffle(3)
+    outer = af.range(3).map(lambda batch: next(iter(inner)))
+    first = of(outer)
+    assert of(outer) == first
+    file = shards / "01.parquet"
+    os.utime(file, ns=(1, file.stat().st_mtime_ns + 1_000))
+    assert of(outer) != first
+    inner = af.read_parquet(shards).map(locked)
+    refused(af.FingerprintError, lambda: of(outer), "map: global 'LOCK' of `locked`")
+    inner = inner.select("nothing_like_it")
+    refused(af.FingerprintError, lambda: of(outer), "variable 'inner'", "cannot be bound", "nothing_like_it")
+
+
+def test_datasets_may_refer_to_themselves() -> None:
+    def made(stop: int) -> af.Dataset:
+        held: list[af.Dataset] = []
+        held.append(af.range(stop).map(lambda batch: batch.slice(len(held))))
+        return held[0]
+
+    assert of(made(3)) == of(made(3)) != of(made(4))

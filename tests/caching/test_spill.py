@@ -17,7 +17,7 @@ import pytest
 
 import arrowflow as af
 from arrowflow.caching import spill
-from arrowflow.caching.spill import FIRST_SEGMENT_BYTES, SpillFile
+from arrowflow.caching.spill import FIRST_SEGMENT_BYTES, SpillFile, SpillFiles
 from arrowflow.errors import CacheFullError
 from tests.ops.tables import ALL_TYPES_INSIDE, refused
 
@@ -164,6 +164,67 @@ def test_a_full_disk_is_an_error_and_no_part_of_it_stays(
 
 def test_a_folder_that_is_gone_is_an_error(tmp_path: Path) -> None:
     refused(af.WriteError, lambda: SpillFile(str(tmp_path / "gone")).move(doubles(1)), "gone", "spill=")
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_too_many_open_files_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def refuse(*_: Any) -> int:
+        raise OSError(number, os.strerror(number))
+
+    file = SpillFile(str(tmp_path))
+    monkeypatch.setattr(spill, "_open_unnamed", refuse)
+    refused(af.WriteError, lambda: file.move(doubles(1)), "too many are open", "ulimit -n", str(tmp_path))
+    monkeypatch.undo()
+    assert file.move(doubles(1)).chunk.equals(doubles(1))
+
+
+def test_a_forked_process_writes_to_a_place_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = SpillFile(str(tmp_path))
+    before = file.move(doubles(3)).chunk
+    segment = file._segment
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    found = [file.move(doubles(4)).chunk for _ in range(2)]
+    assert file._segment is not segment
+    assert segment is not None
+    assert segment.end < 1_000
+    assert before.equals(doubles(3))
+    assert [chunk.equals(doubles(4)) for chunk in found] == [True] * 2
+
+
+def test_a_file_is_used_again_unless_somebody_is_using_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = SpillFiles()
+    found = [files.move(doubles(rows), str(tmp_path)).chunk for rows in (1, 2)]
+    assert len(files._free) == 1
+    written = os.pwrite
+
+    def meanwhile(descriptor: int, data: Any, place: int) -> int:
+        monkeypatch.setattr(os, "pwrite", written)
+        found.append(files.move(doubles(3), str(tmp_path)).chunk)
+        return written(descriptor, data, place)
+
+    monkeypatch.setattr(os, "pwrite", meanwhile)
+    found.append(files.move(doubles(4), str(tmp_path)).chunk)
+    assert len(files._free) == 2
+    assert [chunk.equals(doubles(rows)) for chunk, rows in zip(found, (1, 2, 3, 4), strict=True)] == [
+        True
+    ] * 4
+
+
+def test_a_file_is_given_back_when_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    files = SpillFiles()
+    monkeypatch.setattr(os, "pwrite", refuse)
+    refused(CacheFullError, lambda: files.move(doubles(1), str(tmp_path)), "no room")
+    (file,) = files._free
+    monkeypatch.undo()
+    assert files.move(doubles(1), str(tmp_path)).chunk.equals(doubles(1))
+    assert files._free == [file]
 
 
 @LINUX

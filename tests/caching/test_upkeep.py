@@ -369,6 +369,19 @@ def test_foreign_files_in_an_entry_stay(tmp_path: Path) -> None:
     assert (folder / "more" / ABOUT).read_text() == "mine"
 
 
+def test_an_entry_that_is_made_again_among_foreign_files_is_described(tmp_path: Path) -> None:
+    ds = af.range(5).cache(tmp_path)
+    assert ds.to_table().num_rows == 5
+    (made,) = af.cache_info(tmp_path)
+    (Path(made.path) / "thesis.txt").write_text("mine")
+    assert len(af.cache_clear(tmp_path)) == 1
+    assert names_in(Path(made.path)) == ["thesis.txt"]
+    assert af.range(5).cache(tmp_path).to_table().num_rows == 5
+    (again,) = af.cache_info(tmp_path)
+    assert (again.problem, again.plan, again.complete) == (None, made.plan, True)
+    assert names_in(tmp_path) == [made.fingerprint]
+
+
 def test_links_are_not_followed(tmp_path: Path) -> None:
     root, elsewhere = tmp_path / "cache", tmp_path / "elsewhere"
     target = put(elsewhere, 1)
@@ -477,6 +490,102 @@ def test_what_cannot_be_removed_is_an_error(tmp_path: Path) -> None:
         )
     finally:
         folder.parent.chmod(0o700)
+
+
+@pytest.mark.parametrize("kind", ["link", "folder"])
+def test_what_cannot_be_locked_is_an_error_when_all_else_is_removed(tmp_path: Path, kind: str) -> None:
+    folders = [put(tmp_path, number, used=HOUR * (9 - number)) for number in range(3)]
+    leftover = put(tmp_path, 7, name=LEFTOVERS[0])
+    for folder in (folders[0], leftover):
+        lock = folder / LOCK
+        lock.unlink()
+        lock.symlink_to(tmp_path / "elsewhere") if kind == "link" else lock.mkdir()
+    refused(af.WriteError, lambda: af.cache_clear(tmp_path), "cannot be removed", fingerprint(0), "by hand")
+    assert names_in(tmp_path) == [LEFTOVERS[0], fingerprint(0)]
+    assert numbers_of(af.cache_info(tmp_path)) == [0]
+
+
+def test_what_cannot_be_removed_still_counts(tmp_path: Path) -> None:
+    folders = [put(tmp_path, number, used=HOUR * (9 - number), chunk_bytes=1000) for number in range(3)]
+    (folders[0] / LOCK).unlink()
+    (folders[0] / LOCK).mkdir()
+    stuck, _, last = af.cache_info(tmp_path)
+    most = stuck.bytes + last.bytes
+    refused(af.WriteError, lambda: af.cache_clear(tmp_path, max_bytes=most), "cannot be removed")
+    assert numbers_of(af.cache_info(tmp_path)) == [0, 2]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder"])
+def test_a_description_that_is_no_file_is_not_read(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading a pipe, it would wait for ever."""
+    about = put(tmp_path, 1) / ABOUT
+    about.unlink()
+    os.mkfifo(about) if kind == "pipe" else about.mkdir()
+    monkeypatch.setattr(Path, "read_bytes", lambda path: pytest.fail(f"{path} was read"))
+    (entry,) = af.cache_info(tmp_path)
+    assert entry.problem == f"{ABOUT} is no file"
+    assert entry.num_rows == 20
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+def test_a_second_one_meets_the_first_at_its_very_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, foreign: bool
+) -> None:
+    """The lock is removed, the folder is not: a lock that the second one made would keep the folder."""
+    folder = put(tmp_path, 1)
+    if foreign:
+        (folder / "thesis.txt").write_text("mine")
+    rmdir = Path.rmdir
+
+    def second(path: Path) -> None:
+        monkeypatch.setattr(Path, "rmdir", rmdir)
+        assert af.cache_clear(tmp_path) == []
+        rmdir(path)
+
+    monkeypatch.setattr(Path, "rmdir", second)
+    assert numbers_of(af.cache_clear(tmp_path)) == [1]
+    assert names_in(tmp_path) == ([fingerprint(1)] if foreign else [])
+    assert not foreign or names_in(folder) == ["thesis.txt"]
+
+
+@pytest.mark.parametrize("times", [1, 100])
+def test_a_lock_that_is_made_in_an_emptied_folder_brings_nothing_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """Who has found the folder by its old name may still make a file in it."""
+    put(tmp_path, 1)
+    rmdir = Path.rmdir
+    left = [times]
+
+    def late(path: Path) -> None:
+        if left[0]:
+            left[0] -= 1
+            (path / LOCK).touch()
+        rmdir(path)
+
+    monkeypatch.setattr(Path, "rmdir", late)
+    assert numbers_of(af.cache_clear(tmp_path)) == [1]
+    monkeypatch.undo()
+    assert fingerprint(1) not in names_in(tmp_path)
+    af.cache_clear(tmp_path)
+    assert names_in(tmp_path) == []
+
+
+def test_a_folder_with_a_lock_alone_goes(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / fingerprint(number)).mkdir()
+        (tmp_path / fingerprint(number) / LOCK).touch()
+    (tmp_path / fingerprint(2) / "thesis.txt").write_text("mine")
+    for number in (1, 2):
+        aged(tmp_path / fingerprint(number), HOUR)
+    assert af.cache_clear(tmp_path) == []
+    assert names_in(tmp_path) == [fingerprint(0), fingerprint(2)]
+    aged(tmp_path / fingerprint(0), HOUR)
+    with held(tmp_path / fingerprint(0)):
+        af.cache_clear(tmp_path)
+    assert names_in(tmp_path) == [fingerprint(0), fingerprint(2)]
 
 
 def test_many_clear_at_once(tmp_path: Path) -> None:

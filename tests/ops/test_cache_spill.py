@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import pickle
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -276,25 +277,43 @@ def test_parquet_with_a_source_order(tmp_path: Path, folder: Path) -> None:
 # ------------------------------------------------------------------------------------------- freeing
 
 
+def maps_of(folder: Path) -> int:
+    """Returns how many files in a folder this process has mapped."""
+    return Path("/proc/self/maps").read_text(encoding="utf-8").count(str(folder))
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
+def test_epochs_that_stop_early_share_a_file(folder: Path) -> None:
+    """Each has two descriptors and a map; of those a process may have few."""
+    ds = spilled(numbers(*[2] * 40).map(widened, num_parallel_calls=1), folder, TINY)
+    gc.collect()
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    for more in range(1, 40):
+        with iter(ds) as iterator:
+            assert [batch["row"][0].as_py() for batch in itertools.islice(iterator, more)] == [
+                *range(0, 2 * more, 2)
+            ]
+        assert maps_of(folder) <= 1
+    assert rows_of(ds) == list(range(80))
+    gc.collect()
+    assert len(list(Path("/proc/self/fd").iterdir())) <= descriptors + 2
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 @pytest.mark.parametrize("how", ["cleared", "deleted"])
 def test_both_memory_and_files_are_freed(folder: Path, how: str) -> None:
-    def maps() -> int:
-        text = Path("/proc/self/maps").read_text(encoding="utf-8")
-        return text.count(str(folder))
-
     gc.collect()
     before = pa.total_allocated_bytes()
     ds = spilled(numbers(*[16] * 8).map(Wide()), folder, 100 * KILOBYTE)
     rows_of(ds)
     gc.collect()
-    assert maps() == 1
+    assert maps_of(folder) == 1
     if how == "cleared":
         ds.cache_clear()
     else:
         del ds
     gc.collect()
-    assert maps() == 0
+    assert maps_of(folder) == 0
     assert pa.total_allocated_bytes() - before < 4 * KILOBYTE
 
 
@@ -400,3 +419,26 @@ def test_too_little_memory_says_what_the_whole_would_take_where_that_is_known() 
     with pytest.raises(af.BudgetError) as caught:
         rows_of(opaque)
     assert "would take" not in str(caught.value)
+
+
+def said_of_the_whole(ds: af.Dataset) -> int | None:
+    """Returns the bytes that all rows would take, as the error says."""
+    with pytest.raises(af.BudgetError) as caught:
+        rows_of(ds)
+    found = re.search(r"rows would take some ([\d,]+)", str(caught.value))
+    return None if found is None else int(found[1].replace(",", ""))
+
+
+@pytest.mark.parametrize("size", [1, 10, 1_000])
+def test_slices_of_one_buffer_do_not_count_again_for_each_row(size: int) -> None:
+    """The first one takes it all, and more rows take nothing more."""
+    table = pa.table({"row": pa.array(range(1_000))})
+    ds = af.from_arrow(table).batch(size).cache().with_options(af.Options(ram_budget=KILOBYTE))
+    assert said_of_the_whole(ds) == (8_000 if size < 1_000 else None)
+
+
+def test_new_memory_for_each_chunk_counts_for_each_row() -> None:
+    ds = numbers(*[100] * 50).with_columns(y=pl.col("row") * 2).cache()
+    found = said_of_the_whole(ds.with_options(af.Options(ram_budget=5_000)))
+    assert found is not None
+    assert found == pytest.approx(16 * 5_000, rel=0.05)
