@@ -20,15 +20,19 @@ _known: dict[int, tuple[weakref.ref[Any], bytes]] = {}
 """Digests of record batches that are alive, by `id`: of data in memory that plans are made of again and again."""
 
 
-def batch_digest(batch: pa.RecordBatch) -> bytes:
+def batch_digest(batch: pa.RecordBatch, once: bool = True) -> bytes:
     """Returns 16 bytes that identify schema and values of a record batch.
+
+    Args:
+        batch: The batch.
+        once: It is read the first time only; not for one whose memory somebody may write to.
 
     Example:
         >>> one = pa.record_batch({"x": [1, None, 3]})
         >>> batch_digest(one.slice(1)) == batch_digest(pa.record_batch({"x": [None, 3]}))
         True
     """
-    known = _known.get(id(batch))
+    known = _known.get(id(batch)) if once else None
     if known is not None and known[0]() is batch:
         return known[1]
     hasher = hashlib.blake2b(digest_size=16)
@@ -37,7 +41,8 @@ def batch_digest(batch: pa.RecordBatch) -> bytes:
     for column in batch.columns:
         write_values(put, column)
     digest, key = hasher.digest(), id(batch)
-    _known[key] = (weakref.ref(batch, lambda _: _known.pop(key, None)), digest)
+    if once:
+        _known[key] = (weakref.ref(batch, lambda _: _known.pop(key, None)), digest)
     return digest
 
 

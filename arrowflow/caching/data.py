@@ -8,6 +8,7 @@ import warnings
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
@@ -16,6 +17,9 @@ from arrowflow.caching.encoder import Encoder
 from arrowflow.expr import arrow_tree
 from arrowflow.expr.expression import Expr
 from arrowflow.plan.identity import Unknown
+
+_EXTENDED_BITS, _EXTENDED_BYTES = 63, 10
+"""Of numbers of x86 with extended precision: those of the fraction, and those that are not padding."""
 
 _DRAWS = "it goes on to another state with each call; map(fn, seed=…) hands a generator to `fn`"
 
@@ -36,15 +40,13 @@ def _write_numpy(encoder: Encoder, value: Any) -> bool:
     if type(value) is np.ndarray or isinstance(value, np.memmap | np.generic):
         array = np.asarray(value)
         encoder.put(
-            "numpy", type(value).__name__, repr(array.dtype.descr if array.dtype.names else array.dtype.str)
+            "numpy", type(value).__name__, repr(array.dtype) if array.dtype.names else array.dtype.str
         )
         encoder.put("shape", repr(array.shape))
         if array.dtype.hasobject:
             encoder.write(array.tolist())
         else:
-            encoder.put(
-                "values", np.ascontiguousarray(array).reshape(-1).view(np.uint8) if array.size else b""
-            )
+            _write_array(encoder, array)
     elif isinstance(value, np.ufunc):
         name = str(value.__name__)
         if getattr(np, name, None) is not value:
@@ -59,12 +61,25 @@ def _write_numpy(encoder: Encoder, value: Any) -> bool:
     return True
 
 
+def _write_array(encoder: Encoder, array: npt.NDArray[Any]) -> None:
+    """Writes what the bytes of an array say, without those that pad them."""
+    if array.dtype.names:
+        for name in array.dtype.names:
+            _write_array(encoder, array[name])
+        return
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8) if array.nbytes else np.empty(0, np.uint8)
+    if array.dtype.type in (np.longdouble, np.clongdouble) and np.finfo(array.dtype).nmant == _EXTENDED_BITS:
+        whole = np.dtype(np.longdouble).itemsize
+        data = np.ascontiguousarray(data.reshape(-1, whole)[:, :_EXTENDED_BYTES])
+    encoder.put("values", data)
+
+
 def _write_arrow(encoder: Encoder, value: Any) -> bool:
     if isinstance(value, pa.RecordBatch):
-        encoder.put("record batch", batch_digest(value))
+        encoder.put("record batch", batch_digest(value, once=encoder.is_data))
     elif isinstance(value, pa.Table):
         encoder.put("table", bytes(value.schema.serialize()))
-        encoder.write([batch_digest(batch) for batch in value.to_batches()])
+        encoder.write([batch_digest(batch, once=False) for batch in value.to_batches()])
     elif isinstance(value, pa.Array):
         encoder.put("array", array_digest(value))
     elif isinstance(value, pa.ChunkedArray):
@@ -136,7 +151,9 @@ def _serialised(encoder: Encoder, value: pl.Expr) -> bytes:
 def _write_torch(encoder: Encoder, value: Any) -> bool:
     torch = sys.modules["torch"]
     if isinstance(value, torch.Tensor):
-        whole = value.detach().cpu().contiguous()
+        if value.is_quantized or value.is_nested or value.layout is not torch.strided:
+            raise encoder.refusal(value, "it is quantised, sparse or nested; make it a plain one")
+        whole = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
         encoder.put("tensor", str(value.dtype), str(tuple(value.shape)), str(value.requires_grad))
         encoder.put("values", whole.reshape(-1).view(torch.uint8).numpy() if whole.numel() else b"")
     elif isinstance(value, torch.Generator):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from arrowflow.errors import FingerprintError
+from arrowflow.errors import ArrowflowError, FingerprintError
 
 Writer = Callable[["Encoder", Any], bool]
 """Writes a value if it is of a kind that it knows; says whether it was."""
@@ -28,9 +28,13 @@ class Encoder:
     Args:
         writers: Who knows how to write which kind of value; the first that does is asked.
         steps: Where the value stands, for errors: from the outside in.
+
+    Attributes:
+        is_data: Whether the values are what a source yields, which nobody changes while a plan of it is in use.
     """
 
     def __init__(self, writers: Sequence[Writer], steps: Sequence[str] = ()) -> None:
+        self.is_data = False
         self._writers = writers
         self._steps = list(steps)
         self._hasher = hashlib.blake2b(digest_size=16)
@@ -53,7 +57,13 @@ class Encoder:
             FingerprintError: Nothing tells it, or a part of it, from others of its kind.
         """
         with self.at(step):
-            if not any(writer(self, value) for writer in self._writers):
+            try:
+                is_written = any(writer(self, value) for writer in self._writers)
+            except (ArrowflowError, RecursionError, MemoryError):
+                raise
+            except Exception as error:
+                raise self.refusal(value, f"it cannot be read ({error})") from error
+            if not is_written:
                 raise self.refusal(value, "nothing is known of such objects")
 
     def is_known(self, value: Any) -> bool:

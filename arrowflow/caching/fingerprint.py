@@ -162,7 +162,9 @@ def _of_node(with_code: bool, identity: Mapping[str, Any]) -> bytes:
             raise FingerprintError(f"{value.what} {value.reason}; {instead}{HINT}")
         else:
             told = value.value if isinstance(value, Code) else value
+            encoder.is_data = not isinstance(value, Code)
             encoder.write(told, _step(name, told))
+    encoder.is_data = False
     return encoder.digest()
 
 

@@ -53,7 +53,7 @@ _MADE_BY_PYTHON = frozenset(
 _SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
 _MADE_AT_RUN_TIME = 1 << 9
-"""The flag of all classes but those that are part of a compiled module."""
+"""The flag of all classes that Python code made, and of some that are part of a compiled module."""
 
 
 def write_code(encoder: Encoder, value: Any) -> bool:
@@ -165,6 +165,8 @@ def _write_import(encoder: Encoder, function: types.FunctionType, imported: Impo
     except ImportError:
         encoder.put("missing", name)
         return
+    except Exception as error:
+        raise encoder.refusal(function, f"the module {name!r} cannot be imported ({error})") from error
     for each in imported.names:
         if not hasattr(module, each):
             with contextlib.suppress(ImportError):
@@ -210,12 +212,20 @@ def _write_class(encoder: Encoder, cls: type) -> None:
     if is_installed(cls.__module__) and "<" not in cls.__qualname__:
         # One that its module hides, or one of the user's that `make_dataclass` or `new_class` made in its name.
         encoder.put("installed", cls.__module__, version_of(cls.__module__))
-        if cls.__flags__ & _MADE_AT_RUN_TIME:
+        if not _is_compiled(cls):
             encoder.later(lambda: _write_members(encoder, cls))
     elif (compiled := compiled_file(cls.__module__)) is not None:
         encoder.put("compiled", compiled)
     else:
         encoder.later(lambda: _write_members(encoder, cls))
+
+
+def _is_compiled(cls: type) -> bool:
+    """Returns whether a class is part of a compiled module: it has methods that are none of Python's."""
+    methods = (each for each in vars(cls).values() if not isinstance(each, _SLOTS))
+    return not cls.__flags__ & _MADE_AT_RUN_TIME or any(
+        getattr(each, "__objclass__", None) is cls for each in methods
+    )
 
 
 def _write_members(encoder: Encoder, cls: type) -> None:
@@ -224,11 +234,22 @@ def _write_members(encoder: Encoder, cls: type) -> None:
         for base in cls.__bases__:
             encoder.write(base)
         held = vars(cls)
+        _write_annotations(encoder, cls)
         for name in sorted(held.keys() - _MADE_BY_PYTHON):
             member = held[name]
             encoder.put("member", name)
             if not isinstance(member, _SLOTS):
                 encoder.write(member, f"attribute {name!r}")
+
+
+def _write_annotations(encoder: Encoder, cls: type) -> None:
+    """Writes what a class says of its attributes, for code that asks. Classes that it names count by their names."""
+    for name, value in sorted(vars(cls).get("__annotations__", {}).items()):
+        encoder.put("annotation", name)
+        encoder.write(f"{value.__module__}.{value.__qualname__}" if isinstance(value, type) else value)
+    for name, field in sorted(vars(cls).get("__dataclass_fields__", {}).items()):
+        encoder.put("field", name)
+        encoder.write(dict(field.metadata), f"metadata of {name!r}")
 
 
 def _write_method(encoder: Encoder, method: types.MethodType) -> None:

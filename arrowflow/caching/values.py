@@ -39,7 +39,6 @@ _BYTES: dict[type, Callable[[Any], Any]] = {
     str: lambda value: value.encode("utf-8", "surrogatepass"),
     bytes: bytes,
     bytearray: bytes,
-    memoryview: bytes,
     float: lambda value: b"nan" if math.isnan(value) else struct.pack("<d", value),
     complex: lambda value: struct.pack("<dd", value.real, value.imag),
 }
@@ -52,6 +51,8 @@ def write_plain(encoder: Encoder, value: Any) -> bool:
         encoder.put(kind.__qualname__, _TEXT[kind](value))
     elif kind in _BYTES:
         encoder.put(kind.__qualname__, _BYTES[kind](value))
+    elif kind is memoryview:
+        encoder.put("memoryview", value.format, str(value.shape), value.tobytes())
     elif isinstance(value, pathlib.PurePath):
         encoder.put("path", kind.__qualname__, str(value))
     elif isinstance(value, re.Pattern):
@@ -114,7 +115,7 @@ def _as_json(value: Any) -> str | None:
     else:
         is_plain = _JSON.issuperset(map(type, value))
     try:
-        return json.dumps(value) if is_plain else None
+        return json.dumps(value, ensure_ascii=False) if is_plain else None
     except ValueError:  # an integer with more digits than Python writes
         return None
 

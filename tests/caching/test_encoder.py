@@ -192,7 +192,10 @@ def test_members_of_classes_count() -> None:
     texts += ["@property\n def g(self): return 2", "@staticmethod\n def g(): return 1", "__slots__ = ('a',)"]
     texts += ["@classmethod\n def g(cls): return 1", "@classmethod\n def g(cls): return 2"]
     differ(*(made(f"class f:\n {text}") for text in texts))
-    same(made("class f:\n 'One text.'\n x: int"), made("class f:\n 'Another.'\n x: str"))
+    same(made("class f:\n 'One text.'\n x: int"), made("class f:\n 'Another.'\n x: int"))
+    differ(
+        *(made(f"class f:\n x: {annotation}") for annotation in ("int", "str", "'int | str'", "int | str"))
+    )
 
 
 def test_data_classes() -> None:
@@ -207,6 +210,8 @@ def test_data_classes() -> None:
     differ(*classes)
     same(made(source.format(default=1, factory="list")), classes[0])
     differ(classes[0](), classes[0](x=5), classes[0](y=[1]))
+    noted = [dataclasses.field(metadata={"unit": unit}) for unit in ("s", "ms")]
+    differ(*(dataclasses.make_dataclass("Noted", [("x", int, field)]) for field in noted))
 
 
 def test_classes_that_are_made_in_the_name_of_a_module() -> None:
@@ -221,6 +226,7 @@ def test_classes_that_are_made_in_the_name_of_a_module() -> None:
         differ(one, other)
         same(one, again)
     assert digest(type(re.finditer("a", "a")), type(threading.Lock()), type({}.keys()), types.FunctionType)
+    assert digest(type(pl.Series()._s), type(pl.DataFrame()._df))
 
 
 def test_numpy() -> None:
@@ -236,6 +242,38 @@ def test_numpy() -> None:
     differ(np.array([1, "a", None], object), np.array([1, "b", None], object), np.array(3), np.zeros((0, 2)))
     differ(np.zeros(2, [("a", "i4")]), np.zeros(2, [("b", "i4")]), np.ma.array([1, 2]), np.array([1, 2]))
     differ(np.array(["2020"], "M8[D]"), np.array(["2020"], "M8[s]"), np.array(["a"]), np.array([b"a"]))
+
+
+def test_numpy_by_what_the_bytes_mean() -> None:
+    aligned: Any = np.dtype([("a", "i1"), ("b", "i8")], align=True)
+    for dtype in (aligned, np.dtype("g"), np.dtype("G")):
+        one, other = (np.frombuffer(bytes([fill]) * 64, np.uint8).copy() for fill in (0, 255))
+        arrays = [each[: dtype.itemsize].view(dtype) for each in (one, other)]
+        for array in arrays:
+            array[:] = np.ones(1, dtype)
+        if dtype.names:
+            arrays[0]["a"], arrays[0]["b"] = arrays[1]["a"], arrays[1]["b"] = 1, 2
+        same(*arrays)
+    overlapping = np.dtype({"names": ["a", "b"], "formats": ["<i4", "<i2"], "offsets": [0, 0]})
+    differ(np.zeros(2, overlapping), np.ones(2, overlapping), np.zeros(2, [("a", "<i4"), ("b", "<i2")]))
+    differ(np.zeros(2, "U0"), np.zeros(3, "U0"))
+
+
+def test_views_of_memory_and_lone_surrogates() -> None:
+    view = memoryview(b"abcd")
+    differ(view, view.cast("b"), view.cast("I"), view.cast("B", (2, 2)), b"abcd")
+    differ(["\ud83d\ude00"], ["\U0001f600"])
+
+
+def test_what_cannot_be_read_is_refused(own: Callable[[dict[str, str]], None]) -> None:
+    class Odd:
+        def __reduce_ex__(self, protocol: object) -> Any:
+            return 1, 2, 3, 4, 5
+
+    refused(af.FingerprintError, lambda: digest(Odd()), "Odd", "cannot be read", 'key="…"')
+    own({"own_broken.py": "raise ValueError('as it is')"})
+    function = made("def f(x):\n import own_broken\n return own_broken.a")
+    refused(af.FingerprintError, lambda: digest(function), "'own_broken' cannot be imported (as it is)")
 
 
 def test_arrow() -> None:
@@ -291,6 +329,17 @@ def test_torch() -> None:
         copy.weight[0, 0] += 1
     differ(model, copy, torch.nn.ReLU(), torch.relu)
     refused(af.FingerprintError, lambda: digest(torch.Generator()), "state")
+
+
+@pytest.mark.filterwarnings("ignore:.*quantize_per:UserWarning")
+def test_torch_tensors_of_other_layouts() -> None:
+    torch = pytest.importorskip("torch")
+    turned = torch.ones(2, dtype=torch.complex64) * 1j
+    differ(turned, turned.conj(), turned.conj().imag)
+    odd = (torch.eye(2).to_sparse(), torch.quantize_per_tensor(torch.ones(2), 0.5, 0, torch.qint8))
+    for tensor in odd:
+        with pytest.raises(af.FingerprintError, match="make it a plain one"):
+            digest(tensor)
 
 
 def test_cycles_end_and_sharing_counts() -> None:

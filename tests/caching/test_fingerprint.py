@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import subprocess
@@ -509,7 +510,7 @@ def test_files_of_datasets_that_are_referred_to_count(shards: Path) -> None:
     assert of(outer) != first
     inner = af.read_parquet(shards).map(locked)
     refused(af.FingerprintError, lambda: of(outer), "map: global 'LOCK' of `locked`")
-    inner = inner.select("nothing_like_it")
+    inner = af.range(3).select("nothing_like_it")
     refused(af.FingerprintError, lambda: of(outer), "variable 'inner'", "cannot be bound", "nothing_like_it")
 
 
@@ -520,3 +521,13 @@ def test_datasets_may_refer_to_themselves() -> None:
         return held[0]
 
     assert of(made(3)) == of(made(3)) != of(made(4))
+
+
+def test_batches_that_functions_hold_are_read_each_time() -> None:
+    values = np.arange(3)
+    held = pa.record_batch([pa.Array.from_buffers(pa.int64(), 3, [None, pa.py_buffer(values)])], names=["a"])
+    by_closure = af.range(3).map(lambda batch: held)
+    by_partial = af.range(3).map(functools.partial(max, held))
+    before = of(by_closure), of(by_partial)
+    values[0] = 9
+    assert not {*before} & {of(by_closure), of(by_partial)}
