@@ -105,15 +105,25 @@ def arrow_type(value: object, *, operator: str) -> pa.DataType | pl.Enum:
         )
     if isinstance(value, pl.DataType) or (isinstance(value, type) and issubclass(value, pl.DataType)):
         return normalise(pl.Series([], dtype=value).to_arrow().type)
-    if isinstance(value, (str, np.dtype, type)):
-        try:
-            return normalise(pa.from_numpy_dtype(np.dtype(value)))
-        except (TypeError, ValueError, pa.ArrowException):
-            pass
+    dtype = _as_dtype(value)
+    if dtype is not None:
+        return normalise(pa.from_numpy_dtype(dtype))
     raise PlanError(
         f'{operator}: expected a type of pyarrow, Polars or NumPy, such as pa.float32(), pl.Float32 or "float32", got '
         f"{value!r}"
     )
+
+
+def _as_dtype(value: Any) -> np.dtype[Any] | None:
+    """Returns the dtype of numbers that a value names, or None; `"float"` has 32 bits in Arrow and 64 in NumPy."""
+    if isinstance(value, np.dtype):
+        found: np.dtype[Any] | None = value
+    elif isinstance(value, type) and issubclass(value, np.generic):
+        found = np.dtype(value)
+    else:
+        codes = np.typecodes["AllInteger"] + "?efd"
+        found = next((np.dtype(code) for code in codes if np.dtype(code).name == value), None)
+    return found if found is not None and found.kind in "biuf" and found.itemsize <= 8 else None
 
 
 def convert(array: pa.Array, type: pa.DataType) -> pa.Array:

@@ -75,7 +75,9 @@ def test_arrow_type() -> None:
     for value in (pa.dictionary(pa.int8(), text), pl.Categorical, pl.Categorical(), pl.Enum):
         with pytest.raises(PlanError, match=r"depend on the data.*pl\.Enum"):
             arrow_type(value, operator="cast")
-    for value in ("int8", int, None):
+    for same in ("float32", np.float32, np.dtype("float32")):
+        assert arrow_type(same, operator="cast") == pa.float32()
+    for value in ("int", "float", "int8x", int, float, object, np.complex64, np.longdouble, np.object_, None):
         with pytest.raises(PlanError, match="expected a type"):
             arrow_type(value, operator="cast")
 
