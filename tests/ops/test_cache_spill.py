@@ -10,6 +10,7 @@ import os
 import pickle
 import re
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -376,13 +377,22 @@ def test_paths_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_explain_says_what_is_where(folder: Path) -> None:
-    ds = spilled(numbers(*[16] * 4).map(Wide()), folder, 70 * KILOBYTE)
+    broken = threading.Event()
+    broken.set()
+
+    def fails_at_first(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if broken.is_set() and 32 in batch["row"].to_pylist():
+            raise OSError("the disk is not there yet")
+        return widened(batch)
+
+    ds = spilled(numbers(*[16] * 4).map(fails_at_first), folder, 70 * KILOBYTE)
     text = ds.explain()
     assert f"cache(memory, spill={str(folder)!r})" in text
     assert "holds nothing yet" in text
-    with iter(ds) as iterator:
-        next(iterator)
-    assert "holds the first" in ds.explain()
+    with pytest.raises(af.FunctionError):
+        rows_of(ds)
+    assert "holds the first 32 rows" in ds.explain()
+    broken.clear()
     rows_of(ds)
     memory = sum(sum(buffer.size for buffer in entry.buffers) for entry in entries_of(ds))
     files = sum(entry.spilled_bytes for entry in entries_of(ds))
