@@ -621,9 +621,10 @@ class Dataset:
     ) -> Dataset:
         """Permutes the rows within windows of `buffer_size` rows, or without it all rows.
 
-        Of windows, where only column operators, filters and `repeat` lie between it and a file source, files and row groups are
-        read in an order that follows (seed, epoch) too, a few files at a time. Each epoch has another order. A state
-        holds a cursor, not the buffer.
+        Of windows, where only column operators, filters and `repeat` lie between it and its source, that has an order
+        which follows (seed, epoch) too: files and row groups, a few files at a time; or, of rows in memory (`from_arrow`
+        of a table, `from_numpy`, `range`), blocks of an eighth of a window, and at least 512 rows. So rows from all over
+        the data meet in a window. Each epoch has another order. A state holds a cursor, not the buffer.
 
         All rows are permuted evenly, and memory stays flat: they are gathered from where they lie. That is in files of
         `read_ipc` (local, not compressed), in `from_arrow` of a table, `from_numpy`, `range`, or a `cache`, which is

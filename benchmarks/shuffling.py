@@ -214,7 +214,7 @@ def _uniform_bars(rounds: harness.Rounds) -> list[harness.Bar]:
 
 
 def _mixing_bars(rounds: harness.Rounds) -> list[harness.Bar]:
-    """Windows of a file source, whose files and row groups are permuted too, against a buffer."""
+    """Windows of sources whose files and row groups, or blocks of rows, are permuted too, against a buffer."""
     if "files-windows" not in rounds or "buffer" not in rounds:
         return []
     bars = []
@@ -225,7 +225,7 @@ def _mixing_bars(rounds: harness.Rounds) -> list[harness.Bar]:
             if name in rounds
         }
         shown = ", ".join(f"{name} {share:.3f}" for name, share in got.items())
-        ratio = got["files-windows"] / got["buffer"]
+        ratio = min(got[name] / got["buffer"] for name in ("files-windows", "memory-windows") if name in got)
         bars.append(harness.Bar(f"mixing, {what}", ">= 1 x the buffer", shown, ratio >= 1, ratio))
     return bars
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import sys
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any, ClassVar
@@ -15,12 +17,13 @@ from arrowflow.errors import ArrowflowError, PlanError, SchemaError, SourceError
 from arrowflow.expr.types import convert, normalise
 from arrowflow.formats.types import convert as decode
 from arrowflow.formats.types import has_list_view
-from arrowflow.ops.base import KernelSpec, Made, Operator, Origin, Position, SourceKernel, Task
+from arrowflow.ops.base import Context, KernelSpec, Made, Operator, Origin, Position, SourceKernel, Task
 from arrowflow.ops.file_identity import dataset_identity
 from arrowflow.ops.rows import Lying
+from arrowflow.ops.source_order import Blocks
 from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
 from arrowflow.plan.identity import Code, Unknown
-from arrowflow.plan.node import Node
+from arrowflow.plan.node import Node, SourceOrder
 from arrowflow.plan.traits import Borders, Resume, Traits
 from arrowflow.records import dataclass
 
@@ -29,12 +32,14 @@ from arrowflow.records import dataclass
 class FromMemory(Operator):
     """The rows of record batches in memory, without a copy.
 
-    Row order: as given. Memory: none of its own. Deterministic. Resume: seeks. A split is one record batch as given;
-    inside, it travels in chunks of at most 65,536 rows, so that what follows can work on several at once.
+    Row order: as given; below a windowed `shuffle` in blocks of rows, ordered by (seed, epoch). Memory: none of its own.
+    Deterministic. Resume: seeks. A split is one record batch as given, or a block; inside, it travels in chunks of at
+    most 65,536 rows, so that what follows can work on several at once.
 
     Attributes:
         batches: The rows; no record batch is empty.
         types: Their schema.
+        blocks: How a `shuffle` above orders them, or None.
         in_place: Whether a global `shuffle` above gathers from them, so that none travels.
     """
 
@@ -43,11 +48,13 @@ class FromMemory(Operator):
 
     batches: tuple[pa.RecordBatch, ...] = field(repr=False)
     types: pa.Schema
+    blocks: Blocks | None = None
     in_place: bool = False
 
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, FromMemory)
+            and self.blocks == other.blocks
             and self.types.equals(other.types)
             and same_batches(self.batches, other.batches)
         )
@@ -71,6 +78,10 @@ class FromMemory(Operator):
         """Returns the rows of all batches."""
         return sum(batch.num_rows for batch in self.batches)
 
+    def with_source_order(self, order: SourceOrder) -> Node:
+        """Takes the order over, for blocks of rows."""
+        return dataclasses.replace(self, blocks=Blocks.of(order))
+
     def random_access(self) -> Node:
         """All rows are there."""
         return dataclasses.replace(self, in_place=True)
@@ -90,15 +101,14 @@ class FromMemory(Operator):
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns a source of slices."""
-        return (
-            KernelSpec(
-                operator=self.name,
-                kind="source",
-                make=lambda context: (
-                    InPlaceKernel(self.batches) if self.in_place else MemoryKernel(self.batches)
-                ),
-            ),
-        )
+        return (KernelSpec(operator=self.name, kind="source", make=self._kernel),)
+
+    def _kernel(self, context: Context) -> SourceKernel:
+        if self.in_place:
+            return InPlaceKernel(self.batches)
+        if self.blocks is None:
+            return MemoryKernel(self.batches)
+        return BlockKernel(self.batches, self.blocks, context.epoch)
 
 
 class MemoryKernel(SourceKernel):
@@ -121,6 +131,35 @@ class MemoryKernel(SourceKernel):
         chunk = batch.slice(start, MAX_CHUNK_ROWS) if batch.num_rows > MAX_CHUNK_ROWS else batch.slice(start)
         stop = start + chunk.num_rows
         yield Made(chunk, (index, stop), stop == batch.num_rows)
+
+
+class BlockKernel(SourceKernel):
+    """One task per block; the position is (blocks done, rows of the next one done)."""
+
+    def __init__(self, batches: tuple[pa.RecordBatch, ...], blocks: Blocks, epoch: int) -> None:
+        self._batches = batches
+        self._starts = [0, *itertools.accumulate(batch.num_rows for batch in batches)]
+        self._blocks = blocks
+        self._epoch = epoch
+
+    def tasks(self, position: Position) -> Iterator[Task]:
+        """Yields blocks from `position` on."""
+        first, row = (0, 0) if position is None else position
+        numbers = self._blocks.numbers(self._starts[-1], self._epoch)
+        for turn in range(first, len(numbers)):
+            yield Task((turn, numbers[turn], row if turn == first else 0), Origin(numbers[turn]))
+
+    def read(self, task: Task) -> Iterator[Made]:
+        """Yields the block, in a slice of each record batch that it lies in."""
+        turn, number, done = task.payload
+        begin = number * self._blocks.size
+        row, stop = begin + done, min(begin + self._blocks.size, self._starts[-1])
+        index = bisect_right(self._starts, row) - 1
+        while row < stop:
+            before = min(stop, self._starts[index + 1])
+            chunk = self._batches[index].slice(row - self._starts[index], before - row)
+            row, index = before, index + 1
+            yield Made(chunk, (turn + 1, 0) if row == stop else (turn, row - begin), row == stop)
 
 
 class InPlaceKernel(SourceKernel):

@@ -10,9 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from arrowflow.ops.base import KernelSpec, Made, Operator, Origin, Position, SourceKernel, Task
+from arrowflow.ops.source_order import Blocks
 from arrowflow.ops.spans import Places
 from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
-from arrowflow.plan.node import Node
+from arrowflow.plan.node import Node, SourceOrder
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.records import dataclass
 
@@ -23,13 +24,14 @@ SCHEMA = pa.schema([pa.field("id", pa.int64())])
 class Range(Operator):
     """The numbers of `range(start, stop, step)` as int64 in the column `id`.
 
-    Row order: counting. Memory: one chunk of at most 65,536 rows a call. Deterministic. Resume: seeks to the
-    split. A split is 65,536 rows.
+    Row order: counting; below a windowed `shuffle` in blocks, ordered by (seed, epoch). Memory: one chunk of at most
+    65,536 rows a call. Deterministic. Resume: seeks to the split. A split is 65,536 rows, or a block.
 
     Attributes:
         start: The first number.
         stop: The number to stop before.
         step: From one number to the next.
+        blocks: How a `shuffle` above orders them, or None.
         in_place: Whether a global `shuffle` above says which numbers it wants.
     """
 
@@ -39,6 +41,7 @@ class Range(Operator):
     start: int
     stop: int
     step: int
+    blocks: Blocks | None = None
     in_place: bool = False
 
     def arguments(self) -> Mapping[str, Any]:
@@ -53,6 +56,10 @@ class Range(Operator):
         """Returns how many numbers there are."""
         return len(range(self.start, self.stop, self.step))
 
+    def with_source_order(self, order: SourceOrder) -> Node:
+        """Takes the order over, for blocks of numbers."""
+        return dataclasses.replace(self, blocks=Blocks.of(order))
+
     def random_access(self) -> Node:
         """A number follows from its place."""
         return dataclasses.replace(self, in_place=True)
@@ -65,17 +72,23 @@ class Range(Operator):
         """Returns a source of one task per split."""
         return (
             KernelSpec(
-                operator=self.name, kind="source", make=lambda context: RangeKernel(self), engine="numpy"
+                operator=self.name,
+                kind="source",
+                make=lambda context: RangeKernel(self, context.epoch),
+                engine="numpy",
             ),
         )
 
 
 class RangeKernel(SourceKernel):
-    """One task per split, or one at all if rows stay in place; the position is the number of the next split."""
+    """One task per split, or one at all if rows stay in place; the position is (splits done,)."""
 
-    def __init__(self, node: Range) -> None:
+    def __init__(self, node: Range, epoch: int) -> None:
         self._numbers = range(node.start, node.stop, node.step)
         self._in_place = node.in_place
+        self._blocks = node.blocks
+        self._size = MAX_CHUNK_ROWS if node.blocks is None else node.blocks.size
+        self._epoch = epoch
 
     def tasks(self, position: Position) -> Iterator[Task]:
         """Yields the splits from `position` on."""
@@ -83,16 +96,21 @@ class RangeKernel(SourceKernel):
         if self._in_place:
             yield Task(0, Origin(0))
             return
-        for split in range(first, -(-len(self._numbers) // MAX_CHUNK_ROWS)):
-            yield Task(split, Origin(split), MAX_CHUNK_ROWS * 8)
+        rows = len(self._numbers)
+        splits = (
+            range(-(-rows // self._size)) if self._blocks is None else self._blocks.numbers(rows, self._epoch)
+        )
+        for turn in range(first, len(splits)):
+            yield Task((turn, splits[turn]), Origin(splits[turn]), self._size * 8)
 
     def read(self, task: Task) -> Iterator[Made]:
         """Yields the split's numbers as one chunk."""
         if self._in_place:
             yield Made(Uncounted(self._numbers), (1,))
             return
-        part = self._numbers[task.payload * MAX_CHUNK_ROWS : (task.payload + 1) * MAX_CHUNK_ROWS]
-        yield Made(Uncounted(part).gather(np.arange(len(part), dtype=np.int64)), (task.payload + 1,))
+        turn, split = task.payload
+        part = self._numbers[split * self._size : (split + 1) * self._size]
+        yield Made(Uncounted(part).gather(np.arange(len(part), dtype=np.int64)), (turn + 1,))
 
 
 class Uncounted(NamedTuple):

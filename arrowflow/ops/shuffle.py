@@ -84,7 +84,7 @@ class Shuffle(RowOperator):
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
         """Fixes the seed, and orders the source below by it where it can."""
         seed = _seed(self.seed, context)
-        order = SourceOrder(seed=seed, reshuffle=self.reshuffle_each_iteration)
+        order = SourceOrder(seed=seed, reshuffle=self.reshuffle_each_iteration, window=self.size)
         return dataclasses.replace(self, seed=seed).on(inputs[0].with_source_order(order))
 
     def count_rows(self, inputs: Sequence[int | None]) -> int | None:

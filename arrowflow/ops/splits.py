@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -21,8 +21,8 @@ from arrowflow.ops.base import (
 )
 from arrowflow.ops.partitions import without
 from arrowflow.ops.rows import Lying
-from arrowflow.plan.node import SourceOrder
-from arrowflow.random import FILE_ORDER, SPLIT_ORDER, permutation
+from arrowflow.ops.source_order import permuted
+from arrowflow.random import FILE_ORDER, SPLIT_ORDER
 from arrowflow.storage import Range, Store, coalesce
 
 if TYPE_CHECKING:
@@ -363,11 +363,3 @@ class SplitFinder(SplitReader):
 def total_bytes(footer: Footer, ranges: Iterable[Range]) -> int:
     """Returns the bytes of coalesced ranges; no more than the file has, whatever a corrupt footer says."""
     return min(footer.file.size, sum(end - start for start, end in ranges))
-
-
-def permuted(count: int, order: SourceOrder, purpose: int, epoch: int, *more: int) -> Sequence[int]:
-    """Returns a permutation of `range(count)` for one purpose of a source order."""
-    places: list[int] = permutation(
-        count, (order.seed, purpose, epoch if order.reshuffle else 0, *more)
-    ).tolist()
-    return places

@@ -40,10 +40,12 @@ class SourceOrder:
     Attributes:
         seed: The shuffle's seed.
         reshuffle: Whether each epoch has an order of its own.
+        window: Rows that the shuffle permutes together. A source that heeds it says so in a field of its own.
     """
 
     seed: int
     reshuffle: bool
+    window: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +206,7 @@ class Node(ABC):
         return batches[0] if self.traits.one_to_one and batches else None
 
     def with_source_order(self, order: SourceOrder) -> Node:
-        """Returns itself with the file source below ordered by `order`, where nothing in between forbids it."""
+        """Returns itself with the source below ordered by `order`, where nothing in between forbids it."""
         if (
             (self.traits.one_to_one or self.traits.drops_rows)
             and not self.traits.opaque

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -116,6 +118,93 @@ def _windows(chunks: list[pa.RecordBatch], size: int, batch_size: int) -> af.Dat
 def test_two_in_a_row() -> None:
     check_resume(lambda: numbers(4, 9, 4).shuffle(5, seed=1).shuffle(4).batch(2))
     assert sorted(rows_of(numbers(4, 9).shuffle(5).shuffle(4))) == list(range(13))
+
+
+# ------------------------------------------------------------------------------- blocks of rows in memory
+
+MANY_ROWS = 9 * 512 + 320
+MANY = pa.record_batch({"row": np.arange(MANY_ROWS), "text": [str(row) for row in range(MANY_ROWS)]})
+
+
+def blocks(ds: af.Dataset, *, epoch: int = 0) -> list[int]:
+    """Returns the numbers of the blocks of 512 rows in their order; windows of 64 rows lie in one of them each."""
+    with iter(ds.shuffle(64, seed=7).batch(64)) as iterator:
+        iterator.set_epoch(epoch)
+        windows = [np.sort(batch[0].to_numpy()) for batch in iterator]
+    assert all((window == np.arange(window[0], window[0] + 64)).all() for window in windows)
+    starts = [int(window[0]) for window in windows]
+    assert sorted(starts) == list(range(0, MANY_ROWS, 64))
+    found = [number for number, _ in itertools.groupby(start // 512 for start in starts)]
+    assert len(found) == 10
+    return found
+
+
+IN_MEMORY: dict[str, Callable[[], af.Dataset]] = {
+    "range": lambda: af.range(MANY_ROWS),
+    "from_arrow": lambda: af.from_arrow(MANY.select(["row"])),
+    "record batches": lambda: af.from_arrow(cut(MANY.select(["row"]), [1, 1000, 7, 24, 3896])),
+    "from_numpy": lambda: af.from_numpy({"row": np.arange(MANY_ROWS)}),
+}
+
+
+@pytest.mark.parametrize("name", IN_MEMORY)
+def test_rows_in_memory_come_in_blocks_whose_order_follows_from_seed_and_epoch(name: str) -> None:
+    ds = IN_MEMORY[name]()
+    first, second = blocks(ds), blocks(ds, epoch=1)
+    assert first != second and first != sorted(first)
+    assert first == blocks(af.range(MANY_ROWS))
+    assert blocks(ds.filter(pl.col(ds.schema.names[0]) >= 0)) == first
+
+
+def test_blocks_are_an_eighth_of_a_window() -> None:
+    for size, expected in [(8192, 1024), (1 << 20, 65_536)]:
+        ds = af.range(200_000).shuffle(size, seed=7)
+        first = ids(ds)[:size]
+        assert {row // expected for row in first} != set(range(8))
+        whole = np.unique(np.array(first) // expected, return_counts=True)[1]
+        assert sorted(whole.tolist())[1:] == [min(expected, 200_000)] * (len(whole) - 1)
+
+
+def test_a_user_function_below_sees_rows_in_their_own_order() -> None:
+    seen: list[int] = []
+
+    def note(batch: pa.RecordBatch) -> pa.RecordBatch:
+        seen.extend(batch["row"].to_pylist())
+        return batch
+
+    rows_of(af.from_arrow(MANY).map(note, num_parallel_calls=1).shuffle(100, seed=7))
+    assert seen == list(range(MANY_ROWS))
+
+
+@pytest.mark.parametrize("batch_size", [500, 1024])
+def test_it_resumes_inside_of_blocks(batch_size: int) -> None:
+    for ds in (af.from_arrow(cut(MANY, [1, 1000, 7, 3920])), af.range(MANY_ROWS)):
+        check_resume(partial(ds.shuffle(700, seed=1).batch, batch_size))
+
+
+def test_blocks_below_a_cache_and_below_repeat() -> None:
+    def cached() -> af.Dataset:
+        return af.from_arrow(MANY).cache().shuffle(700, seed=1).batch(512)
+
+    check_resume(cached)
+    twice = rows_of(af.from_arrow(MANY).repeat(2).shuffle(64, seed=7).batch(512))
+    rows = twice[:MANY_ROWS], twice[MANY_ROWS:]
+    assert sorted(rows[0]) == sorted(rows[1]) == list(range(MANY_ROWS))
+    assert rows[0] != rows[1]
+
+
+def test_one_cache_keeps_the_orders_of_windows_of_different_size_apart() -> None:
+    cached = af.from_arrow(MANY).cache()
+    for size in (700, 8192, 100, 700):
+        assert rows_of(cached.shuffle(size, seed=1)) == rows_of(
+            af.from_arrow(MANY).cache().shuffle(size, seed=1)
+        )
+
+
+def test_an_entry_on_disk_is_not_taken_for_that_of_other_blocks(tmp_path: Path) -> None:
+    for size in (700, 8192, 16_384):
+        ds = af.from_arrow(MANY).cache(tmp_path).shuffle(size, seed=1)
+        assert rows_of(ds) == rows_of(af.from_arrow(MANY).cache().shuffle(size, seed=1))
 
 
 # ------------------------------------------------------------------------------- order of the source
