@@ -31,10 +31,10 @@ FILE_ORDER: Final = 1
 SPLIT_ORDER: Final = 2
 WINDOW_ORDER: Final = 3
 GLOBAL_ORDER: Final = 4
-BLOCK_ORDER: Final = 5
 SAMPLE_DRAWS: Final = 5
 RESAMPLE_DRAWS: Final = 6
 FUNCTION_CALLS: Final = 7
+BLOCK_ORDER: Final = 8
 """Domains, the second numbers of keys: operators with one seed never share numbers. Only the keys of the seeds that
 `Options.seed` gives to operators have none: (seed, operator)."""
 
