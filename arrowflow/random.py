@@ -50,7 +50,10 @@ _SCRAMBLE: Final = np.uint32(162_013)  # odd, 2**18 divided by the golden ratio
 _UNSCRAMBLE: Final = np.uint32(pow(162_013, -1, _BLOCK_ROWS))
 _DIGIT_BITS: Final = 12  # Arrow counts instead of comparing up to 4096 values: 0.5 ms against 18 ms for 2**18
 _NETWORK_ROUNDS: Final = 8  # a pair of rows takes more than four to forget that it shared a line or a column
-_NETWORK_NUMBERS: Final = 1 << 14  # that go through all rounds at once: 128 KiB, which stay in the cache
+_NETWORK_NUMBERS: Final = (
+    1 << 16
+)  # that go through all rounds at once: two arrays of 128 KiB, which stay in the cache
+_ARROW: Final = {2: pa.uint16(), 4: pa.uint32()}
 _NETWORK_ROWS: Final = 512  # what one vector sorting network of NumPy takes: 0.8 ns a row, 5 in one row more
 
 
@@ -128,7 +131,7 @@ class Permutation:
         True
     """
 
-    __slots__ = ("_all", "_columns", "_distances", "_lines", "num_rows")
+    __slots__ = ("_all", "_columns", "_distances", "_lines", "_narrow", "_wide", "num_rows")
 
     def __init__(self, num_rows: int, key: Key) -> None:
         self.num_rows = num_rows
@@ -136,45 +139,62 @@ class Permutation:
         if self._all is None:
             self._lines = math.isqrt(num_rows - 1) + 1
             self._columns = -(-num_rows // self._lines)
+            # A line or a column and a distance are added before the modulo is taken.
+            self._narrow: type[np.unsignedinteger[Any]] = np.uint16 if self._lines <= 1 << 15 else np.uint32
+            self._wide = np.uint32 if self._lines * self._columns <= 1 << 32 else np.uint64
             self._distances = self._random_distances(philox(key))
 
     def part(self, start: int, stop: int) -> npt.NDArray[np.int64]:
         """Returns the numbers at the places from `start` to before `stop`."""
         if self._all is not None:
             return self._all[start:stop].astype(np.int64)
-        numbers = np.arange(start, stop, dtype=np.int64)
+        numbers = np.empty(stop - start, np.int64)
         for first in range(0, len(numbers), _NETWORK_NUMBERS):
             some = numbers[first : first + _NETWORK_NUMBERS]
-            some[:] = self._moved(some)
+            some[:] = self._moved(np.arange(start + first, start + first + len(some), dtype=self._wide))
         while len(outside := np.flatnonzero(numbers >= self.num_rows)):
-            numbers[outside] = self._moved(numbers[outside])
+            numbers[outside] = self._moved(numbers[outside].astype(self._wide))
         return numbers
 
-    def _random_distances(self, source: np.random.Philox) -> list[npt.NDArray[np.int64]]:
+    def _random_distances(self, source: np.random.Philox) -> list[pa.Array]:
         found = []
         for turn in range(_NETWORK_ROUNDS):
             count, below = (self._columns, self._lines) if turn % 2 == 0 else (self._lines, self._columns)
             words: npt.NDArray[np.uint64] = source.random_raw(count)
             # 40 random bits times at most 24: a distance is off by one part in 2**16 of its chance at worst.
-            found.append(((words >> np.uint64(24)) * np.uint64(below) >> np.uint64(40)).astype(np.int64))
+            distances = (words >> np.uint64(24)) * np.uint64(below) >> np.uint64(40)
+            found.append(_as_arrow(distances.astype(self._narrow)))
         return found
 
-    def _moved(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def _moved(self, numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Sends numbers through the network once."""
-        # By a constant NumPy divides without dividing, `divmod` does not.
-        line = numbers // self._columns
-        scratch = line * self._columns
-        column = numbers - scratch
+        columns = self._wide(self._columns)
+        wide = numbers // columns
+        line = wide.astype(self._narrow)
+        wide *= columns
+        np.subtract(numbers, wide, out=wide)
+        column = wide.astype(self._narrow)
+        scratch = np.empty_like(line)
         for turn, distances in enumerate(self._distances):
             moved, fixed = (line, column) if turn % 2 == 0 else (column, line)
-            moved += np.take(distances, fixed, out=scratch, mode="clip")
+            moved += _taken(distances, fixed)
             # Modulo: what is negative here, is huge without a sign.
-            np.subtract(moved, self._lines if turn % 2 == 0 else self._columns, out=scratch)
-            unsigned = moved.view(np.uint64)
-            np.minimum(unsigned, scratch.view(np.uint64), out=unsigned)
-        line *= self._columns
-        line += column
-        return line
+            np.subtract(moved, self._narrow(self._lines if turn % 2 == 0 else self._columns), out=scratch)
+            np.minimum(moved, scratch, out=moved)
+        wide = line.astype(self._wide)
+        wide *= columns
+        wide += column
+        return wide
+
+
+def _as_arrow(numbers: npt.NDArray[Any]) -> pa.Array:
+    return pa.Array.from_buffers(_ARROW[numbers.itemsize], len(numbers), [None, pa.py_buffer(numbers)])
+
+
+def _taken(values: pa.Array, places: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Returns the values at places that are known to be there: 0.4 ns each, where NumPy takes 0.7 with int64 alone."""
+    found = pc.take(values, _as_arrow(places), boundscheck=False)
+    return np.frombuffer(found.buffers()[1], places.dtype, len(places))
 
 
 def _encode(number: int) -> bytes:
