@@ -116,7 +116,8 @@ class AllRows:
         self._shift = max(self._shift, (starts & -starts).bit_length() - 1)
         firsts = np.arange(0, self.num_rows, 1 << self._shift, dtype=np.int64)
         self._first_parts: Places = np.searchsorted(self._ends, firsts, side="right")
-        last_parts = np.append(self._first_parts[1:], len(parts) - 1)
+        lasts = np.minimum(firsts + (1 << self._shift), self.num_rows) - 1
+        last_parts = np.searchsorted(self._ends, lasts, side="right")
         self._steps = int((last_parts - self._first_parts).max())
 
     def _find_spans(self) -> None:
