@@ -349,7 +349,7 @@ class Entry:
             with contextlib.suppress(OSError):
                 self.folder.rename(final)
                 return
-            if listed(final, set()).num_rows is not None:  # another one was first
+            if listed(final).num_rows is not None:  # another one was first
                 break
             # One that lost a chunk makes place.
             removed = self.root / f".removed-{os.urandom(8).hex()}"

@@ -16,7 +16,7 @@ import math
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from arrowflow.caching.chunk import TEMPORARY, Name
 from arrowflow.caching.folder import ABOUT, FILLING, LOCK, USED
+from arrowflow.caching.listing import listing_of
 from arrowflow.errors import PlanError, SourceError, WriteError
 from arrowflow.options import parse_bytes
 from arrowflow.records import dataclass
@@ -200,8 +201,8 @@ def _files(folder: Path) -> Files:
 def _look(folder: Path) -> CacheEntry | None:
     """Returns what a folder is as an entry; None where it is none, or vanishes meanwhile."""
     files = _files(folder)
-    chunks = _chunks(files)
-    if ABOUT not in files and not chunks:
+    listing = listing_of(files)
+    if ABOUT not in files and not listing.names:
         return None
     about, problem = _about(folder)
     if about is None:
@@ -211,10 +212,10 @@ def _look(folder: Path) -> CacheEntry | None:
     return CacheEntry(
         path=str(folder),
         fingerprint=folder.name,
-        num_chunks=len(chunks),
-        num_rows=sum(name.num_rows for name in chunks.values()),
+        num_chunks=len(listing.names),
+        num_rows=sum(name.num_rows for name in listing.names.values()),
         bytes=sum(found.st_size for name, found in files.items() if _is_ours(name)),
-        complete=_is_complete(chunks),
+        complete=listing.num_rows is not None,
         created=_created(about, files[ABOUT].st_mtime if ABOUT in files else newest),
         last_used=_time(files[USED].st_mtime if USED in files else newest),
         plan="\n".join(map(str, plan)) if isinstance(plan, list) else str(plan),
@@ -234,19 +235,6 @@ def _about(folder: Path) -> tuple[Mapping[str, Any] | None, str | None]:
     except (OSError, ValueError, RecursionError) as error:
         return {}, f"{ABOUT} cannot be read ({type(error).__name__}: {error})"
     return (about, None) if isinstance(about, dict) else ({}, f"{ABOUT} holds no description")
-
-
-def _chunks(names: Iterable[str]) -> dict[int, Name]:
-    """Returns the chunk that begins with each row: the last one, or the longest, should there be several."""
-    parsed = (name for name in map(Name.parse, names) if name is not None)
-    return {name.first_row: name for name in sorted(parsed, key=lambda name: (name.end, name.num_rows))}
-
-
-def _is_complete(chunks: Mapping[int, Name]) -> bool:
-    row = 0
-    while (name := chunks.get(row)) is not None and not name.end and name.num_rows:
-        row += name.num_rows
-    return name is not None and name.end
 
 
 def _created(about: Mapping[str, Any], otherwise: float) -> datetime:
