@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import math
 import os
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from arrowflow.caching.chunk import TEMPORARY, Name
+from arrowflow.caching.claim import lock
 from arrowflow.caching.folder import ABOUT, FILLING, LOCK, USED
 from arrowflow.caching.listing import listing_of
 from arrowflow.errors import PlanError, SourceError, WriteError
@@ -268,22 +268,12 @@ def _lock(folder: Path) -> Iterator[bool]:
 
     Nobody makes a lock in a folder that is being emptied: who has removed that one could not remove the folder.
     """
-    path = folder / LOCK
-    create = 0 if folder.name.startswith(REMOVED) else os.O_CREAT
-    descriptor = os.open(path, os.O_RDWR | create | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    descriptor = lock(folder / LOCK, create=not folder.name.startswith(REMOVED))
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Between opening and locking the folder may have been removed, and another one made in its place.
-        is_held = os.path.samestat(os.fstat(descriptor), path.stat())
-    except BlockingIOError:
-        is_held = False
-    except BaseException:
-        os.close(descriptor)
-        raise
-    try:
-        yield is_held
+        yield descriptor is not None
     finally:
-        os.close(descriptor)
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def _remove(folder: Path, failed: list[WriteError]) -> bool:

@@ -691,6 +691,17 @@ def test_a_forked_child_has_no_part_in_a_lock(root: Path) -> None:
     assert again is not None
 
 
+def test_a_link_in_place_of_a_lock_is_not_followed(root: Path, tmp_path: Path) -> None:
+    ds = complete(root)
+    chunks_of(root)[-1].unlink()
+    (path,) = root.glob("*/lock")
+    path.unlink()
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(af.WriteError, match="cannot be written"):
+        ds.to_table()
+    assert not (tmp_path / "elsewhere").exists()
+
+
 def test_nothing_is_left_open() -> None:
     folder = Path("/proc/self/fd")
     if not folder.is_dir():
