@@ -24,7 +24,7 @@ import pytest
 import arrowflow as af
 from arrowflow.caching import chunk
 from arrowflow.caching import entry as entries
-from arrowflow.caching.chunk import Name
+from arrowflow.caching.chunk import Link, Name
 from arrowflow.caching.claim import claim
 from arrowflow.ops import cache_serving
 from arrowflow.testing import (
@@ -323,6 +323,21 @@ def test_damage_is_noticed_and_computed_again(case: str, root: Path) -> None:
         assert ids(ds) == list(range(200))
         af.cache_clear(root)
         entries._entries.clear()
+
+
+def test_a_shorter_chunk_takes_the_place_of_a_damaged_one(root: Path) -> None:
+    """It is looked into anew, since it may end in front of where the damaged one would have been gone on in."""
+    items = [(pa.record_batch({"x": [number]}), Link(1, (number,), 0, False)) for number in range(3)]
+    found = entries.entry(str(root), "0" * 32, {}, repeatable=True, verify=True, compression=None)
+    assert found.claim() is not None
+    longer = found.commit(0, None, items, items[0][0].schema, end=False)
+    shorter = found.commit(0, None, items[:1], items[0][0].schema, end=False)
+    flip(found.folder / longer.render())
+    found.refresh()
+    assert found.find((2,)) is None
+    place = found.find((0,))
+    assert place is not None and place.chunk is not None
+    assert (place.chunk.name, place.start) == (shorter, 1)
 
 
 def test_a_folder_with_the_name_of_a_chunk(root: Path) -> None:
