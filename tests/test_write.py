@@ -480,7 +480,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
     found = Steps()
     for owner, name in (
         (targets.LocalFolder, "open"),
-        (targets, "_flush"),
+        (targets, "flush"),
         (encoders.ParquetEncoder, "write"),
         (encoders.ParquetEncoder, "close"),
         (shards.ShardWriter, "open"),
@@ -541,7 +541,7 @@ def test_a_fault_at_any_step_leaves_nothing(
 
     count = count_steps(steps, prepare(tmp_path / "clean"), overwrite=overwrite)
     assert count > 20
-    last_flush = max(number for number, name in enumerate(steps.names) if name == "_flush")
+    last_flush = max(number for number, name in enumerate(steps.names) if name == "flush")
     for number in range(count):
         for done in (False, True):
             path = prepare(tmp_path / f"{number}{done}")

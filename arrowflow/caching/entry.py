@@ -30,11 +30,11 @@ import pyarrow as pa
 
 from arrowflow.caching.chunk import FULL, Chunk, ChunkError, Link, Name, open_chunk, write_chunk
 from arrowflow.caching.claim import Claim, claim
-from arrowflow.caching.folder import ABOUT, FILLING, LOCK, USED, flush, make_folder
+from arrowflow.caching.folder import ABOUT, FILLING, LOCK, USED, make_folder
 from arrowflow.caching.listing import NOTHING, listed
 from arrowflow.errors import CacheFullError, WriteError
 from arrowflow.plan.position import Position
-from arrowflow.storage import UNFINISHED
+from arrowflow.storage import UNFINISHED, flush
 
 logger = logging.getLogger("arrowflow")
 
