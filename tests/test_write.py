@@ -178,7 +178,8 @@ def test_any_sizes(
         ds = chunked([cut(batch, borders)], batch.schema)
         written = write(format, ds, Path(folder) / "out", **sizes)
         found = group_sizes(written)
-        assert ids(read(format, Path(folder) / "out")) == list(range(batch.num_rows))
+        table = read(format, Path(folder) / "out").to_table()  # of more batches than other tests take
+        assert table["id"].to_pylist() == list(range(batch.num_rows))
     assert sum(map(sum, found)) == written.num_rows == batch.num_rows
     assert all(found) or batch.num_rows == 0
     for groups in found[:-1] if shard_rows is not None and shard_bytes is None else []:
