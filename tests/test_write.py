@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 import arrowflow as af
 from arrowflow.storage import UNFINISHED
 from arrowflow.testing import assert_same_rows, batches_of, chunked, cut, failing
-from arrowflow.write import Written, encoders, shards, targets
+from arrowflow.write import Written, encoders, shards, targets, writer
 from arrowflow.write.shards import value_bits
 from tests.ops.tables import ALL_TYPES, ALL_TYPES_INSIDE, NUMBERS, ids, refused, rows_of
 
@@ -128,8 +128,6 @@ def test_shards_of_a_size(tmp_path: Path, format: str) -> None:
 
 
 def test_row_groups_have_a_limit_of_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from arrowflow.write import writer
-
     monkeypatch.setattr(writer, "GROUP_BYTES", 1000)
     table = pa.table({"text": ["x" * (100 if number < 40 else 700) for number in range(60)]})
     found = [
@@ -145,8 +143,6 @@ def test_row_groups_have_a_limit_of_bytes(tmp_path: Path, monkeypatch: pytest.Mo
 def test_files_do_not_depend_on_how_rows_arrive(
     tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from arrowflow.write import writer
-
     monkeypatch.setattr(writer, "GROUP_BYTES", 600)
     batch = pa.concat_tables([WRITABLE_INSIDE] * 5).combine_chunks().to_batches()[0]
     contents = []
