@@ -53,10 +53,10 @@ class CacheEntry:
         fingerprint: What plan and data are; the name of the folder.
         num_chunks: Files with rows.
         num_rows: Rows in them.
-        bytes: Size of all its files.
+        bytes: Size of its files, but for those that caches did not make.
         complete: Whether all rows of an epoch are there.
         created: When it was begun, in UTC.
-        last_used: When a pipeline read or wrote it last, in UTC.
+        last_used: When it was begun or a pipeline last read it to its end, in UTC.
         plan: The operators below the cache, one a line; empty where that cannot be read.
         problem: What is wrong with the description of the entry, or None; the rows are not looked at.
     """
@@ -77,7 +77,8 @@ def cache_info(path: str | os.PathLike[str]) -> list[CacheEntry]:
     """Returns what the folder of `cache(path)` holds, the least recently used entry first.
 
     Looks at names and descriptions alone, so it is quick, and may be called beside running pipelines. Whatever else
-    lies in the folder is passed over; a folder that is not there holds nothing.
+    lies in the folder is passed over, and so is what an input that cannot be repeated is just written to; a folder
+    that is not there holds nothing.
 
     Raises:
         PlanError: `path` is no path of a local folder.
@@ -99,16 +100,17 @@ def cache_clear(
 ) -> list[CacheEntry]:
     """Removes entries from the folder of `cache(path)` and returns those that it has removed.
 
-    Safe beside running pipelines: an entry that is being computed stays, and who reads one that is removed reads on.
-    What processes that were killed have left behind is removed, too; what caches did not make never is.
+    Safe beside running pipelines: an entry that is being computed stays, and who reads chunks that are removed reads
+    on in them, and computes those that it has not come to. What processes that were killed have left behind is
+    removed, too; what caches did not make never is.
 
     Args:
         path: The folder.
         older_than: Removes entries that were last used longer ago than this, a `timedelta` or seconds.
         max_bytes: Removes the least recently used entries until the rest takes no more than this, a number or a text
-            like `"10GiB"`.
+            like `"10GiB"`. Entries that stay since they are being computed count.
 
-    Without `older_than` and `max_bytes` all entries are removed.
+    Without `older_than` and `max_bytes` all entries are removed; with both, those that either names.
 
     Raises:
         PlanError: An argument is not what it should be.
