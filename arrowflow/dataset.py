@@ -65,7 +65,7 @@ from arrowflow.physical.explain import render_chain
 from arrowflow.plan.explain import render_plan
 from arrowflow.plan.node import Node
 from arrowflow.plan.walk import post_order
-from arrowflow.write import Writer, Written, ipc_writer, parquet_writer
+from arrowflow.write import IPC, PARQUET, Writer, Written, writer_of
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
@@ -1466,11 +1466,12 @@ class Dataset:
             10
         """
         return self._write(
-            parquet_writer(
+            writer_of(
+                PARQUET,
                 path,
                 shard_bytes=shard_bytes,
                 shard_rows=shard_rows,
-                row_group_rows=row_group_rows,
+                group_rows=row_group_rows,
                 compression=compression,
                 filesystem=filesystem,
                 overwrite=overwrite,
@@ -1514,11 +1515,12 @@ class Dataset:
             (1, 10)
         """
         return self._write(
-            ipc_writer(
+            writer_of(
+                IPC,
                 path,
                 shard_bytes=shard_bytes,
                 shard_rows=shard_rows,
-                batch_rows=batch_rows,
+                group_rows=batch_rows,
                 compression=compression,
                 filesystem=filesystem,
                 overwrite=overwrite,

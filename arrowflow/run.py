@@ -9,56 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import field
 from functools import cached_property
-from itertools import count
 from typing import Any
 
 from arrowflow import state
 from arrowflow.autotune import Policy
 from arrowflow.clock import WallClock
-from arrowflow.errors import ArrowflowError, BudgetError
+from arrowflow.errors import BudgetError
 from arrowflow.executor import Engine
 from arrowflow.expr import forget_compiled
 from arrowflow.ops.base import Position
-from arrowflow.ops.with_options import WithOptions
 from arrowflow.optimizer import optimise
-from arrowflow.options import Options, ResolvedOptions
+from arrowflow.options import ResolvedOptions
 from arrowflow.physical.planner import plan_chain
 from arrowflow.physical.stage import Chain
 from arrowflow.physical.tuning import Setting, StageKey
-from arrowflow.plan.node import BindContext, Node
-from arrowflow.plan.walk import fold, post_order
+from arrowflow.plan.bind import bind, options_of
+from arrowflow.plan.node import Node
+from arrowflow.plan.walk import fold
 from arrowflow.records import dataclass
 from arrowflow.timeline import Timeline
-
-
-def options_of(plan: Node) -> ResolvedOptions:
-    """Returns the options of a plan: of several settings of one field the most downstream one wins."""
-    merged = Options()
-    for node in post_order(plan):
-        if isinstance(node, WithOptions):
-            merged = merged.merged(node.options)
-    return merged.resolved()
-
-
-def bind(plan: Node, options: ResolvedOptions, first_place: int = 0) -> Node:
-    """Returns the plan with schemas, seeds and files: the only planning step that does I/O.
-
-    Places, which tell operators apart in the keys of everything random, are counted from `first_place`.
-
-    Raises:
-        PlanError: An operator does not fit its inputs.
-        SourceError: A source cannot be found or opened.
-    """
-    places = count(first_place)
-
-    def combine(node: Node, inputs: Sequence[Node]) -> Node:
-        try:
-            return node.bind(tuple(inputs), BindContext(options=options, place=next(places)))
-        except ArrowflowError as error:
-            error.locate(operator=node.name)
-            raise
-
-    return fold(plan, combine)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -271,6 +271,15 @@ def locate(path: object, *, filesystem: Any = None, operator: str) -> tuple[Any,
     return opener.filesystem, place
 
 
+def flush(path: str | os.PathLike[str]) -> None:
+    """Waits until a local file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 class _Opener:
     """Finds the file system of each path; all paths of a source must have the same one."""
 

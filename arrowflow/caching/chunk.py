@@ -25,11 +25,11 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from arrowflow.caching.folder import flush
 from arrowflow.errors import ArrowflowError, CacheFullError, SchemaError, SourceError, WriteError
 from arrowflow.formats.ipc_aligned import write_aligned
 from arrowflow.formats.ipc_dictionaries import has_dictionary
 from arrowflow.plan.position import Position, listed, tupled
+from arrowflow.storage import flush
 
 VERSION: Final = 1
 """Version of the header; chunks of another one are not read."""

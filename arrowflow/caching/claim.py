@@ -49,9 +49,15 @@ def _forget_in_child() -> None:
 os.register_at_fork(after_in_child=_forget_in_child)
 
 
-def claim(path: Path) -> Claim | None:
-    """Takes a lock, or returns None where somebody holds it."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+def lock(path: Path, *, create: bool = True) -> int | None:
+    """Opens a file and locks it, until the descriptor is closed; None where somebody else has.
+
+    Raises:
+        FileNotFoundError: It is not there, or not any more.
+        OSError: It cannot be opened; a symbolic link never is.
+    """
+    made = os.O_CREAT if create else 0
+    descriptor = os.open(path, os.O_RDWR | made | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # Between opening and locking the folder may have been removed, and another one made in its place.
@@ -63,7 +69,13 @@ def claim(path: Path) -> Claim | None:
     except BaseException:
         os.close(descriptor)
         raise
-    return Claim(descriptor, str(path))
+    return descriptor
+
+
+def claim(path: Path) -> Claim | None:
+    """Takes a lock, or returns None where somebody holds it."""
+    descriptor = lock(path)
+    return None if descriptor is None else Claim(descriptor, str(path))
 
 
 def held_here(path: Path) -> bool:

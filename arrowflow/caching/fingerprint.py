@@ -17,10 +17,9 @@ other arguments, another order of operators, other files or data in memory make 
 from __future__ import annotations
 
 import functools
-import itertools
 import sys
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -33,10 +32,10 @@ from arrowflow.caching.functions import write_code
 from arrowflow.caching.installed import version_of
 from arrowflow.caching.values import write_container, write_object, write_plain
 from arrowflow.errors import ArrowflowError, FingerprintError
-from arrowflow.options import Options, ResolvedOptions
+from arrowflow.options import ResolvedOptions
+from arrowflow.plan.bind import bind, options_of
 from arrowflow.plan.identity import Code, Unknown
-from arrowflow.plan.node import BindContext, Node
-from arrowflow.plan.walk import fold, post_order
+from arrowflow.plan.node import Node
 
 VERSION: Final = 1
 """Of what goes in, and how it is written."""
@@ -50,7 +49,7 @@ def _write_dataset(encoder: Encoder, value: Any) -> bool:
     if encoder.is_known(value):
         return True
     try:
-        nodes = [*_nodes(_bound(plan))]
+        nodes = [*_nodes(bind(plan, options_of(plan)))]
         encoder.put("dataset", str(len(nodes)))
         for node in nodes:
             _write_node(encoder, node)
@@ -59,19 +58,6 @@ def _write_dataset(encoder: Encoder, value: Any) -> bool:
     except ArrowflowError as error:
         raise encoder.refusal(value, f"its plan cannot be bound ({error})") from error
     return True
-
-
-def _bound(plan: Node) -> Node:
-    options = Options()
-    for node in post_order(plan):
-        set_here = getattr(node, "options", None)
-        options = options.merged(set_here) if isinstance(set_here, Options) else options
-    resolved, places = options.resolved(), itertools.count()
-
-    def combine(node: Node, inputs: Sequence[Node]) -> Node:
-        return node.bind(tuple(inputs), BindContext(options=resolved, place=next(places)))
-
-    return fold(plan, combine)
 
 
 def _write_node(encoder: Encoder, node: Node) -> None:

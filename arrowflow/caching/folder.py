@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from arrowflow.storage import UNFINISHED
+from arrowflow.storage import UNFINISHED, flush
 
 LOCK: Final = "lock"
 USED: Final = "used"
@@ -34,7 +34,9 @@ def make_folder(root: Path, folder: Path, about: Mapping[str, Any]) -> None:
     try:
         (new / UNFINISHED).touch()
         (new / USED).touch()
-        _write_whole(new / ABOUT, json.dumps(dict(about), indent=1))
+        with (new / ABOUT).open("x", encoding="utf-8") as file:
+            json.dump(dict(about), file, indent=1)
+        flush(new / ABOUT)
         new.rename(folder)
     except OSError:
         with suppress(OSError):
@@ -44,21 +46,3 @@ def make_folder(root: Path, folder: Path, about: Mapping[str, Any]) -> None:
         if not folder.is_dir():
             raise
     flush(root)
-
-
-def _write_whole(path: Path, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    try:
-        os.write(descriptor, text.encode())
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def flush(folder: Path) -> None:
-    """Waits until the names in a folder are on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -14,7 +13,7 @@ class Listing(NamedTuple):
     """What a folder held when it was looked at.
 
     Attributes:
-        names: The chunk that begins at each row; the longest, should there be several.
+        names: The chunk that begins at each row; the last one, or the longest, should there be several.
         num_rows: The rows of a complete entry, else None.
     """
 
@@ -36,15 +35,23 @@ def _num_rows(names: Mapping[int, Name]) -> int | None:
     return None
 
 
-def listed(folder: Path, left_out: set[Name]) -> Listing:
-    """Returns what a folder holds now, but for some chunks."""
+def listing_of(files: Iterable[str], left_out: Collection[Name] = ()) -> Listing:
+    """Returns what the names of files say, but for some chunks."""
     names: dict[int, Name] = {}
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # never begun, or cleared
-        for found in folder.iterdir():
-            name = Name.parse(found.name)
-            if name is not None and name not in left_out and _better(name, names.get(name.first_row)):
-                names[name.first_row] = name
+    for file in files:
+        name = Name.parse(file)
+        if name is not None and name not in left_out and _better(name, names.get(name.first_row)):
+            names[name.first_row] = name
     return Listing(names, _num_rows(names))
+
+
+def listed(folder: Path, left_out: Collection[Name] = ()) -> Listing:
+    """Returns what a folder holds now, but for some chunks."""
+    try:
+        files = [found.name for found in folder.iterdir()]
+    except (FileNotFoundError, NotADirectoryError):  # never begun, or cleared
+        return NOTHING
+    return listing_of(files, left_out)
 
 
 def _better(name: Name, other: Name | None) -> bool:

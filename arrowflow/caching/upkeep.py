@@ -10,20 +10,21 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import math
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
 from arrowflow.caching.chunk import TEMPORARY, Name
+from arrowflow.caching.claim import lock
 from arrowflow.caching.folder import ABOUT, FILLING, LOCK, USED
+from arrowflow.caching.listing import listing_of
 from arrowflow.errors import PlanError, SourceError, WriteError
 from arrowflow.options import parse_bytes
 from arrowflow.records import dataclass
@@ -52,10 +53,10 @@ class CacheEntry:
         fingerprint: What plan and data are; the name of the folder.
         num_chunks: Files with rows.
         num_rows: Rows in them.
-        bytes: Size of all its files.
+        bytes: Size of its files, but for those that caches did not make.
         complete: Whether all rows of an epoch are there.
         created: When it was begun, in UTC.
-        last_used: When a pipeline read or wrote it last, in UTC.
+        last_used: When it was begun or a pipeline last read it to its end, in UTC.
         plan: The operators below the cache, one a line; empty where that cannot be read.
         problem: What is wrong with the description of the entry, or None; the rows are not looked at.
     """
@@ -76,7 +77,8 @@ def cache_info(path: str | os.PathLike[str]) -> list[CacheEntry]:
     """Returns what the folder of `cache(path)` holds, the least recently used entry first.
 
     Looks at names and descriptions alone, so it is quick, and may be called beside running pipelines. Whatever else
-    lies in the folder is passed over; a folder that is not there holds nothing.
+    lies in the folder is passed over, and so is what an input that cannot be repeated is just written to; a folder
+    that is not there holds nothing.
 
     Raises:
         PlanError: `path` is no path of a local folder.
@@ -98,16 +100,17 @@ def cache_clear(
 ) -> list[CacheEntry]:
     """Removes entries from the folder of `cache(path)` and returns those that it has removed.
 
-    Safe beside running pipelines: an entry that is being computed stays, and who reads one that is removed reads on.
-    What processes that were killed have left behind is removed, too; what caches did not make never is.
+    Safe beside running pipelines: an entry that is being computed stays, and who reads chunks that are removed reads
+    on in them, and computes those that it has not come to. What processes that were killed have left behind is
+    removed, too; what caches did not make never is.
 
     Args:
         path: The folder.
         older_than: Removes entries that were last used longer ago than this, a `timedelta` or seconds.
         max_bytes: Removes the least recently used entries until the rest takes no more than this, a number or a text
-            like `"10GiB"`.
+            like `"10GiB"`. Entries that stay since they are being computed count.
 
-    Without `older_than` and `max_bytes` all entries are removed.
+    Without `older_than` and `max_bytes` all entries are removed; with both, those that either names.
 
     Raises:
         PlanError: An argument is not what it should be.
@@ -200,8 +203,8 @@ def _files(folder: Path) -> Files:
 def _look(folder: Path) -> CacheEntry | None:
     """Returns what a folder is as an entry; None where it is none, or vanishes meanwhile."""
     files = _files(folder)
-    chunks = _chunks(files)
-    if ABOUT not in files and not chunks:
+    listing = listing_of(files)
+    if ABOUT not in files and not listing.names:
         return None
     about, problem = _about(folder)
     if about is None:
@@ -211,10 +214,10 @@ def _look(folder: Path) -> CacheEntry | None:
     return CacheEntry(
         path=str(folder),
         fingerprint=folder.name,
-        num_chunks=len(chunks),
-        num_rows=sum(name.num_rows for name in chunks.values()),
+        num_chunks=len(listing.names),
+        num_rows=sum(name.num_rows for name in listing.names.values()),
         bytes=sum(found.st_size for name, found in files.items() if _is_ours(name)),
-        complete=_is_complete(chunks),
+        complete=listing.num_rows is not None,
         created=_created(about, files[ABOUT].st_mtime if ABOUT in files else newest),
         last_used=_time(files[USED].st_mtime if USED in files else newest),
         plan="\n".join(map(str, plan)) if isinstance(plan, list) else str(plan),
@@ -234,19 +237,6 @@ def _about(folder: Path) -> tuple[Mapping[str, Any] | None, str | None]:
     except (OSError, ValueError, RecursionError) as error:
         return {}, f"{ABOUT} cannot be read ({type(error).__name__}: {error})"
     return (about, None) if isinstance(about, dict) else ({}, f"{ABOUT} holds no description")
-
-
-def _chunks(names: Iterable[str]) -> dict[int, Name]:
-    """Returns the chunk that begins with each row: the last one, or the longest, should there be several."""
-    parsed = (name for name in map(Name.parse, names) if name is not None)
-    return {name.first_row: name for name in sorted(parsed, key=lambda name: (name.end, name.num_rows))}
-
-
-def _is_complete(chunks: Mapping[int, Name]) -> bool:
-    row = 0
-    while (name := chunks.get(row)) is not None and not name.end and name.num_rows:
-        row += name.num_rows
-    return name is not None and name.end
 
 
 def _created(about: Mapping[str, Any], otherwise: float) -> datetime:
@@ -280,22 +270,12 @@ def _lock(folder: Path) -> Iterator[bool]:
 
     Nobody makes a lock in a folder that is being emptied: who has removed that one could not remove the folder.
     """
-    path = folder / LOCK
-    create = 0 if folder.name.startswith(REMOVED) else os.O_CREAT
-    descriptor = os.open(path, os.O_RDWR | create | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    descriptor = lock(folder / LOCK, create=not folder.name.startswith(REMOVED))
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Between opening and locking the folder may have been removed, and another one made in its place.
-        is_held = os.path.samestat(os.fstat(descriptor), path.stat())
-    except BlockingIOError:
-        is_held = False
-    except BaseException:
-        os.close(descriptor)
-        raise
-    try:
-        yield is_held
+        yield descriptor is not None
     finally:
-        os.close(descriptor)
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def _remove(folder: Path, failed: list[WriteError]) -> bool:

@@ -70,9 +70,6 @@ END: Final = Entry(NO_ROWS, None, Origin(0), (), 0)
 """Stands behind the last item of a shelf that is complete."""
 
 
-WHOLE: Final = "what is below cannot be repeated from its middle: only a complete pass counts"
-
-
 class Prefix:
     """The first items of one plan, by number; and `END` behind the last one.
 
@@ -227,7 +224,7 @@ class Cache(RowOperator):
                 kind="boundary",
                 make=lambda context: CacheKernel(self, shelf, options.ram_budget, context),
                 pins_order=True,
-                facts=lambda: (*_facts(self.inputs[0]), shelf.prefix.describe()),
+                facts=lambda: (*facts_below(self.inputs[0]), shelf.prefix.describe()),
             ),
         )
 
@@ -241,11 +238,13 @@ def _key(plan: Node, options: ResolvedOptions) -> tuple[Any, ...]:
     return plan, sources, places, options.max_chunk_rows
 
 
-def _facts(plan: Node) -> tuple[str, ...]:
+def facts_below(plan: Node) -> tuple[str, ...]:
+    """Returns what a cache says of the bound plan below it."""
     random = [node.name for node in post_order(plan) if node.arguments().get("seed") is not None]
     frozen = f"; {', '.join(dict.fromkeys(random))} frozen with it" if random else ""
     once = f"below it runs as epoch 0, once{frozen}"
-    return (once,) if plan.repeatable else (once, WHOLE)
+    whole = "what is below cannot be repeated from its middle: only a complete pass counts"
+    return (once,) if plan.repeatable else (once, whole)
 
 
 def _known_rows(plan: Node) -> int | None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from arrowflow.caching.chunk import Chunk, Link
 from arrowflow.caching.claim import Claim, held_here
-from arrowflow.caching.entry import Entry
+from arrowflow.caching.entry import Entry, start_in
 from arrowflow.errors import CacheFullError, SourceError
 from arrowflow.ops.base import PAUSE, BoundaryKernel, Context, Item, Origin, Position, StreamHandle
 from arrowflow.ops.cached_chunks import Group, Stored, progress_of
@@ -104,15 +104,16 @@ class DiskCacheKernel(BoundaryKernel):
             yield PAUSE
             if not self._looks_again():
                 return
-        places = [(number, found.start_in(chunk, position)) for number, chunk in enumerate(whole)]
-        known = [(number, start) for number, start in places if start is not None]
-        if position is not None and not known:
+        start = 0 if position is None else None
+        for chunk in whole:
+            start = start_in(chunk, position) if start is None else start
+            if start is not None:
+                yield from self._stored(chunk, start)
+                start = 0
+        if start is None:
             self._adds = False
-            return
-        first, start = known[0] if position is not None and known else (0, 0)
-        for number in range(first, len(whole)):
-            yield from self._stored(whole[number], (start or 0) if number == first else 0)
-        found.touch()
+        else:
+            found.touch()
 
     def _serve(self) -> Iterator[Item]:
         """Yields chunk after chunk until there is none, and this is who computes the next one."""
@@ -212,7 +213,7 @@ class DiskCacheKernel(BoundaryKernel):
         if group is None:
             group = self._group = self._new_group(now)
         slow, self._latest = now - (now if self._latest is None else self._latest), now
-        group.add(item, now)
+        group.add(item)
         if group.num_rows and self._is_due(group, now, slow):
             yield from self._cut()
             if self._claim is None and self._entry.repeatable:

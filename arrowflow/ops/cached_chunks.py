@@ -48,6 +48,7 @@ class Group:
         items: What it holds; batches without rows only have a link.
         num_rows: Rows.
         num_bytes: Bytes of them.
+        began: When its first item came.
     """
 
     def __init__(
@@ -68,14 +69,14 @@ class Group:
         self.items: list[tuple[pa.RecordBatch, Link]] = []
         self.tickets: list[Ticket] = []
         self.num_rows = self.num_bytes = 0
-        self.began = self.latest = began
+        self.began = began
 
     @property
     def position(self) -> Position:
         """The position behind it."""
         return self.items[-1][1].position if self.items else self.before
 
-    def add(self, item: Item, now: float) -> None:
+    def add(self, item: Item) -> None:
         """Adds an item."""
         rows = item.chunk.num_rows
         self.items.append((item.chunk, Link(rows, item.position, item.origin.split, item.origin.last)))
@@ -84,7 +85,6 @@ class Group:
             self.tickets.append(item.ticket)
             self.num_rows += rows
             self.num_bytes += batch_bytes(item.chunk)
-        self.began, self.latest = (now if len(self.items) == 1 else self.began), now
 
     def takes(self, chunk: pa.RecordBatch) -> bool:
         """Whether a batch can be in the same file."""

@@ -2,8 +2,8 @@
 
 Two kernels. A boundary decides, for one run of rows after the other, whether they are there or have to be computed, and
 collects what was computed into groups. A reader does what takes time: it writes groups as chunks, one after the other,
-and decodes chunks that are compressed. **What is delivered has been committed**: so an
-epoch that is broken off has lost nothing that anybody saw, and another process can follow to wherever this one has come.
+and decodes chunks that are compressed. **What is delivered has been committed**: so an epoch that is broken off has lost
+nothing that anybody saw, and another process can follow to wherever this one has come.
 
 **Groups.** A write that is flushed to the disk takes a millisecond at least, so small chunks are collected, up to 8 MiB.
 But no more than an eighth of what was written before waits for that, and nothing that took 0.1 s to come; what came
@@ -17,7 +17,7 @@ all where none has come for a while: whoever computes may itself wait for them, 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any, ClassVar
 
@@ -25,11 +25,8 @@ from arrowflow.caching.entry import Entry, entry
 from arrowflow.caching.fingerprint import fingerprint, fingerprint_of_key
 from arrowflow.caching.installed import version_of
 from arrowflow.errors import PlanError
-from arrowflow.ops.base import (
-    KernelSpec,
-    RowOperator,
-)
-from arrowflow.ops.cache import WHOLE
+from arrowflow.ops.base import KernelSpec, RowOperator
+from arrowflow.ops.cache import facts_below
 from arrowflow.ops.cache_serving import DiskCacheKernel
 from arrowflow.ops.cached_chunks import ChunkKernel, progress_of
 from arrowflow.options import ResolvedOptions
@@ -176,7 +173,7 @@ class DiskCache(RowOperator):
                     budget_bytes=options.ram_budget,
                 ),
                 pins_order=True,
-                facts=lambda: tuple(self._facts(found)),
+                facts=lambda: self._facts(found),
             ),
             KernelSpec(
                 operator=self.name,
@@ -197,16 +194,9 @@ class DiskCache(RowOperator):
             ),
         )
 
-    def _facts(self, found: Entry) -> Iterator[str]:
+    def _facts(self, found: Entry) -> tuple[str, ...]:
         found.refresh()
-        yield f"entry {found.fingerprint}: {found.share}"
-        random = [
-            node.name for node in post_order(self.inputs[0]) if node.arguments().get("seed") is not None
-        ]
-        frozen = f"; {', '.join(dict.fromkeys(random))} frozen with it" if random else ""
-        yield f"below it runs as epoch 0, once{frozen}"
-        if not self.inputs[0].repeatable:
-            yield WHOLE
+        return (f"entry {found.fingerprint}: {found.share}", *facts_below(self.inputs[0]))
 
     def _costs(self) -> tuple[str, ...]:
         if self.compression is None:

@@ -32,6 +32,10 @@ class WithOptions(RowOperator):
         """Returns nothing: it has no say in rows, order or positions."""
         return {}
 
+    def sets(self) -> Options:
+        """Returns its options."""
+        return self.options
+
     @property
     def noop(self) -> bool:
         """Options are read from the plan as written."""

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Self
 import pyarrow as pa
 
 from arrowflow.errors import PlanError
-from arrowflow.options import ResolvedOptions
+from arrowflow.options import Options, ResolvedOptions
 from arrowflow.plan.identity import Code
 from arrowflow.plan.traits import Borders, Resume, Traits
 from arrowflow.records import dataclass
@@ -131,6 +131,10 @@ class Node(ABC):
             found["place"] = getattr(self, "place", None)
         told = {key: value for key, value in self.arguments().items() if not isinstance(found.get(key), Code)}
         return {**found, "arguments": told}
+
+    def sets(self) -> Options | None:
+        """Returns the options that it sets for the whole pipeline, or None. Called before binding."""
+        return None
 
     @property
     def known_as(self) -> str | None:

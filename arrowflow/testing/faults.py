@@ -65,12 +65,18 @@ class Fault:
         self._at = at
         self._when = when
         self._fn = fn
-        self._numbers = itertools.count()  # its `next` is one step, so that workers need no lock
-        self.calls = 0
+        # `next` and `append` are single steps, so that workers need no lock.
+        self._numbers = itertools.count()
+        self._begun: list[int] = []
+
+    @property
+    def calls(self) -> int:
+        """How many calls have begun."""
+        return len(self._begun)
 
     def __call__(self, value: Any, *more: Any) -> Any:
         number = next(self._numbers)
-        self.calls = max(self.calls, number + 1)
+        self._begun.append(number)
         hit = number == self._at if self._when is None else self._when(value)
         return self._action(value) if hit else self._fn(value)
 

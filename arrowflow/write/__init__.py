@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from arrowflow.write.shards import Written
-from arrowflow.write.writer import Writer, ipc_writer, parquet_writer
+from arrowflow.write.writer import IPC, PARQUET, Writer, writer_of
 
-__all__ = ["Writer", "Written", "ipc_writer", "parquet_writer"]
+__all__ = ["IPC", "PARQUET", "Writer", "Written", "writer_of"]

@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol
 
 from arrowflow.errors import WriteError
 from arrowflow.lazy import fs as pafs
-from arrowflow.storage import UNFINISHED, locate
+from arrowflow.storage import UNFINISHED, flush, locate
 
 _KEPT_BY_WRITERS: Final = re.compile(r"(^|/)(_[^/]*|\.[^/]*\.crc|\.DS_Store)$")
 """Names of files that other writers and file managers put beside shards, and that go with these."""
@@ -116,11 +116,11 @@ class LocalFolder:
 
     def seal(self, name: str) -> None:
         """See `Target.seal`: a name must never be there before what it names is on the disk."""
-        _flush(self._staging / name)
+        flush(self._staging / name)
 
     def publish(self, names: Sequence[str]) -> tuple[str, ...]:
         """See `Target.publish`: what may be deleted is looked at once nobody can add to it by its name."""
-        _flush(self._staging)
+        flush(self._staging)
         if self._overwrite and self._path.exists():
             self._path.rename(self._replaced)
             _check_replaceable(self._filesystem, str(self._replaced), self._suffix, named=self.path)
@@ -133,7 +133,7 @@ class LocalFolder:
                 file=self.path
             ) from error
         with suppress(OSError):  # it is visible and whole, whatever comes of it
-            _flush(self._path.parent)
+            flush(self._path.parent)
         shutil.rmtree(self._replaced, ignore_errors=True)
         return tuple(str(self._path / name) for name in names)
 
@@ -261,15 +261,6 @@ def _listed(filesystem: Any, path: str, *, but: str) -> list[Any]:
     selector = pafs.FileSelector(path, allow_not_found=True, recursive=True)
     infos = filesystem.get_file_info(selector)
     return [info for info in infos if not but or not f"{info.path}/".startswith(f"{but}/")]
-
-
-def _flush(path: Path) -> None:
-    """Waits until a file, or the names in a folder, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _quietly(call: Callable[[str], object], path: str) -> None:

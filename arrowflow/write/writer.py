@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -22,9 +22,27 @@ from arrowflow.write.shards import (
 )
 from arrowflow.write.targets import Target, target_of
 
-ROW_GROUP_ROWS: Final = 4 * MAX_CHUNK_ROWS
 
-Path = str | os.PathLike[str]
+class Kind(NamedTuple):
+    """A kind of files.
+
+    Attributes:
+        operator: Name of the method that writes them.
+        encoder: What makes one file.
+        codecs: Names of compressions.
+        rows: Name of the argument for the rows of a row group or record batch.
+        default_rows: What it is where nobody has named it.
+    """
+
+    operator: str
+    encoder: type[ParquetEncoder | IpcEncoder]
+    codecs: tuple[str, ...]
+    rows: str
+    default_rows: int
+
+
+PARQUET: Final = Kind("write_parquet", ParquetEncoder, PARQUET_CODECS, "row_group_rows", 4 * MAX_CHUNK_ROWS)
+IPC: Final = Kind("write_ipc", IpcEncoder, IPC_CODECS, "batch_rows", MAX_CHUNK_ROWS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,70 +89,35 @@ class Writer:
         )
 
 
-def parquet_writer(
-    path: Path,
+def writer_of(
+    kind: Kind,
+    path: str | os.PathLike[str],
     *,
     shard_bytes: int | str | None,
     shard_rows: int | None,
-    row_group_rows: int | None,
-    compression: str | None,
-    filesystem: Any,
-    overwrite: bool,
-) -> Writer:
-    """Returns what writes Parquet; the arguments are those of `Dataset.write_parquet`."""
-    operator, suffix = "write_parquet", ParquetEncoder.suffix
-    codec = check_codec(operator, compression, PARQUET_CODECS)
-    sizes = _sizes(operator, shard_bytes, shard_rows, "row_group_rows", row_group_rows, ROW_GROUP_ROWS)
-    return Writer(
-        operator=operator,
-        target=target_of(
-            path, filesystem=filesystem, suffix=suffix, overwrite=bool(overwrite), operator=operator
-        ),
-        encoder=lambda sink, schema: ParquetEncoder(sink, schema, codec),
-        suffix=suffix,
-        sizes=sizes,
-    )
-
-
-def ipc_writer(
-    path: Path,
-    *,
-    shard_bytes: int | str | None,
-    shard_rows: int | None,
-    batch_rows: int | None,
-    compression: str | None,
-    filesystem: Any,
-    overwrite: bool,
-) -> Writer:
-    """Returns what writes Arrow IPC files; the arguments are those of `Dataset.write_ipc`."""
-    operator, suffix = "write_ipc", IpcEncoder.suffix
-    codec = check_codec(operator, compression, IPC_CODECS)
-    sizes = _sizes(operator, shard_bytes, shard_rows, "batch_rows", batch_rows, MAX_CHUNK_ROWS)
-    return Writer(
-        operator=operator,
-        target=target_of(
-            path, filesystem=filesystem, suffix=suffix, overwrite=bool(overwrite), operator=operator
-        ),
-        encoder=lambda sink, schema: IpcEncoder(sink, schema, codec),
-        suffix=suffix,
-        sizes=sizes,
-    )
-
-
-def _sizes(
-    operator: str,
-    shard_bytes: int | str | None,
-    shard_rows: int | None,
-    name: str,
     group_rows: int | None,
-    default_rows: int,
-) -> Sizes:
-    """Returns the sizes that a user named; what nobody named has a limit only where it needs one."""
+    compression: str | None,
+    filesystem: Any,
+    overwrite: bool,
+) -> Writer:
+    """Returns what writes files of a kind; the arguments are those of `Dataset.write_parquet` and `write_ipc`."""
+    operator, suffix = kind.operator, kind.encoder.suffix
+    codec = check_codec(operator, compression, kind.codecs)
     if shard_bytes is None and shard_rows is None:
         shard_bytes = SHARD_BYTES
-    return Sizes(
-        group_rows=default_rows if group_rows is None else check_size(operator, name, group_rows),
+    # What nobody named has a limit only where it needs one.
+    sizes = Sizes(
+        group_rows=kind.default_rows if group_rows is None else check_size(operator, kind.rows, group_rows),
         group_bytes=GROUP_BYTES if group_rows is None else None,
         shard_rows=None if shard_rows is None else check_size(operator, "shard_rows", shard_rows),
         shard_bytes=None if shard_bytes is None else parse_bytes(f"{operator}: shard_bytes", shard_bytes),
+    )
+    return Writer(
+        operator=operator,
+        target=target_of(
+            path, filesystem=filesystem, suffix=suffix, overwrite=bool(overwrite), operator=operator
+        ),
+        encoder=lambda sink, schema: kind.encoder(sink, schema, codec),
+        suffix=suffix,
+        sizes=sizes,
     )

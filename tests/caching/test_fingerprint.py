@@ -27,8 +27,8 @@ import arrowflow as af
 from arrowflow.caching.fingerprint import fingerprint, fingerprint_of_key
 from arrowflow.ops.cache import Cache
 from arrowflow.ops.file_identity import files_identity, system_identity
+from arrowflow.plan.bind import bind, options_of
 from arrowflow.plan.node import Node
-from arrowflow.run import bind, options_of
 from tests.ops.tables import ALL_TYPES, NUMBERS, OPERATORS, Apply, refused, write_shards
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -360,7 +360,7 @@ SCRIPT = """
     import arrowflow as af
     from arrowflow.caching.fingerprint import fingerprint
     from arrowflow.ops.functions import code_digest
-    from arrowflow.run import bind, options_of
+    from arrowflow.plan.bind import bind, options_of
 
     WORDS = {"one", "two", "three", "four", ("five", 6), None}
 

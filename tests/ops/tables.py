@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import arrowflow as af
-from arrowflow.testing import batches_of, chunked
+from arrowflow.testing import assert_same_batches, batches_of, chunked
 
 Apply = Callable[[af.Dataset], af.Dataset]
 
@@ -161,6 +161,20 @@ def write_shards(folder: Path, shards: Sequence[Sequence[int]]) -> Path:
                 )
                 start += size
     return folder
+
+
+def check_two_at_once(dataset: af.Dataset, *, num_batches: int) -> None:
+    """Checks that two iterators in turns, and one behind them, yield the same, of which the one gets on faster."""
+    with iter(dataset) as one, iter(dataset) as other:
+        fast, slow = [], []
+        for number in range(num_batches):
+            fast.append(next(one))
+            if number % 3 == 0:
+                slow.append(next(other))
+        slow.extend(other)
+        assert not list(one)
+    assert_same_batches(fast, slow)
+    assert_same_batches(batches_of(dataset), fast)
 
 
 def refused(error: type[Exception], call: Callable[[], object], *texts: str) -> None:

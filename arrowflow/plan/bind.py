@@ -1,0 +1,41 @@
+"""Binding: what turns a plan as written into one with schemas, seeds and files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+
+from arrowflow.errors import ArrowflowError
+from arrowflow.options import Options, ResolvedOptions
+from arrowflow.plan.node import BindContext, Node
+from arrowflow.plan.walk import fold, post_order
+
+
+def options_of(plan: Node) -> ResolvedOptions:
+    """Returns the options of a plan: of several settings of one field the most downstream one wins."""
+    merged = Options()
+    for node in post_order(plan):
+        found = node.sets()
+        merged = merged if found is None else merged.merged(found)
+    return merged.resolved()
+
+
+def bind(plan: Node, options: ResolvedOptions, first_place: int = 0) -> Node:
+    """Returns the plan with schemas, seeds and files: the only planning step that does I/O.
+
+    Places, which tell operators apart in the keys of everything random, are counted from `first_place`.
+
+    Raises:
+        PlanError: An operator does not fit its inputs.
+        SourceError: A source cannot be found or opened.
+    """
+    places = count(first_place)
+
+    def combine(node: Node, inputs: Sequence[Node]) -> Node:
+        try:
+            return node.bind(tuple(inputs), BindContext(options=options, place=next(places)))
+        except ArrowflowError as error:
+            error.locate(operator=node.name)
+            raise
+
+    return fold(plan, combine)
