@@ -13,10 +13,10 @@ import pyarrow as pa
 from arrowflow import run
 from arrowflow.caching.spill import spill_folder
 from arrowflow.caching.upkeep import local_folder
+from arrowflow.delivery import EpochCounter, RecordBatches
 from arrowflow.errors import FunctionError, PlanError, SchemaError
 from arrowflow.expr import parse, parse_many
 from arrowflow.expr.types import arrow_type
-from arrowflow.iterator import EpochCounter, RecordBatches
 from arrowflow.iterator import Iterator as Run
 from arrowflow.loaders.base import Loader
 from arrowflow.loaders.dlpack import DlpackExport

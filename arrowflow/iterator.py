@@ -8,113 +8,24 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
-
-import pyarrow as pa
+from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from arrowflow import run, state
 from arrowflow.autotune import advice, bottleneck, report
 from arrowflow.clock import WallClock
+from arrowflow.delivery import Delivery, EpochCounter, Progress, Sliced
 from arrowflow.errors import ArrowflowError, ClosedError
 from arrowflow.executor import Engine
-from arrowflow.ops.base import Position, Slice
+from arrowflow.ops.base import Item, Position, Slices
 from arrowflow.options import check_size
 from arrowflow.physical.tuning import EngineStatistics, Statistics
 from arrowflow.progress import ProgressBar
-from arrowflow.records import dataclass
 from arrowflow.run import Prepared
 from arrowflow.timeline import CONSUMER, Recording
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
-
-
-@dataclass(slots=True)
-class EpochCounter:
-    """How often a dataset was iterated: the one thing it remembers.
-
-    Attributes:
-        next: The epoch that the next iteration runs.
-    """
-
-    next: int = 0
-
-    def take(self) -> int:
-        """Returns the next epoch and counts it."""
-        epoch = self.next
-        self.next += 1
-        return epoch
-
-
-@dataclass(slots=True)
-class Progress:
-    """How far an iterator is, and what its consumer measured. Outlives it, so that a loader can tell after a `break`.
-
-    Attributes:
-        epoch: The epoch that it runs.
-        position: Position of the last delivered batch.
-        batches: Batches delivered in this epoch, also before a resume.
-        delivered: Batches delivered by this iterator.
-        rows: Rows delivered by this iterator.
-        began: Time of the first `next()`.
-        last: Time of the end of the latest `next()`.
-        waited_seconds: Time inside `next()`.
-        first_batch_seconds: Time inside the first `next()`.
-        final: What the engine measured, once it has ended.
-    """
-
-    epoch: int
-    position: Position = None
-    batches: int = 0
-    delivered: int = 0
-    rows: int = 0
-    began: float | None = None
-    last: float = 0.0
-    waited_seconds: float = 0.0
-    first_batch_seconds: float = 0.0
-    final: EngineStatistics = field(default_factory=EngineStatistics)
-
-    def place(self, epoch: int, position: Position = None, batches: int = 0) -> None:
-        """Moves to a place in the data."""
-        self.epoch, self.position, self.batches = epoch, position, batches
-
-    def measure(self, began: float, now: float) -> None:
-        """Counts one `next()`."""
-        if self.began is None:
-            self.began = began
-            self.first_batch_seconds = now - began
-        self.last = now
-        self.waited_seconds += now - began
-
-    def deliver(self, position: Position, rows: int) -> None:
-        """Counts one batch."""
-        self.position = position
-        self.batches += 1
-        self.delivered += 1
-        self.rows += rows
-
-
-class Delivery(Protocol[T_co]):
-    """The last step of a run, on the consumer's thread: from chunks to what the consumer gets."""
-
-    def __call__(self, chunk: pa.RecordBatch | Slice) -> T_co:
-        """Returns one batch for the consumer."""
-
-    def forget(self) -> None:
-        """Lets go of all memory. Called when the run ends."""
-
-
-class RecordBatches:
-    """Delivers record batches as they are."""
-
-    def __call__(self, chunk: pa.RecordBatch | Slice) -> pa.RecordBatch:
-        """Returns the record batch."""
-        return chunk.record_batch() if type(chunk) is Slice else chunk
-
-    def forget(self) -> None:
-        """Does nothing: it keeps nothing."""
 
 
 class Iterator(Generic[T]):
@@ -142,6 +53,7 @@ class Iterator(Generic[T]):
         self._closed = False
         self._ended = False
         self._busy = False
+        self._sliced: Sliced[T] | None = None  # batches of the latest item that are still to come
         self._first = True  # nothing was delivered since the engine was started
         self._shown_rows = 0  # of earlier epochs, which have had a progress bar of their own
         self.progress = Progress(counter.take())
@@ -167,27 +79,54 @@ class Iterator(Generic[T]):
             )
         self._busy = True
         try:
-            item = self._running(began).next_item()
-            got = 0.0 if self._recording is None else self._record_wait(self._recording, began)
-            if item is not None:
-                result = self._deliver(item.chunk)
-                progress.deliver(item.position, item.chunk.num_rows)
-                progress.measure(began, self._clock.now())
-                if self._recording is not None:
-                    self._recording.timeline.span(CONSUMER, "export", got, progress.last)
-                if self._bar is not None:
-                    self._show(self._bar)
-                return result
+            sliced = self._sliced
+            if sliced is None:
+                item = self._running(began).next_item()
+                got = self._got(began)
+                if item is None:
+                    self._finish(began)
+                result = self._first_of(item)
+            else:
+                self._running(began).check()
+                got = self._got(began)
+                result = sliced.next(progress)
+                if not sliced.left:
+                    self._sliced = None
             progress.measure(began, self._clock.now())
-            self._end()
-            progress.place(progress.epoch + 1)
-            raise StopIteration
+            if self._recording is not None:
+                self._recording.timeline.span(CONSUMER, "export", got, progress.last)
+            if self._bar is not None:
+                self._show(self._bar)
+            return result
         except BaseException:
             # Whatever it is, an interrupt too: nothing of this run may go on without its consumer.
             self._end()
             raise
         finally:
             self._busy = False
+            if self._closed:
+                self._sliced = None  # `close` came meanwhile, from another thread
+
+    def _first_of(self, item: Item) -> T:
+        """Delivers an item, or the first of its batches."""
+        if type(item.chunk) is not Slices:
+            batch = self._deliver(item.chunk)
+            self.progress.deliver(item.position, item.chunk.num_rows)
+            return batch
+        sliced = Sliced(item, self._deliver.slicer(item.chunk.chunk))
+        batch = sliced.next(self.progress)
+        self._sliced = sliced if sliced.left else None
+        return batch
+
+    def _finish(self, began: float) -> NoReturn:
+        """Ends the epoch."""
+        self.progress.measure(began, self._clock.now())
+        self._end()
+        self.progress.place(self.progress.epoch + 1)
+        raise StopIteration
+
+    def _got(self, began: float) -> float:
+        return 0.0 if self._recording is None else self._record_wait(self._recording, began)
 
     def _running(self, began: float) -> Engine:
         self._check_open()
@@ -230,11 +169,11 @@ class Iterator(Generic[T]):
 
     def _end(self) -> None:
         self._ended = True
+        self._sliced = None
         if self._engine is not None:
             self._engine.close()
             self.progress.final = self._engine.statistics()
             self._engine = None
-            self._deliver.forget()
             if self._finalizer is not None:
                 self._finalizer.detach()
             self._end_looks()
@@ -251,7 +190,7 @@ class Iterator(Generic[T]):
             engine.close()
             self.progress.final = engine.statistics()
             if not self._busy:
-                self._deliver.forget()
+                self._sliced = None
             self._end_looks()
 
     def _end_looks(self) -> None:

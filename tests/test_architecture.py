@@ -36,7 +36,7 @@ BELOW_RUN = (
     "state",
     "timeline",
 )
-BELOW_LOADERS = ("autotune", "clock", "iterator", "progress", "run", *BELOW_RUN)
+BELOW_LOADERS = ("autotune", "clock", "delivery", "iterator", "progress", "run", *BELOW_RUN)
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "lazy": (),
@@ -61,7 +61,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "executor": ("errors", "ops.base", "options", "physical", "plan", "timeline"),
     "state": ("errors", "ops.base", "physical", "plan"),
     "run": ("autotune", "clock", *BELOW_RUN),
-    "iterator": ("autotune", "clock", "progress", "run", *BELOW_RUN),
+    "delivery": ("ops.base", "physical.tuning"),
+    "iterator": ("autotune", "clock", "delivery", "progress", "run", *BELOW_RUN),
     "loaders": ("interchange", *BELOW_LOADERS),
     "write": ("errors", "formats", "options", "storage"),
     "dataset": ("caching", "interchange", "loaders", "write", *BELOW_LOADERS),

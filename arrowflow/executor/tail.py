@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from arrowflow.executor.failure import cause_of, located
 from arrowflow.executor.serial import SerialStage
-from arrowflow.ops.base import Item
+from arrowflow.ops.base import Item, Slices
 
 
 class Tail:
@@ -34,9 +34,10 @@ class Tail:
             return None
         try:
             for item in self.iterator:
-                if item.chunk.num_rows:
-                    self.stage.chunks += 1
-                    self.stage.rows += item.chunk.num_rows
+                rows = item.chunk.num_rows
+                if rows:
+                    self.stage.chunks += item.chunk.batches if type(item.chunk) is Slices else 1
+                    self.stage.rows += rows
                     return item
         except Exception as error:
             raise located(error, self.stage.operator) from cause_of(error)

@@ -13,9 +13,10 @@ import pyarrow as pa
 from arrowflow import iterator as iteration
 from arrowflow import run
 from arrowflow.autotune import report
+from arrowflow.delivery import EpochCounter, Progress
 from arrowflow.errors import ArrowflowError, PlanError
-from arrowflow.iterator import EpochCounter, Iterator, Progress
-from arrowflow.ops.base import Position, Slice
+from arrowflow.iterator import Iterator
+from arrowflow.ops.base import Position
 from arrowflow.options import check_size
 from arrowflow.physical.tuning import Statistics
 from arrowflow.plan.walk import post_order
@@ -40,10 +41,7 @@ class Export(Protocol[T_co]):
 
 
 class ExportDelivery(Generic[T]):
-    """Delivers what an export kernel makes.
-
-    Batches that lie in one chunk are sliced from what the whole chunk became, which is kept until the next one.
-    """
+    """Delivers what an export kernel makes."""
 
     def __init__(
         self, name: str, prepared: Prepared, make_export: Callable[[pa.Schema, bool], Export[T]]
@@ -54,33 +52,36 @@ class ExportDelivery(Generic[T]):
         schema = prepared.optimised.schema
         # Above a `map` without `schema=` only the first batch tells.
         self._export = None if schema is None else make_export(schema, self._owned)
-        self._chunk: pa.RecordBatch | None = None
-        self._slicer: Callable[[int, int], T] | None = None
 
-    def __call__(self, chunk: pa.RecordBatch | Slice) -> T:
+    def __call__(self, batch: pa.RecordBatch) -> T:
         """Returns one batch as the framework has it."""
         try:
-            return self._exported(chunk)
+            return self._export_for(batch)(batch)
         except ArrowflowError as error:
             error.locate(operator=self._name)
             raise
 
-    def _exported(self, chunk: pa.RecordBatch | Slice) -> T:
-        if type(chunk) is not Slice:
-            return self._export_for(chunk)(chunk)
-        if self._slicer is None or chunk.chunk is not self._chunk:
-            self._chunk = chunk.chunk
-            self._slicer = self._export_for(chunk.chunk).chunk(chunk.chunk)
-        return self._slicer(chunk.start, chunk.start + chunk.num_rows)
+    def slicer(self, chunk: pa.RecordBatch) -> Callable[[int, int], T]:
+        """Converts a chunk once."""
+        try:
+            found = self._export_for(chunk).chunk(chunk)
+        except ArrowflowError as error:
+            error.locate(operator=self._name)
+            raise
+
+        def sliced(start: int, stop: int) -> T:
+            try:
+                return found(start, stop)
+            except ArrowflowError as error:
+                error.locate(operator=self._name)
+                raise
+
+        return sliced
 
     def _export_for(self, batch: pa.RecordBatch) -> Export[T]:
         if self._export is None:
             self._export = self._make_export(batch.schema, self._owned)
         return self._export
-
-    def forget(self) -> None:
-        """Lets go of the chunk."""
-        self._chunk = self._slicer = None
 
 
 class Loader(Generic[T]):

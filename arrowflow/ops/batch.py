@@ -21,7 +21,6 @@ from arrowflow.ops.base import (
     Position,
     RowOperator,
     SerialKernel,
-    Slice,
     StatelessKernel,
     Ticket,
 )
@@ -121,9 +120,15 @@ class BatchKernel(SerialKernel):
 
     def push(self, item: Item) -> Iterator[Item]:
         """Yields the batches that are full."""
-        self._held.add(item)
-        while self._held.rows >= self._size:
-            yield self._cut(self._size)
+        held = self._held
+        held.add(item)
+        while held.rows >= self._size:
+            found = held.pop_slices(self._size, self._number) if self.lazy else None
+            if found is None:
+                yield self._cut(self._size)
+            else:
+                self._number += found[0].batches
+                yield Item(found[0], (*held.mark(), self._number), found[1], Origin(self._number - 1))
 
     def finish(self) -> Iterator[Item]:
         """Yields what is left, unless it is dropped."""
@@ -131,17 +136,16 @@ class BatchKernel(SerialKernel):
             yield self._cut(self._held.rows)
 
     def _cut(self, rows: int) -> Item:
+        chunks, tickets = self._held.pop(rows)
+        chunk: Parts | pa.RecordBatch
         ticket: Ticket
-        chunk: Parts | Slice | pa.RecordBatch
-        found = None if self._parts else self._held.pop_slice(rows)
         if self._parts:
-            chunks, ticket = self._held.pop(rows)
-            chunk = Parts(chunks, rows)
-        elif found is not None:
-            chunk, ticket = found if self.lazy else (found[0].record_batch(), found[1])
+            chunk, ticket = Parts(chunks, rows), tickets
+        elif len(chunks) == 1:
+            chunk, ticket = chunks[0], tickets[0]
         else:
             # A joined batch is new memory, which the stage charges; a slice stands on its chunk's ticket.
-            chunk, ticket = joined_batch(self._held.pop(rows)[0], "batch_size"), None
+            chunk, ticket = joined_batch(chunks, "batch_size"), None
         self._number += 1
         return Item(chunk, (*self._held.mark(), self._number), ticket, Origin(self._number - 1))
 

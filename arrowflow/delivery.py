@@ -1,0 +1,132 @@
+"""What an iterator delivers, and how far it is: from the items of a run to the batches of its consumer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import field
+from typing import Generic, Protocol, TypeVar
+
+import pyarrow as pa
+
+from arrowflow.ops.base import Item, Position, Slices
+from arrowflow.physical.tuning import EngineStatistics
+from arrowflow.records import dataclass
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(slots=True)
+class EpochCounter:
+    """How often a dataset was iterated: the one thing it remembers.
+
+    Attributes:
+        next: The epoch that the next iteration runs.
+    """
+
+    next: int = 0
+
+    def take(self) -> int:
+        """Returns the next epoch and counts it."""
+        epoch = self.next
+        self.next += 1
+        return epoch
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far an iterator is, and what its consumer measured. Outlives it, so that a loader can tell after a `break`.
+
+    Attributes:
+        epoch: The epoch that it runs.
+        position: Position of the last delivered batch.
+        batches: Batches delivered in this epoch, also before a resume.
+        delivered: Batches delivered by this iterator.
+        rows: Rows delivered by this iterator.
+        began: Time of the first `next()`.
+        last: Time of the end of the latest `next()`.
+        waited_seconds: Time inside `next()`.
+        first_batch_seconds: Time inside the first `next()`.
+        final: What the engine measured, once it has ended.
+    """
+
+    epoch: int
+    position: Position = None
+    batches: int = 0
+    delivered: int = 0
+    rows: int = 0
+    began: float | None = None
+    last: float = 0.0
+    waited_seconds: float = 0.0
+    first_batch_seconds: float = 0.0
+    final: EngineStatistics = field(default_factory=EngineStatistics)
+
+    def place(self, epoch: int, position: Position = None, batches: int = 0) -> None:
+        """Moves to a place in the data."""
+        self.epoch, self.position, self.batches = epoch, position, batches
+
+    def measure(self, began: float, now: float) -> None:
+        """Counts one `next()`."""
+        if self.began is None:
+            self.began = began
+            self.first_batch_seconds = now - began
+        self.last = now
+        self.waited_seconds += now - began
+
+    def deliver(self, position: Position, rows: int) -> None:
+        """Counts one batch."""
+        self.position = position
+        self.batches += 1
+        self.delivered += 1
+        self.rows += rows
+
+
+class Delivery(Protocol[T_co]):
+    """The last step of a run, on the consumer's thread: from chunks to what the consumer gets."""
+
+    def __call__(self, batch: pa.RecordBatch) -> T_co:
+        """Returns one batch for the consumer."""
+
+    def slicer(self, chunk: pa.RecordBatch) -> Callable[[int, int], T_co]:
+        """Returns what gives the batch of a chunk's rows from `start` to `stop`."""
+
+
+class RecordBatches:
+    """Delivers record batches as they are."""
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Returns the record batch."""
+        return batch
+
+    def slicer(self, chunk: pa.RecordBatch) -> Callable[[int, int], pa.RecordBatch]:
+        """Returns what slices, without a copy."""
+        return lambda start, stop: chunk.slice(start, stop - start)
+
+
+class Sliced(Generic[T]):
+    """The batches of one item, handed out one after the other. It keeps their chunk and its claim on the ledger.
+
+    Attributes:
+        left: Batches that are to come.
+    """
+
+    __slots__ = ("_before", "_item", "_number", "_row", "_size", "_slice", "left")
+
+    def __init__(self, item: Item, slice: Callable[[int, int], T]) -> None:
+        slices: Slices = item.chunk
+        self.left = slices.batches
+        self._item = item
+        self._slice = slice
+        self._row, self._size = slices.start, slices.size
+        self._before, self._number = slices.before, slices.number
+
+    def next(self, progress: Progress) -> T:
+        """Returns the next batch."""
+        start, size = self._row, self._size
+        stop = start + size
+        batch = self._slice(start, stop)
+        self._row = stop
+        self._number += 1
+        self.left -= 1
+        progress.deliver((self._before, stop, self._number) if self.left else self._item.position, size)
+        return batch
