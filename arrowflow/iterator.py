@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections.abc import Iterator as Batches
 from collections.abc import Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Generic, NoReturn, Self, TypeVar
+from typing import Any, Final, Generic, NoReturn, Self, TypeVar
 
 from arrowflow import run, state
 from arrowflow.autotune import advice, bottleneck, report
 from arrowflow.clock import WallClock
-from arrowflow.delivery import Delivery, EpochCounter, Progress, Sliced
+from arrowflow.delivery import Delivery, EpochCounter, Progress, sliced
 from arrowflow.errors import ArrowflowError, ClosedError
 from arrowflow.executor import Engine
 from arrowflow.ops.base import Item, Position, Slices
@@ -26,6 +27,8 @@ from arrowflow.run import Prepared
 from arrowflow.timeline import CONSUMER, Recording
 
 T = TypeVar("T")
+
+NONE_LEFT: Final = object()
 
 
 class Iterator(Generic[T]):
@@ -53,7 +56,8 @@ class Iterator(Generic[T]):
         self._closed = False
         self._ended = False
         self._busy = False
-        self._sliced: Sliced[T] | None = None  # batches of the latest item that are still to come
+        self._sliced: Batches[T] | None = None  # what is left of the latest item
+        _live.add(self)
         self._first = True  # nothing was delivered since the engine was started
         self._shown_rows = 0  # of earlier epochs, which have had a progress bar of their own
         self.progress = Progress(counter.take())
@@ -79,19 +83,21 @@ class Iterator(Generic[T]):
             )
         self._busy = True
         try:
-            sliced = self._sliced
-            if sliced is None:
+            got = began
+            result: Any = NONE_LEFT
+            if self._sliced is not None:
+                self._check_open()
+                result = next(self._sliced, NONE_LEFT)
+            if result is NONE_LEFT:
                 item = self._running(began).next_item()
-                got = self._got(began)
+                if self._recording is not None:
+                    got = self._clock.now()
+                    self._record_wait(self._recording, began, got)
                 if item is None:
                     self._finish(began)
                 result = self._first_of(item)
-            else:
-                self._running(began).check()
-                got = self._got(began)
-                result = sliced.next(progress)
-                if not sliced.left:
-                    self._sliced = None
+            elif self._recording is not None:
+                self._record_wait(self._recording, began, began)
             progress.measure(began, self._clock.now())
             if self._recording is not None:
                 self._recording.timeline.span(CONSUMER, "export", got, progress.last)
@@ -113,10 +119,8 @@ class Iterator(Generic[T]):
             batch = self._deliver(item.chunk)
             self.progress.deliver(item.position, item.chunk.num_rows)
             return batch
-        sliced = Sliced(item, self._deliver.slicer(item.chunk.chunk))
-        batch = sliced.next(self.progress)
-        self._sliced = sliced if sliced.left else None
-        return batch
+        self._sliced = sliced(item, self._deliver.slicer(item.chunk.chunk), self.progress)
+        return next(self._sliced)
 
     def _finish(self, began: float) -> NoReturn:
         """Ends the epoch."""
@@ -124,9 +128,6 @@ class Iterator(Generic[T]):
         self._end()
         self.progress.place(self.progress.epoch + 1)
         raise StopIteration
-
-    def _got(self, began: float) -> float:
-        return 0.0 if self._recording is None else self._record_wait(self._recording, began)
 
     def _running(self, began: float) -> Engine:
         self._check_open()
@@ -147,15 +148,13 @@ class Iterator(Generic[T]):
             self._check_open()  # `close` in another thread may have come before there was anything to close
         return self._engine
 
-    def _record_wait(self, recording: Recording, began: float) -> float:
-        """Records the consumer's step before this `next()`, and how long it waited in it; returns the time."""
+    def _record_wait(self, recording: Recording, began: float, until: float) -> None:
+        """Records the consumer's step before this `next()`, and how long it waited in it."""
         timeline, progress = recording.timeline, self.progress
         if progress.began is not None and not self._first:
             timeline.span(CONSUMER, "step", progress.last, began)
         self._first = False
-        now = self._clock.now()
-        timeline.span(CONSUMER, "wait", began, now)
-        return now
+        timeline.span(CONSUMER, "wait", began, until)
 
     def _show(self, bar: ProgressBar) -> None:
         engine, progress = self._engine, self.progress
@@ -255,6 +254,19 @@ class Iterator(Generic[T]):
         if self._engine is not None:
             self._engine.timeline = self._recording.timeline
         return self._recording
+
+
+_live: weakref.WeakSet[Iterator[Any]] = weakref.WeakSet()
+
+
+def _forget_in_child() -> None:
+    """Lets a forked child forget what is left of items: it asks the engine for more, which tells it what is wrong."""
+    for each in list(_live):
+        each._sliced = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def _abandon(engine: Engine, progress: Progress) -> None:

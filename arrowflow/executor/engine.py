@@ -182,7 +182,7 @@ class Engine:
             ArrowflowError: The first error of the run, in order.
             ClosedError: It was stopped.
         """
-        self.check()
+        check_process(self._process)
         tail = self._tail
         if tail is not None:
             item = tail.next_item(self._await_item)
@@ -195,10 +195,6 @@ class Engine:
         if item is None and self.stopped:
             self.refuse()
         return item
-
-    def check(self) -> None:
-        """Raises `ForkError` in a forked child, which has none of the threads that work for the run."""
-        check_process(self._process)
 
     def _await_item(self) -> Item | None:
         return self.consumer.next_item()

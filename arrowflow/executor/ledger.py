@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
 
+from arrowflow.ops.base import Share
+
 Buffers = tuple[tuple[int, int], ...]
 """(address, bytes) of each buffer."""
+
+Released = deque[tuple[tuple[int, ...], Mapping[int, int] | None, int]]
+"""What tickets that are gone had claimed: addresses, buffers that were kept as a whole, and the bytes of these."""
 
 
 def buffers_of(chunk: object) -> Buffers:
@@ -27,19 +32,26 @@ def buffers_of(chunk: object) -> Buffers:
 
 
 class Ticket:
-    """A claim on the ledger, released when the last item that holds it is gone."""
+    """A claim on the ledger, released when the last item that holds it is gone.
 
-    __slots__ = ("_keys", "_released", "num_bytes")
+    Attributes:
+        num_bytes: Bytes that nobody else had claimed before.
+    """
 
-    def __init__(self, keys: tuple[int, ...], num_bytes: int, released: deque[tuple[int, ...]]) -> None:
+    __slots__ = ("_kept", "_keys", "_released", "num_bytes")
+
+    def __init__(
+        self, keys: tuple[int, ...], num_bytes: int, released: Released, kept: Mapping[int, int] | None = None
+    ) -> None:
         self._keys = keys
+        self._kept = kept
         self._released = released
         self.num_bytes = num_bytes
 
     def __del__(self) -> None:
         # May run in any thread, at any allocation, also while this thread holds the engine's lock: the append to a
         # deque is atomic and takes no lock; `Ledger.drain` does the accounting later.
-        self._released.append(self._keys)
+        self._released.append((self._keys, self._kept, self.num_bytes))
 
 
 class Ledger:
@@ -51,14 +63,15 @@ class Ledger:
         peak: The most that was ever used.
     """
 
-    __slots__ = ("_buffers", "_released", "budget", "peak", "used")
+    __slots__ = ("_buffers", "_kept", "_released", "budget", "peak", "used")
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
         self.used = 0
         self.peak = 0
         self._buffers: dict[int, list[int]] = {}
-        self._released: deque[tuple[int, ...]] = deque()
+        self._kept: list[Mapping[int, int]] = []
+        self._released: Released = deque()
 
     def fits(self, num_bytes: int, share: float = 1.0) -> bool:
         """Whether `num_bytes` more stay within `share` of the budget."""
@@ -80,6 +93,8 @@ class Ledger:
         if self._released:
             # Before looking addresses up: a freed buffer's address may already be another buffer's.
             self.drain()
+        if self._kept:
+            buffers = tuple(found for found in buffers if not self._keeps(found[0]))
         added = 0
         for address, size in buffers:
             entry = self._buffers.get(address)
@@ -92,10 +107,35 @@ class Ledger:
         self.peak = max(self.peak, self.used)
         return Ticket(tuple(address for address, _ in buffers), added, self._released)
 
+    def keep(self, buffers: Mapping[int, int]) -> Ticket:
+        """Counts buffers, bytes by address, all at once, and returns the claim on them. The mapping must not change."""
+        self.drain()
+        claimed = tuple(buffers.keys() & self._buffers.keys())
+        for address in claimed:
+            self._buffers[address][0] += 1
+        if claimed or self._kept:
+            known = set(claimed)
+            buffers = {
+                address: size
+                for address, size in buffers.items()
+                if address not in known and not self._keeps(address)
+            }
+        num_bytes = sum(buffers.values())
+        self._kept.append(buffers)
+        self.reserve(num_bytes)
+        return Ticket(claimed, num_bytes, self._released, buffers)
+
+    def _keeps(self, address: int) -> bool:
+        return any(address in buffers for buffers in self._kept)
+
     def drain(self) -> None:
         """Accounts for the tickets that were released since the last time."""
         while self._released:
-            for address in self._released.popleft():
+            keys, kept, num_bytes = self._released.popleft()
+            if kept is not None:
+                self._kept = [buffers for buffers in self._kept if buffers is not kept]
+                self.used -= num_bytes
+            for address in keys:
                 entry = self._buffers[address]
                 entry[0] -= 1
                 if not entry[0]:
@@ -105,6 +145,6 @@ class Ledger:
 
 def ticket_bytes(ticket: Any) -> int:
     """Returns the bytes that a ticket, or a collection of tickets, was charged with."""
-    if isinstance(ticket, Ticket):
+    if isinstance(ticket, Ticket | Share):
         return ticket.num_bytes
     return sum(map(ticket_bytes, ticket)) if isinstance(ticket, Iterable) else 0

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from arrowflow.executor.ledger import buffers_of
 from arrowflow.executor.parallel import ParallelStage
 from arrowflow.executor.serial import BoundaryStage, SerialStage
 from arrowflow.executor.stage import Stage
@@ -13,7 +13,6 @@ from arrowflow.ops.base import (
     BoundaryKernel,
     Kernel,
     KernelSpec,
-    Payload,
     Position,
     ReaderKernel,
     SerialKernel,
@@ -63,9 +62,9 @@ class StreamContext:
         assert plan is not None
         return plan(node, first_place)
 
-    def charge(self, chunk: Payload) -> Ticket:
-        """Counts the memory of a chunk that outlives its item."""
-        return self._stream.engine.ledger.charge(buffers_of(chunk))
+    def keep(self, buffers: Mapping[int, int]) -> Ticket:
+        """Counts memory that outlives its items."""
+        return self._stream.engine.ledger.keep(buffers)
 
     @property
     def kept(self) -> dict[Any, Any]:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -70,6 +70,19 @@ SubPlan = Any
 
 Ticket = Any
 """A claim on the ledger: the bytes are released when the last item that holds the ticket is gone."""
+
+
+class Share:
+    """The ticket of an item whose memory another ticket claims, which outlives it.
+
+    Attributes:
+        num_bytes: Its bytes.
+    """
+
+    __slots__ = ("num_bytes",)
+
+    def __init__(self, num_bytes: int) -> None:
+        self.num_bytes = num_bytes
 
 
 class Origin(NamedTuple):
@@ -173,8 +186,14 @@ class Context(Protocol):
         Under the executor's lock; no I/O.
         """
 
-    def charge(self, chunk: Payload) -> Ticket:
-        """Counts the memory of a chunk that outlives its item, like that of a cache. Under the executor's lock."""
+    def keep(self, buffers: Mapping[int, int]) -> Ticket:
+        """Counts memory that outlives its items, like that of a cache, as long as the ticket is held.
+
+        Takes no time for each buffer. The items stand on a `Share` each.
+
+        Args:
+            buffers: The bytes of each buffer, by address. Must not change any more.
+        """
 
     @property
     def kept(self) -> dict[Any, Any]:

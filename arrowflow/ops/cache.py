@@ -16,144 +16,29 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from arrowflow.caching.over_budget import over_budget
-from arrowflow.caching.spill import SpillFiles
 from arrowflow.errors import ArrowflowError, PlanError
 from arrowflow.ops.base import (
     BoundaryKernel,
     Context,
     Item,
     KernelSpec,
-    Origin,
     Position,
     RowOperator,
+    Share,
     StreamHandle,
     Ticket,
 )
+from arrowflow.ops.cache_store import END, NO_ROWS, SPILLED, Claims, Entry, Prefix, Shelf, Store
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import BindContext, Columns, Node, SourceOrder
 from arrowflow.plan.traits import Traits
 from arrowflow.plan.walk import fold, post_order
 from arrowflow.records import dataclass
-
-SPILLED: Final = ()
-"""The ticket of what lies in a file: a claim on no memory."""
-
-
-@dataclass(slots=True, eq=False)
-class Entry:
-    """One item of the input, as it is kept.
-
-    Attributes:
-        chunk: The rows.
-        position: The position after it.
-        origin: Where it comes from.
-        buffers: The memory that it keeps alive; none of a mapped file's.
-        total_bytes: Bytes in memory of this entry and all before it, each buffer counted once.
-        spilled_bytes: Bytes that it takes in a file; 0 where it is in memory.
-    """
-
-    chunk: pa.RecordBatch
-    position: Position
-    origin: Origin
-    buffers: tuple[pa.Buffer, ...]
-    total_bytes: int
-    spilled_bytes: int = 0
-
-
-NO_ROWS: Final = pa.RecordBatch.from_arrays([], names=[])
-END: Final = Entry(NO_ROWS, None, Origin(0), (), 0)
-"""Stands behind the last item of a shelf that is complete."""
-
-
-class Prefix:
-    """The first items of one plan, by number; and `END` behind the last one.
-
-    Any number of runs read it and add to it at the same time, without a lock: entries are never changed or removed,
-    and one is added by `dict.setdefault`, which is a single step where keys are whole numbers. Whoever adds number n
-    has seen all below n in it, so there are no gaps; and whoever comes first, the rows are the same.
-    """
-
-    __slots__ = ("entries", "files")
-
-    def __init__(self) -> None:
-        self.entries: dict[int, Entry] = {}
-        self.files = SpillFiles()
-
-    @property
-    def complete(self) -> bool:
-        """Whether all items are there."""
-        return self.entries.get(len(self.entries) - 1) is END
-
-    @property
-    def num_items(self) -> int:
-        """How many items are there."""
-        return len(self.entries) - self.complete
-
-    def rows_before(self, number: int) -> int:
-        """Returns the rows of the items in front of one."""
-        return sum(self.entries[before].chunk.num_rows for before in range(number))
-
-    def describe(self) -> str:
-        """Returns how much is there, and where."""
-        num_items = self.num_items
-        memory_bytes = self.entries[num_items - 1].total_bytes if num_items else 0
-        spilled_bytes = sum(self.entries[number].spilled_bytes for number in range(num_items))
-        spilled = f" and {spilled_bytes:,} bytes spilled" if spilled_bytes else ""
-        rows = f"{'all' if self.complete else 'the first'} {self.rows_before(num_items):,} rows"
-        return (
-            f"holds {rows}: {memory_bytes:,} bytes in memory{spilled}"
-            if self.entries
-            else "holds nothing yet"
-        )
-
-    def number_after(self, position: Position) -> int | None:
-        """Returns the number of the item that follows a position; None if that is not known here."""
-        if position is None:
-            return 0
-        for number in range(self.num_items - 1, -1, -1):
-            if self.entries[number].position == position:
-                return number + 1
-        return None
-
-
-class Shelf:
-    """Where the prefix of one way to run the plan lies. Cleared, it gets another one; who reads the old one keeps it."""
-
-    __slots__ = ("key", "prefix")
-
-    def __init__(self, key: Any) -> None:
-        self.key = key
-        self.prefix = Prefix()
-
-
-class Store:
-    """The shelves of one `cache()`. They are left out of pickles: a copy starts empty."""
-
-    __slots__ = ("shelves",)
-
-    def __init__(self) -> None:
-        self.shelves: list[Shelf] = []
-
-    def __reduce__(self) -> tuple[type[Store], tuple[()]]:
-        return Store, ()
-
-    def shelf(self, key: Any) -> Shelf:
-        """Returns the shelf of a key: the first one, should two threads have added one at the same time."""
-        while True:
-            for shelf in self.shelves:
-                if shelf.key == key:
-                    return shelf
-            self.shelves.append(Shelf(key))
-
-    def clear(self) -> None:
-        """Forgets what is on all shelves."""
-        for shelf in self.shelves:
-            shelf.prefix = Prefix()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,26 +166,20 @@ class CacheKernel(BoundaryKernel):
         """Notes the position and charges what is cached to this run; the input is opened by `wants`."""
         self._position = position
         entries, num_items = self._prefix.entries, self._prefix.num_items
-        kept = self._context.kept
-        if kept.get(self._owner, (None,))[0] is not self._prefix:
-            kept[self._owner] = self._prefix, {}
-        tickets = self._tickets
-        if len(tickets) < num_items:
-            for number in range(num_items):
-                if number not in tickets:
-                    tickets[number] = self._context.charge(entries[number])
+        claims = self._context.kept.get(self._owner)
+        if claims is None or claims.prefix is not self._prefix:
+            claims = self._context.kept[self._owner] = Claims(self._prefix)
+        if len(claims.tickets) < num_items:
+            numbers = [number for number in range(num_items) if number not in claims.tickets]
+            claims.whole.append(self._context.keep(self._prefix.buffers(numbers)))
+            claims.tickets.update((number, entries[number].share) for number in numbers)
         self._total_bytes = entries[num_items - 1].total_bytes if num_items else 0
         return None
 
     @property
     def _tickets(self) -> dict[int, Ticket]:
-        """This run's claims on what is cached, by number.
-
-        The run keeps them to its end, as the dataset does the memory: this kernel's epoch is over before, and an error
-        that somebody keeps may lead to this kernel.
-        """
-        prefix, tickets = self._context.kept.get(self._owner, (None, {}))
-        return tickets if prefix is self._prefix else {}
+        claims = self._context.kept.get(self._owner)
+        return claims.tickets if claims is not None and claims.prefix is self._prefix else {}
 
     def begin(self) -> Iterator[Item]:
         """Yields what is cached behind the position."""
@@ -373,7 +252,8 @@ class CacheKernel(BoundaryKernel):
             moved = self._prefix.files.move(chunk, self._spill)
             return Entry(moved.chunk, item.position, item.origin, (), before_bytes, moved.num_bytes)
         self._check_budget(total_bytes, number, chunk)
-        return Entry(chunk, item.position, item.origin, buffers, total_bytes)
+        share = Share(total_bytes - before_bytes)
+        return Entry(chunk, item.position, item.origin, buffers, total_bytes, share=share)
 
     def ended(self, stream: StreamHandle) -> None:
         """Marks that nothing else comes."""

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from arrowflow.executor import Ledger
 from arrowflow.executor.ledger import buffers_of, ticket_bytes
+from arrowflow.ops.base import Share
 from tests.executor.fakes import chunk
 
 
@@ -111,3 +112,43 @@ def test_tickets_add_up_in_any_collection() -> None:
     assert ticket_bytes(one) == 80
     assert ticket_bytes([one, (two,)]) == 240
     assert ticket_bytes(None) == ticket_bytes(()) == 0
+
+
+def sizes(*chunks: pa.RecordBatch) -> dict[int, int]:
+    return dict(found for chunk in chunks for found in buffers_of(chunk))
+
+
+def test_what_is_kept_counts_once_and_until_its_ticket_is_gone() -> None:
+    ledger = Ledger(1 << 20)
+    first, second = chunk(100, 800), chunk(50, 400)
+    kept = ledger.keep(sizes(first, second))
+    assert (ledger.used, kept.num_bytes) == (1200, 1200)
+    again = ledger.charge(buffers_of(first.slice(3, 5)))
+    other = ledger.keep(sizes(second))
+    assert (ledger.used, again.num_bytes, other.num_bytes) == (1200, 0, 0)
+    del again, other
+    ledger.drain()
+    assert ledger.used == 1200
+    del kept
+    ledger.drain()
+    assert ledger.used == 0
+    assert ledger.peak == 1200
+
+
+def test_what_was_charged_before_it_was_kept_stays_until_both_are_gone() -> None:
+    ledger = Ledger(1 << 20)
+    rows = chunk(100, 800)
+    for order in (("ticket", "kept"), ("kept", "ticket")):
+        held = {"ticket": ledger.charge(buffers_of(rows))}
+        held["kept"] = ledger.keep(sizes(rows))
+        assert ledger.used == 800
+        del held[order[0]]
+        ledger.drain()
+        assert ledger.used == 800
+        del held[order[1]]
+        ledger.drain()
+        assert ledger.used == 0
+
+
+def test_a_share_counts_nothing_by_itself() -> None:
+    assert ticket_bytes(Share(7)) == ticket_bytes([Share(3), Share(4)]) == 7
