@@ -259,7 +259,15 @@ def _open(source: Any) -> pa.RecordBatchReader:
         return source.open()
     if _is_dataset(source):
         return source.scanner().to_reader()
-    return pa.RecordBatchReader.from_stream(source)
+    try:
+        return pa.RecordBatchReader.from_stream(source)
+    except ArrowflowError:
+        raise
+    except Exception as error:  # noqa: BLE001  (each library has its own)
+        raise SourceError(
+            f"{type(source).__name__} gave no stream of rows: {type(error).__name__}: {error}. It is asked for one by "
+            "each epoch, and for the schema; of what can be read once pass `pyarrow.RecordBatchReader.from_stream(…)`"
+        ) from error
 
 
 def _is_dataset(source: Any) -> bool:

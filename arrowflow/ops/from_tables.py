@@ -1,0 +1,126 @@
+"""`FromTables`: what a neighbouring library computes or fetches piece by piece, as tables.
+
+Such a library is never imported here: whoever has one of its objects has imported it already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field
+from typing import Any, ClassVar, Protocol
+
+import polars as pl
+import pyarrow as pa
+
+from arrowflow.errors import SourceError
+from arrowflow.ops.from_arrow import normalised_schema
+from arrowflow.ops.from_generator import FromGenerator
+from arrowflow.records import dataclass
+
+TABLE_ROWS = 1_000
+"""Rows that are asked of `datasets` at once, which is also what it writes at once: a row may be an image."""
+
+
+class Tables(Protocol):
+    """Something that gives tables of one schema, from the start each time it is asked."""
+
+    def schema(self) -> pa.Schema | None:
+        """Returns their schema, or None if only the first one tells."""
+
+    def tables(self) -> Iterator[Any]:
+        """Yields tables or data frames."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FromTables(FromGenerator):
+    """The rows of tables that another library makes, asked anew in each epoch.
+
+    Row order: as they come. Memory: one table and a few ahead, and what the other library holds. Resume: asks anew and
+    drops what was delivered. Each table is a split.
+    """
+
+    name: ClassVar[str] = "from_arrow"
+
+    source: Tables = field(hash=False)
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns the kind of source."""
+        return {"source": type(self.source).__name__}
+
+    def functions(self) -> Mapping[str, str]:
+        """No function is the user's."""
+        return {}
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
+        """Returns what the other library says; else the first table tells."""
+        try:
+            schema = self.source.schema()
+        except Exception as error:  # noqa: BLE001  (each library has its own)
+            kind = type(self.source).__name__
+            raise SourceError(f"{kind}: its schema: {type(error).__name__}: {error}") from error
+        return None if schema is None else normalised_schema(schema)
+
+
+@dataclass(frozen=True, slots=True)
+class LazyFrame:
+    """A lazy frame of Polars: run once an epoch, in its streaming engine."""
+
+    frame: pl.LazyFrame
+
+    def schema(self) -> pa.Schema:
+        """Returns the query's schema, which at most reads the footer of a file."""
+        return pl.DataFrame(schema=self.frame.collect_schema()).to_arrow().schema
+
+    def tables(self) -> Iterator[pl.DataFrame]:
+        """Yields the result piece by piece."""
+        if pl.__version__.startswith("1."):  # there an error of the query looks like the end of its result
+            return self.frame.collect(engine="streaming").iter_slices(TABLE_ROWS * 64)
+        return self.frame.collect_batches()
+
+
+@dataclass(frozen=True, slots=True)
+class Scanner:
+    """A `pyarrow.dataset.Scanner`."""
+
+    scanner: Any
+
+    def schema(self) -> pa.Schema:
+        """Returns the schema of what it projects."""
+        return self.scanner.projected_schema
+
+    def tables(self) -> Iterator[pa.RecordBatch]:
+        """Yields its record batches."""
+        return iter(self.scanner.to_reader())
+
+
+@dataclass(frozen=True, slots=True)
+class IterableDataset:
+    """A `datasets.IterableDataset`."""
+
+    dataset: Any
+
+    def schema(self) -> pa.Schema | None:
+        """Returns the types of its features, if it knows them."""
+        features = self.dataset.features
+        return None if features is None else features.arrow_schema
+
+    def tables(self) -> Iterator[pa.Table]:
+        """Yields its rows, not decoded."""
+        return self.dataset.with_format("arrow").iter(TABLE_ROWS)
+
+
+@dataclass(frozen=True, slots=True)
+class RayDataset:
+    """A `ray.data.Dataset`."""
+
+    dataset: Any
+
+    def schema(self) -> pa.Schema | None:
+        """Returns its schema, for which Ray runs it up to the first row if it does not know."""
+        schema = self.dataset.schema()
+        found = None if schema is None else schema.base_schema
+        return found if isinstance(found, pa.Schema) else None
+
+    def tables(self) -> Iterator[pa.Table]:
+        """Yields its blocks."""
+        return iter(self.dataset.iter_batches(batch_size=None, batch_format="pyarrow"))
