@@ -339,12 +339,16 @@ def from_arrow(source: Any) -> Dataset:
     """Reads data that others hold or stream as Arrow, without a copy.
 
     Args:
-        source: A `pyarrow.Table`, a record batch or a list of them; a `pyarrow.dataset.Dataset`; anything with
-            `__arrow_c_stream__` (a Polars frame, a DuckDB relation, another dataset), asked anew in each epoch; or a
-            `pyarrow.RecordBatchReader`, which gives one epoch and no state.
+        source: A `pyarrow.Table`, a record batch or a list of them, anything with `__arrow_c_array__`, a Polars frame or
+            a `datasets.Dataset`, whose rows are found by their number; a `pyarrow.dataset.Dataset` or a scanner, a
+            Polars lazy frame, a `datasets.IterableDataset`, a `ray.data.Dataset`, or anything with `__arrow_c_stream__`
+            (a DuckDB relation, another dataset), asked anew in each epoch and again for a resumed one, so they have to
+            keep their order; or a `pyarrow.RecordBatchReader`, which gives one epoch and no state.
 
     Raises:
         PlanError: It is none of these.
+        SourceError: It gave no stream, as if it can be read once, or broke off; when the dataset is bound or read.
+        FunctionError: Another library failed while it made the rows; in `next()`, in order.
 
     Example:
         >>> import arrowflow as af, polars as pl

@@ -57,7 +57,7 @@ class FromIndexed(Operator):
     def arguments(self) -> Mapping[str, Any]:
         """Returns rows, schema and a checksum of some places."""
         sample = self.places[:: -(-len(self.places) // SAMPLED_PLACES) or 1]
-        checksum = zlib.crc32(np.ascontiguousarray(sample))
+        checksum = zlib.crc32(sample.tobytes())
         return {"rows": len(self.places), "schema": str(self.memory.types), "places": checksum}
 
     def describe(self) -> str:

@@ -13,12 +13,15 @@ import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import SourceError
+from arrowflow.interchange.tensors import tensor_schema, tensor_table
 from arrowflow.ops.from_arrow import normalised_schema
 from arrowflow.ops.from_generator import FromGenerator
+from arrowflow.options import MAX_CHUNK_ROWS
 from arrowflow.records import dataclass
 
 TABLE_ROWS = 1_000
-"""Rows that are asked of `datasets` at once, which is also what it writes at once: a row may be an image."""
+"""Rows that are asked of `datasets` and Ray at once: a row may be an image. A number of rows, and not what lies together
+there, so that a state, which counts tables, holds wherever the other library cuts."""
 
 
 class Tables(Protocol):
@@ -28,7 +31,7 @@ class Tables(Protocol):
         """Returns their schema, or None if only the first one tells."""
 
     def tables(self) -> Iterator[Any]:
-        """Yields tables or data frames."""
+        """Yields tables or record batches, cut at the same rows each time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +58,7 @@ class FromTables(FromGenerator):
         """Returns what the other library says; else the first table tells."""
         try:
             schema = self.source.schema()
-        except Exception as error:  # noqa: BLE001  (each library has its own)
+        except Exception as error:
             kind = type(self.source).__name__
             raise SourceError(f"{kind}: its schema: {type(error).__name__}: {error}") from error
         return None if schema is None else normalised_schema(schema)
@@ -71,11 +74,13 @@ class LazyFrame:
         """Returns the query's schema, which at most reads the footer of a file."""
         return pl.DataFrame(schema=self.frame.collect_schema()).to_arrow().schema
 
-    def tables(self) -> Iterator[pl.DataFrame]:
-        """Yields the result piece by piece."""
+    def tables(self) -> Iterator[pa.Table]:
+        """Yields the result in pieces of 65,536 rows."""
         if pl.__version__.startswith("1."):  # there an error of the query looks like the end of its result
-            return self.frame.collect(engine="streaming").iter_slices(TABLE_ROWS * 64)
-        return self.frame.collect_batches()
+            return map(
+                pl.DataFrame.to_arrow, self.frame.collect(engine="streaming").iter_slices(MAX_CHUNK_ROWS)
+            )
+        return map(pl.DataFrame.to_arrow, self.frame.collect_batches(chunk_size=MAX_CHUNK_ROWS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +107,11 @@ class IterableDataset:
     def schema(self) -> pa.Schema | None:
         """Returns the types of its features, if it knows them."""
         features = self.dataset.features
-        return None if features is None else features.arrow_schema
+        return None if features is None else tensor_schema(features.arrow_schema)
 
     def tables(self) -> Iterator[pa.Table]:
         """Yields its rows, not decoded."""
-        return self.dataset.with_format("arrow").iter(TABLE_ROWS)
+        return map(tensor_table, self.dataset.with_format("arrow").iter(TABLE_ROWS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +124,8 @@ class RayDataset:
         """Returns its schema, for which Ray runs it up to the first row if it does not know."""
         schema = self.dataset.schema()
         found = None if schema is None else schema.base_schema
-        return found if isinstance(found, pa.Schema) else None
+        return tensor_schema(found) if isinstance(found, pa.Schema) else None
 
     def tables(self) -> Iterator[pa.Table]:
-        """Yields its blocks."""
-        return iter(self.dataset.iter_batches(batch_size=None, batch_format="pyarrow"))
+        """Yields its rows."""
+        return map(tensor_table, self.dataset.iter_batches(batch_size=TABLE_ROWS, batch_format="pyarrow"))

@@ -13,6 +13,7 @@ import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import PlanError
+from arrowflow.interchange.tensors import tensor_table
 from arrowflow.ops.from_arrow import FromMemory, from_arrow, from_batches
 from arrowflow.ops.from_indexed import FromIndexed
 from arrowflow.ops.from_tables import FromTables, IterableDataset, LazyFrame, RayDataset, Scanner, Tables
@@ -34,7 +35,9 @@ def node_for(source: Any) -> Node:
         try:
             return from_arrow(pa.record_batch(source))
         except pa.ArrowInvalid as error:
-            raise PlanError(f"from_arrow: {type(source).__name__} holds no rows of columns: {error}") from error
+            raise PlanError(
+                f"from_arrow: {type(source).__name__} holds no rows of columns: {error}"
+            ) from error
     return from_arrow(source)
 
 
@@ -52,7 +55,7 @@ def _tables(source: Any) -> Tables | None:
 
 def _mapped(dataset: Any) -> Node:
     """Returns the node for a `datasets.Dataset`: its table, which may lie in mapped files, and its indices mapping."""
-    table = dataset.data.table
+    table = tensor_table(dataset.data.table)
     memory: FromMemory = from_batches(table.to_batches(), table.schema)
     indices = dataset._indices  # nothing public tells it without a copy of the rows
     if indices is None:
