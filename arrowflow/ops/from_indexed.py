@@ -1,4 +1,8 @@
-"""`FromIndexed`: rows in memory in an order that somebody else decided, gathered as they are needed."""
+"""`FromIndexed`: rows in memory in an order that somebody else decided, gathered as they are needed.
+
+So are those of a `datasets.Dataset`, whose shuffles, filters and splits only write indices. `FromMapped` stands for one in
+a plan as written, so that it pickles as that library does it: by the names of its files where they are mapped.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,13 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from arrowflow.interchange.tensors import tensor_table
 from arrowflow.ops.base import KernelSpec, Made, Operator, Origin, Position, SourceKernel, Task
-from arrowflow.ops.from_arrow import FromMemory
+from arrowflow.ops.from_arrow import FromMemory, from_batches
 from arrowflow.ops.rows import AllRows, Lying
 from arrowflow.ops.spans import Places
 from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
-from arrowflow.plan.node import Node
+from arrowflow.plan.node import BindContext, Node
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.records import dataclass
 
@@ -102,6 +107,52 @@ class FromIndexed(Operator):
                 engine="arrow",
             ),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FromMapped(Operator):
+    """A `datasets.Dataset`. Bound, it is what reads its table, with its indices mapping if it has one.
+
+    Attributes:
+        source: The dataset.
+    """
+
+    name: ClassVar[str] = "from_arrow"
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE)
+
+    source: Any = field(hash=False)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FromMapped) and (
+            self.source is other.source or self._read() == other._read()
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.name, len(self.source)))
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns rows and columns."""
+        return {"rows": len(self.source), "columns": list(self.source.column_names)}
+
+    def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
+        """Returns the node for its rows."""
+        return self._read().bind(inputs, context)
+
+    def _read(self) -> Node:
+        table = tensor_table(self.source.data.table)
+        memory = from_batches(table.to_batches(), table.schema)
+        indices = self.source._indices  # nothing public tells it without a copy of the rows
+        if indices is None:
+            return memory
+        return FromIndexed(memory=memory, places=indices.column(0).to_numpy().astype(np.int64))
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
+        """See `bind`."""
+        raise NotImplementedError
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """See `bind`."""
+        raise NotImplementedError
 
 
 class IndexedKernel(SourceKernel):

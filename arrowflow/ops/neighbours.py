@@ -8,14 +8,12 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import numpy as np
 import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import PlanError
-from arrowflow.interchange.tensors import tensor_table
-from arrowflow.ops.from_arrow import FromMemory, from_arrow, from_batches
-from arrowflow.ops.from_indexed import FromIndexed
+from arrowflow.ops.from_arrow import from_arrow
+from arrowflow.ops.from_indexed import FromMapped
 from arrowflow.ops.from_tables import FromTables, IterableDataset, LazyFrame, RayDataset, Scanner, Tables
 from arrowflow.plan.node import Node
 
@@ -30,7 +28,7 @@ def node_for(source: Any) -> Node:
     if tables is not None:
         return FromTables(fn=tables.tables, source=tables)
     if _is(source, "datasets", "Dataset"):
-        return _mapped(source)
+        return FromMapped(source=source)
     if not hasattr(source, "__arrow_c_stream__") and hasattr(source, "__arrow_c_array__"):
         try:
             return from_arrow(pa.record_batch(source))
@@ -51,17 +49,6 @@ def _tables(source: Any) -> Tables | None:
     if _is(source, "pyarrow.dataset", "Scanner"):
         return Scanner(source)
     return None
-
-
-def _mapped(dataset: Any) -> Node:
-    """Returns the node for a `datasets.Dataset`: its table, which may lie in mapped files, and its indices mapping."""
-    table = tensor_table(dataset.data.table)
-    memory: FromMemory = from_batches(table.to_batches(), table.schema)
-    indices = dataset._indices  # nothing public tells it without a copy of the rows
-    if indices is None:
-        return memory
-    places = indices.column(0).to_numpy().astype(np.int64)
-    return FromIndexed(memory=memory, places=places)
 
 
 def _is(source: Any, module: str, name: str) -> bool:

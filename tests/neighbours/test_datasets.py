@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,6 +54,9 @@ def test_a_dataset_is_its_table_without_a_copy(numbers: Any, tmp_path: Path) -> 
     mine, theirs = next(iter(ds)).column("x"), mapped.data.column("x").chunk(0)
     assert mine.buffers()[1].address == theirs.buffers()[1].address
     assert ds.shuffle().num_rows == 10
+    pickled = pickle.dumps(af.from_arrow(mapped.shuffle(seed=1)))
+    assert str(tmp_path).encode() in pickled, "it names its file"
+    assert pickle.loads(pickled).to_table() == af.from_arrow(mapped.shuffle(seed=1)).to_table()
 
 
 @pytest.mark.parametrize(
@@ -109,7 +113,7 @@ def test_arrays_become_tensors() -> None:
         assert batch["m"].dtype == np.float32 and batch["m"].tolist() == matrices
         assert batch["c"].tolist() == [0, 1]
     holes = datasets.Dataset.from_dict({"m": [None, matrices[0]], "c": [0, 1]}, features=features)
-    refused(af.DataError, lambda: af.from_arrow(holes), "'m'", "nulls")
+    refused(af.DataError, lambda: af.from_arrow(holes).schema, "'m'", "nulls")
 
 
 def test_a_stream_is_asked_anew(numbers: Any) -> None:
