@@ -17,6 +17,7 @@ from arrowflow.interchange.tensors import tensor_schema, tensor_table
 from arrowflow.ops.from_arrow import normalised_schema
 from arrowflow.ops.from_generator import FromGenerator
 from arrowflow.options import MAX_CHUNK_ROWS
+from arrowflow.plan.identity import Unknown
 from arrowflow.records import dataclass
 
 TABLE_ROWS = 1_000
@@ -49,6 +50,11 @@ class FromTables(FromGenerator):
     def arguments(self) -> Mapping[str, Any]:
         """Returns the kind of source."""
         return {"source": type(self.source).__name__}
+
+    def identity(self) -> dict[str, Any]:
+        """Returns nothing that tells it from itself after what it reads has changed."""
+        reason = "reads its data anew each time, which may be other data"
+        return {"source": Unknown(f"a {type(self.source).__name__}", reason)}
 
     def functions(self) -> Mapping[str, str]:
         """No function is the user's."""

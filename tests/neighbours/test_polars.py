@@ -54,6 +54,12 @@ def test_a_lazy_frame_over_files_reads_nothing_before_it_is_asked(tmp_path: Path
     refused(af.SourceError, lambda: missing.schema, "LazyFrame", "schema")
 
 
+def test_a_cache_of_a_lazy_frame_needs_a_key(tmp_path: Path) -> None:
+    ds = af.from_arrow(FRAME.head(3).lazy())
+    refused(af.FingerprintError, lambda: ds.cache(tmp_path).to_table(), "LazyFrame", "key=")
+    assert ds.cache(tmp_path, key="first three").to_table() == ds.to_table()
+
+
 def test_an_error_of_a_lazy_query_is_not_its_end() -> None:
     def fails(frame: pl.DataFrame) -> pl.DataFrame:
         raise ValueError("no luck")
