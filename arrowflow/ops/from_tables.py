@@ -54,7 +54,7 @@ class FromTables(FromGenerator):
     def identity(self) -> dict[str, Any]:
         """Returns nothing that tells it from itself after what it reads has changed."""
         reason = "reads its data anew each time, which may be other data"
-        return {"source": Unknown(f"a {type(self.source).__name__}", reason)}
+        return {"source": Unknown(f"the {type(self.source).__name__}", reason)}
 
     def functions(self) -> Mapping[str, str]:
         """No function is the user's."""
