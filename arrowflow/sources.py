@@ -12,10 +12,10 @@ import pyarrow as pa
 from arrowflow.dataset import Dataset, _names, _schema, parallel_calls
 from arrowflow.errors import PlanError
 from arrowflow.interchange.from_numpy import batch_from_arrays
-from arrowflow.ops.from_arrow import from_arrow as arrow_node
 from arrowflow.ops.from_arrow import from_batches
 from arrowflow.ops.from_generator import FromGenerator
 from arrowflow.ops.list_files import ListFiles
+from arrowflow.ops.neighbours import node_for
 from arrowflow.ops.range import Range
 from arrowflow.ops.read import Read, configured
 from arrowflow.options import AUTOTUNE, parse_bytes
@@ -339,19 +339,23 @@ def from_arrow(source: Any) -> Dataset:
     """Reads data that others hold or stream as Arrow, without a copy.
 
     Args:
-        source: A `pyarrow.Table`, a record batch or a list of them; a `pyarrow.dataset.Dataset`; anything with
-            `__arrow_c_stream__` (a Polars frame, a DuckDB relation, another dataset), asked anew in each epoch; or a
-            `pyarrow.RecordBatchReader`, which gives one epoch and no state.
+        source: A `pyarrow.Table`, a record batch or a list of them, anything with `__arrow_c_array__`, a Polars frame or
+            a `datasets.Dataset`, whose rows are found by their number; a `pyarrow.dataset.Dataset` or a scanner, a
+            Polars lazy frame, a `datasets.IterableDataset`, a `ray.data.Dataset`, or anything with `__arrow_c_stream__`
+            (a DuckDB relation, another dataset), asked anew in each epoch and again for a resumed one, so they have to
+            keep their order; or a `pyarrow.RecordBatchReader`, which gives one epoch and no state.
 
     Raises:
         PlanError: It is none of these.
+        SourceError: It gave no stream, as if it can be read once, or broke off; when the dataset is bound or read.
+        FunctionError: Another library failed while it made the rows; in `next()`, in order.
 
     Example:
         >>> import arrowflow as af, polars as pl
         >>> af.from_arrow(pl.DataFrame({"x": [1, 2]})).to_table().to_pydict()
         {'x': [1, 2]}
     """
-    return Dataset(arrow_node(source))
+    return Dataset(node_for(source))
 
 
 def from_numpy(arrays: Mapping[str, Any]) -> Dataset:

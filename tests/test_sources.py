@@ -186,6 +186,55 @@ def test_a_stream_that_breaks_off_is_an_error_behind_what_came() -> None:
         refused(af.SourceError, lambda: next(iterator), "from_arrow", "1 record batches", "gone")
 
 
+def test_a_stream_goes_on_at_its_row_wherever_it_is_cut() -> None:
+    class CutsAnew(Streams):
+        rows = 4
+
+        def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+            self.rows = self.rows % 4 + 1
+            batches = self.table.combine_chunks().to_batches(max_chunksize=self.rows)
+            return pa.RecordBatchReader.from_batches(self.table.schema, batches).__arrow_c_stream__()
+
+    check_resume(lambda: af.from_arrow(CutsAnew(NUMBERS)).batch(3))
+
+
+def test_a_stream_that_can_be_read_once_says_what_to_do() -> None:
+    class Once(Streams):
+        def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+            table, self.table = self.table, None
+            return table.__arrow_c_stream__()
+
+    ds = af.from_arrow(Once(NUMBERS))
+    refused(af.SourceError, lambda: batches_of(ds), "from_arrow", "Once", "RecordBatchReader.from_stream")
+    assert_same_rows(batches_of(af.from_arrow(pa.RecordBatchReader.from_stream(Streams(NUMBERS)))), [BATCH])
+
+
+class Holds:
+    """Anything with `__arrow_c_array__`."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> object:
+        return self.array.__arrow_c_array__(requested_schema)
+
+
+def test_from_arrow_takes_what_holds_one_array_of_structs() -> None:
+    ds = af.from_arrow(Holds(BATCH))
+    assert_same_rows(batches_of(ds), [BATCH])
+    check_dataset(lambda: af.from_arrow(Holds(BATCH)).batch(4))
+    assert ds.shuffle().num_rows == ds.num_rows
+    assert af.from_arrow(pa.array([{"x": 1}, {"x": 2}])).to_table().to_pydict() == {"x": [1, 2]}
+    refused(af.PlanError, lambda: af.from_arrow(pa.array([1, 2])), "from_arrow", "Int64Array", "non-struct")
+
+
+def test_from_arrow_takes_a_scanner() -> None:
+    scanner = pyarrow.dataset.dataset(NUMBERS).scanner(columns=["x"])
+    check_epochs(lambda: af.from_arrow(scanner), differ=False)
+    check_resume(lambda: af.from_arrow(scanner).batch(3))
+    assert af.from_arrow(scanner).schema == pa.schema([NUMBERS.schema.field("x")])
+
+
 @pytest.mark.parametrize(
     "source", [None, 3, "file.parquet", [], [1], {"x": [1]}, np.arange(3), [NUMBERS]], ids=repr
 )

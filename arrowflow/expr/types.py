@@ -144,7 +144,8 @@ def convert(array: pa.Array, type: pa.DataType) -> pa.Array:
 
 def _convert(array: pa.Array, type: pa.DataType) -> pa.Array:
     if pa.types.is_dictionary(array.type) and not pa.types.is_dictionary(type):
-        array = array.dictionary_decode()
+        # Not `dictionary_decode`, which cannot take from views, as Polars has them.
+        array = convert(array.dictionary, type).take(array.indices)
     elif pa.types.is_run_end_encoded(array.type):
         array = pc.run_end_decode(array)
     return array if array.type.equals(type) else array.cast(type)

@@ -247,7 +247,10 @@ class FromOneShot(FromStream):
 
 
 class StreamKernel(SourceKernel):
-    """One task, the whole stream; the position is (record batches read,)."""
+    """One task, the whole stream; the position is (rows read,).
+
+    Not record batches: the same query may cut the same rows elsewhere the next time.
+    """
 
     def __init__(self, source: Any, schema: pa.Schema) -> None:
         self._source = source
@@ -258,13 +261,15 @@ class StreamKernel(SourceKernel):
         yield Task(0 if position is None else position[0], Origin(0), streams=True)
 
     def read(self, task: Task) -> Iterator[Made]:
-        """Yields the stream's record batches, from the one that is next."""
-        number = 0
+        """Yields the stream's record batches, from the row that is next."""
+        number = rows = 0
         try:
             for batch in _open(self._source):
                 number += 1
-                if number > task.payload:
-                    yield Made(normalised(batch, self._schema), (number,))
+                rows += batch.num_rows
+                left = min(rows - task.payload, batch.num_rows)
+                if left > 0:
+                    yield Made(normalised(batch.slice(batch.num_rows - left), self._schema), (rows,))
         except (pa.ArrowException, OSError) as error:
             if isinstance(error, ArrowflowError):
                 raise
@@ -298,7 +303,15 @@ def _open(source: Any) -> pa.RecordBatchReader:
         return source.open()
     if _is_dataset(source):
         return source.scanner().to_reader()
-    return pa.RecordBatchReader.from_stream(source)
+    try:
+        return pa.RecordBatchReader.from_stream(source)
+    except ArrowflowError:
+        raise
+    except Exception as error:
+        raise SourceError(
+            f"{type(source).__name__} gave no stream of rows: {type(error).__name__}: {error}. It is asked for one by "
+            "each epoch, and for the schema; of what can be read once pass `pyarrow.RecordBatchReader.from_stream(…)`"
+        ) from error
 
 
 def _is_dataset(source: Any) -> bool:

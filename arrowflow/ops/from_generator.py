@@ -69,7 +69,7 @@ class FromGenerator(Operator):
             KernelSpec(
                 operator=self.name,
                 kind="source",
-                make=lambda context: GeneratorKernel(self.fn, self.types),
+                make=lambda context: GeneratorKernel(self.fn, self.schema),
                 cost="unknown",
                 phase="read",
                 max_calls=1,
