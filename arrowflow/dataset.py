@@ -35,7 +35,7 @@ from arrowflow.ops.enumerate import Enumerate
 from arrowflow.ops.fill_null import FillNull
 from arrowflow.ops.filter import Filter, FilterBy
 from arrowflow.ops.flat_map import FlatMap
-from arrowflow.ops.from_arrow import normalised_schema
+from arrowflow.ops.from_memory import normalised_schema
 from arrowflow.ops.group_by_window import GroupByWindow
 from arrowflow.ops.groups import MAX_GROUPS
 from arrowflow.ops.interleave import MAX_CYCLE_LENGTH, Interleave

@@ -12,10 +12,10 @@ import pyarrow as pa
 from arrowflow.dataset import Dataset, _names, _schema, parallel_calls
 from arrowflow.errors import PlanError
 from arrowflow.interchange.from_numpy import batch_from_arrays
-from arrowflow.ops.from_arrow import from_batches
+from arrowflow.ops import from_arrow as arrow
 from arrowflow.ops.from_generator import FromGenerator
+from arrowflow.ops.from_memory import from_batches
 from arrowflow.ops.list_files import ListFiles
-from arrowflow.ops.neighbours import node_for
 from arrowflow.ops.range import Range
 from arrowflow.ops.read import Read, configured
 from arrowflow.options import AUTOTUNE, parse_bytes
@@ -355,7 +355,7 @@ def from_arrow(source: Any) -> Dataset:
         >>> af.from_arrow(pl.DataFrame({"x": [1, 2]})).to_table().to_pydict()
         {'x': [1, 2]}
     """
-    return Dataset(node_for(source))
+    return Dataset(arrow.from_arrow(source))
 
 
 def from_numpy(arrays: Mapping[str, Any]) -> Dataset:

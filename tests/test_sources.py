@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import arrowflow as af
-from arrowflow.ops import from_arrow
+from arrowflow.ops import from_memory
 from arrowflow.testing import (
     assert_same_batches,
     assert_same_rows,
@@ -156,7 +156,7 @@ def test_from_arrow_copies_nothing() -> None:
 
 
 def test_from_arrow_travels_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(from_arrow, "MAX_CHUNK_ROWS", 4)
+    monkeypatch.setattr(from_memory, "MAX_CHUNK_ROWS", 4)
     assert sizes(af.from_arrow([BATCH, BATCH.slice(0, 5)])) == [4, 4, 4, 4, 1, 4, 1]
     check_dataset(lambda: af.from_arrow([BATCH, BATCH.slice(0, 5)]))
 

@@ -35,7 +35,7 @@ from arrowflow.ops.base import (
 )
 from arrowflow.ops.columns import check_columns
 from arrowflow.ops.elements import operator_key
-from arrowflow.ops.from_arrow import normalised, normalised_schema
+from arrowflow.ops.from_memory import normalised, normalised_schema
 from arrowflow.ops.functions import code_digest, function_name
 from arrowflow.ops.pieces import pieces_spec
 from arrowflow.ops.same_columns import FirstSchema

@@ -1,326 +1,63 @@
-"""`from_arrow`: data that other libraries hold or stream as Arrow."""
+"""Which node reads which object of another library: the whole of what `from_arrow` takes.
+
+Libraries are found among the modules that are loaded, and never imported.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 import sys
-from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
-from typing import Any, ClassVar
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
 
-from arrowflow.errors import ArrowflowError, PlanError, SchemaError, SourceError
-from arrowflow.expr.types import convert, normalise
-from arrowflow.formats.types import convert as decode
-from arrowflow.formats.types import has_list_view
-from arrowflow.ops.base import Context, KernelSpec, Made, Operator, Origin, Position, SourceKernel, Task
-from arrowflow.ops.file_identity import dataset_identity
-from arrowflow.ops.rows import Lying
-from arrowflow.ops.source_order import Blocks
-from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
-from arrowflow.plan.identity import Code, Unknown
-from arrowflow.plan.node import Node, SourceOrder
-from arrowflow.plan.traits import Borders, Resume, Traits
-from arrowflow.records import dataclass
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FromMemory(Operator):
-    """The rows of record batches in memory, without a copy.
-
-    Row order: as given; below a windowed `shuffle` in blocks of rows, ordered by (seed, epoch). Memory: none of its own.
-    Deterministic. Resume: seeks. A split is one record batch as given, or a block; inside, it travels in chunks of at
-    most 65,536 rows, so that what follows can work on several at once.
-
-    Attributes:
-        batches: The rows; no record batch is empty.
-        types: Their schema.
-        blocks: How a `shuffle` above orders them, or None.
-        in_place: Whether a global `shuffle` above gathers from them, so that none travels.
-    """
-
-    name: ClassVar[str] = "from_arrow"
-    traits: ClassVar[Traits] = Traits(borders=Borders.FREE)
-
-    batches: tuple[pa.RecordBatch, ...] = field(repr=False)
-    types: pa.Schema
-    blocks: Blocks | None = None
-    in_place: bool = False
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, FromMemory)
-            and self.blocks == other.blocks
-            and self.types.equals(other.types)
-            and same_batches(self.batches, other.batches)
-        )
-
-    def __hash__(self) -> int:
-        return hash((self.name, self.count_rows(()), str(self.types)))
-
-    def arguments(self) -> Mapping[str, Any]:
-        """Returns rows and schema, which is what tells other data apart cheaply."""
-        return {"rows": self.count_rows(()), "schema": str(self.types)}
-
-    def describe(self) -> str:
-        """Returns rows and columns as one line."""
-        return f"from_arrow({self.count_rows(()):,} rows, {len(self.types)} columns in memory)"
-
-    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Returns the batches' schema."""
-        return self.types
-
-    def count_rows(self, inputs: Sequence[int | None]) -> int:
-        """Returns the rows of all batches."""
-        return sum(batch.num_rows for batch in self.batches)
-
-    def with_source_order(self, order: SourceOrder) -> Node:
-        """Takes the order over, for blocks of rows."""
-        return dataclasses.replace(self, blocks=Blocks.of(order))
-
-    def random_access(self) -> Node:
-        """All rows are there."""
-        return dataclasses.replace(self, in_place=True)
-
-    def narrow(self, wanted: frozenset[str]) -> Node:
-        """Leaves columns out where rows stay in place; else an operator above does."""
-        names = [name for name in self.types.names if name in wanted]
-        if not self.in_place or len(names) == len(self.types):
-            return self
-        batches = tuple(batch.select(names) for batch in self.batches)
-        types = pa.schema([self.types.field(name) for name in names])
-        return dataclasses.replace(self, batches=batches, types=types).on()
-
-    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """The memory is the user's."""
-        return False
-
-    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns a source of slices."""
-        return (KernelSpec(operator=self.name, kind="source", make=self._kernel),)
-
-    def _kernel(self, context: Context) -> SourceKernel:
-        if self.in_place:
-            return InPlaceKernel(self.batches)
-        if self.blocks is None:
-            return MemoryKernel(self.batches)
-        return BlockKernel(self.batches, self.blocks, context.epoch)
-
-
-class MemoryKernel(SourceKernel):
-    """One task per slice; the position is (batch, row)."""
-
-    def __init__(self, batches: tuple[pa.RecordBatch, ...]) -> None:
-        self._batches = batches
-
-    def tasks(self, position: Position) -> Iterator[Task]:
-        """Yields slices from `position` on."""
-        first, row = (0, 0) if position is None else position
-        for index in range(first, len(self._batches)):
-            for start in range(row if index == first else 0, self._batches[index].num_rows, MAX_CHUNK_ROWS):
-                yield Task((index, start), Origin(index))
-
-    def read(self, task: Task) -> Iterator[Made]:
-        """Yields the slice."""
-        index, start = task.payload
-        batch = self._batches[index]
-        chunk = batch.slice(start, MAX_CHUNK_ROWS) if batch.num_rows > MAX_CHUNK_ROWS else batch.slice(start)
-        stop = start + chunk.num_rows
-        yield Made(chunk, (index, stop), stop == batch.num_rows)
-
-
-class BlockKernel(SourceKernel):
-    """One task per block; the position is (blocks done, rows of the next one done)."""
-
-    def __init__(self, batches: tuple[pa.RecordBatch, ...], blocks: Blocks, epoch: int) -> None:
-        self._batches = batches
-        self._starts = [0, *itertools.accumulate(batch.num_rows for batch in batches)]
-        self._blocks = blocks
-        self._epoch = epoch
-
-    def tasks(self, position: Position) -> Iterator[Task]:
-        """Yields blocks from `position` on."""
-        first, row = (0, 0) if position is None else position
-        numbers = self._blocks.numbers(self._starts[-1], self._epoch)
-        for turn in range(first, len(numbers)):
-            yield Task((turn, numbers[turn], row if turn == first else 0), Origin(numbers[turn]))
-
-    def read(self, task: Task) -> Iterator[Made]:
-        """Yields the block, in a slice of each record batch that it lies in."""
-        turn, number, done = task.payload
-        begin = number * self._blocks.size
-        row, stop = begin + done, min(begin + self._blocks.size, self._starts[-1])
-        index = bisect_right(self._starts, row) - 1
-        while row < stop:
-            before = min(stop, self._starts[index + 1])
-            chunk = self._batches[index].slice(row - self._starts[index], before - row)
-            row, index = before, index + 1
-            yield Made(chunk, (turn + 1, 0) if row == stop else (turn, row - begin), row == stop)
-
-
-class InPlaceKernel(SourceKernel):
-    """One task per record batch, which is told where it lies; the position is (batch,)."""
-
-    def __init__(self, batches: tuple[pa.RecordBatch, ...]) -> None:
-        self._batches = batches
-
-    def tasks(self, position: Position) -> Iterator[Task]:
-        """Yields the record batches from `position` on."""
-        for index in range(0 if position is None else position[0], len(self._batches)):
-            yield Task(index, Origin(index))
-
-    def read(self, task: Task) -> Iterator[Made]:
-        """Yields the record batch, unread."""
-        yield Made(Lying(self._batches[task.payload]), (task.payload + 1,))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FromStream(Operator):
-    """The rows of something that streams Arrow, asked for a new stream in each epoch.
-
-    Row order: as streamed. Memory: one record batch, and what the stream holds itself. Resume: runs the stream
-    again and drops what was delivered.
-    """
-
-    name: ClassVar[str] = "from_arrow"
-    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, resume=Resume.REPLAY)
-
-    source: Any = field(hash=False)
-
-    def arguments(self) -> Mapping[str, Any]:
-        """Returns the kind of source."""
-        return {"source": type(self.source).__name__}
-
-    def identity(self) -> dict[str, Any]:
-        """Returns what tells the files of a dataset from others; any other source is code, which makes streams."""
-        told: Any = dataset_identity(self.source) if _is_dataset(self.source) else Code(self.source)
-        return told if isinstance(told, dict) else {"source": told}
-
-    @property
-    def repeatable(self) -> bool:
-        """Files are; what else makes streams may make others the next time."""
-        return _is_dataset(self.source)
-
-    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Returns the stream's schema."""
-        return normalised_schema(_open(self.source).schema)
-
-    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """Others may hold what the stream hands out."""
-        return False
-
-    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns a source of one task."""
-        assert self.schema is not None
-        schema = self.schema
-        return (
-            KernelSpec(
-                operator=self.name,
-                kind="source",
-                make=lambda context: StreamKernel(self.source, schema),
-                cost="unknown",
-                phase="read",
-                max_calls=1,
-            ),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FromOneShot(FromStream):
-    """The rows of a stream that can be read once. The second epoch is an error, and so is a state."""
-
-    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, resume=Resume.NONE)
-
-    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Returns the stream's schema."""
-        return normalised_schema(self.source.schema)
-
-    def identity(self) -> dict[str, Any]:
-        """Returns nothing that tells one stream from another."""
-        reason = "is gone once it has been read, so nothing tells it from others"
-        unknown = Unknown("a one-shot stream", reason, instead="pass a table or a list of batches")
-        return {"source": unknown, "schema": self.source.schema}
-
-
-class StreamKernel(SourceKernel):
-    """One task, the whole stream; the position is (rows read,).
-
-    Not record batches: the same query may cut the same rows elsewhere the next time.
-    """
-
-    def __init__(self, source: Any, schema: pa.Schema) -> None:
-        self._source = source
-        self._schema = schema
-
-    def tasks(self, position: Position) -> Iterator[Task]:
-        """Yields the one task."""
-        yield Task(0 if position is None else position[0], Origin(0), streams=True)
-
-    def read(self, task: Task) -> Iterator[Made]:
-        """Yields the stream's record batches, from the row that is next."""
-        number = rows = 0
-        try:
-            for batch in _open(self._source):
-                number += 1
-                rows += batch.num_rows
-                left = min(rows - task.payload, batch.num_rows)
-                if left > 0:
-                    yield Made(normalised(batch.slice(batch.num_rows - left), self._schema), (rows,))
-        except (pa.ArrowException, OSError) as error:
-            if isinstance(error, ArrowflowError):
-                raise
-            raise SourceError(f"the stream broke off after {number} record batches: {error}") from error
-
-
-class OneShot:
-    """A reader that can be read once, and says so the second time instead of yielding nothing."""
-
-    def __init__(self, reader: pa.RecordBatchReader) -> None:
-        self.schema = reader.schema
-        self._reader: pa.RecordBatchReader | None = reader
-
-    def open(self) -> pa.RecordBatchReader:
-        """Returns the reader, once.
-
-        Raises:
-            SourceError: It was handed out before.
-        """
-        reader, self._reader = self._reader, None
-        if reader is None:
-            raise SourceError(
-                "a one-shot stream can be read once, and it was; give `from_arrow` something that can be read again "
-                "(a table, a list of batches, a dataset), or write it to a file first"
-            )
-        return reader
-
-
-def _open(source: Any) -> pa.RecordBatchReader:
-    if isinstance(source, OneShot):
-        return source.open()
-    if _is_dataset(source):
-        return source.scanner().to_reader()
-    try:
-        return pa.RecordBatchReader.from_stream(source)
-    except ArrowflowError:
-        raise
-    except Exception as error:
-        raise SourceError(
-            f"{type(source).__name__} gave no stream of rows: {type(error).__name__}: {error}. It is asked for one by "
-            "each epoch, and for the schema; of what can be read once pass `pyarrow.RecordBatchReader.from_stream(…)`"
-        ) from error
-
-
-def _is_dataset(source: Any) -> bool:
-    # `import pyarrow.dataset` imports pandas where it is installed; who has a dataset has imported it already.
-    module = sys.modules.get("pyarrow.dataset")
-    return module is not None and isinstance(source, module.Dataset)
+from arrowflow.errors import PlanError
+from arrowflow.ops.from_indexed import FromMapped
+from arrowflow.ops.from_memory import from_batches
+from arrowflow.ops.from_stream import FromOneShot, FromStream, OneShot, is_dataset
+from arrowflow.ops.from_tables import FromTables, IterableDataset, LazyFrame, RayDataset, Scanner, Tables
+from arrowflow.plan.node import Node
 
 
 def from_arrow(source: Any) -> Node:
+    """Returns the node that reads `source`.
+
+    Raises:
+        PlanError: It neither holds nor streams Arrow data.
+    """
+    tables = _tables(source)
+    if tables is not None:
+        return FromTables(fn=tables.tables, source=tables)
+    if _is(source, "datasets", "Dataset"):
+        return FromMapped(source=source)
+    if not hasattr(source, "__arrow_c_stream__") and hasattr(source, "__arrow_c_array__"):
+        try:
+            return _held_or_streamed(pa.record_batch(source))
+        except pa.ArrowInvalid as error:
+            raise PlanError(
+                f"from_arrow: {type(source).__name__} holds no rows of columns: {error}"
+            ) from error
+    return _held_or_streamed(source)
+
+
+def _tables(source: Any) -> Tables | None:
+    if isinstance(source, pl.LazyFrame):
+        return LazyFrame(source)
+    if _is(source, "datasets", "IterableDataset"):
+        return IterableDataset(source)
+    if _is(source, "ray.data", "Dataset"):
+        return RayDataset(source)
+    if _is(source, "pyarrow.dataset", "Scanner"):
+        return Scanner(source)
+    return None
+
+
+def _is(source: Any, module: str, name: str) -> bool:
+    kind = getattr(sys.modules.get(module), name, None)
+    return isinstance(kind, type) and isinstance(source, kind)
+
+
+def _held_or_streamed(source: Any) -> Node:
     """Returns the node for anything that holds or streams Arrow data.
 
     Raises:
@@ -340,63 +77,9 @@ def from_arrow(source: Any) -> Node:
         return from_batches(source, source[0].schema)
     if isinstance(source, pa.RecordBatchReader):
         return FromOneShot(source=OneShot(source))
-    if _is_dataset(source) or hasattr(source, "__arrow_c_stream__"):
+    if is_dataset(source) or hasattr(source, "__arrow_c_stream__"):
         return FromStream(source=source)
     raise PlanError(
         "from_arrow: expected a table, record batches, a pyarrow.dataset.Dataset or anything with "
         f"__arrow_c_stream__ (Polars, DuckDB, …), got {type(source).__name__}"
     )
-
-
-def from_batches(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> FromMemory:
-    """Returns the node for record batches in memory; each has to have the schema's columns."""
-    types = normalised_schema(schema)
-    for index, batch in enumerate(batches):
-        if not batch.schema.equals(schema):
-            raise SchemaError(
-                f"from_arrow: record batch {index} has the schema {batch.schema}, the first one {schema}"
-            ).locate(operator="from_arrow")
-    try:
-        kept = tuple(normalised(batch, types) for batch in batches if batch.num_rows)
-    except SchemaError as error:
-        error.locate(operator="from_arrow")
-        raise
-    return FromMemory(batches=kept, types=types)
-
-
-def same_batches(mine: Sequence[pa.RecordBatch], theirs: Sequence[pa.RecordBatch]) -> bool:
-    """Returns whether record batches hold the same, where a NaN is the same as itself."""
-    return len(mine) == len(theirs) and all(
-        # Arrow's own comparison stops at the first difference, but takes a NaN for one.
-        one is other or one.equals(other) or one.serialize().equals(other.serialize())
-        for one, other in zip(mine, theirs, strict=True)
-    )
-
-
-def normalised_schema(schema: pa.Schema) -> pa.Schema:
-    """Returns a schema with the types that travel inside a pipeline, without metadata."""
-    names = schema.names
-    if not names:
-        raise SchemaError("expected at least one column, since rows without columns cannot be counted")
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise SchemaError(f"expected columns of different names, found several called {twice}; rename them")
-    return pa.schema([pa.field(field.name, normalise(field.type)) for field in schema])
-
-
-def normalised(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Returns a record batch with exactly this schema, whose types its own normalise to."""
-    columns = [
-        _normalised(name, column, type)
-        for name, column, type in zip(schema.names, batch.columns, schema.types, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _normalised(name: str, column: pa.Array, type: pa.DataType) -> pa.Array:
-    if not has_list_view(column.type):
-        return convert(column, type)
-    try:
-        return decode(column, type)  # Arrow's own cast makes lists that are not valid
-    except pa.ArrowNotImplementedError as error:
-        raise SchemaError(f"column {name!r}: cannot take {error}; cast it to lists first") from error

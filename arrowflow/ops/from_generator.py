@@ -14,7 +14,7 @@ from arrowflow.errors import FunctionError, SchemaError
 from arrowflow.expr.foreign import empty_batch
 from arrowflow.interchange.from_numpy import batch_from_arrays
 from arrowflow.ops.base import KernelSpec, Made, Operator, Origin, Position, SourceKernel, Task
-from arrowflow.ops.from_arrow import normalised, normalised_schema
+from arrowflow.ops.from_memory import normalised, normalised_schema
 from arrowflow.ops.functions import code_digest, conform, function_name
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.traits import Borders, Resume, Traits

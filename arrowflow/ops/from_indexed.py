@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from arrowflow.interchange.tensors import tensor_table
 from arrowflow.ops.base import KernelSpec, Made, Operator, Origin, Position, SourceKernel, Task
-from arrowflow.ops.from_arrow import FromMemory, from_batches
+from arrowflow.ops.from_memory import FromMemory, from_batches
 from arrowflow.ops.rows import AllRows, Lying
 from arrowflow.ops.spans import Places
 from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from arrowflow.errors import SourceError
 from arrowflow.interchange.tensors import tensor_schema, tensor_table
-from arrowflow.ops.from_arrow import normalised_schema
 from arrowflow.ops.from_generator import FromGenerator
+from arrowflow.ops.from_memory import normalised_schema
 from arrowflow.options import MAX_CHUNK_ROWS
 from arrowflow.plan.identity import Unknown
 from arrowflow.records import dataclass

@@ -11,7 +11,7 @@ from arrowflow.errors import DataError, FunctionError, SchemaError
 from arrowflow.ops.base import Context, KernelSpec, Origin, StatelessKernel
 from arrowflow.ops.calls import MappingOperator, UserFunction
 from arrowflow.ops.columns import check_columns
-from arrowflow.ops.from_arrow import normalised, normalised_schema
+from arrowflow.ops.from_memory import normalised, normalised_schema
 from arrowflow.ops.functions import function_name
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.traits import Traits

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from arrowflow.dataset import Dataset
 from arrowflow.ops.base import KernelSpec, Made, Operator, Origin, Position, SourceKernel, Task
-from arrowflow.ops.from_arrow import same_batches
+from arrowflow.ops.from_memory import same_batches
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.records import dataclass

@@ -11,8 +11,8 @@ import pytest
 
 import arrowflow as af
 from arrowflow.ops import from_indexed
-from arrowflow.ops.from_arrow import from_batches
 from arrowflow.ops.from_indexed import FromIndexed, FromMapped
+from arrowflow.ops.from_memory import from_batches
 from arrowflow.testing import assert_same_rows, batches_of, check_dataset
 from tests.ops.tables import NUMBERS, refused
 

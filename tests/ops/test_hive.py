@@ -20,7 +20,7 @@ import pytest
 
 import arrowflow as af
 from arrowflow.formats.parquet import ParquetFormat
-from arrowflow.ops.from_arrow import normalised_schema
+from arrowflow.ops.from_memory import normalised_schema
 from arrowflow.ops.partitions import discover
 from arrowflow.storage import File
 from arrowflow.testing import assert_same_batches, assert_same_rows, batches_of, check_dataset
