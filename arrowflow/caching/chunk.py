@@ -18,12 +18,12 @@ import itertools
 import json
 import os
 import re
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
+import xxhash
 
 from arrowflow.errors import ArrowflowError, CacheFullError, SchemaError, SourceError, WriteError
 from arrowflow.formats.ipc_aligned import write_aligned
@@ -31,7 +31,7 @@ from arrowflow.formats.ipc_dictionaries import has_dictionary
 from arrowflow.plan.position import Position, listed, tupled
 from arrowflow.storage import flush
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Version of the header; chunks of another one are not read."""
 
 HEADER: Final = "arrowflow.cache"
@@ -40,7 +40,7 @@ HEADER: Final = "arrowflow.cache"
 TEMPORARY: Final = ".tmp-"
 """With this start the names of chunks that are being written, or whose writer was killed."""
 
-_NAME: Final = re.compile(r"([0-9]{15,})-([0-9]+)-([0-9a-f]{8})(-end)?\.arrow")
+_NAME: Final = re.compile(r"([0-9]{15,})-([0-9]+)-([0-9a-f]{16})(-end)?\.arrow")
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _counter: Final = itertools.count()
 
@@ -71,13 +71,13 @@ class Name(NamedTuple):
     Attributes:
         first_row: Number of its first row among all of the entry.
         num_rows: Its rows.
-        checksum: CRC-32 of the file.
+        checksum: XXH3 of the file, in 64 bits.
         end: Whether no row follows it.
 
     Example:
         >>> Name(4096, 1000, 0xC0FFEE, True).render()
-        '000000000004096-1000-00c0ffee-end.arrow'
-        >>> Name.parse("000000000004096-1000-00c0ffee-end.arrow").num_rows
+        '000000000004096-1000-0000000000c0ffee-end.arrow'
+        >>> Name.parse("000000000004096-1000-0000000000c0ffee-end.arrow").num_rows
         1000
     """
 
@@ -98,7 +98,7 @@ class Name(NamedTuple):
     def render(self) -> str:
         """Returns the name of the file."""
         end = "-end" if self.end else ""
-        return f"{self.first_row:015}-{self.num_rows}-{self.checksum:08x}{end}.arrow"
+        return f"{self.first_row:015}-{self.num_rows}-{self.checksum:016x}{end}.arrow"
 
 
 # ---------------------------------------------------------------------------------------------------- writing
@@ -267,10 +267,10 @@ def _opened(path: Path, name: Name, fingerprint: str, *, verify: bool) -> Chunk:
     except OSError as error:
         raise SourceError(f"a chunk of a cache cannot be mapped: {error}") from error
     if verify:
-        found = zlib.crc32(mapped)
+        found = xxhash.xxh3_64_intdigest(mapped)
         if found != name.checksum:
             raise ChunkError(
-                f"a chunk of a cache is damaged: its checksum is {found:08x}, not {name.checksum:08x}"
+                f"a chunk of a cache is damaged: its checksum is {found:016x}, not {name.checksum:016x}"
             )
     try:
         reader = pa.ipc.open_file(pa.BufferReader(mapped))

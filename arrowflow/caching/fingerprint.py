@@ -37,7 +37,7 @@ from arrowflow.plan.bind import bind, options_of
 from arrowflow.plan.identity import Code, Unknown
 from arrowflow.plan.node import Node
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Of what goes in, and how it is written."""
 
 
