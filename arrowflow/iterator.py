@@ -96,8 +96,16 @@ class Progress:
         self.rows += rows
 
 
+Delivered = tuple[T, Position, int]
+"""What the consumer gets, the position after it, and its rows."""
+
+
 class Delivery(Protocol[T_co]):
     """The last step of a run, on the consumer's thread: from chunks to what the consumer gets."""
+
+    @property
+    def ahead(self) -> bool:
+        """Whether it begins with a batch before the one in front of it is delivered, as transfers to a device do."""
 
     def __call__(self, chunk: pa.RecordBatch | Slice) -> T_co:
         """Returns one batch for the consumer."""
@@ -108,6 +116,8 @@ class Delivery(Protocol[T_co]):
 
 class RecordBatches:
     """Delivers record batches as they are."""
+
+    ahead = False
 
     def __call__(self, chunk: pa.RecordBatch | Slice) -> pa.RecordBatch:
         """Returns the record batch."""
@@ -144,6 +154,8 @@ class Iterator(Generic[T]):
         self._busy = False
         self._first = True  # nothing was delivered since the engine was started
         self._shown_rows = 0  # of earlier epochs, which have had a progress bar of their own
+        # Of a delivery that is ahead: what comes after the batch that was delivered last, if that is known.
+        self._next: Delivered[T] | Exception | None = None
         self.progress = Progress(counter.take())
 
     def __iter__(self) -> Self:
@@ -167,14 +179,12 @@ class Iterator(Generic[T]):
             )
         self._busy = True
         try:
-            item = self._running(began).next_item()
-            got = 0.0 if self._recording is None else self._record_wait(self._recording, began)
-            if item is not None:
-                result = self._deliver(item.chunk)
-                progress.deliver(item.position, item.chunk.num_rows)
+            engine = self._running(began)
+            found = self._made_ahead(engine, began) if self._deliver.ahead else self._made(engine, began)
+            if found is not None:
+                result, position, num_rows = found
+                progress.deliver(position, num_rows)
                 progress.measure(began, self._clock.now())
-                if self._recording is not None:
-                    self._recording.timeline.span(CONSUMER, "export", got, progress.last)
                 if self._bar is not None:
                     self._show(self._bar)
                 return result
@@ -188,6 +198,32 @@ class Iterator(Generic[T]):
             raise
         finally:
             self._busy = False
+
+    def _made(self, engine: Engine, began: float) -> Delivered[T] | None:
+        """Returns the next batch; None at the end."""
+        item = engine.next_item()
+        got = 0.0 if self._recording is None else self._record_wait(self._recording, began)
+        if item is None:
+            return None
+        result = self._deliver(item.chunk)
+        if self._recording is not None:
+            self._recording.timeline.span(CONSUMER, "export", got, self._clock.now())
+        return result, item.position, item.chunk.num_rows
+
+    def _made_ahead(self, engine: Engine, began: float) -> Delivered[T] | None:
+        """Returns the next batch once the one after it is made, too; an error there waits until it is asked for."""
+        found, self._next = self._next, None
+        if isinstance(found, Exception):
+            raise found
+        if found is None:
+            found = self._made(engine, began)
+        if found is not None:
+            self._first = True  # the consumer makes no step between the two
+            try:
+                self._next = self._made(engine, self._clock.now())
+            except Exception as error:  # noqa: BLE001  # whatever it is, it is raised where its batch is due
+                self._next = error
+        return found
 
     def _running(self, began: float) -> Engine:
         self._check_open()
@@ -230,6 +266,7 @@ class Iterator(Generic[T]):
 
     def _end(self) -> None:
         self._ended = True
+        self._next = None
         if self._engine is not None:
             self._engine.close()
             self.progress.final = self._engine.statistics()
@@ -251,6 +288,7 @@ class Iterator(Generic[T]):
             engine.close()
             self.progress.final = engine.statistics()
             if not self._busy:
+                self._next = None
                 self._deliver.forget()
             self._end_looks()
 

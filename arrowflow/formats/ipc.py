@@ -14,6 +14,7 @@ import pyarrow as pa
 from arrowflow.errors import PlanError, SourceError
 from arrowflow.formats.format import Footer, MayMatch, Split, check_names, reading
 from arrowflow.formats.ipc_metadata import Batch, Block, first_buffers, parse_batch, parse_footer
+from arrowflow.formats.private_map import map_private
 from arrowflow.formats.types import conform, decoded_schema, width_bits
 from arrowflow.records import dataclass
 from arrowflow.storage import File, Range, Store, coalesce
@@ -127,6 +128,10 @@ class IpcFormat:
             batch = _decode(store, footer, split, schema)
             yield from conform(batch.slice(offset_rows) if offset_rows else batch, schema)
 
+    def is_mapped(self, store: Store, footer: Footer) -> bool:
+        """See `InPlaceFormat.is_mapped`."""
+        return store.is_local and store.memory_map and not any(footer.details.compressed)
+
     def check_in_place(self, store: Store, footer: Footer) -> None:
         """See `InPlaceFormat.check_in_place`."""
         details: _Details = footer.details
@@ -204,9 +209,12 @@ def _batch_ranges(details: _Details, index: int, wanted: list[int]) -> list[Rang
 
 def _read_local(store: Store, footer: Footer, split: Split, wanted: list[int]) -> pa.RecordBatch:
     # Choosing fields makes Arrow copy what it would map, and saves decoding only where there is any.
-    is_view = store.memory_map and not footer.details.compressed[split.index]
+    if store.memory_map and not footer.details.compressed[split.index]:
+        # A map of its own: the batch may be written, and neither the file nor another batch changes.
+        mapped = map_private(footer.file.path, *footer.details.batches[split.index].range)
+        return _read_opened(pa.BufferReader(mapped), split, wanted, is_view=True)
     with store.open(footer.file) as source:
-        return _read_opened(source, split, wanted, is_view=is_view)
+        return _read_opened(source, split, wanted, is_view=False)
 
 
 def _read_opened(source: pa.NativeFile, split: Split, wanted: list[int], *, is_view: bool) -> pa.RecordBatch:

@@ -68,6 +68,10 @@ class Batch(RowOperator):
             return None
         return rows[0] // self.size if self.drop_remainder else -(-rows[0] // self.size)
 
+    def copies(self) -> tuple[str, ...]:
+        """Returns which batches are joined."""
+        return ("batch: chunked: a batch whose rows lie in several chunks is joined into new memory",)
+
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns one serial kernel, and the one that joins parts."""
         cutter = KernelSpec(
