@@ -37,6 +37,7 @@ class _Details:
     Attributes:
         head: The schema message, with which a stream of batches starts.
         names: Names of the columns, in the order of the file.
+        unsafe: Numbers of those with offsets, codes or texts; other values can only be wrong.
         dictionaries: Blocks that every reader needs.
         batches: Block of each record batch.
         compressed: Whether the record batches are compressed.
@@ -48,6 +49,7 @@ class _Details:
 
     head: pa.Buffer
     names: tuple[str, ...]
+    unsafe: frozenset[int]
     dictionaries: tuple[Block, ...]
     batches: tuple[Block, ...]
     compressed: tuple[bool, ...]
@@ -78,6 +80,7 @@ class IpcFormat:
             details = _Details(
                 head,
                 tuple(stored.names),
+                frozenset(index for index, type in enumerate(stored.types) if width_bits(type) is None),
                 tuple(dictionaries),
                 tuple(blocks),
                 tuple(batch.is_compressed for batch in batches),
@@ -154,7 +157,7 @@ class IpcFormat:
         with reading(_OPERATOR, footer.file, split.index):
             wanted = _wanted(footer.details, schema.names)
             batch = _read_opened(pa.BufferReader(mapped), split, wanted, is_view=True) if wanted else None
-            batch = _checked(batch, split)
+            batch = _checked(batch, split, footer, wanted)
             for chunk in conform(batch.slice(offset_rows) if offset_rows else batch, schema):
                 found = [buffer for column in chunk.columns for buffer in column.buffers()]
                 copies = [each for each in found if each is not None and not low <= each.address < high]
@@ -165,26 +168,24 @@ def _decode(store: Store, footer: Footer, split: Split, schema: pa.Schema) -> pa
     details: _Details = footer.details
     wanted = _wanted(details, schema.names)
     if not wanted:
-        return _checked(None, split)
+        return _checked(None, split, footer, wanted)
     if store.is_local:
         batch = _read_local(store, footer, split, wanted)
     else:
         batch = _read_fetched(store, footer, split, wanted)
-    return _checked(batch, split)
+    return _checked(batch, split, footer, wanted)
 
 
-def _checked(batch: pa.RecordBatch | None, split: Split) -> pa.RecordBatch:
+def _checked(batch: pa.RecordBatch | None, split: Split, footer: Footer, wanted: list[int]) -> pa.RecordBatch:
     """Returns a batch that is safe to use; one without columns where none was read."""
     if batch is None:
         return pa.RecordBatch.from_struct_array(pa.nulls(split.num_rows, pa.struct([])))
     if batch.num_rows != split.num_rows:
         raise SourceError(f"expected {split.num_rows} rows as the metadata say, found {batch.num_rows}")
     batch.validate()
-    for column in batch.columns:
-        if (
-            width_bits(column.type) is None
-        ):  # offsets, codes and texts; other values can only be wrong, not unsafe
-            column.validate(full=True)
+    for place, index in enumerate(wanted):
+        if index in footer.details.unsafe:
+            batch.column(place).validate(full=True)
     return batch
 
 

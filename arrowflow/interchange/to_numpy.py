@@ -87,6 +87,7 @@ class ColumnExport:
         copied: Why the array is a copy, or None where it is a view of Arrow's memory.
         kernel: Makes the array of a column; raises `DataError` for nulls.
         note: Where a view is a copy after all, for `explain`.
+        flat: Whether the array is nothing but the values as they lie in the column's one buffer of them.
         by_slice: Whether slices of a chunk are converted one by one: rows of the array are not those of the column, or
             cost too much to hold them all.
     """
@@ -98,6 +99,7 @@ class ColumnExport:
     copied: str | None
     kernel: Kernel
     note: str = ""
+    flat: bool = False
     by_slice: bool = False
 
     def describe(self, fate: str) -> str:
@@ -126,7 +128,7 @@ def column_export(name: str, kind: Any) -> ColumnExport:
         raise SchemaError(refusal(name, kind, "a NumPy array"))
     leaf, copied = leaf_of(layout.value, dtype)
     if copied is None and not layout.shape:
-        return ColumnExport(name, kind, dtype, (), None, _flat(name, dtype))
+        return ColumnExport(name, kind, dtype, (), None, _flat(name, dtype), flat=True)
     return ColumnExport(name, kind, dtype, layout.row_shape, copied, _nested(name, leaf, layout))
 
 

@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 
 from arrowflow.errors import DataError, SchemaError
-from arrowflow.interchange.memory import is_writable, lock, unlocked
-from arrowflow.interchange.to_numpy import ColumnExport, Kernel, NumpyArray, Ragged, refusal
+from arrowflow.interchange.memory import Roots, lock, unlocked, writable_root
+from arrowflow.interchange.to_numpy import ColumnExport, NumpyArray, Ragged, refusal
 from arrowflow.loaders.wishes import Wishes, wished_exports
 
 Arrays = dict[str, Any]
 """Arrays by column; a `Ragged` of two for lists that stay ragged."""
+
+Given = tuple[ColumnExport, Any]
+"""How a column is exported, and the column."""
 
 Slicer = Callable[[int, int], Arrays]
 """Gives the arrays of the rows from `start` to before `stop` of a converted chunk."""
@@ -41,7 +44,7 @@ class NumpyExport:
         ['x: float -> float32: zero-copy, read-only', 'up: bool -> bool: copied: bit-packed in Arrow']
     """
 
-    __slots__ = ("_by_slice", "_kernels", "_names", "_numbers", "_owned", "_strict", "columns")
+    __slots__ = ("_by_slice", "_names", "_numbers", "_owned", "_strict", "columns")
 
     columns: tuple[ColumnExport, ...]
 
@@ -70,8 +73,7 @@ class NumpyExport:
         self.columns = tuple(column for _, column in exports)
         self._numbers = [number for number, _ in exports]
         self._names = [column.name for column in self.columns]
-        self._kernels = [column.kernel for column in self.columns]
-        self._by_slice = {column.name for column in self.columns if column.by_slice}
+        self._by_slice = any(column.by_slice for column in self.columns)
         self._owned = owned
         self._strict = wishes.strict_zero_copy
         if self._strict:
@@ -86,10 +88,7 @@ class NumpyExport:
             DataError: A column has nulls, values that do not fit, or lists of different length; or, where copies are
                 an error, would be copied.
         """
-        columns = batch.columns
-        return self._convert(
-            zip(self._names, self._kernels, [columns[number] for number in self._numbers], strict=True)
-        )
+        return self._convert(self._given(batch))
 
     def chunk(self, batch: Any) -> Slicer:
         """Converts a large batch once, for cutting batches without common rows out of it.
@@ -97,46 +96,54 @@ class NumpyExport:
         Python objects are made slice by slice, and so is everything where there are nulls or lists of different
         length: the error belongs to the slice that has them.
         """
-        given = batch.columns
-        columns = [
-            (name, kernel, given[number])
-            for name, kernel, number in zip(self._names, self._kernels, self._numbers, strict=True)
-        ]
-        try:
-            arrays = self._convert(column for column in columns if column[0] not in self._by_slice)
-        except DataError:
+        columns = self._given(batch)
+        arrays = self._whole(columns)
+        if arrays is None:
             return lambda start, stop: self(batch.slice(start, stop - start))
         if not self._by_slice:
             items = tuple(arrays.items())
             return lambda start, stop: {name: array[start:stop] for name, array in items}
-        whole = [column for column in columns if column[0] in self._by_slice]
+        rest = [given for given in columns if given[0].by_slice]
 
         def mixed(start: int, stop: int) -> Arrays:
-            sliced = self._convert(
-                (name, kernel, column.slice(start, stop - start)) for name, kernel, column in whole
-            )
+            sliced = self._convert((export, column.slice(start, stop - start)) for export, column in rest)
             return {
                 name: sliced[name] if name in sliced else arrays[name][start:stop] for name in self._names
             }
 
         return mixed
 
-    def _convert(self, columns: Iterable[tuple[str, Kernel, Any]]) -> Arrays:
+    def whole(self, batch: Any) -> Arrays | None:
+        """Returns the arrays of a large batch, if batches are nothing but slices of them."""
+        return None if self._by_slice else self._whole(self._given(batch))
+
+    def _whole(self, columns: list[Given]) -> Arrays | None:
+        try:
+            return self._convert(given for given in columns if not given[0].by_slice)
+        except DataError:
+            return None
+
+    def _given(self, batch: Any) -> list[Given]:
+        columns = batch.columns
+        return [(export, columns[number]) for export, number in zip(self.columns, self._numbers, strict=True)]
+
+    def _convert(self, columns: Iterable[Given]) -> Arrays:
         arrays: Arrays = {}
         views: list[tuple[Any, Any]] = []
+        roots = Roots()
         owned = self._owned
-        for name, kernel, column in columns:
-            buffer, array = kernel(column)
+        for export, column in columns:
+            buffer, array = export.kernel(column)
             if buffer is None:
                 if self._strict and (array.values if array.__class__ is Ragged else array).size:
-                    raise DataError(copy_refusal(name, "null: its nulls are replaced"))
+                    raise DataError(copy_refusal(export.name, "null: its nulls are replaced"))
             elif owned:
-                if not buffer.is_mutable and is_writable(buffer):
-                    array = unlocked(array)
+                if not buffer.is_mutable:
+                    array = _writable(export, column, buffer, array, roots)
                 views.append((buffer, array))
             elif buffer.is_mutable:
                 lock(array)
-            arrays[name] = array
+            arrays[export.name] = array
         if len(views) > 1:
             _lock_aliases(views)
         return arrays
@@ -158,6 +165,17 @@ class NumpyExport:
             column.describe(f"copied: {column.copied}" if column.copied else views + column.note)
             for column in self.columns
         ]
+
+
+def _writable(export: ColumnExport, column: Any, buffer: Any, array: Any, roots: Roots) -> Any:
+    """Returns a view of a slice so that it may be written, where its memory may be."""
+    root = writable_root(buffer)
+    if root is None:
+        return array
+    if not export.flat:
+        return unlocked(array)
+    address = buffer.address + column.offset * export.dtype.itemsize
+    return roots.array(root, address, len(column), export.dtype)
 
 
 def copy_refusal(name: str, reason: str) -> str:

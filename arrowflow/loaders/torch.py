@@ -58,7 +58,7 @@ class TorchExport:
         tensor([1.5000, 2.0000], dtype=torch.float64)
     """
 
-    __slots__ = ("_arrays", "_from_numpy", "_made", "_owned", "_ragged", "_strict")
+    __slots__ = ("_arrays", "_from_numpy", "_made", "_owned", "_plain", "_strict")
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class TorchExport:
         self._from_numpy: Callable[[NumpyArray], Any] = torch.from_numpy
         self._owned = owned
         self._strict = wishes.strict_zero_copy
-        self._ragged = wishes.lists == "ragged"
+        self._plain = not (self._strict or self._made or wishes.lists == "ragged")
         if self._strict:
             for column in self._arrays.columns:
                 if not owned or not self._made.get(column.name, True):
@@ -95,6 +95,11 @@ class TorchExport:
 
     def chunk(self, batch: Any) -> Callable[[int, int], dict[str, Any]]:
         """Converts a large batch once; copies, where there are any, are made slice by slice."""
+        arrays = self._arrays.whole(batch) if self._plain else None
+        if arrays is not None and all(array.flags.behaved for array in arrays.values()):
+            # Tensors of their own and no views of one, which would count each other's changes for autograd.
+            from_numpy, items = self._from_numpy, tuple(arrays.items())
+            return lambda start, stop: {name: from_numpy(array[start:stop]) for name, array in items}
         slicer = self._arrays.chunk(batch)
         return lambda start, stop: self._tensors(slicer(start, stop))
 
@@ -111,8 +116,7 @@ class TorchExport:
 
     def _tensors(self, arrays: Arrays) -> dict[str, Any]:
         from_numpy = self._from_numpy
-        if not (self._strict or self._ragged or self._made):
-            # Tensors of their own and no views of one: these would count each other's changes for autograd.
+        if self._plain:
             return {
                 name: from_numpy(array if array.flags.behaved else array.copy())
                 for name, array in arrays.items()
