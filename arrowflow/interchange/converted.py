@@ -108,7 +108,7 @@ def mask_export(name: str, kind: Any, wish: Wish) -> ColumnExport:
     else:
         kernel = _ragged(values, masks=True) if wish.lists == "ragged" else _padded(values, masks=True)
     shape = () if values is None else values.layout.row_shape[: len(values.layout.sizes)]
-    if values is not None and values.layout.order:
+    if values is not None and values.layout.extension:
         shape = values.layout.row_shape
     return ColumnExport(
         f"{name}_mask", kind, np.dtype(bool), shape, "bit-packed in Arrow", kernel, by_slice=by_slice
@@ -145,10 +145,14 @@ class _Values:
         self.wish = wish
         own, leaf, self.copied = _own(name, kind, layout.value, wish)
         self.leaf = leaf
-        self.width: tuple[Any, ...] = layout.shape[len(layout.sizes) :]
+        self.width: tuple[Any, ...] = layout.width
         self.convert: Conversion | None = None
         target = wish.dtype
-        if target is not None and _is_bits(layout.value, target):
+        if target is not None and self.width and target != own:
+            if not _is_bits(layout.value, target):
+                raise SchemaError(
+                    f"column {name!r} has type {kind}, whose values are bytes and no {target}; cast or map it below"
+                )
             self.width = ()
             self.leaf = _viewed(leaf, target)
             own = target
@@ -164,7 +168,7 @@ class _Values:
 
     @property
     def row_shape(self) -> tuple[int | None, ...]:
-        if self.layout.order:
+        if self.layout.extension:
             return self.layout.row_shape
         return (*self.layout.shape[: len(self.layout.sizes)], *self.width)
 

@@ -146,6 +146,11 @@ class Layout:
     extension: bool = False
 
     @property
+    def width(self) -> tuple[int | None, ...]:
+        """The shape of one value: binaries of fixed width are arrays of bytes."""
+        return () if self.extension else self.shape[len(self.sizes) :]
+
+    @property
     def row_shape(self) -> tuple[int | None, ...]:
         """The shape of one row."""
         return tuple(self.shape[axis] for axis in self.order) if self.order else self.shape
@@ -197,7 +202,7 @@ def refusal(name: str, kind: Any, framework: str) -> str:
 
 
 def _nested(name: str, leaf: Kernel, layout: Layout) -> Kernel:
-    width = layout.shape[len(layout.sizes) :]
+    width = layout.width
     shape = layout.shape
     axes = (0, *(axis + 1 for axis in layout.order)) if layout.order else None
 

@@ -21,7 +21,7 @@ from arrowflow.loaders.wishes import Wishes
 ALIGNMENT: Final = 64
 """Bytes that the address of memory is a multiple of which JAX takes as it is on the CPU."""
 
-_KINDS = "biufc"
+_KINDS = "biufcV"  # the last is bfloat16
 _SHARED: Final = "shared: others may write what JAX takes to never change"
 
 
@@ -104,7 +104,8 @@ class JaxExport:
         if self._on_cpu:
             arrays = map_arrays(arrays, self._own)
         if self._sharding is None:
-            return dict(self._jax.device_put(arrays))
+            put = self._jax.device_put(arrays)
+            return {name: put[name] for name in arrays}  # JAX sorts names
         return map_arrays(arrays, self._placed)
 
     def _own(self, name: str, array: NumpyArray) -> NumpyArray:

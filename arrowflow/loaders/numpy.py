@@ -151,7 +151,7 @@ class NumpyExport:
     def require(self, kinds: str, framework: str) -> None:
         """Raises `SchemaError` for a column whose dtype is of none of these kinds, as in `dtype.kind`."""
         for column in self.columns:
-            if column.dtype.kind not in kinds and column.dtype.name != "bfloat16":
+            if column.dtype.kind not in kinds:
                 raise SchemaError(refusal(column.name, column.type, framework))
 
     def explain(self) -> list[str]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from arrowflow.errors import SchemaError
 from arrowflow.expr.slices import readable
 from arrowflow.interchange.to_numpy import is_text
+from arrowflow.loaders.wishes import check_known
 
 _REFUSED: Final = {
     "decimal256": "cast it below to pa.decimal128(38, scale) or pa.float64()",
@@ -54,10 +55,12 @@ class PolarsExport:
             columns: Names of the columns in the order wanted, or None for all.
 
         Raises:
+            PlanError: A column is unknown.
             SchemaError: Polars has no such type as that of a column; the message says what to do.
         """
         self._columns = None if columns is None else list(columns)
         if columns is not None:
+            check_known("columns", columns, schema.names)
             schema = pa.schema([schema.field(name) for name in columns])
         for field in schema:
             _check(field.name, field.type)

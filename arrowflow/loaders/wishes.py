@@ -7,7 +7,7 @@ column that may have nulls gets a mask, and with `"nan"` its integers become flo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, Final, get_args
 
@@ -135,10 +135,14 @@ def _check_names(names: Sequence[str], schema: pa.Schema, wishes: Wishes) -> Non
     if isinstance(wishes.null, Mapping):
         named["null"] = wishes.null
     for argument, given in named.items():
-        known = schema.names if argument == "columns" else names
-        for name in given:
-            if name not in known:
-                raise PlanError(f"{argument}: unknown column {name!r}; {closest(name, known)}")
+        check_known(argument, given, schema.names if argument == "columns" else names)
+
+
+def check_known(argument: str, given: Iterable[str], known: Sequence[str]) -> None:
+    """Raises `PlanError` for a name that an argument has, and no column."""
+    for name in given:
+        if name not in known:
+            raise PlanError(f"{argument}: unknown column {name!r}; {closest(name, known)}")
 
 
 def _export(
