@@ -6,6 +6,7 @@ keeps its dtype is a view here too; what is put in place of a null is put into a
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -94,10 +95,11 @@ def converted_export(name: str, kind: Any, wish: Wish) -> ColumnExport:
 
 
 def mask_export(name: str, kind: Any, wish: Wish) -> ColumnExport:
-    """Returns how the mask of a column is exported: True where there is a value. It has the shape of the array."""
-    values = (
-        None if is_text(kind) else _Values(name, kind, layout_of(kind), Wish(null="mask", lists=wish.lists))
-    )
+    """Returns how the mask of a column is exported: True where there is a value.
+
+    It has the shape of the array, of which binaries of fixed width are one value.
+    """
+    values = None if is_text(kind) else _Values(name, kind, layout_of(kind), replace(wish, null="mask"))
     ragged = values is not None and bool(values.layout.sizes) and values.layout.sizes[0] is None
     by_slice = ragged and wish.lists != "dense"
     kernel: Kernel

@@ -115,7 +115,8 @@ def wished_exports(
         held = held or fulfilled
         found.append((number, column))
         if fulfilled and _null_of(schema.field(number), wishes) == "mask":
-            mask = mask_export(name, schema.field(number).type, Wish(lists=wishes.lists))
+            wish = Wish(dtype=wishes.dtypes.get(name), lists=wishes.lists)
+            mask = mask_export(name, schema.field(number).type, wish)
             if mask.name in schema.names:
                 raise PlanError(
                     f"the mask of {name!r} is named {mask.name!r}, and so is a column: rename that"

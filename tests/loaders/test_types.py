@@ -130,6 +130,8 @@ def test_decimals_become_floats_on_request(name: str) -> None:
     found = first(data, name, dtypes={"x": "float32"}, null=0)
     assert dtype_of(found) == "float32"
     assert plain(found) == [1.25, 0, -3.5]
+    masked = plain(next(iter(load(data, name, dtypes={"x": "float64"}, null="mask"))))
+    assert masked == {"x": [1.25, 0, -3.5], "x_mask": [True, False, True]}
     with pytest.raises(af.SchemaError, match="decimal"):
         first(data, name, dtypes={"x": "int64"})
 
@@ -153,6 +155,15 @@ def test_enums_become_codes_and_the_schema_says_what_they_mean(name: str, by: st
     assert plain(found) == [0, 2, 1]
     assert dtype_of(found) == "uint8"
     assert plain(first(data.batch(3), name, dtypes={"x": "int32"})) == [0, 2, 1]
+
+
+def test_enums_of_other_values_are_not_mixed() -> None:
+    one, other = (
+        dataset(pa.string(), ["a"]).cast({"x": pl.Enum(values)}) for values in (["a", "b"], ["b", "a"])
+    )
+    with pytest.raises(af.PlanError, match="the enum 'x' of dataset 1 has other values"):
+        _ = one.concatenate(other).schema
+    assert one.concatenate(one.filter(pl.col("x") == "b")).num_rows is None
 
 
 def test_enums_of_one_type_keep_their_own_values() -> None:
