@@ -22,6 +22,7 @@ ALIGNMENT: Final = 64
 """Bytes that the address of memory is a multiple of which JAX takes as it is on the CPU."""
 
 _KINDS = "biufcV"  # the last is bfloat16
+_PERMUTED: Final = "misaligned: the axes of the tensor lie in another order"
 _SHARED: Final = "shared: others may write what JAX takes to never change"
 
 
@@ -73,9 +74,10 @@ class JaxExport:
         self._on_cpu = platform == "cpu"
         self._owned = owned
         self._strict = wishes.strict_zero_copy
-        if self._strict and not owned and self._on_cpu:
+        if self._strict and self._on_cpu:
             for column in self._arrays.columns:
-                raise SchemaError(copy_refusal(column.name, _SHARED))
+                if not owned or _is_permuted(column.type):
+                    raise SchemaError(copy_refusal(column.name, _PERMUTED if owned else _SHARED))
 
     def __call__(self, batch: Any) -> Arrays:
         """Returns the arrays of a batch.
@@ -94,11 +96,15 @@ class JaxExport:
         """Returns one line per column: zero-copy, or why not."""
         if not self._on_cpu:
             return self._arrays.describe("zero-copy on the host, copied to the device")
-        if self._owned:
-            return self._arrays.describe(
-                f"zero-copy where aligned to {ALIGNMENT} bytes, unless a second column has the buffer"
-            )
-        return self._arrays.describe(f"copied: {_SHARED}")
+        if not self._owned:
+            return self._arrays.describe(f"copied: {_SHARED}")
+        lines = self._arrays.describe(
+            f"zero-copy unless misaligned (not at a multiple of {ALIGNMENT} bytes) or shared with a second column"
+        )
+        return [
+            column.describe(f"copied: {_PERMUTED}") if _is_permuted(column.type) else line
+            for line, column in zip(lines, self._arrays.columns, strict=True)
+        ]
 
     def _put(self, arrays: Arrays) -> Arrays:
         if self._on_cpu:
@@ -128,6 +134,11 @@ class JaxExport:
                 f"column {name!r}: an array of shape {array.shape} cannot be laid out as {self._sharding}: {error}; "
                 "batches whose rows the devices can share come from batch(n, drop_remainder=True)"
             ) from error
+
+
+def _is_permuted(kind: Any) -> bool:
+    order = list(getattr(kind, "permutation", None) or ())
+    return order != sorted(order)
 
 
 def _jax() -> Any:

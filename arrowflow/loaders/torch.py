@@ -107,7 +107,7 @@ class TorchExport:
         """Returns one line per column: zero-copy, or why not."""
         views = f"copied: {_SHARED}"
         if self._owned:
-            views = "zero-copy unless a second column has the buffer"
+            views = "zero-copy unless misaligned or shared with a second column"
         lines = self._arrays.describe(views)
         return [
             line if self._made.get(column.name, True) else column.describe("copied: dtype: bfloat16")

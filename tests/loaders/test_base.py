@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -179,6 +180,20 @@ def test_columns_come_in_the_order_asked_for_and_others_are_not_read(name: str, 
     assert read.schema is not None
     assert read.schema.names == ["b", "d"]
     assert dataset.schema.names == ["a", "b", "c", "d"]
+
+
+@all_loaders
+def test_states_of_loaders_with_columns(name: str) -> None:
+    data = rows().with_columns(x=pl.col("id") * 2, y=pl.lit(1)).batch(4)
+    loader = load(data, name, columns=["x"])
+    whole, states = [], []
+    for batch in loader:
+        whole.append(plain(batch)["x"])
+        states.append(loader.state_dict())
+    for step, state in enumerate(states, 1):
+        resumed = load(data, name, columns=["x"])
+        resumed.load_state_dict(state)
+        assert [plain(batch)["x"] for batch in resumed] == whole[step:]
 
 
 @all_loaders

@@ -15,6 +15,7 @@ import arrowflow as af
 from arrowflow.errors import ArrowflowError
 from arrowflow.interchange.to_numpy import Ragged
 from arrowflow.loaders.jax import ALIGNMENT, JaxExport, MissingJaxError
+from arrowflow.loaders.wishes import Wishes
 
 jax = pytest.importorskip("jax", reason="JAX is not installed")
 
@@ -75,6 +76,18 @@ def test_strictness_refuses_what_is_misaligned() -> None:
     assert [len(each["x"]) for each in batches] == [16, 16]
     with pytest.raises(af.DataError, match=r"to_jax: column 'x' would be copied \(misaligned"):
         list(data.batch(3).to_jax(strict_zero_copy=True))
+
+
+def test_tensors_with_permuted_axes_are_copied_and_explain_says_so() -> None:
+    kind = pa.fixed_shape_tensor(pa.float32(), (2, 8), permutation=[1, 0])
+    rows = pa.RecordBatch.from_arrays(
+        [pa.ExtensionArray.from_storage(kind, batch().column(0).cast(kind.storage_type))], names=["x"]
+    )
+    export = JaxExport(rows.schema, owned=True)
+    assert export(rows)["x"].shape == (4, 8, 2)
+    assert "copied: misaligned: the axes" in export.explain()[0]
+    with pytest.raises(af.SchemaError, match="the axes"):
+        JaxExport(rows.schema, owned=True, wishes=Wishes(strict_zero_copy=True))
 
 
 def test_dtypes_of_64_bits_become_32_and_explain_says_so() -> None:

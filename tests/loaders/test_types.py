@@ -306,6 +306,12 @@ FILLED: dict[Any, tuple[list[Any], Any, list[Any], list[Any]]] = {
     pa.uint8(): ([1, None], 255, [1, 255], [1.0, NAN]),
     pa.bool_(): ([True, None], True, [True, True], []),
     pa.list_(pa.float32(), 2): ([[1.0, None], None], 9, [[1.0, 9.0], [9.0, 9.0]], [[1.0, NAN], [NAN, NAN]]),
+    pa.fixed_shape_tensor(pa.float32(), (2,)): (
+        [[1.0, 2.0], None],
+        9,
+        [[1.0, 2.0], [9.0, 9.0]],
+        [[1.0, 2.0], [NAN, NAN]],
+    ),
     pa.list_(pa.int8()): ([[1, None], [3, 4]], 9, [[1, 9], [3, 4]], [[1.0, NAN], [3.0, 4.0]]),
 }
 
