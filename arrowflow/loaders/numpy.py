@@ -151,8 +151,13 @@ class NumpyExport:
     def require(self, kinds: str, framework: str) -> None:
         """Raises `SchemaError` for a column whose dtype is of none of these kinds, as in `dtype.kind`."""
         for column in self.columns:
-            if column.dtype.kind not in kinds:
+            dtype = column.dtype
+            if dtype.kind not in kinds:
                 raise SchemaError(refusal(column.name, column.type, framework))
+            if not dtype.isnative or dtype.itemsize > (16 if dtype.kind == "c" else 8):
+                raise SchemaError(
+                    f"column {column.name!r} makes an array of {dtype.str}, which {framework} cannot hold; name another dtype"
+                )
 
     def explain(self) -> list[str]:
         """Returns one line per column: zero-copy, or why not."""

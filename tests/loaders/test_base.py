@@ -257,6 +257,24 @@ def test_an_error_of_collate_is_one_of_a_function_in_order(name: str, error: Bas
 
 
 @all_loaders
+def test_an_interrupt_leaves_a_state_from_which_nothing_is_lost(name: str) -> None:
+    """It ends the loop at once, also in front of a batch that was made already."""
+    interrupts = [KeyboardInterrupt()]
+
+    def collate(batch: Any) -> list[int]:
+        if delivered(batch) == [2, 3] and interrupts:
+            raise interrupts.pop()
+        return delivered(batch)
+
+    loader = load(af.range(6).batch(2), name, collate=collate)
+    found: list[list[int]] = []
+    with pytest.raises(KeyboardInterrupt):
+        found.extend(loader)
+    loader.load_state_dict(loader.state_dict())
+    assert found + list(loader) == [[0, 1], [2, 3], [4, 5]]
+
+
+@all_loaders
 def test_collate_is_a_function(name: str) -> None:
     with pytest.raises(af.PlanError, match=rf"{name}: collate is a function"):
         load(af.range(2), name, collate="stack")

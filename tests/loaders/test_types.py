@@ -277,6 +277,16 @@ def test_what_would_lose_something_is_refused(name: str, kind: Any, dtype: str, 
         iter(load(dataset(kind, []), name, dtypes={"x": dtype}))
 
 
+@pytest.mark.parametrize("dtype", [">f4", "longdouble"])
+@array_loaders
+def test_dtypes_that_only_numpy_has(name: str, dtype: str) -> None:
+    if name == "to_numpy":
+        assert first(dataset(pa.int8(), [1, 2]), name, dtypes={"x": dtype}).tolist() == [1, 2]
+        return
+    with pytest.raises(af.SchemaError, match=r"name another dtype|cannot become"):
+        first(dataset(pa.int8(), [1, 2]), name, dtypes={"x": dtype})
+
+
 @array_loaders
 def test_a_value_that_does_not_fit_is_an_error_of_its_batch(name: str) -> None:
     batches = iter(load(dataset(pa.int64(), [1, 2, 300, 4]).batch(2), name, dtypes={"x": "int8"}))
