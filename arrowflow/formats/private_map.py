@@ -71,7 +71,7 @@ def map_private(path: str, start: int = 0, stop: int = 0) -> pa.Buffer:
 
 def _mapped(descriptor: int, size: int) -> int:
     protection = mmap.PROT_READ | mmap.PROT_WRITE
-    address = _library().mmap(None, size, protection, mmap.MAP_PRIVATE | _NO_RESERVE, descriptor, 0)
+    address = _mmap()(None, size, protection, mmap.MAP_PRIVATE | _NO_RESERVE, descriptor, 0)
     if address is None or address == _FAILED:
         number = ctypes.get_errno()
         raise OSError(number, f"cannot map it: {os.strerror(number)}")
@@ -79,12 +79,19 @@ def _mapped(descriptor: int, size: int) -> int:
 
 
 @cache
-def _library() -> Any:
-    library = ctypes.CDLL(None, use_errno=True)
-    library.mmap.restype = ctypes.c_void_p
-    library.mmap.argtypes = [
+def _mmap() -> Any:
+    # It takes 2 µs, and letting go of the interpreter lock may cost the time that another thread keeps it: 5 ms.
+    function = ctypes.PyDLL(None, use_errno=True).mmap
+    function.restype = ctypes.c_void_p
+    function.argtypes = [
         ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long
     ]  # fmt: skip
+    return function
+
+
+@cache
+def _library() -> Any:
+    library = ctypes.CDLL(None)
     library.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     library.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     return library

@@ -10,7 +10,7 @@ import numpy as np
 
 from arrowflow.errors import DataError, SchemaError
 from arrowflow.interchange.memory import Roots, lock, unlocked, writable_root
-from arrowflow.interchange.to_numpy import ColumnExport, NumpyArray, Ragged, refusal
+from arrowflow.interchange.to_numpy import ColumnExport, Exported, NumpyArray, Ragged, refusal
 from arrowflow.loaders.wishes import Wishes, wished_exports
 
 Arrays = dict[str, Any]
@@ -133,13 +133,13 @@ class NumpyExport:
         roots = Roots()
         owned = self._owned
         for export, column in columns:
-            buffer, array = export.kernel(column)
+            buffer, array = _sliced(export, column, roots) if owned and export.flat else export.kernel(column)
             if buffer is None:
                 if self._strict and (array.values if array.__class__ is Ragged else array).size:
                     raise DataError(copy_refusal(export.name, "null: its nulls are replaced"))
             elif owned:
-                if not buffer.is_mutable:
-                    array = _writable(export, column, buffer, array, roots)
+                if not (export.flat or buffer.is_mutable) and writable_root(buffer) is not None:
+                    array = unlocked(array)
                 views.append((buffer, array))
             elif buffer.is_mutable:
                 lock(array)
@@ -172,15 +172,16 @@ class NumpyExport:
         ]
 
 
-def _writable(export: ColumnExport, column: Any, buffer: Any, array: Any, roots: Roots) -> Any:
-    """Returns a view of a slice so that it may be written, where its memory may be."""
+def _sliced(export: ColumnExport, column: Any, roots: Roots) -> Exported:
+    """Returns a flat column, if it lies in a slice of memory that may be written as a view that may be written, too."""
+    buffer = column.buffers()[1]
+    if column.null_count or buffer is None or buffer.is_mutable:
+        return export.kernel(column)
     root = writable_root(buffer)
     if root is None:
-        return array
-    if not export.flat:
-        return unlocked(array)
+        return export.kernel(column)
     address = buffer.address + column.offset * export.dtype.itemsize
-    return roots.array(root, address, len(column), export.dtype)
+    return buffer, roots.array(root, address, len(column), export.dtype)
 
 
 def copy_refusal(name: str, reason: str) -> str:

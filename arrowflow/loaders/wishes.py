@@ -114,10 +114,10 @@ def wished_exports(
         column, fulfilled = _export(schema.field(number), wishes, canonical)
         held = held or fulfilled
         found.append((number, column))
-        if fulfilled and _null_of(schema.field(number), wishes) == "mask":
+        if fulfilled and _is_policy(_null_of(schema.field(number), wishes), "mask"):
             wish = Wish(dtype=wishes.dtypes.get(name), lists=wishes.lists)
             mask = mask_export(name, schema.field(number).type, wish)
-            if mask.name in schema.names:
+            if mask.name in names:
                 raise PlanError(
                     f"the mask of {name!r} is named {mask.name!r}, and so is a column: rename that"
                 )
