@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-import numpy as np
 import polars as pl
 import pyarrow as pa
 
@@ -17,12 +16,15 @@ from arrowflow.delivery import EpochCounter, RecordBatches
 from arrowflow.errors import FunctionError, PlanError, SchemaError
 from arrowflow.expr import parse, parse_many
 from arrowflow.expr.types import arrow_type
+from arrowflow.interchange.dtypes import dtype_named
 from arrowflow.iterator import Iterator as Run
-from arrowflow.loaders.base import Loader
+from arrowflow.loaders.base import HandOver, Loader
 from arrowflow.loaders.dlpack import DlpackExport
+from arrowflow.loaders.jax import JaxExport
 from arrowflow.loaders.numpy import NumpyExport
 from arrowflow.loaders.polars import PolarsExport
-from arrowflow.loaders.torch import TorchExport
+from arrowflow.loaders.torch import TorchExport, torch_dtype
+from arrowflow.loaders.wishes import Wishes, wishes_of
 from arrowflow.ops.batch import Batch
 from arrowflow.ops.bucket_by_sequence_length import DEFAULT_MAX_LAG_ROWS, bucketed, check_no_padding
 from arrowflow.ops.cache import Cache
@@ -68,6 +70,7 @@ from arrowflow.plan.walk import post_order
 from arrowflow.write import IPC, PARQUET, Writer, Written, writer_of
 
 if TYPE_CHECKING:
+    import jax
     import pyarrow.compute as pc
     import torch
 
@@ -117,6 +120,12 @@ class Dataset:
     def _ready(self) -> run.Prepared:
         if self._prepared is None:
             self._prepared = run.prepare(self._plan)
+        return self._prepared
+
+    def _ready_to_pick(self) -> run.Prepared:
+        """Prepares a `select` of names for a loader, which picks them itself."""
+        if self._prepared is None:
+            self._prepared = run.prepare(self._plan, picked=True)
         return self._prepared
 
     # ------------------------------------------------------------------------------------------ columns
@@ -1280,45 +1289,129 @@ class Dataset:
         """
         return Run(self._ready(), self._epochs, RecordBatches())
 
-    def to_numpy(self) -> Loader[dict[str, np.ndarray[Any, Any]]]:
+    def to_numpy(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        dtypes: Mapping[str, Any] | None = None,
+        null: Any = "error",
+        lists: Literal["dense", "ragged", "padded"] = "dense",
+        collate: Callable[[dict[str, Any]], Any] | None = None,
+        strict_zero_copy: bool = False,
+    ) -> Loader[Any]:
         """Returns a loader of dicts of arrays, by column.
 
-        Arrays are views of Arrow's memory, read-only where others may hold it too. Fixed-size lists, tensors, and lists
-        that all have one length within their batch (see `padded_batch`) come as `(B, …)`, dates as `datetime64[D]`,
-        texts as objects.
+        Arrays are views of Arrow's memory: writable where the batch alone owns it, read-only where a cache, the source
+        or a second column may hold it too; `explain(copies=True)` of the loader says what is a copy, and why. Fixed-size
+        lists, tensors, and lists that all have one length within their batch (see `padded_batch`) come as `(B, …)`,
+        dates as `datetime64[D]`, enums as codes, texts as objects.
+
+        Args:
+            columns: Names of the columns in the order wanted; others are not read. Default: all.
+            dtypes: Dtypes by column, in place of those that the columns have: `np.float32`, `"bfloat16"`, NumPy's
+                `StringDType`; integers take dates and times as counts of their unit, floats take decimals, and binaries
+                of fixed width are read as any dtype of that width.
+            null: What becomes of nulls, in all columns that can have it, or by column: `"error"`; `"nan"`, which makes
+                float64 of integers and is NaT in dates; `"mask"`, which puts a zero and adds a column `<name>_mask`,
+                True where there is a value, for each column that may have nulls; or a value to put.
+            lists: What becomes of lists of any length: `"dense"`, an error where lists of one batch differ; `"ragged"`,
+                a named tuple of `values` and `offsets`; `"padded"`, as long as the longest of the batch, with zeros
+                behind.
+            collate: Gets each batch, and returns what is delivered instead, as `lambda batch: (batch["x"], batch["y"])`;
+                on this thread.
+            strict_zero_copy: Whether a column that would be copied is an error.
 
         Raises:
-            SchemaError: A column has a type that no array has; when iteration starts.
-            DataError: A column has nulls, or lists of different length; when they come by.
+            PlanError: An argument is none; or, once it is bound, a column is unknown.
+            SchemaError: A column has a type that no array has, or cannot become what is asked for; when iteration starts.
+            DataError: A column has nulls, a value that does not fit, or lists of different length; when they come by.
+            FunctionError: `collate` raised.
 
         Example:
-            >>> import arrowflow as af
+            >>> import arrowflow as af, pyarrow as pa
             >>> [batch["id"].tolist() for batch in af.range(3).batch(2).to_numpy()]
             [[0, 1], [2]]
+            >>> ds = af.from_arrow(pa.table({"x": [1, None], "y": [0, 1]}))
+            >>> next(iter(ds.to_numpy(null={"x": "mask"}, dtypes={"y": "float32"})))
+            {'x': array([1, 0]), 'x_mask': array([ True, False]), 'y': array([0., 1.], dtype=float32)}
         """
-        return self._loader("to_numpy", lambda schema, owned: NumpyExport(schema, owned=owned))
+        return self._loader(
+            "to_numpy",
+            lambda schema, owned, wishes: NumpyExport(schema, owned=owned, wishes=wishes),
+            self._wishes("to_numpy", columns, dtypes, null, lists, strict_zero_copy),
+            collate,
+        )
 
-    def to_dlpack(self) -> Loader[dict[str, Any]]:
+    def to_dlpack(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        dtypes: Mapping[str, Any] | None = None,
+        null: Any = "error",
+        lists: Literal["dense", "ragged", "padded"] = "dense",
+        collate: Callable[[dict[str, Any]], Any] | None = None,
+        strict_zero_copy: bool = False,
+    ) -> Loader[Any]:
         """Returns a loader of dicts of objects that speak DLPack, by column.
 
         Memory that nobody else holds is handed over as it is; other memory is copied, since not every consumer
-        honours a read-only flag.
+        honours a read-only flag. Consumers of the versioned protocol get versioned capsules.
+
+        Args:
+            columns: As in `to_numpy`.
+            dtypes: As in `to_numpy`; texts and dates are unknown to DLPack without one.
+            null: As in `to_numpy`.
+            lists: As in `to_numpy`.
+            collate: As in `to_numpy`.
+            strict_zero_copy: As in `to_numpy`.
+
+        Raises:
+            PlanError: As in `to_numpy`.
+            SchemaError: As in `to_numpy`, of types that DLPack knows.
+            DataError: As in `to_numpy`.
+            FunctionError: As in `to_numpy`.
 
         Example:
             >>> import arrowflow as af, numpy as np
             >>> [np.from_dlpack(batch["id"]).tolist() for batch in af.range(3).batch(2).to_dlpack()]
             [[0, 1], [2]]
         """
-        return self._loader("to_dlpack", lambda schema, owned: DlpackExport(schema, owned=owned))
+        return self._loader(
+            "to_dlpack",
+            lambda schema, owned, wishes: DlpackExport(schema, owned=owned, wishes=wishes),
+            self._wishes("to_dlpack", columns, dtypes, null, lists, strict_zero_copy),
+            collate,
+        )
 
-    def to_torch(self) -> Loader[dict[str, torch.Tensor]]:
+    def to_torch(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        dtypes: Mapping[str, Any] | None = None,
+        null: Any = "error",
+        lists: Literal["dense", "ragged", "padded"] = "dense",
+        collate: Callable[[dict[str, torch.Tensor]], Any] | None = None,
+        strict_zero_copy: bool = False,
+    ) -> Loader[Any]:
         """Returns a loader of dicts of CPU tensors, by column. Needs the extra `torch`.
 
-        Memory that nobody else holds is aliased and may be written; other memory is copied, since PyTorch knows no
-        read-only tensors.
+        Memory that nobody else holds is aliased and may be written, for all that autograd cares; other memory is copied,
+        since PyTorch knows no read-only tensors.
+
+        Args:
+            columns: As in `to_numpy`.
+            dtypes: As in `to_numpy`, also as `torch.bfloat16`; dates, times and decimals have no tensor without one.
+            null: As in `to_numpy`.
+            lists: As in `to_numpy`; ragged lists come as jagged `torch.nested` tensors.
+            collate: As in `to_numpy`.
+            strict_zero_copy: As in `to_numpy`.
 
         Raises:
             ArrowflowError: PyTorch is not installed.
+            PlanError: As in `to_numpy`.
+            SchemaError: As in `to_numpy`, of types that tensors have.
+            DataError: As in `to_numpy`.
+            FunctionError: As in `to_numpy`.
 
         Example:
             >>> import arrowflow as af
@@ -1328,20 +1421,132 @@ class Dataset:
             >>> [batch["id"].tolist() for batch in loader]  # doctest: +SKIP
             [[0, 1], [2]]
         """
-        return self._loader("to_torch", lambda schema, owned: TorchExport(schema, owned=owned))
+        return self._loader(
+            "to_torch",
+            lambda schema, owned, wishes: TorchExport(schema, owned=owned, wishes=wishes),
+            self._wishes("to_torch", columns, dtypes, null, lists, strict_zero_copy, resolve=torch_dtype),
+            collate,
+        )
 
-    def to_polars(self) -> Loader[pl.DataFrame]:
-        """Returns a loader of data frames.
+    def to_jax(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        dtypes: Mapping[str, Any] | None = None,
+        null: Any = "error",
+        lists: Literal["dense", "ragged", "padded"] = "dense",
+        collate: Callable[[dict[str, jax.Array]], Any] | None = None,
+        strict_zero_copy: bool = False,
+        sharding: jax.sharding.Sharding | None = None,
+    ) -> Loader[Any]:
+        """Returns a loader of dicts of JAX arrays, by column. Needs the extra `jax`.
+
+        The transfer of each batch begins before the one in front of it is delivered, so `next` waits until there are
+        two; states, errors and the end come in order nevertheless. On the CPU memory that nobody else holds is aliased
+        where it is aligned to 64 bytes. Without `jax_enable_x64` dtypes of 64 bits become 32, as always in JAX; but a
+        whole number that does not fit is an error.
+
+        Args:
+            columns: As in `to_numpy`.
+            dtypes: As in `to_numpy`, also as `jnp.bfloat16`; dates, times and decimals have no array without one.
+            null: As in `to_numpy`.
+            lists: As in `to_numpy`; ragged lists do not go with `sharding`.
+            collate: As in `to_numpy`.
+            strict_zero_copy: As in `to_numpy`; what goes to another device is copied there in any case.
+            sharding: Makes global arrays: each process gives the rows of its own devices, so `shard` the rows below.
+                One batch needs as many rows as its devices can share.
+
+        Raises:
+            ArrowflowError: JAX is not installed.
+            PlanError: As in `to_numpy`.
+            SchemaError: As in `to_numpy`, of types that JAX has.
+            DataError: As in `to_numpy`; or the devices cannot share the rows of a batch.
+            FunctionError: As in `to_numpy`.
+
+        Example:
+            >>> import arrowflow as af
+            >>> loader = af.range(3).batch(2).to_jax()
+            >>> len(loader)
+            2
+            >>> [batch["id"].tolist() for batch in loader]  # doctest: +SKIP
+            [[0, 1], [2]]
+        """
+        if sharding is not None and not hasattr(sharding, "device_set"):
+            raise PlanError(f"to_jax: sharding is a jax.sharding.Sharding, got {sharding!r}")
+        if sharding is not None and lists == "ragged":
+            raise PlanError("to_jax: ragged lists have no rows that devices could share; take lists='padded'")
+        return self._loader(
+            "to_jax",
+            lambda schema, owned, wishes: JaxExport(schema, owned=owned, wishes=wishes, sharding=sharding),
+            self._wishes("to_jax", columns, dtypes, null, lists, strict_zero_copy),
+            collate,
+            ahead=True,
+        )
+
+    def to_polars(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        collate: Callable[[pl.DataFrame], Any] | None = None,
+    ) -> Loader[Any]:
+        """Returns a loader of data frames, which have nulls and lists as they are.
+
+        Args:
+            columns: As in `to_numpy`.
+            collate: As in `to_numpy`.
+
+        Raises:
+            PlanError: As in `to_numpy`.
+            SchemaError: Polars has no such type as that of a column; when iteration starts.
+            FunctionError: As in `to_numpy`.
 
         Example:
             >>> import arrowflow as af
             >>> [frame["id"].sum() for frame in af.range(4).batch(2).to_polars()]
             [1, 5]
         """
-        return self._loader("to_polars", lambda schema, owned: PolarsExport(schema, owned=owned))
+        return self._loader(
+            "to_polars",
+            lambda schema, owned, wishes: PolarsExport(schema, owned=owned, columns=wishes.columns),
+            Wishes(columns=None if columns is None else _names("to_polars", (list(columns),))),
+            collate,
+        )
 
-    def _loader(self, name: str, make_export: Callable[[pa.Schema, bool], Any]) -> Loader[Any]:
-        return Loader(name, self._ready, self._epochs, make_export)
+    def _wishes(
+        self,
+        operator: str,
+        columns: Sequence[str] | None,
+        dtypes: Mapping[str, Any] | None,
+        null: Any,
+        lists: str,
+        strict_zero_copy: bool,
+        resolve: Callable[[Any], Any] = dtype_named,
+    ) -> Wishes:
+        return wishes_of(
+            operator,
+            columns=None if columns is None else _names(operator, (columns,)),
+            dtypes=dtypes,
+            null=null,
+            lists=lists,
+            strict_zero_copy=strict_zero_copy,
+            resolve=resolve,
+        )
+
+    def _loader(
+        self,
+        name: str,
+        make_export: Callable[[pa.Schema, bool, Wishes], Any],
+        wishes: Wishes,
+        collate: Callable[[Any], Any] | None,
+        *,
+        ahead: bool = False,
+    ) -> Loader[Any]:
+        if collate is not None and not callable(collate):
+            raise PlanError(f"{name}: collate is a function of a batch, got {collate!r}")
+        hand_over = HandOver(name=name, make_export=make_export, wishes=wishes, collate=collate, ahead=ahead)
+        if wishes.columns is None:
+            return Loader(self._ready, self._epochs, hand_over)
+        return Loader(self.select(*wishes.columns)._ready_to_pick, self._epochs, hand_over)
 
     def to_reader(self) -> pa.RecordBatchReader:
         """Returns a `pyarrow.RecordBatchReader` over epoch 0.

@@ -11,12 +11,12 @@ from collections.abc import Iterator as Batches
 from collections.abc import Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Final, Generic, NoReturn, Self, TypeVar
+from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from arrowflow import run, state
 from arrowflow.autotune import advice, bottleneck, report
 from arrowflow.clock import WallClock
-from arrowflow.delivery import Delivery, EpochCounter, Progress, sliced
+from arrowflow.delivery import Delivered, Delivery, EpochCounter, Progress, sliced
 from arrowflow.errors import ArrowflowError, ClosedError
 from arrowflow.executor import Engine
 from arrowflow.ops.base import Item, Position, Slices
@@ -27,8 +27,6 @@ from arrowflow.run import Prepared
 from arrowflow.timeline import CONSUMER, Recording
 
 T = TypeVar("T")
-
-NONE_LEFT: Final = object()
 
 
 class Iterator(Generic[T]):
@@ -56,10 +54,12 @@ class Iterator(Generic[T]):
         self._closed = False
         self._ended = False
         self._busy = False
-        self._sliced: Batches[T] | None = None  # what is left of the latest item
+        self._sliced: Batches[Delivered[T]] | None = None  # what is left of the latest item
         _live.add(self)
         self._first = True  # nothing was delivered since the engine was started
         self._shown_rows = 0  # of earlier epochs, which have had a progress bar of their own
+        # Of a delivery that is ahead: what comes after the batch that was delivered last, if that is known.
+        self._next: Delivered[T] | Exception | None = None
         self.progress = Progress(counter.take())
 
     def __iter__(self) -> Self:
@@ -83,27 +83,15 @@ class Iterator(Generic[T]):
             )
         self._busy = True
         try:
-            got = began
-            result: Any = NONE_LEFT
-            if self._sliced is not None:
-                self._check_open()
-                result = next(self._sliced, NONE_LEFT)
-            if result is NONE_LEFT:
-                item = self._running(began).next_item()
-                if self._recording is not None:
-                    got = self._clock.now()
-                    self._record_wait(self._recording, began, got)
-                if item is None:
-                    self._finish(began)
-                result = self._first_of(item)
-            elif self._recording is not None:
-                self._record_wait(self._recording, began, began)
+            found = self._made_ahead(began) if self._deliver.ahead else self._made(began)
+            if found is None:
+                self._finish(began)
+            batch, position, rows = found
+            progress.deliver(position, rows)
             progress.measure(began, self._clock.now())
-            if self._recording is not None:
-                self._recording.timeline.span(CONSUMER, "export", got, progress.last)
             if self._bar is not None:
                 self._show(self._bar)
-            return result
+            return batch
         except BaseException:
             # Whatever it is, an interrupt too: nothing of this run may go on without its consumer.
             self._end()
@@ -111,16 +99,7 @@ class Iterator(Generic[T]):
         finally:
             self._busy = False
             if self._closed:
-                self._sliced = None  # `close` came meanwhile, from another thread
-
-    def _first_of(self, item: Item) -> T:
-        """Delivers an item, or the first of its batches."""
-        if type(item.chunk) is not Slices:
-            batch = self._deliver(item.chunk)
-            self.progress.deliver(item.position, item.chunk.num_rows)
-            return batch
-        self._sliced = sliced(item, self._deliver.slicer(item.chunk.chunk), self.progress)
-        return next(self._sliced)
+                self._forget()  # `close` came meanwhile, from another thread
 
     def _finish(self, began: float) -> NoReturn:
         """Ends the epoch."""
@@ -128,6 +107,44 @@ class Iterator(Generic[T]):
         self._end()
         self.progress.place(self.progress.epoch + 1)
         raise StopIteration
+
+    def _made(self, began: float) -> Delivered[T] | None:
+        """Returns the next batch; None at the end."""
+        got, found = began, None
+        if self._sliced is not None:
+            self._check_open()
+            found = next(self._sliced, None)
+        if found is None:
+            self._sliced = None
+            item = self._running(began).next_item()
+            got = began if self._recording is None else self._clock.now()
+            found = None if item is None else self._first_of(item)
+        if self._recording is not None:
+            self._record(self._recording, began, got, exported=found is not None)
+        return found
+
+    def _first_of(self, item: Item) -> Delivered[T]:
+        """Makes the batch of an item, or the first of its batches."""
+        if type(item.chunk) is not Slices:
+            return self._deliver(item.chunk), item.position, item.chunk.num_rows
+        self._sliced = sliced(item, self._deliver.slicer(item.chunk.chunk))
+        return next(self._sliced)
+
+    def _made_ahead(self, began: float) -> Delivered[T] | None:
+        """Returns the next batch once the one after it is made, too; an error there waits until it is asked for."""
+        self._check_open()
+        found, self._next = self._next, None
+        if isinstance(found, Exception):
+            raise found
+        if found is None:
+            found = self._made(began)
+        if found is not None:
+            self._first = True  # the consumer makes no step between the two
+            try:
+                self._next = self._made(self._clock.now())
+            except Exception as error:  # noqa: BLE001  # whatever it is, it is raised where its batch is due
+                self._next = error
+        return found
 
     def _running(self, began: float) -> Engine:
         self._check_open()
@@ -148,13 +165,15 @@ class Iterator(Generic[T]):
             self._check_open()  # `close` in another thread may have come before there was anything to close
         return self._engine
 
-    def _record_wait(self, recording: Recording, began: float, until: float) -> None:
-        """Records the consumer's step before this `next()`, and how long it waited in it."""
+    def _record(self, recording: Recording, began: float, got: float, *, exported: bool) -> None:
+        """Records the consumer's step before this `next()`, how long it waited in it, and what it made of what came."""
         timeline, progress = recording.timeline, self.progress
         if progress.began is not None and not self._first:
             timeline.span(CONSUMER, "step", progress.last, began)
         self._first = False
-        timeline.span(CONSUMER, "wait", began, until)
+        timeline.span(CONSUMER, "wait", began, got)
+        if exported:
+            timeline.span(CONSUMER, "export", got, self._clock.now())
 
     def _show(self, bar: ProgressBar) -> None:
         engine, progress = self._engine, self.progress
@@ -168,7 +187,7 @@ class Iterator(Generic[T]):
 
     def _end(self) -> None:
         self._ended = True
-        self._sliced = None
+        self._forget()
         if self._engine is not None:
             self._engine.close()
             self.progress.final = self._engine.statistics()
@@ -176,6 +195,10 @@ class Iterator(Generic[T]):
             if self._finalizer is not None:
                 self._finalizer.detach()
             self._end_looks()
+
+    def _forget(self) -> None:
+        """Lets go of batches that nobody will ask for."""
+        self._next = self._sliced = None
 
     def close(self) -> None:
         """Stops all work and lets go of all memory and files. May be called from any thread, and again.
@@ -189,7 +212,7 @@ class Iterator(Generic[T]):
             engine.close()
             self.progress.final = engine.statistics()
             if not self._busy:
-                self._sliced = None
+                self._forget()
             self._end_looks()
 
     def _end_looks(self) -> None:
@@ -262,7 +285,7 @@ _live: weakref.WeakSet[Iterator[Any]] = weakref.WeakSet()
 def _forget_in_child() -> None:
     """Lets a forked child forget what is left of items: it asks the engine for more, which tells it what is wrong."""
     for each in list(_live):
-        each._sliced = None
+        each._forget()
 
 
 if hasattr(os, "register_at_fork"):

@@ -18,6 +18,7 @@ from arrowflow.errors import BudgetError
 from arrowflow.executor import Engine
 from arrowflow.expr import forget_compiled
 from arrowflow.ops.base import Position
+from arrowflow.ops.columns import ColumnOperator
 from arrowflow.optimizer import optimise
 from arrowflow.options import ResolvedOptions
 from arrowflow.physical.planner import plan_chain
@@ -66,11 +67,20 @@ class Prepared:
         return fold(self.optimised, lambda node, inputs: node.owns_buffers(inputs))
 
 
-def prepare(plan: Node) -> Prepared:
-    """Binds, optimises and plans."""
+def prepare(plan: Node, *, picked: bool = False) -> Prepared:
+    """Binds, optimises and plans.
+
+    Args:
+        plan: The plan as written.
+        picked: Whether it ends in a `select` of names for somebody who picks columns by name, as loaders do: then what
+            it needs is read, and the step itself, which would stand between the last batch and its conversion, is
+            left out.
+    """
     options = options_of(plan)
     bound = bind(plan, options)
     optimised, applied = optimise(bound, options.disabled_rules)
+    if picked and isinstance(optimised, ColumnOperator) and optimised.operators_merged() == ("select",):
+        (optimised,) = optimised.inputs
     chain = plan_chain(optimised, options)
     forget_compiled()
     return Prepared(bound=bound, optimised=optimised, applied=applied, chain=chain, options=options)

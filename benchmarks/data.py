@@ -75,6 +75,16 @@ def vectors() -> list[str]:
     return sorted(str(path) for path in folder.glob("*.arrow"))
 
 
+def embeddings() -> list[str]:
+    """Returns the path of 384 Ki rows of 256 float32 side by side, as uncompressed IPC."""
+    return [str(_made_once("embeddings", _write_embeddings) / "embeddings.arrow")]
+
+
+def columns() -> list[str]:
+    """Returns the path of 1.5 Mi rows of 32 columns of float32, as uncompressed IPC."""
+    return [str(_made_once("columns", _write_columns) / "columns.arrow")]
+
+
 def read_through(paths: list[str]) -> None:
     """Brings the files into the page cache."""
     for path in paths:
@@ -148,6 +158,28 @@ def _write_vectors(folder: Path) -> None:
             values = pa.array(rng.standard_normal(rows * VECTOR_WIDTH, dtype=np.float32))
             column = pa.FixedSizeListArray.from_arrays(values, type=type)
             writer.write_batch(pa.record_batch([column], schema=schema))
+
+
+def _write_embeddings(folder: Path) -> None:
+    rng = np.random.default_rng(17)
+    rows, type = 65_536, pa.list_(pa.float32(), 256)
+    schema = pa.schema({"x": type})
+    with pa.ipc.new_file(folder / "embeddings.arrow", schema) as writer:
+        for _ in range(6):
+            values = pa.array(rng.standard_normal(rows * 256, dtype=np.float32))
+            column = pa.FixedSizeListArray.from_arrays(values, type=type)
+            writer.write_batch(pa.record_batch([column], schema=schema))
+
+
+def _write_columns(folder: Path) -> None:
+    rng = np.random.default_rng(19)
+    names = [f"c{number}" for number in range(32)]
+    with pa.ipc.new_file(
+        folder / "columns.arrow", pa.schema([(name, pa.float32()) for name in names])
+    ) as writer:
+        for _ in range(24):
+            arrays = [pa.array(rng.standard_normal(65_536, dtype=np.float32)) for _ in names]
+            writer.write_batch(pa.record_batch(arrays, names=names))
 
 
 def _write_documents(folder: Path) -> None:

@@ -84,7 +84,7 @@ LONG: dict[str, str] = {
 }
 """Modules over 400 lines, and why. None but the first is over 600."""
 
-OPTIONAL = {"torch", "fsspec", "jax", "google", "google_crc32c"}
+OPTIONAL = {"torch", "fsspec", "jax", "ml_dtypes", "google", "google_crc32c"}
 """Packages that may be imported where they are used."""
 
 COMPOUND = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.Match, ast.AsyncFor, ast.AsyncWith)

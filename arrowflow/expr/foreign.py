@@ -6,10 +6,11 @@ table of types. On a batch without rows the same calls say which types an expres
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from functools import lru_cache
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import polars as pl
 import pyarrow as pa
@@ -103,6 +104,10 @@ def _frame(batch: pa.RecordBatch, names: Sequence[str]) -> pl.DataFrame:
     return frame
 
 
+ENUM_VALUES: Final = "enum_values"
+"""Key in the metadata of a field under which the values of an enum lie, as a JSON list: code i stands for the i-th."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Question:
     """What type an expression has on some columns: the same for the same text and types."""
@@ -121,11 +126,27 @@ def polars_type(expr: pl.Expr, text: str, schema: pa.Schema, columns: Sequence[s
     Raises:
         PlanError: Polars cannot evaluate it on such columns.
     """
+    return _answered(expr, text, schema, columns).type
+
+
+def enum_metadata(
+    expr: pl.Expr, text: str, schema: pa.Schema, columns: Sequence[str]
+) -> Mapping[bytes, bytes] | None:
+    """Returns what the field of an enum says of its codes: see `ENUM_VALUES`. None of other types.
+
+    Raises:
+        PlanError: As `polars_type`.
+    """
+    metadata: Mapping[bytes, bytes] | None = _answered(expr, text, schema, columns).metadata
+    return metadata
+
+
+def _answered(expr: pl.Expr, text: str, schema: pa.Schema, columns: Sequence[str]) -> pa.Field:
     return _answer(_Question(text, tuple((name, schema.field(name).type) for name in columns), expr))
 
 
 @lru_cache(maxsize=4096)
-def _answer(question: _Question) -> pa.DataType:
+def _answer(question: _Question) -> pa.Field:
     for name, type in question.fields:
         if not polars_reads(type):
             raise PlanError(
@@ -135,15 +156,17 @@ def _answer(question: _Question) -> pa.DataType:
     columns = [name for name, _ in question.fields]
     frame = _frame(empty_batch(pa.schema(question.fields)), columns)
 
-    def dry_run() -> pa.DataType:
+    def dry_run() -> pa.Field:
         series = frame.select(question.expr.alias("0")).to_series()
         if series.dtype in _NOT_IN_ARROW:
             raise PlanError(
                 f"{question.expr} gives {series.dtype}, a type that Arrow does not have: add a cast"
             )
-        if series.dtype == pl.Enum:
-            return pa.dictionary(series.clear().to_arrow().type.index_type, pa.string())
-        return normalise(_one(series.clear().to_arrow(compat_level=_OLDEST)).type)
+        if isinstance(series.dtype, pl.Enum):
+            type = pa.dictionary(series.clear().to_arrow().type.index_type, pa.string())
+            values = series.dtype.categories.to_list()
+            return pa.field("", type, metadata={ENUM_VALUES: json.dumps(values, ensure_ascii=False)})
+        return pa.field("", normalise(_one(series.clear().to_arrow(compat_level=_OLDEST)).type))
 
     return _guard(PlanError, question.expr, dry_run)
 

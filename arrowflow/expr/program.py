@@ -12,7 +12,17 @@ import pyarrow as pa
 from arrowflow.errors import PlanError
 from arrowflow.expr.expression import Expr, expand
 from arrowflow.expr.graph import INPUT, Graph, Op
-from arrowflow.expr.slots import Computed, Eager, Passed, Slot, lowered, names_of, slot_of, type_of_expr
+from arrowflow.expr.slots import (
+    Computed,
+    Eager,
+    Passed,
+    Slot,
+    lowered,
+    metadata_of,
+    names_of,
+    slot_of,
+    type_of_expr,
+)
 from arrowflow.expr.stage import Stage
 from arrowflow.expr.steps import FillNull, Output, Project, Step, Where
 from arrowflow.expr.types import numpy_dtype
@@ -79,7 +89,9 @@ def compile(steps: Sequence[Step], schema: pa.Schema) -> Program:
     Raises:
         PlanError: A step reads a column that is not there, or cannot compute with its type.
     """
-    return _compiled(_Question(tuple(map(_key, steps)), schema, tuple(steps)))
+    # Schemas are equal whatever their metadata.
+    enums = tuple(str(field.metadata) for field in schema if pa.types.is_dictionary(field.type))
+    return _compiled(_Question((*map(_key, steps), enums), schema, tuple(steps)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +127,12 @@ def _compiled(question: _Question) -> Program:
     for step in steps:
         if not builder.add(step):
             stages.append(builder.stage())
-            builder = _Builder(stages[-1].schema)
+            builder = _Builder(builder.described_schema())
             added = builder.add(step)
             assert added
     stages.append(builder.stage())
     pruned = _pruned(stages)
-    return Program(pruned[-1].schema, frozenset(pruned[0].columns), tuple(pruned))
+    return Program(builder.described_schema(), frozenset(pruned[0].columns), tuple(pruned))
 
 
 def forget_compiled() -> None:
@@ -203,13 +215,16 @@ class _Builder:
         _check_names([name for name, _ in step.outputs])
         env = self._env()
         slots: dict[str, Slot] = {}
+        fields = []
         for name, output in step.outputs:
-            slot = self._rebased(slot_of(output, env, self.schema, self.graph))
+            made = slot_of(output, env, self.schema, self.graph)
+            slot = self._rebased(made)
             if slot is None:
                 return False
             slots[name] = slot
+            fields.append(pa.field(name, slot.type, metadata=metadata_of(made, self.schema)))
         self.slots = slots
-        self.schema = pa.schema([pa.field(name, slot.type) for name, slot in slots.items()])
+        self.schema = pa.schema(fields)
         self.projected = True
         return True
 
@@ -238,6 +253,14 @@ class _Builder:
 
     def _same_type(self, slot: Slot) -> TypeGuard[Passed]:
         return isinstance(slot, Passed) and slot.type.equals(self.input.field(slot.name).type)
+
+    def described_schema(self) -> pa.Schema:
+        """Returns the columns so far, and of enums what their codes stand for."""
+        fields = [
+            field if pa.types.is_dictionary(field.type) else pa.field(field.name, field.type)
+            for field in self.schema
+        ]
+        return pa.schema(fields)
 
     def stage(self) -> Stage:
         """Returns the steps taken in so far as one stage."""

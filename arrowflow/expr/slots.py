@@ -11,7 +11,7 @@ from arrowflow.errors import PlanError
 from arrowflow.expr import arrow_tree, polars_tree
 from arrowflow.expr.eager import Casting, Filling, Stacking
 from arrowflow.expr.expression import Expr, expand, parse
-from arrowflow.expr.foreign import arrow_type, check_columns, empty_array, polars_type
+from arrowflow.expr.foreign import arrow_type, check_columns, empty_array, enum_metadata, polars_type
 from arrowflow.expr.graph import CONSTANT, Graph, Op
 from arrowflow.expr.lower_arrow import ArrowLowering, safe_cast
 from arrowflow.expr.lower_polars import PolarsLowering
@@ -81,6 +81,18 @@ def ops_of(slot: Slot) -> tuple[Op, ...]:
     if isinstance(slot, Computed):
         return (slot.op,)
     return slot.ops if isinstance(slot, Stacked) else ()
+
+
+def metadata_of(slot: Slot, schema: pa.Schema) -> Mapping[bytes, bytes] | None:
+    """Returns what the field of an output says besides its type: of an enum, what its codes stand for."""
+    if not pa.types.is_dictionary(slot.type):
+        return None
+    if isinstance(slot, Passed):
+        metadata: Mapping[bytes, bytes] | None = schema.field(slot.name).metadata
+        return metadata
+    if isinstance(slot, Foreign) and slot.expr.engine == "polars":
+        return enum_metadata(slot.expr.source, str(slot.expr.serialised()), schema, slot.expr.columns)
+    return None
 
 
 def type_of_expr(expr: Expr, schema: pa.Schema) -> pa.DataType:

@@ -137,6 +137,9 @@ class Format(Protocol):
 class InPlaceFormat(Format, Protocol):
     """A format whose files can be mapped and their rows gathered where they lie: what a global `shuffle` needs."""
 
+    def is_mapped(self, store: Store, footer: Footer) -> bool:
+        """Returns whether what `read` yields are views of the mapped file. No I/O."""
+
     def check_in_place(self, store: Store, footer: Footer) -> None:
         """Raises `PlanError` if the rows of this file cannot be gathered in place. No I/O."""
 

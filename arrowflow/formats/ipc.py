@@ -14,6 +14,7 @@ import pyarrow as pa
 from arrowflow.errors import PlanError, SourceError
 from arrowflow.formats.format import Footer, MayMatch, Split, check_names, reading
 from arrowflow.formats.ipc_metadata import Batch, Block, first_buffers, parse_batch, parse_footer
+from arrowflow.formats.private_map import map_private
 from arrowflow.formats.types import conform, decoded_schema, width_bits
 from arrowflow.records import dataclass
 from arrowflow.storage import File, Range, Store, coalesce
@@ -36,6 +37,7 @@ class _Details:
     Attributes:
         head: The schema message, with which a stream of batches starts.
         names: Names of the columns, in the order of the file.
+        unsafe: Numbers of those with offsets, codes or texts; other values can only be wrong.
         dictionaries: Blocks that every reader needs.
         batches: Block of each record batch.
         compressed: Whether the record batches are compressed.
@@ -47,6 +49,7 @@ class _Details:
 
     head: pa.Buffer
     names: tuple[str, ...]
+    unsafe: frozenset[int]
     dictionaries: tuple[Block, ...]
     batches: tuple[Block, ...]
     compressed: tuple[bool, ...]
@@ -77,6 +80,7 @@ class IpcFormat:
             details = _Details(
                 head,
                 tuple(stored.names),
+                frozenset(index for index, type in enumerate(stored.types) if width_bits(type) is None),
                 tuple(dictionaries),
                 tuple(blocks),
                 tuple(batch.is_compressed for batch in batches),
@@ -127,6 +131,10 @@ class IpcFormat:
             batch = _decode(store, footer, split, schema)
             yield from conform(batch.slice(offset_rows) if offset_rows else batch, schema)
 
+    def is_mapped(self, store: Store, footer: Footer) -> bool:
+        """See `InPlaceFormat.is_mapped`."""
+        return store.is_local and store.memory_map and not any(footer.details.compressed)
+
     def check_in_place(self, store: Store, footer: Footer) -> None:
         """See `InPlaceFormat.check_in_place`."""
         details: _Details = footer.details
@@ -149,7 +157,7 @@ class IpcFormat:
         with reading(_OPERATOR, footer.file, split.index):
             wanted = _wanted(footer.details, schema.names)
             batch = _read_opened(pa.BufferReader(mapped), split, wanted, is_view=True) if wanted else None
-            batch = _checked(batch, split)
+            batch = _checked(batch, split, footer, wanted)
             for chunk in conform(batch.slice(offset_rows) if offset_rows else batch, schema):
                 found = [buffer for column in chunk.columns for buffer in column.buffers()]
                 copies = [each for each in found if each is not None and not low <= each.address < high]
@@ -160,26 +168,24 @@ def _decode(store: Store, footer: Footer, split: Split, schema: pa.Schema) -> pa
     details: _Details = footer.details
     wanted = _wanted(details, schema.names)
     if not wanted:
-        return _checked(None, split)
+        return _checked(None, split, footer, wanted)
     if store.is_local:
         batch = _read_local(store, footer, split, wanted)
     else:
         batch = _read_fetched(store, footer, split, wanted)
-    return _checked(batch, split)
+    return _checked(batch, split, footer, wanted)
 
 
-def _checked(batch: pa.RecordBatch | None, split: Split) -> pa.RecordBatch:
+def _checked(batch: pa.RecordBatch | None, split: Split, footer: Footer, wanted: list[int]) -> pa.RecordBatch:
     """Returns a batch that is safe to use; one without columns where none was read."""
     if batch is None:
         return pa.RecordBatch.from_struct_array(pa.nulls(split.num_rows, pa.struct([])))
     if batch.num_rows != split.num_rows:
         raise SourceError(f"expected {split.num_rows} rows as the metadata say, found {batch.num_rows}")
     batch.validate()
-    for column in batch.columns:
-        if (
-            width_bits(column.type) is None
-        ):  # offsets, codes and texts; other values can only be wrong, not unsafe
-            column.validate(full=True)
+    for place, index in enumerate(wanted):
+        if index in footer.details.unsafe:
+            batch.column(place).validate(full=True)
     return batch
 
 
@@ -204,9 +210,12 @@ def _batch_ranges(details: _Details, index: int, wanted: list[int]) -> list[Rang
 
 def _read_local(store: Store, footer: Footer, split: Split, wanted: list[int]) -> pa.RecordBatch:
     # Choosing fields makes Arrow copy what it would map, and saves decoding only where there is any.
-    is_view = store.memory_map and not footer.details.compressed[split.index]
+    if store.memory_map and not footer.details.compressed[split.index]:
+        # A map of its own: the batch may be written, and neither the file nor another batch changes.
+        mapped = map_private(footer.file.path, *footer.details.batches[split.index].range)
+        return _read_opened(pa.BufferReader(mapped), split, wanted, is_view=True)
     with store.open(footer.file) as source:
-        return _read_opened(source, split, wanted, is_view=is_view)
+        return _read_opened(source, split, wanted, is_view=False)
 
 
 def _read_opened(source: pa.NativeFile, split: Split, wanted: list[int], *, is_view: bool) -> pa.RecordBatch:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +18,26 @@ from arrowflow.errors import DataError, SchemaError
 from arrowflow.records import dataclass
 
 NumpyArray = npt.NDArray[Any]
-Exported = tuple[Any, NumpyArray]
-"""An array, after the Arrow buffer that it is a view of, or None where it is a copy."""
+Exported = tuple[Any, Any]
+"""An array, or a `Ragged` of arrays, after the Arrow buffer that it is a view of, or None where it is a copy."""
 
 Kernel = Callable[[Any], Exported]
 
 
-def _is_ragged(kind: Any) -> bool:
+class Ragged(NamedTuple):
+    """Lists of different length in one array: list `i` is `values[offsets[i]:offsets[i + 1]]`.
+
+    Attributes:
+        values: The values of all lists.
+        offsets: One more than there are lists; the first is 0.
+    """
+
+    values: Any
+    offsets: Any
+
+
+def is_ragged(kind: Any) -> bool:
+    """Returns whether values of this type are lists of any length."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
@@ -34,21 +47,30 @@ def is_text(kind: Any) -> bool:
 
 
 _REMEDIES: Final[tuple[tuple[Callable[[Any], bool], str], ...]] = (
-    (pa.types.is_decimal, 'convert it below with cast({"NAME": pa.float64()})'),
-    (pa.types.is_dictionary, 'convert it below with cast({"NAME": pa.string()}), or to integers with map'),
+    (
+        pa.types.is_decimal,
+        'convert it below with cast({"NAME": pa.float64()}), or in a loader with dtypes={"NAME": "float64"}',
+    ),
     (lambda kind: str(kind).endswith("_view"), 'convert it below with cast({"NAME": pa.string()})'),
     (
-        _is_ragged,
+        is_ragged,
         "lists of numbers make an array, where all rows of a batch have one length; convert what they hold with map, "
         "or take batches of Arrow (iterate the dataset) or Polars (to_polars)",
     ),
     (pa.types.is_struct, 'take its fields out below with with_columns(x=pl.col("NAME").struct.field("x"))'),
-    (pa.types.is_date32, 'convert it below with cast({"NAME": pa.int32()})'),
+    (
+        pa.types.is_date32,
+        'convert it below with cast({"NAME": pa.int32()}), or take its days with dtypes={"NAME": "int64"}',
+    ),
     (
         lambda kind: pa.types.is_temporal(kind) and not pa.types.is_interval(kind),
-        'convert it below with cast({"NAME": pa.int64()})',
+        'convert it below with cast({"NAME": pa.int64()}), or take its units with dtypes={"NAME": "int64"}',
     ),
-    (is_text, "drop it, or turn it into numbers below with with_columns or map"),
+    (
+        is_text,
+        'drop it, or turn it into numbers below: cast({"NAME": pl.Enum([...])}) makes codes, with_columns and map what '
+        "you like",
+    ),
     (pa.types.is_null, "a column of nothing but nulls has no dtype: drop it, or cast it and fill_null"),
 )
 
@@ -64,6 +86,10 @@ class ColumnExport:
         row_shape: Shape of one row of it: `()` for flat columns, and None where each batch has a length of its own.
         copied: Why the array is a copy, or None where it is a view of Arrow's memory.
         kernel: Makes the array of a column; raises `DataError` for nulls.
+        note: Where a view is a copy after all, for `explain`.
+        flat: Whether the array is nothing but the values as they lie in the column's one buffer of them.
+        by_slice: Whether slices of a chunk are converted one by one: rows of the array are not those of the column, or
+            cost too much to hold them all.
     """
 
     name: str
@@ -72,6 +98,9 @@ class ColumnExport:
     row_shape: tuple[int | None, ...]
     copied: str | None
     kernel: Kernel
+    note: str = ""
+    flat: bool = False
+    by_slice: bool = False
 
     def describe(self, fate: str) -> str:
         """Returns the line of this column in `explain(copies=True)`."""
@@ -90,19 +119,21 @@ def column_export(name: str, kind: Any) -> ColumnExport:
         dtype('<M8[D]')
     """
     if is_text(kind):
-        return ColumnExport(name, kind, np.dtype(object), (), "made of Python objects", _objects(name))
-    layout = _layout(kind)
-    dtype = _dtype(layout.value)
+        return ColumnExport(
+            name, kind, np.dtype(object), (), "dtype: Python objects", _objects(name), by_slice=True
+        )
+    layout = layout_of(kind)
+    dtype = dtype_of_values(layout.value)
     if dtype is None:
         raise SchemaError(refusal(name, kind, "a NumPy array"))
-    leaf, copied = _leaf(layout.value, dtype)
+    leaf, copied = leaf_of(layout.value, dtype)
     if copied is None and not layout.shape:
-        return ColumnExport(name, kind, dtype, (), None, _flat(name, dtype))
+        return ColumnExport(name, kind, dtype, (), None, _flat(name, dtype), flat=True)
     return ColumnExport(name, kind, dtype, layout.row_shape, copied, _nested(name, leaf, layout))
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class Layout:
     """Where the values of a row lie: `sizes` of the nested lists, `shape` in memory, `order` of the axes.
 
     A size is None where the lists of one batch tell it.
@@ -115,25 +146,34 @@ class _Layout:
     extension: bool = False
 
     @property
+    def width(self) -> tuple[int | None, ...]:
+        """The shape of one value: binaries of fixed width are arrays of bytes."""
+        return () if self.extension else self.shape[len(self.sizes) :]
+
+    @property
     def row_shape(self) -> tuple[int | None, ...]:
+        """The shape of one row."""
         return tuple(self.shape[axis] for axis in self.order) if self.order else self.shape
 
 
-def _layout(kind: Any) -> _Layout:
+def layout_of(kind: Any) -> Layout:
+    """Returns where the values of a type lie."""
     if isinstance(kind, pa.FixedShapeTensorType):
         shape = tuple(kind.shape)
         order = tuple(kind.permutation or ())
-        return _Layout(kind.value_type, (math.prod(shape),), shape, order, extension=True)
+        return Layout(kind.value_type, (math.prod(shape),), shape, order, extension=True)
     sizes: tuple[int | None, ...] = ()
-    while _is_ragged(kind) or pa.types.is_fixed_size_list(kind):
-        sizes += (None if _is_ragged(kind) else kind.list_size,)
+    while is_ragged(kind) or pa.types.is_fixed_size_list(kind):
+        sizes += (None if is_ragged(kind) else kind.list_size,)
         kind = kind.value_type
     width = (kind.byte_width,) if pa.types.is_fixed_size_binary(kind) else ()
-    return _Layout(kind, sizes, sizes + width)
+    return Layout(kind, sizes, sizes + width)
 
 
-def _dtype(kind: Any) -> np.dtype[Any] | None:
-    """Returns the dtype of flat values of this type, or None."""
+def dtype_of_values(kind: Any) -> np.dtype[Any] | None:
+    """Returns the dtype of flat values of this type, or None; an enum has that of its codes."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.index_type
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
         return np.dtype(
             {"halffloat": "float16", "float": "float32", "double": "float64"}.get(str(kind), str(kind))
@@ -161,20 +201,20 @@ def refusal(name: str, kind: Any, framework: str) -> str:
     return f"column {name!r} has type {kind}, which {framework} cannot hold; {remedy.replace('NAME', name)}"
 
 
-def _nested(name: str, leaf: Kernel, layout: _Layout) -> Kernel:
-    width = layout.shape[len(layout.sizes) :]
+def _nested(name: str, leaf: Kernel, layout: Layout) -> Kernel:
+    width = layout.width
     shape = layout.shape
     axes = (0, *(axis + 1 for axis in layout.order)) if layout.order else None
 
     def kernel(column: Any) -> Exported:
-        _refuse_nulls(name, column)
+        refuse_nulls(name, column)
         values = column.storage if layout.extension else column
         sizes = []
         for given in layout.sizes:
-            first, size = _rectangle(name, values) if given is None else (values.offset * given, given)
+            first, size = rectangle(name, values) if given is None else (values.offset * given, given)
             values = values.values.slice(first, len(values) * size)
             sizes.append(size)
-            _refuse_nulls(name, values)
+            refuse_nulls(name, values)
         buffer, flat = leaf(values)
         array = flat.reshape(len(column), *(shape if layout.extension else (*sizes, *width)))
         return buffer, array if axes is None else array.transpose(axes)
@@ -182,20 +222,27 @@ def _nested(name: str, leaf: Kernel, layout: _Layout) -> Kernel:
     return kernel
 
 
-def _rectangle(name: str, lists: Any) -> tuple[int, int]:
+def offsets_of(lists: Any) -> NumpyArray:
+    """Returns where lists begin and end, as it lies in memory."""
+    kind = np.dtype(np.int64 if pa.types.is_large_list(lists.type) else np.int32)
+    if not len(lists):
+        return np.zeros(1, kind)
+    return np.frombuffer(lists.buffers()[1], kind, len(lists) + 1, lists.offset * kind.itemsize)
+
+
+def rectangle(name: str, lists: Any) -> tuple[int, int]:
     """Returns where the values of lists without nulls begin, and the length that all of them have."""
     rows = len(lists)
     if not rows:
         return 0, 0
-    kind = np.dtype(np.int64 if pa.types.is_large_list(lists.type) else np.int32)
-    offsets = np.frombuffer(lists.buffers()[1], kind, rows + 1, lists.offset * kind.itemsize)
+    offsets = offsets_of(lists)
     lengths = offsets[1:] - offsets[:-1]
     size = int(lengths[0])
     if (lengths != size).any():
         raise DataError(
             f"column {name!r} has lists of {lengths.min():,} to {lengths.max():,} values in one batch, and rows of "
-            "different length make no array: pad them with padded_batch, or take batches of Arrow (iterate the "
-            "dataset) or Polars (to_polars)"
+            'different length make no array: pad them with padded_batch, or ask the loader for lists="padded" or '
+            'lists="ragged"; batches of Arrow (iterate the dataset) and Polars (to_polars) have lists'
         )
     return int(offsets[0]), size
 
@@ -207,7 +254,7 @@ def _flat(name: str, dtype: np.dtype[Any]) -> Kernel:
 
     def kernel(column: Any) -> Exported:
         if column.null_count:
-            _refuse_nulls(name, column)
+            refuse_nulls(name, column)
         buffer = column.buffers()[1]
         if buffer is None:
             return None, np.empty(0, dtype)
@@ -216,20 +263,22 @@ def _flat(name: str, dtype: np.dtype[Any]) -> Kernel:
     return kernel
 
 
-def _refuse_nulls(name: str, values: Any) -> None:
+def refuse_nulls(name: str, values: Any) -> None:
+    """Raises `DataError` where there are nulls."""
     if num_nulls := values.null_count:
         raise DataError(
             f"column {name!r} has {num_nulls} null{'s' * (num_nulls > 1)} among {len(values)} values, which "
-            "an array cannot hold; fill them below with fill_null, or drop the rows with filter"
+            "an array cannot hold; fill them below with fill_null, drop the rows with filter, or tell a loader what to "
+            'make of them with null="nan", null="mask" or a value'
         )
 
 
-def _leaf(kind: Any, dtype: np.dtype[Any]) -> tuple[Kernel, str | None]:
+def leaf_of(kind: Any, dtype: np.dtype[Any]) -> tuple[Kernel, str | None]:
     """Returns what makes a flat array of values without nulls, and why that copies, if it does."""
     if pa.types.is_boolean(kind):
-        return _unpacked_bits, "bit-packed in Arrow"
+        return unpacked_bits, "bit-packed in Arrow"
     if kind == pa.date32():
-        return _widened_days, "days are 32 bits in Arrow, 64 in NumPy"
+        return _widened_days, "dtype: days are 32 bits in Arrow, 64 in NumPy"
     item_bytes = kind.bit_width // 8
     item_values = item_bytes // dtype.itemsize
 
@@ -242,7 +291,8 @@ def _leaf(kind: Any, dtype: np.dtype[Any]) -> tuple[Kernel, str | None]:
     return leaf, None
 
 
-def _unpacked_bits(values: Any) -> Exported:
+def unpacked_bits(values: Any) -> Exported:
+    """Returns booleans, a byte each."""
     buffer = values.buffers()[1]
     if not buffer:
         return None, np.empty(0, np.bool_)
@@ -264,7 +314,7 @@ def _objects(name: str) -> Kernel:
     """Python strings in an object array: 0.3 ms for 8192, half the price of NumPy's StringDType."""
 
     def kernel(column: Any) -> Exported:
-        _refuse_nulls(name, column)
+        refuse_nulls(name, column)
         objects = np.empty(len(column), np.object_)
         objects[:] = column.to_pylist()
         return None, objects

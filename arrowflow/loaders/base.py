@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import field, replace
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -14,12 +15,16 @@ from arrowflow import iterator as iteration
 from arrowflow import run
 from arrowflow.autotune import report
 from arrowflow.delivery import EpochCounter, Progress
-from arrowflow.errors import ArrowflowError, PlanError
+from arrowflow.errors import ArrowflowError, DataError, FunctionError, PlanError
 from arrowflow.iterator import Iterator
+from arrowflow.loaders.wishes import Wishes
 from arrowflow.ops.base import Position
+from arrowflow.ops.batch import Batch
+from arrowflow.ops.functions import function_name
 from arrowflow.options import check_size
 from arrowflow.physical.tuning import Statistics
 from arrowflow.plan.walk import post_order
+from arrowflow.records import dataclass
 from arrowflow.run import Prepared
 from arrowflow.timeline import Recording
 
@@ -40,48 +45,100 @@ class Export(Protocol[T_co]):
         """Returns one line per column: zero-copy, or why not."""
 
 
+MakeExport = Callable[[pa.Schema, bool, Wishes], Export[T]]
+"""Makes the kernel for a schema, told whether batches own their memory, and what the user asks for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandOver(Generic[T]):
+    """How a loader hands batches over.
+
+    Attributes:
+        name: Name of the method that made the loader, for errors.
+        make_export: Makes its kernel.
+        wishes: What the user asks for.
+        collate: What the user makes of each batch, or None.
+        ahead: Whether a batch is exported before the one in front of it is delivered.
+    """
+
+    name: str
+    make_export: MakeExport[T]
+    wishes: Wishes = field(default_factory=Wishes)
+    collate: Callable[[T], Any] | None = None
+    ahead: bool = False
+
+
 class ExportDelivery(Generic[T]):
     """Delivers what an export kernel makes."""
 
-    def __init__(
-        self, name: str, prepared: Prepared, make_export: Callable[[pa.Schema, bool], Export[T]]
-    ) -> None:
-        self._name = name
-        self._make_export = make_export
+    def __init__(self, prepared: Prepared, hand_over: HandOver[T]) -> None:
+        self.ahead = hand_over.ahead
+        self._hand_over = hand_over
+        self._collate = hand_over.collate
         self._owned = prepared.owns_buffers
         schema = prepared.optimised.schema
         # Above a `map` without `schema=` only the first batch tells.
-        self._export = None if schema is None else make_export(schema, self._owned)
+        self._export = None if schema is None else self._make_export(schema)
+        last = prepared.optimised
+        # There a batch that is no slice was joined of parts of several chunks.
+        self._refuses_joined = (
+            hand_over.wishes.strict_zero_copy and isinstance(last, Batch) and not last.joins
+        )
 
-    def __call__(self, batch: pa.RecordBatch) -> T:
-        """Returns one batch as the framework has it."""
+    def _make_export(self, schema: pa.Schema) -> Export[T]:
         try:
-            return self._export_for(batch)(batch)
+            return self._hand_over.make_export(schema, self._owned, self._hand_over.wishes)
         except ArrowflowError as error:
-            error.locate(operator=self._name)
+            error.locate(operator=self._hand_over.name)
             raise
 
-    def slicer(self, chunk: pa.RecordBatch) -> Callable[[int, int], T]:
+    def __call__(self, batch: pa.RecordBatch) -> Any:
+        """Returns one batch as the framework has it, or what the user makes of it."""
+        try:
+            if self._refuses_joined:
+                raise DataError(
+                    "all columns would be copied (chunked: a batch lies in more than one chunk), and "
+                    "strict_zero_copy=True refuses copies; take a batch size that divides the rows of chunks"
+                )
+            exported = self._export_for(batch)(batch)
+            return exported if self._collate is None else _collated(self._collate, exported)
+        except ArrowflowError as error:
+            error.locate(operator=self._hand_over.name)
+            raise
+
+    def slicer(self, chunk: pa.RecordBatch) -> Callable[[int, int], Any]:
         """Converts a chunk once."""
         try:
-            found = self._export_for(chunk).chunk(chunk)
+            found, collate = self._export_for(chunk).chunk(chunk), self._collate
         except ArrowflowError as error:
-            error.locate(operator=self._name)
+            error.locate(operator=self._hand_over.name)
             raise
 
-        def sliced(start: int, stop: int) -> T:
+        def sliced(start: int, stop: int) -> Any:
             try:
-                return found(start, stop)
+                batch = found(start, stop)
+                return batch if collate is None else _collated(collate, batch)
             except ArrowflowError as error:
-                error.locate(operator=self._name)
+                error.locate(operator=self._hand_over.name)
                 raise
 
         return sliced
 
     def _export_for(self, batch: pa.RecordBatch) -> Export[T]:
         if self._export is None:
-            self._export = self._make_export(batch.schema, self._owned)
+            self._export = self._make_export(batch.schema)
         return self._export
+
+
+def _collated(collate: Callable[[T], Any], batch: T) -> Any:
+    try:
+        return collate(batch)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # `StopIteration` among them, which would end the loop without a word
+        raise FunctionError(
+            f"collate: {function_name(collate)} raised {type(error).__name__}: {error}"
+        ) from error
 
 
 class Loader(Generic[T]):
@@ -93,15 +150,13 @@ class Loader(Generic[T]):
 
     def __init__(
         self,
-        name: str,
         prepared: Callable[[], Prepared],
         counter: EpochCounter,
-        make_export: Callable[[pa.Schema, bool], Export[T]],
+        hand_over: HandOver[Any],
     ) -> None:
         self._prepared = prepared
         self._counter = counter
-        self._name = name
-        self._make_export = make_export
+        self._hand_over = hand_over
         self._latest: weakref.ref[Iterator[T]] | None = None
         self._progress: Progress | None = None
         self._resume: tuple[int, Position, int] | None = None
@@ -109,8 +164,8 @@ class Loader(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         prepared = self._prepared()
-        delivery = ExportDelivery(self._name, prepared, self._make_export)
-        iterator = Iterator(prepared, self._counter, delivery, self._recording)
+        delivery: ExportDelivery[Any] = ExportDelivery(prepared, self._hand_over)
+        iterator: Iterator[T] = Iterator(prepared, self._counter, delivery, self._recording)
         if self._resume is not None:
             iterator.progress.place(*self._resume)
             self._counter.next = self._resume[0] + 1
@@ -207,6 +262,10 @@ class Loader(Generic[T]):
         prepared = self._prepared()
         if prepared.optimised.schema is None:
             raise PlanError("the columns are only known once it runs; pass schema= to `map`")
-        columns = self._make_export(prepared.optimised.schema, prepared.owns_buffers).explain()
+        wishes = replace(
+            self._hand_over.wishes, strict_zero_copy=False
+        )  # what it refuses is what is asked here
+        export = self._hand_over.make_export(prepared.optimised.schema, prepared.owns_buffers, wishes)
+        columns = export.explain()
         below = [text for node in post_order(prepared.optimised) for text in node.copies()]
         return "\n".join([*columns, *below])

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+from arrowflow.errors import DataError, SchemaError
 from arrowflow.interchange.to_numpy import NumpyArray
-from arrowflow.loaders.numpy import NumpyExport, Slicer
+from arrowflow.loaders.numpy import Arrays, NumpyExport, Slicer, copy_refusal, map_arrays
+from arrowflow.loaders.wishes import Wishes
 
 _KINDS = "biufc"
+SHARED = "shared: not every consumer of DLPack honours read-only"
 
 
 class DlpackExport:
     """Turns record batches of one schema into dicts of objects for `from_dlpack` of any framework.
 
-    The objects are NumPy arrays: unlike pyarrow's own, their DLPack export knows booleans, tensors and, in
-    versioned capsules, the read-only flag. Not every consumer honours that flag: `torch.from_dlpack` makes a
-    writable tensor of a read-only array. So what a batch does not own is copied, unless the consumer is known
-    to keep its hands off (`copy_shared=False`; NumPy honours the flag, JAX never writes).
+    The objects are NumPy arrays, whatever the version of pyarrow: unlike pyarrow's own, their DLPack export knows
+    booleans, tensors and, in versioned capsules, the read-only flag. Not every consumer honours that flag:
+    `torch.from_dlpack` makes a writable tensor of a read-only array. So what a batch does not own is copied, unless the
+    consumer is known to keep its hands off (`copy_shared=False`; NumPy honours the flag, JAX never writes).
 
     Example:
         >>> import numpy as np
@@ -26,21 +29,32 @@ class DlpackExport:
         array([1, 2])
     """
 
-    __slots__ = ("_arrays", "_copy_shared", "_owned")
+    __slots__ = ("_arrays", "_copy_shared", "_owned", "_strict")
 
-    def __init__(self, schema: Any, *, owned: bool, copy_shared: bool = True) -> None:
-        """Decides on every column of `schema`; see `NumpyExport` for `owned`.
+    def __init__(
+        self,
+        schema: Any,
+        *,
+        owned: bool,
+        wishes: Wishes = Wishes(),  # noqa: B008  # immutable
+        copy_shared: bool = True,
+    ) -> None:
+        """Decides on every column of `schema`; see `NumpyExport`.
 
         Raises:
             SchemaError: A column has a type that DLPack does not know; the message names a way out.
         """
-        self._arrays = NumpyExport(schema, owned=owned)
+        self._arrays = NumpyExport(schema, owned=owned, wishes=wishes)
         self._arrays.require(_KINDS, "DLPack")
         self._copy_shared = copy_shared
         self._owned = owned
+        self._strict = wishes.strict_zero_copy
+        if self._strict and copy_shared and not owned:
+            for column in self._arrays.columns:
+                raise SchemaError(copy_refusal(column.name, SHARED))
 
-    def __call__(self, batch: Any) -> dict[str, NumpyArray]:
-        """Returns the exported columns of a batch; raises `DataError` for nulls."""
+    def __call__(self, batch: Any) -> Arrays:
+        """Returns the exported columns of a batch; raises `DataError` as `NumpyExport` does."""
         return self._separated(self._arrays(batch))
 
     def chunk(self, batch: Any) -> Slicer:
@@ -52,9 +66,14 @@ class DlpackExport:
         """Returns one line per column: zero-copy, or why not."""
         if self._owned or not self._copy_shared:
             return self._arrays.explain()
-        return self._arrays.describe("copied: shared, and not every consumer of DLPack honours read-only")
+        return self._arrays.describe(f"copied: {SHARED}")
 
-    def _separated(self, arrays: dict[str, NumpyArray]) -> dict[str, NumpyArray]:
-        if not self._copy_shared:
-            return arrays
-        return {name: array if array.flags.writeable else array.copy() for name, array in arrays.items()}
+    def _separated(self, arrays: Arrays) -> Arrays:
+        return map_arrays(arrays, self._own) if self._copy_shared else arrays
+
+    def _own(self, name: str, array: NumpyArray) -> NumpyArray:
+        if array.flags.writeable:
+            return array
+        if self._strict:
+            raise DataError(copy_refusal(name, "shared: a second column, or somebody else, has the memory"))
+        return array.copy()

@@ -11,6 +11,7 @@ import pyarrow as pa
 from arrowflow.errors import SchemaError
 from arrowflow.expr.slices import readable
 from arrowflow.interchange.to_numpy import is_text
+from arrowflow.loaders.wishes import check_known
 
 _REFUSED: Final = {
     "decimal256": "cast it below to pa.decimal128(38, scale) or pa.float64()",
@@ -43,14 +44,24 @@ class PolarsExport:
         1
     """
 
-    __slots__ = ("_extensions", "_schema")
+    __slots__ = ("_columns", "_extensions", "_schema")
 
-    def __init__(self, schema: Any, *, owned: bool = False) -> None:
+    def __init__(self, schema: Any, *, owned: bool = False, columns: tuple[str, ...] | None = None) -> None:
         """Decides on every column of `schema`; `owned` is of no consequence here.
 
+        Args:
+            schema: Schema of all batches to come.
+            owned: Whether nobody else has the memory of a batch.
+            columns: Names of the columns in the order wanted, or None for all.
+
         Raises:
+            PlanError: A column is unknown.
             SchemaError: Polars has no such type as that of a column; the message says what to do.
         """
+        self._columns = None if columns is None else list(columns)
+        if columns is not None:
+            check_known("columns", columns, schema.names)
+            schema = pa.schema([schema.field(name) for name in columns])
         for field in schema:
             _check(field.name, field.type)
         self._schema = schema
@@ -60,6 +71,8 @@ class PolarsExport:
 
     def __call__(self, batch: Any) -> pl.DataFrame:
         """Returns the batch as a data frame."""
+        if self._columns is not None:
+            batch = batch.select(self._columns)
         for i in self._extensions:
             batch = batch.set_column(i, self._schema.field(i).name, batch.column(i).storage)
         frame = pl.from_arrow(readable(batch), rechunk=False)

@@ -4,17 +4,43 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
-from arrowflow.errors import ArrowflowError
-from arrowflow.interchange.to_numpy import NumpyArray
-from arrowflow.loaders.numpy import NumpyExport
+import numpy as np
+import pyarrow as pa
 
-_KINDS = "biuf"
+from arrowflow.errors import ArrowflowError, DataError, SchemaError
+from arrowflow.interchange.dtypes import dtype_named
+from arrowflow.interchange.to_numpy import NumpyArray, Ragged
+from arrowflow.loaders.numpy import Arrays, NumpyExport, copy_refusal
+from arrowflow.loaders.wishes import Wishes
+
+_KINDS = "biufc"
+_SHARED: Final = "shared: PyTorch has no read-only tensors"
+BFLOAT16: Final = "bfloat16"
+"""The dtype that NumPy does not have: tensors are made of other ones."""
 
 
 class MissingTorchError(ArrowflowError, ImportError):
     """PyTorch is not installed."""
+
+
+def torch_dtype(value: Any) -> Any:
+    """Returns a dtype of PyTorch or NumPy, or a name, as one of NumPy; or `BFLOAT16`. Does not import PyTorch.
+
+    Raises:
+        PlanError: It names none.
+
+    Example:
+        >>> torch_dtype("float32"), torch_dtype("bfloat16")
+        (dtype('float32'), 'bfloat16')
+    """
+    if type(value).__module__ == "torch":
+        value = str(value).removeprefix("torch.")
+    if BFLOAT16 in {value, getattr(value, "name", ""), getattr(value, "__name__", "")}:
+        return BFLOAT16
+    return dtype_named(value)
 
 
 class TorchExport:
@@ -22,7 +48,8 @@ class TorchExport:
 
     A tensor is a view of Arrow's memory and keeps it alive if the batch alone owns that memory. PyTorch has
     no read-only tensors: what is shared is copied, so that writing into a tensor never reaches anything else.
-    Booleans are unpacked; dates, times, strings and decimals have no tensor.
+    Booleans are unpacked, enums come as codes, ragged lists as jagged nested tensors; dates and times need an integer
+    dtype, decimals a float; strings have no tensor.
 
     Example:
         >>> import pyarrow as pa
@@ -31,41 +58,95 @@ class TorchExport:
         tensor([1.5000, 2.0000], dtype=torch.float64)
     """
 
-    __slots__ = ("_arrays", "_from_numpy", "_owned")
+    __slots__ = ("_arrays", "_from_numpy", "_made", "_owned", "_plain", "_strict")
 
-    def __init__(self, schema: Any, *, owned: bool) -> None:
-        """Decides on every column of `schema`; see `NumpyExport` for `owned`.
+    def __init__(
+        self,
+        schema: Any,
+        *,
+        owned: bool,
+        wishes: Wishes = Wishes(),  # noqa: B008  # immutable
+    ) -> None:
+        """Decides on every column of `schema`; see `NumpyExport`.
 
         Raises:
             MissingTorchError: PyTorch is not installed.
             SchemaError: A column has a type that no tensor has; the message names a way out.
         """
-        self._arrays = NumpyExport(schema, owned=owned)
+        self._made = {name: _bits(schema, name) for name, dtype in wishes.dtypes.items() if dtype == BFLOAT16}
+        carried = {name: np.dtype(np.uint16 if bits else np.float32) for name, bits in self._made.items()}
+        self._arrays = NumpyExport(
+            schema, owned=owned, wishes=replace(wishes, dtypes={**wishes.dtypes, **carried})
+        )
         self._arrays.require(_KINDS, "a PyTorch tensor")
-        self._from_numpy: Callable[[NumpyArray], Any] = _torch().from_numpy
+        torch = _torch()
+        self._from_numpy: Callable[[NumpyArray], Any] = torch.from_numpy
         self._owned = owned
+        self._strict = wishes.strict_zero_copy
+        self._plain = not (self._strict or self._made or wishes.lists == "ragged")
+        if self._strict:
+            for column in self._arrays.columns:
+                if not owned or not self._made.get(column.name, True):
+                    raise SchemaError(copy_refusal(column.name, "dtype" if owned else _SHARED))
 
     def __call__(self, batch: Any) -> dict[str, Any]:
-        """Returns the tensors of a batch; raises `DataError` for nulls."""
+        """Returns the tensors of a batch; raises `DataError` as `NumpyExport` does."""
         return self._tensors(self._arrays(batch))
 
     def chunk(self, batch: Any) -> Callable[[int, int], dict[str, Any]]:
         """Converts a large batch once; copies, where there are any, are made slice by slice."""
+        arrays = self._arrays.whole(batch) if self._plain else None
+        if arrays is not None and all(array.flags.behaved for array in arrays.values()):
+            # Tensors of their own and no views of one, which would count each other's changes for autograd.
+            from_numpy, items = self._from_numpy, tuple(arrays.items())
+            return lambda start, stop: {name: from_numpy(array[start:stop]) for name, array in items}
         slicer = self._arrays.chunk(batch)
         return lambda start, stop: self._tensors(slicer(start, stop))
 
     def explain(self) -> list[str]:
         """Returns one line per column: zero-copy, or why not."""
+        views = f"copied: {_SHARED}"
         if self._owned:
-            return self._arrays.describe("zero-copy unless a second column has the buffer")
-        return self._arrays.describe("copied: shared, and PyTorch has no read-only tensors")
+            views = "zero-copy unless misaligned or shared with a second column"
+        lines = self._arrays.describe(views)
+        return [
+            line if self._made.get(column.name, True) else column.describe("copied: dtype: bfloat16")
+            for line, column in zip(lines, self._arrays.columns, strict=True)
+        ]
 
-    def _tensors(self, arrays: dict[str, NumpyArray]) -> dict[str, Any]:
+    def _tensors(self, arrays: Arrays) -> dict[str, Any]:
         from_numpy = self._from_numpy
-        return {
-            name: from_numpy(array if array.flags.writeable else array.copy())
-            for name, array in arrays.items()
-        }
+        if self._plain:
+            return {
+                name: from_numpy(array if array.flags.behaved else array.copy())
+                for name, array in arrays.items()
+            }
+        return {name: self._tensor(name, array) for name, array in arrays.items()}
+
+    def _tensor(self, name: str, array: Any) -> Any:
+        if isinstance(array, Ragged):
+            offsets = self._from_numpy(array.offsets.astype(np.int64))
+            return _torch().nested.nested_tensor_from_jagged(
+                self._tensor(name, array.values), offsets=offsets
+            )
+        if not array.flags.behaved:
+            if self._strict:
+                reason = "shared: a second column, or somebody else, has the memory"
+                raise DataError(copy_refusal(name, reason if array.flags.aligned else "misaligned"))
+            array = array.copy()
+        tensor = self._from_numpy(array)
+        if name not in self._made:
+            return tensor
+        torch = _torch()
+        return tensor.view(torch.bfloat16) if self._made[name] else tensor.to(torch.bfloat16)
+
+
+def _bits(schema: Any, name: str) -> bool:
+    """Whether a column holds the bits of bfloat16, in binaries of two bytes."""
+    if name not in schema.names:
+        return False  # which is refused with a better message
+    kind = schema.field(name).type
+    return bool(kind == pa.binary(2))
 
 
 def _torch() -> Any:

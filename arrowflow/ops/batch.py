@@ -67,6 +67,10 @@ class Batch(RowOperator):
             return None
         return rows[0] // self.size if self.drop_remainder else -(-rows[0] // self.size)
 
+    def copies(self) -> tuple[str, ...]:
+        """Returns which batches are joined."""
+        return ("batch: chunked: a batch whose rows lie in several chunks is joined into new memory",)
+
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns one serial kernel, and the one that joins parts."""
         cutter = KernelSpec(
@@ -120,15 +124,9 @@ class BatchKernel(SerialKernel):
 
     def push(self, item: Item) -> Iterator[Item]:
         """Yields the batches that are full."""
-        held = self._held
-        held.add(item)
-        while held.rows >= self._size:
-            found = held.pop_slices(self._size, self._number) if self.lazy else None
-            if found is None:
-                yield self._cut(self._size)
-            else:
-                self._number += found[0].batches
-                yield Item(found[0], (*held.mark(), self._number), found[1], Origin(self._number - 1))
+        self._held.add(item)
+        while self._held.rows >= self._size:
+            yield self._cut(self._size)
 
     def finish(self) -> Iterator[Item]:
         """Yields what is left, unless it is dropped."""
@@ -136,9 +134,14 @@ class BatchKernel(SerialKernel):
             yield self._cut(self._held.rows)
 
     def _cut(self, rows: int) -> Item:
+        ticket: Ticket
+        found = self._held.pop_slices(rows, self._number) if self.lazy else None
+        if found is not None:
+            slices, ticket = found
+            self._number += slices.batches
+            return Item(slices, (*self._held.mark(), self._number), ticket, Origin(self._number - 1))
         chunks, tickets = self._held.pop(rows)
         chunk: Parts | pa.RecordBatch
-        ticket: Ticket
         if self._parts:
             chunk, ticket = Parts(chunks, rows), tickets
         elif len(chunks) == 1:

@@ -130,7 +130,7 @@ class PaddedBatch(Operator):
 
     def _padded_schema(self, schema: pa.Schema) -> pa.Schema:
         types = {column.name: column.output_type for column in self.columns(schema)}
-        fields = [pa.field(field.name, types.get(field.name, field.type)) for field in schema]
+        fields = [field.with_type(types.get(field.name, field.type)) for field in schema]
         taken = {field.name for field in fields}
         for _, name in self.lengths:
             if name in taken:

@@ -237,9 +237,19 @@ class Read(Operator):
         local = self.files if self.store is not None and self.store.is_local else ()
         return next((file.path for file in local if is_changed(file)), None)
 
+    def copies(self) -> tuple[str, ...]:
+        """Returns why files of a format that can be mapped are not."""
+        format = self.file_format
+        if not isinstance(format, InPlaceFormat) or self.first is None:
+            return ()
+        assert self.store is not None
+        if format.is_mapped(self.store, self.first):
+            return ()
+        return (f"{self.operator}: compressed, or not on a local disk: decoded into new memory",)
+
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """Decoded memory is new; mapped memory is the file's."""
-        return self.format != "ipc"
+        """Decoded memory is new, and each batch has a private map of its file; rows found in place share one."""
+        return not self.in_place
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the source of footers, the planner, the fetcher where there is anything to fetch, and the reader."""

@@ -88,6 +88,12 @@ def _check_agrees(found: pa.Schema, first: pa.Schema, number: int) -> None:
                 f"all datasets have the same types; column {expected.name!r} is {expected.type} in dataset 1 and "
                 f"{type} in dataset {number}; `cast` one of them"
             )
+        codes = [each.field(expected.name).metadata for each in (first, found)]
+        if pa.types.is_dictionary(type) and all(codes) and codes[0] != codes[1]:
+            raise PlanError(
+                f"all datasets have the same types; the enum {expected.name!r} of dataset 1 has other values than that of "
+                f"dataset {number}, so one code would stand for two of them; cast both to one pl.Enum"
+            )
 
 
 class FirstSchema:

@@ -1,16 +1,327 @@
-"""What loaders of all frameworks share."""
+"""What loaders of all frameworks share: epochs, states, errors in order, `columns`, `collate`."""
 
 from __future__ import annotations
 
+import inspect
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import arrowflow as af
+from arrowflow.loaders.base import Loader
+from tests.loaders.frameworks import ARRAYS, LOADERS, installed, load, plain
+
+all_loaders = pytest.mark.parametrize("name", installed(LOADERS))
+array_loaders = pytest.mark.parametrize("name", installed(ARRAYS))
+
+
+def test_these_are_all_loaders() -> None:
+    found = {
+        name
+        for name, method in inspect.getmembers(af.Dataset, inspect.isfunction)
+        if str(inspect.signature(method).return_annotation).startswith("Loader")
+    }
+    assert {name for name in found if not name.startswith("_")} == set(LOADERS)
 
 
 @pytest.mark.parametrize("batched", [True, False])
-def test_an_error_of_the_export_names_the_loader(*, batched: bool) -> None:
+@array_loaders
+def test_an_error_of_the_export_names_the_loader(name: str, *, batched: bool) -> None:
     dataset = af.from_arrow(pa.table({"x": pa.array([1, None, 3])}))
-    with pytest.raises(af.DataError, match=r"to_numpy: .*'x'.*fill_null") as caught:
-        list((dataset.batch(2) if batched else dataset).to_numpy())
-    assert caught.value.operator == "to_numpy"
+    with pytest.raises(af.DataError, match=rf"{name}: .*'x'.*fill_null") as caught:
+        list(load(dataset.batch(2) if batched else dataset, name))
+    assert caught.value.operator == name
+
+
+# ---------------------------------------------------------------- states
+
+
+def rows() -> af.Dataset:
+    return af.range(23).shuffle(8, seed=3)
+
+
+def delivered(batch: Any) -> list[int]:
+    found: list[int] = plain(batch)["id"]
+    return found
+
+
+@pytest.mark.parametrize("collated", [False, True])
+@pytest.mark.parametrize("batched", [False, True])
+@all_loaders
+def test_a_state_after_any_batch_goes_on_with_the_next(name: str, *, batched: bool, collated: bool) -> None:
+    """Whatever was made ahead of it."""
+
+    def make() -> Loader[Any]:
+        dataset = rows().batch(4) if batched else rows().prefetch(2)
+        return load(dataset, name, collate=delivered if collated else None)
+
+    def values(batch: Any) -> list[int]:
+        found: list[int] = batch if collated else delivered(batch)
+        return found
+
+    loader = make()
+    whole, states = [], [loader.state_dict()]
+    for batch in loader:
+        whole.append(values(batch))
+        states.append(json.loads(json.dumps(loader.state_dict())))
+    assert sorted(itertools.chain(*whole)) == list(range(23))
+    for step, state in enumerate(states):
+        resumed = make()
+        resumed.load_state_dict(state)
+        assert [values(batch) for batch in resumed] == whole[step:]
+    after = make()
+    after.load_state_dict(loader.state_dict())
+    second = [values(batch) for batch in loader]
+    assert second != whole
+    assert [values(batch) for batch in after] == second
+
+
+@all_loaders
+def test_an_iterator_is_moved_by_states_and_epochs(name: str) -> None:
+    loader = load(rows().batch(4), name)
+    with iter(loader) as batches:
+        first = [delivered(next(batches)) for _ in range(3)]
+        state = batches.state_dict()
+        rest = [delivered(batch) for batch in batches]
+        batches.load_state_dict(state)
+        assert [delivered(batch) for batch in batches] == rest
+        batches.set_epoch(0)
+        assert [delivered(batch) for batch in batches] == first + rest
+    loader.set_epoch(0)
+    assert [delivered(batch) for batch in loader] == first + rest
+    assert len(loader) == 6
+
+
+@all_loaders
+def test_a_broken_loop_goes_on_where_it_was(name: str) -> None:
+    loader = load(af.range(10).batch(3), name)
+    for batch in loader:
+        assert delivered(batch) == [0, 1, 2]
+        break
+    loader.load_state_dict(loader.state_dict())
+    assert [delivered(batch) for batch in loader] == [[3, 4, 5], [6, 7, 8], [9]]
+
+
+@all_loaders
+def test_a_closed_iterator_delivers_nothing(name: str) -> None:
+    batches = iter(load(af.range(10).batch(3), name))
+    assert delivered(next(batches)) == [0, 1, 2]
+    batches.close()
+    with pytest.raises(af.ClosedError):
+        next(batches)
+
+
+@all_loaders
+def test_the_end_stays_the_end(name: str) -> None:
+    batches = iter(load(af.range(4).batch(4), name))
+    assert delivered(next(batches)) == [0, 1, 2, 3]
+    for _ in range(2):
+        with pytest.raises(StopIteration):
+            next(batches)
+
+
+@all_loaders
+def test_an_error_comes_behind_all_batches_before_it(name: str) -> None:
+    def refuse(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if batch["id"][0].as_py() >= 6:
+            raise KeyError("seven")
+        return batch
+
+    loader = load(af.range(9).batch(2).map(refuse), name)
+    batches = iter(loader)
+    assert [delivered(next(batches)) for _ in range(3)] == [[0, 1], [2, 3], [4, 5]]
+    state = loader.state_dict()
+    with pytest.raises(af.FunctionError, match="seven"):
+        next(batches)
+    assert loader.state_dict() == state
+    with pytest.raises(StopIteration):
+        next(batches)
+
+
+@array_loaders
+def test_nulls_are_an_error_of_their_batch(name: str) -> None:
+    table = pa.table({"x": pa.array([0, 1, 2, 3, None, 5, 6, 7])})
+    batches = iter(load(af.from_arrow(table).batch(2), name))
+    assert [plain(next(batches))["x"] for _ in range(2)] == [[0, 1], [2, 3]]
+    with pytest.raises(af.DataError, match="'x' has 1 null"):
+        next(batches)
+
+
+@all_loaders
+def test_without_rows_there_are_no_batches(name: str) -> None:
+    table = pa.table({"x": pa.array([], pa.int32())})
+    assert list(load(af.from_arrow(table).batch(2), name)) == []
+
+
+# ---------------------------------------------------------------- columns
+
+
+@all_loaders
+def test_columns_come_in_the_order_asked_for_and_others_are_not_read(name: str, tmp_path: Path) -> None:
+    pq.write_table(
+        pa.table({key: np.arange(10) * place for place, key in enumerate("abcd")}), tmp_path / "t.parquet"
+    )
+    dataset = af.read_parquet(tmp_path).batch(4)
+    loader = load(dataset, name, columns=["d", "b"])
+    batches = [plain(batch) for batch in loader]
+    assert list(batches[0]) == ["d", "b"]
+    assert batches[0] == {"d": [0, 3, 6, 9], "b": [0, 1, 2, 3]}
+    assert len(loader) == 3
+    prepared = loader._prepared()
+    assert prepared.optimised.name == "batch", "converted chunk by chunk, as without columns"
+    (read,) = prepared.optimised.inputs
+    assert read.schema is not None
+    assert read.schema.names == ["b", "d"]
+    assert dataset.schema.names == ["a", "b", "c", "d"]
+
+
+@all_loaders
+def test_states_of_loaders_with_columns(name: str) -> None:
+    data = rows().with_columns(x=pl.col("id") * 2, y=pl.lit(1)).batch(4)
+    loader = load(data, name, columns=["x"])
+    whole, states = [], []
+    for batch in loader:
+        whole.append(plain(batch)["x"])
+        states.append(loader.state_dict())
+    for step, state in enumerate(states, 1):
+        resumed = load(data, name, columns=["x"])
+        resumed.load_state_dict(state)
+        assert [plain(batch)["x"] for batch in resumed] == whole[step:]
+
+
+@all_loaders
+def test_columns_that_a_function_made_are_picked(name: str) -> None:
+    made = af.range(4).map(lambda batch: {"x": batch["id"] * 2, "y": batch["id"]}, format="numpy").batch(2)
+    assert plain(next(iter(load(made, name, columns=["y"])))) == {"y": [0, 1]}
+    with pytest.raises(af.PlanError, match=r"'z'"):
+        next(iter(load(made, name, columns=["z"])))
+
+
+@all_loaders
+def test_loaders_with_columns_count_the_epochs_of_their_dataset(name: str) -> None:
+    dataset = rows().batch(23)
+    first = delivered(next(iter(dataset.to_numpy())))
+    second = delivered(next(iter(load(dataset, name, columns=["id"]))))
+    assert first != second
+    dataset.to_numpy().set_epoch(1)
+    assert delivered(next(iter(dataset.to_numpy()))) == second
+
+
+@pytest.mark.parametrize("columns", ["id", [], [1], [["id"], 2]])
+@all_loaders
+def test_columns_are_names(name: str, columns: Any) -> None:
+    if columns == "id":
+        assert load(af.range(2), name, columns=columns) is not None
+        return
+    with pytest.raises(af.PlanError, match=name):
+        load(af.range(2), name, columns=columns)
+
+
+@all_loaders
+def test_unknown_columns_are_named(name: str) -> None:
+    with pytest.raises(af.PlanError, match=r"'di'.*'id'"):
+        list(load(af.range(2), name, columns=["di"]))
+
+
+# ---------------------------------------------------------------- collate
+
+
+@all_loaders
+def test_collate_makes_what_is_delivered(name: str) -> None:
+    table = pa.table({"x": [1, 2, 3], "y": [0, 1, 0]})
+    loader = load(af.from_arrow(table).batch(2), name, collate=lambda batch: (batch["x"], batch["y"]))
+    assert [plain(x) + plain(y) for x, y in loader] == [[1, 2, 0, 1], [3, 0]] or name == "to_polars"
+    assert len(loader) == 2
+
+
+@pytest.mark.parametrize("error", [ValueError("odd"), StopIteration("odd"), SystemExit("odd")])
+@all_loaders
+def test_an_error_of_collate_is_one_of_a_function_in_order(name: str, error: BaseException) -> None:
+    def collate(batch: Any) -> Any:
+        if delivered(batch) == [4, 5]:
+            raise error
+        return delivered(batch)
+
+    batches = iter(load(af.range(8).batch(2), name, collate=collate))
+    assert [next(batches), next(batches)] == [[0, 1], [2, 3]]
+    with pytest.raises(af.FunctionError, match=rf"{name}: collate: .*odd") as caught:
+        next(batches)
+    assert caught.value.__cause__ is error
+
+
+@all_loaders
+def test_an_interrupt_leaves_a_state_from_which_nothing_is_lost(name: str) -> None:
+    """It ends the loop at once, also in front of a batch that was made already."""
+    interrupts = [KeyboardInterrupt()]
+
+    def collate(batch: Any) -> list[int]:
+        if delivered(batch) == [2, 3] and interrupts:
+            raise interrupts.pop()
+        return delivered(batch)
+
+    loader = load(af.range(6).batch(2), name, collate=collate)
+    found: list[list[int]] = []
+    with pytest.raises(KeyboardInterrupt):
+        found.extend(loader)
+    loader.load_state_dict(loader.state_dict())
+    assert found + list(loader) == [[0, 1], [2, 3], [4, 5]]
+
+
+@all_loaders
+def test_collate_is_a_function(name: str) -> None:
+    with pytest.raises(af.PlanError, match=rf"{name}: collate is a function"):
+        load(af.range(2), name, collate="stack")
+
+
+# ---------------------------------------------------------------- what is asked for
+
+
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        ({"dtypes": "float32"}, "dtypes is a mapping"),
+        ({"dtypes": {"id": "float33"}}, r"dtypes: column 'id': .*'float33'"),
+        ({"dtypes": {"id": None}}, "got None"),
+        ({"null": None}, "null is 'error'"),
+        ({"null": {"id": [1]}}, "null is 'error'"),
+        ({"null": {1: 0}}, "null maps names"),
+        ({"lists": "jagged"}, "lists is 'dense'"),
+        ({"strict_zero_copy": 1}, "strict_zero_copy is True or False"),
+    ],
+)
+@array_loaders
+def test_bad_arguments_are_refused_at_once(name: str, asked: dict[str, Any], text: str) -> None:
+    with pytest.raises(af.PlanError, match=rf"{name}: .*{text}"):
+        load(af.range(2), name, **asked)
+
+
+@pytest.mark.parametrize("asked", [{"dtypes": {"x": "int8"}}, {"null": {"x": 0}}])
+@array_loaders
+def test_unknown_columns_are_refused_when_iteration_starts(name: str, asked: dict[str, Any]) -> None:
+    with pytest.raises(af.PlanError, match=rf"{name}: .*unknown column 'x'") as caught:
+        iter(load(af.range(2), name, **asked))
+    assert caught.value.operator == name
+
+
+def test_a_batch_is_made_before_the_one_in_front_of_it_is_delivered() -> None:
+    """By JAX alone: transfers begin one step ahead."""
+    for name, ahead in (("to_numpy", 0), ("to_jax", 1)):
+        if name == "to_jax":
+            pytest.importorskip("jax", reason="JAX is not installed")
+        made: list[list[int]] = []
+
+        def collate(batch: Any, made: list[list[int]] = made) -> None:
+            made.append(delivered(batch))
+
+        loader = load(af.range(8).batch(2), name, collate=collate)
+        with iter(loader) as batches:
+            for step in range(1, 5):
+                next(batches)
+                assert len(made) == min(step + ahead, 4), name

@@ -77,6 +77,13 @@ def test_shared_columns_are_read_only_for_those_who_honour_it() -> None:
         columns["float"].__dlpack__()
 
 
+def test_capsules_have_the_version_that_the_consumer_speaks() -> None:
+    """Whatever pyarrow speaks: its own capsules have versions, and a flag for read-only, from 26 on."""
+    column = DlpackExport(batch().schema, owned=True)(batch())["float"]
+    assert '"dltensor_versioned"' in repr(column.__dlpack__(max_version=(1, 0)))
+    assert '"dltensor"' in repr(column.__dlpack__())
+
+
 @pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us"), pa.string(), pa.duration("s")], ids=str)
 def test_types_unknown_to_dlpack_are_refused(kind: Any) -> None:
     with pytest.raises(SchemaError, match=r"'when' has type .* DLPack cannot hold; .*(cast|map)"):

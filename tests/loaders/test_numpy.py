@@ -184,7 +184,6 @@ REFUSED = {
     pa.struct({"a": pa.int8()}): "struct.field",
     pa.map_(pa.string(), pa.int8()): "map",
     pa.null(): "drop",
-    pa.dictionary(pa.int8(), pa.string()): "cast",
     pa.string_view(): "cast",
     pa.month_day_nano_interval(): "map",
     pa.list_(pa.string(), 2): "map",
@@ -335,8 +334,8 @@ def test_explain_names_what_is_copied() -> None:
     assert NumpyExport(schema, owned=False).explain() == [
         "x: float -> float32: zero-copy, read-only",
         "v: fixed_size_list<item: bool>[3] -> bool[3]: copied: bit-packed in Arrow",
-        "day: date32[day] -> datetime64[D]: copied: days are 32 bits in Arrow, 64 in NumPy",
-        "s: string -> object: copied: made of Python objects",
+        "day: date32[day] -> datetime64[D]: copied: dtype: days are 32 bits in Arrow, 64 in NumPy",
+        "s: string -> object: copied: dtype: Python objects",
     ]
     assert "writable" in NumpyExport(schema, owned=True).explain()[0]
 

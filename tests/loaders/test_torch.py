@@ -119,7 +119,7 @@ def test_nulls_are_refused(torch: Any) -> None:
 def test_explain(torch: Any) -> None:
     schema = pa.schema({"x": pa.int8(), "b": pa.bool_()})
     shared, bits = TorchExport(schema, owned=False).explain()
-    assert shared == "x: int8 -> int8: copied: shared, and PyTorch has no read-only tensors"
+    assert shared == "x: int8 -> int8: copied: shared: PyTorch has no read-only tensors"
     assert bits == "b: bool -> bool: copied: bit-packed in Arrow"
     assert "zero-copy" in TorchExport(schema, owned=True).explain()[0]
 

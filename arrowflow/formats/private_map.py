@@ -1,0 +1,97 @@
+"""Files mapped into memory that may be written, without the file or any other map of it seeing what is written.
+
+So a batch of a mapped file belongs to whoever reads it, as a decoded one does, and is no copy: pages are those of the
+page cache until one is written, which copies that page. Arrow's maps are shared or read-only, and Python's `mmap` keeps
+a file descriptor open for as long as the memory is used, of which a loop that keeps its batches would run out.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import weakref
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+_FAILED: Final = ctypes.c_void_p(-1).value
+# Memory that is never written needs no swap space set aside for it; Python has names for it from 3.13 on.
+_NO_RESERVE: Final = getattr(
+    mmap, "MAP_NORESERVE", {"Linux": 0x4000, "Darwin": 0x40}.get(os.uname().sysname, 0)
+)
+
+
+class _PrivateMap:
+    """A map of a whole file, as NumPy sees memory. Unmapped when nobody refers to it any more."""
+
+    def __init__(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            size = os.fstat(descriptor).st_size
+            address = _mapped(descriptor, size)
+        finally:
+            os.close(descriptor)  # the map outlives it
+        self.__array_interface__ = {
+            "shape": (size,),
+            "typestr": "|u1",
+            "data": (address, False),
+            "version": 3,
+        }
+        weakref.finalize(self, _library().munmap, address, size).atexit = False
+
+
+def map_private(path: str, start: int = 0, stop: int = 0) -> pa.Buffer:
+    """Maps a file that is not empty. Each call makes a map of its own.
+
+    Args:
+        path: The file.
+        start: First byte of what is needed soon, so that the system begins to read it.
+        stop: The byte after the last of these.
+
+    Raises:
+        OSError: The file cannot be mapped.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> file = pathlib.Path(tempfile.mkdtemp()) / "a"
+        >>> _ = file.write_bytes(b"abc")
+        >>> memoryview(map_private(str(file)))[0] = ord("x")
+        >>> file.read_bytes()
+        b'abc'
+    """
+    mapped = pa.py_buffer(np.asarray(_PrivateMap(path)))
+    if start < stop <= mapped.size:
+        start -= start % mmap.PAGESIZE
+        _library().madvise(mapped.address + start, stop - start, mmap.MADV_WILLNEED)
+    return mapped
+
+
+def _mapped(descriptor: int, size: int) -> int:
+    protection = mmap.PROT_READ | mmap.PROT_WRITE
+    address = _mmap()(None, size, protection, mmap.MAP_PRIVATE | _NO_RESERVE, descriptor, 0)
+    if address is None or address == _FAILED:
+        number = ctypes.get_errno()
+        raise OSError(number, f"cannot map it: {os.strerror(number)}")
+    return int(address)
+
+
+@cache
+def _mmap() -> Any:
+    # It takes 2 µs, and letting go of the interpreter lock may cost the time that another thread keeps it: 5 ms.
+    function = ctypes.PyDLL(None, use_errno=True).mmap
+    function.restype = ctypes.c_void_p
+    function.argtypes = [
+        ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long
+    ]  # fmt: skip
+    return function
+
+
+@cache
+def _library() -> Any:
+    library = ctypes.CDLL(None)
+    library.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    library.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    return library

@@ -1,0 +1,356 @@
+"""Columns of which more was asked than the array that they are: another dtype, no nulls, ragged or padded lists.
+
+Each kernel finds the values that lie in all levels of lists, and which of them are there. A column without nulls that
+keeps its dtype is a view here too; what is put in place of a null is put into a copy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from arrowflow.errors import SchemaError
+from arrowflow.interchange.dtypes import Conversion, conversion, is_float
+from arrowflow.interchange.fills import fill_value
+from arrowflow.interchange.to_numpy import (
+    ColumnExport,
+    Exported,
+    Kernel,
+    Layout,
+    NumpyArray,
+    Ragged,
+    column_export,
+    dtype_of_values,
+    is_ragged,
+    is_text,
+    layout_of,
+    leaf_of,
+    offsets_of,
+    rectangle,
+    refusal,
+    refuse_nulls,
+    unpacked_bits,
+)
+from arrowflow.records import dataclass
+
+ListLayout = Literal["dense", "ragged", "padded"]
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is asked of one column.
+
+    Attributes:
+        dtype: Dtype of its array, or None for the one that it has.
+        null: `"error"`, `"nan"`, `"mask"`, or a value.
+        lists: What becomes of lists of any length.
+    """
+
+    dtype: np.dtype[Any] | None = None
+    null: Any = "error"
+    lists: ListLayout = "dense"
+
+    @property
+    def keeps_nulls(self) -> bool:
+        """Whether nulls are replaced, instead of being an error."""
+        return not (isinstance(self.null, str) and self.null == "error")
+
+
+def converted_export(name: str, kind: Any, wish: Wish) -> ColumnExport:
+    """Returns how a column is exported as it is wished for.
+
+    Raises:
+        SchemaError: That cannot be; the message names a way out.
+
+    Example:
+        >>> export = converted_export("x", pa.int32(), Wish(null="nan"))
+        >>> export.dtype
+        dtype('float64')
+    """
+    if wish.dtype is None and not wish.keeps_nulls and (wish.lists == "dense" or not is_ragged(kind)):
+        return column_export(name, kind)
+    if is_text(kind):
+        return _texts(name, kind, wish)
+    layout = layout_of(kind)
+    values = _Values(name, kind, layout, wish)
+    shape = (*layout.row_shape[: len(layout.sizes)], *values.width)
+    if not layout.sizes or layout.sizes[0] is not None or wish.lists == "dense":
+        return ColumnExport(
+            name, kind, values.dtype, values.row_shape, values.copied, _dense(values), note=values.note
+        )
+    if None in layout.sizes[1:]:
+        raise SchemaError(
+            f"column {name!r} has type {kind}: of lists of lists only the outermost may be of any length where "
+            f'lists={wish.lists!r}; use padded_batch below, or take lists="dense" where all have one length'
+        )
+    make = _ragged if wish.lists == "ragged" else _padded
+    copied = values.copied if wish.lists == "ragged" else "dtype: padded"
+    return ColumnExport(
+        name, kind, values.dtype, shape, copied, make(values), note=values.note, by_slice=True
+    )
+
+
+def mask_export(name: str, kind: Any, wish: Wish) -> ColumnExport:
+    """Returns how the mask of a column is exported: True where there is a value.
+
+    It has the shape of the array, of which binaries of fixed width are one value.
+    """
+    values = None if is_text(kind) else _Values(name, kind, layout_of(kind), replace(wish, null="mask"))
+    ragged = values is not None and bool(values.layout.sizes) and values.layout.sizes[0] is None
+    by_slice = ragged and wish.lists != "dense"
+    kernel: Kernel
+    if values is None:
+        kernel = _validity_kernel
+    elif not by_slice:
+        kernel = _dense(values, masks=True)
+    else:
+        kernel = _ragged(values, masks=True) if wish.lists == "ragged" else _padded(values, masks=True)
+    shape = () if values is None else values.layout.row_shape[: len(values.layout.sizes)]
+    if values is not None and values.layout.extension:
+        shape = values.layout.row_shape
+    return ColumnExport(
+        f"{name}_mask", kind, np.dtype(bool), shape, "bit-packed in Arrow", kernel, by_slice=by_slice
+    )
+
+
+def _validity_kernel(column: Any) -> Exported:
+    valid = validity(column)
+    return None, np.ones(len(column), np.bool_) if valid is None else valid
+
+
+def validity(values: Any) -> Mask | None:
+    """Returns which values there are, or None for all of them.
+
+    Example:
+        >>> validity(pa.array([1, None])).tolist()
+        [True, False]
+    """
+    if not values.null_count:
+        return None
+    if pa.types.is_null(values.type):
+        return np.zeros(len(values), np.bool_)
+    bits = pa.Array.from_buffers(pa.bool_(), len(values), [None, values.buffers()[0]], offset=values.offset)
+    found: Mask = unpacked_bits(bits)[1]
+    return found
+
+
+class _Values:
+    """The values of a column at the end of all its lists, as they are wished for."""
+
+    def __init__(self, name: str, kind: Any, layout: Layout, wish: Wish) -> None:
+        self.name = name
+        self.layout = layout
+        self.wish = wish
+        own, leaf, self.copied = _own(name, kind, layout.value, wish)
+        self.leaf = leaf
+        self.width: tuple[Any, ...] = layout.width
+        self.convert: Conversion | None = None
+        target = wish.dtype
+        if target is not None and self.width and target != own:
+            if not _is_bits(layout.value, target):
+                raise SchemaError(
+                    f"column {name!r} has type {kind}, whose values are bytes and no {target}; cast or map it below"
+                )
+            self.width = ()
+            self.leaf = _viewed(leaf, target)
+            own = target
+        elif target is None and wish.null == "nan" and isinstance(wish.null, str) and own.kind in "iu":
+            target = np.dtype(np.float64)
+        self.own = own
+        self.dtype = own if target is None else target
+        if self.dtype != own:
+            self.convert = conversion(name, own, self.dtype)
+            self.copied = "dtype"
+        self.fill = fill_value(name, layout.value, self.dtype, wish.null) if wish.keeps_nulls else None
+        self.note = " unless there are nulls" if wish.keeps_nulls and self.copied is None else ""
+
+    @property
+    def row_shape(self) -> tuple[int | None, ...]:
+        if self.layout.extension:
+            return self.layout.row_shape
+        return (*self.layout.shape[: len(self.layout.sizes)], *self.width)
+
+    def read(self, values: Any, valid: Mask | None) -> Exported:
+        """Returns values as a flat array of the wished dtype, with the fill value where there are none."""
+        if valid is not None and not valid.any():
+            # What lies under nulls alone need not be there.
+            return None, np.full((len(values), *self.width), self.fill, self.dtype)
+        buffer, flat = self.leaf(values)
+        if self.width:
+            flat = flat.reshape(-1, *self.width)
+        if valid is None:
+            return (buffer, flat) if self.convert is None else (None, self.convert(flat))
+        missing = ~valid
+        if self.convert is not None:
+            safe = flat.copy()
+            safe[missing] = np.zeros((), flat.dtype)  # what lies under a null is no value, and need not fit
+            flat = self.convert(safe)
+        elif buffer is not None:
+            flat = flat.copy()
+        flat[missing] = self.fill
+        return None, flat
+
+    def refuse_nulls(self, values: Any) -> None:
+        if not self.wish.keeps_nulls:
+            refuse_nulls(self.name, values)
+
+
+def _own(name: str, kind: Any, value: Any, wish: Wish) -> tuple[np.dtype[Any], Kernel, str | None]:
+    """Returns dtype, kernel and reason to copy of flat values as they are without a wish."""
+    if pa.types.is_decimal(value) and wish.dtype is not None and is_float(wish.dtype):
+        return np.dtype(np.float64), _decimals, "dtype"
+    dtype = dtype_of_values(value)
+    if dtype is None:
+        raise SchemaError(refusal(name, kind, "a NumPy array"))
+    leaf, copied = leaf_of(value, dtype)
+    return dtype, leaf, copied
+
+
+def _decimals(values: Any) -> Exported:
+    floats = values.cast(pa.float64())
+    buffer = floats.buffers()[1]
+    if buffer is None:
+        return None, np.empty(0, np.float64)
+    array = np.frombuffer(buffer, np.float64, len(floats), floats.offset * 8)
+    return None, array if array.flags.writeable else array.copy()
+
+
+def _is_bits(kind: Any, target: np.dtype[Any]) -> bool:
+    """Whether binaries of fixed width are values of that dtype, as bfloat16 is stored."""
+    return (
+        pa.types.is_fixed_size_binary(kind)
+        and not pa.types.is_decimal(kind)
+        and target.itemsize == kind.byte_width
+        and (target.kind in "biufc" or is_float(target))
+    )
+
+
+def _viewed(leaf: Kernel, target: np.dtype[Any]) -> Kernel:
+    def kernel(values: Any) -> Exported:
+        buffer, flat = leaf(values)
+        return buffer, flat.view(target)
+
+    return kernel
+
+
+def _level(values: Any, first: int, size: int, valid: Mask | None) -> tuple[Any, Mask | None]:
+    """Returns what lies in lists of `size` values, and what of it is there."""
+    inner = values.values.slice(first, len(values) * size)
+    above = None if valid is None else np.repeat(valid, size)
+    own = validity(inner)
+    return inner, own if above is None else above if own is None else above & own
+
+
+def _dense(values: _Values, *, masks: bool = False) -> Kernel:
+    """Lists that all have one length, or a given one."""
+    layout, name = values.layout, values.name
+    axes = (0, *(axis + 1 for axis in layout.order)) if layout.order else None
+
+    def kernel(column: Any) -> Exported:
+        values.refuse_nulls(column)
+        inside = column.storage if layout.extension else column
+        valid = validity(inside)
+        sizes = []
+        for given in layout.sizes:
+            if given is None:
+                refuse_nulls(name, inside)  # a list that is missing has no length
+                first, size = rectangle(name, inside)
+            else:
+                first, size = inside.offset * given, given
+            inside, valid = _level(inside, first, size, valid)
+            sizes.append(size)
+            values.refuse_nulls(inside)
+        shape = (len(column), *(layout.shape if layout.extension else sizes))
+        if masks:
+            buffer, flat = None, np.ones(len(inside), np.bool_) if valid is None else valid
+        else:
+            buffer, flat = values.read(inside, valid)
+            shape = (*shape, *values.width)
+        array = flat.reshape(shape)
+        return buffer, array if axes is None else array.transpose(axes)
+
+    return kernel
+
+
+def _inside(values: _Values, lists: Any) -> tuple[Any, Mask | None, NumpyArray, tuple[int, ...]]:
+    """Returns what lies in lists of any length, what of it is there, their offsets from 0, and the inner shape."""
+    offsets = offsets_of(lists)
+    first = int(offsets[0])
+    inside = lists.values.slice(first, int(offsets[-1]) - first)
+    values.refuse_nulls(inside)
+    valid = validity(inside)
+    sizes = []
+    for given in values.layout.sizes[1:]:
+        assert given is not None
+        inside, valid = _level(inside, inside.offset * given, given, valid)
+        sizes.append(given)
+        values.refuse_nulls(inside)
+    return inside, valid, offsets - first, tuple(sizes)
+
+
+def _ragged(values: _Values, *, masks: bool = False) -> Kernel:
+    """All values of a batch behind each other, and where each list begins."""
+
+    def kernel(column: Any) -> Exported:
+        refuse_nulls(values.name, column)
+        inside, valid, offsets, sizes = _inside(values, column)
+        buffer, flat = _read(values, inside, valid, masks)
+        width = () if masks else values.width
+        return buffer, Ragged(flat.reshape(int(offsets[-1]), *sizes, *width), offsets)
+
+    return kernel
+
+
+def _read(values: _Values, inside: Any, valid: Mask | None, masks: bool) -> Exported:
+    if masks:
+        return None, np.ones(len(inside), np.bool_) if valid is None else valid
+    return values.read(inside, valid)
+
+
+def _padded(values: _Values, *, masks: bool = False) -> Kernel:
+    """Lists as long as the longest of the batch, with zeros behind them; a null list is all padding."""
+    dtype = np.dtype(np.bool_) if masks else values.dtype
+
+    def kernel(column: Any) -> Exported:
+        values.refuse_nulls(column)
+        inside, valid, offsets, sizes = _inside(values, column)
+        _, flat = _read(values, inside, valid, masks)
+        shape: tuple[int, ...] = sizes if masks else (*sizes, *values.width)
+        flat = flat.reshape(int(offsets[-1]), *shape)
+        lengths = offsets[1:] - offsets[:-1]
+        present = validity(column)
+        if present is not None:
+            flat = flat[np.repeat(present, lengths)]
+            lengths = lengths * present
+        longest = int(lengths.max()) if len(lengths) else 0
+        array = np.zeros((len(lengths), longest, *shape), dtype)
+        array[np.arange(longest) < lengths[:, None]] = flat
+        return None, array
+
+    return kernel
+
+
+def _texts(name: str, kind: Any, wish: Wish) -> ColumnExport:
+    target = np.dtype(object) if wish.dtype is None else wish.dtype
+    convert = conversion(name, np.dtype(object), target)
+    fill = fill_value(name, kind, target, wish.null) if wish.keeps_nulls else None
+    empty: Any = "" if "string" in str(kind) else b""
+
+    def kernel(column: Any) -> Exported:
+        if not wish.keeps_nulls:
+            refuse_nulls(name, column)
+        objects = np.empty(len(column), np.object_)
+        objects[:] = column.to_pylist()
+        valid = validity(column)
+        if valid is not None:
+            objects[~valid] = empty if fill is None else fill
+        return None, objects if convert is None else convert(objects)
+
+    if target.kind == "T" and empty == b"":
+        raise SchemaError(f"column {name!r} has type {kind}, and StringDType holds texts; cast it below")
+    reason = "dtype: Python objects" if convert is None else "dtype"
+    return ColumnExport(name, kind, target, (), reason, kernel, by_slice=True)

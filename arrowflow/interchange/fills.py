@@ -1,0 +1,64 @@
+"""What takes the place of a null, as values of a dtype."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from arrowflow.errors import SchemaError
+from arrowflow.interchange.dtypes import is_float
+from arrowflow.interchange.to_numpy import is_text
+
+
+def fill_value(name: str, kind: Any, dtype: np.dtype[Any], null: Any) -> Any:
+    """Returns what stands in an array of `dtype` where a column of `kind` has a null.
+
+    Args:
+        name: Name of the column.
+        kind: Type of its values.
+        dtype: Dtype of the array.
+        null: `"nan"`, `"mask"` (a zero) or a value.
+
+    Raises:
+        SchemaError: There is no NaN, or the value is none of this dtype.
+
+    Example:
+        >>> fill_value("x", pa.float32(), np.dtype("float32"), "nan")
+        nan
+    """
+    if isinstance(null, str) and null == "mask":
+        return ("" if "string" in str(kind) else b"") if is_text(kind) else np.zeros((), dtype)[()]
+    if isinstance(null, str) and null == "nan":
+        if dtype.kind in "mM":
+            return dtype.type("NaT")
+        if is_float(dtype) and not pa.types.is_dictionary(kind):
+            return float("nan")
+        raise SchemaError(
+            f"column {name!r} has type {kind}, which has no NaN as {dtype}; give a value instead, as in "
+            f"null={{{name!r}: 0}}, or take null={{{name!r}: 'mask'}}"
+        )
+    if not _holds(kind, dtype, null):
+        raise SchemaError(
+            f"column {name!r} has type {kind}, and {null!r} is no value of {dtype} for its nulls"
+        )
+    return np.array(null, dtype)[()] if dtype.kind in "mM" else null
+
+
+def _holds(kind: Any, dtype: np.dtype[Any], value: Any) -> bool:
+    if is_text(kind):
+        return isinstance(value, str if "string" in str(kind) else bytes)
+    if pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind):
+        return False
+    if dtype.kind in "mM":
+        times = {"M": (datetime.date, np.datetime64), "m": (datetime.timedelta, np.timedelta64)}
+        return isinstance(value, times[dtype.kind])
+    if isinstance(value, np.generic):
+        value = value.item()
+    if dtype.kind == "b" or isinstance(value, bool):
+        return dtype.kind == "b" and isinstance(value, bool)
+    if dtype.kind in "iu":
+        return isinstance(value, int) and np.iinfo(dtype).min <= value <= np.iinfo(dtype).max
+    return isinstance(value, int | float) and (is_float(dtype) or dtype.kind == "c")

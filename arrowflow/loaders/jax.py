@@ -1,0 +1,150 @@
+"""`JaxExport`: record batches as dicts of JAX arrays.
+
+JAX arrays never change, so one may only stand on memory that nobody writes: that of a batch which owns it. On the CPU
+JAX takes such memory as it is where it is aligned to 64 bytes, and copies it otherwise. Dtypes are those that JAX has:
+without `jax_enable_x64` those of 64 bits become 32, and a whole number that does not fit is an error instead of another.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from arrowflow.errors import ArrowflowError, DataError, SchemaError
+from arrowflow.interchange.to_numpy import NumpyArray
+from arrowflow.loaders.numpy import Arrays, NumpyExport, Slicer, copy_refusal, map_arrays
+from arrowflow.loaders.wishes import Wishes
+
+ALIGNMENT: Final = 64
+"""Bytes that the address of memory is a multiple of which JAX takes as it is on the CPU."""
+
+_KINDS = "biufcV"  # the last is bfloat16
+_PERMUTED: Final = "misaligned: the axes of the tensor lie in another order"
+_SHARED: Final = "shared: others may write what JAX takes to never change"
+
+
+class MissingJaxError(ArrowflowError, ImportError):
+    """JAX is not installed."""
+
+
+class JaxExport:
+    """Turns record batches of one schema into dicts of JAX arrays; ragged lists into pairs of values and offsets.
+
+    Making one begins the transfer to the device and does not wait for it.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> batch = pa.RecordBatch.from_pydict({"x": [1.5, 2.0]})
+        >>> JaxExport(batch.schema, owned=True)(batch)["x"]  # doctest: +SKIP
+        Array([1.5, 2. ], dtype=float32)
+    """
+
+    __slots__ = ("_arrays", "_jax", "_on_cpu", "_owned", "_sharding", "_strict")
+
+    def __init__(
+        self,
+        schema: Any,
+        *,
+        owned: bool,
+        wishes: Wishes = Wishes(),  # noqa: B008  # immutable
+        sharding: Any = None,
+    ) -> None:
+        """Decides on every column of `schema`; see `NumpyExport`.
+
+        Args:
+            schema: Schema of all batches to come.
+            owned: Whether nobody else has the memory of a batch.
+            wishes: What the user asks for.
+            sharding: Where the parts of global arrays lie; each process has the rows of its own devices.
+
+        Raises:
+            MissingJaxError: JAX is not installed.
+            SchemaError: A column has a type that no JAX array has; the message names a way out.
+        """
+        jax = self._jax = _jax()
+        self._arrays = NumpyExport(
+            schema, owned=owned, wishes=wishes, canonical=jax.dtypes.canonicalize_dtype
+        )
+        self._arrays.require(_KINDS, "a JAX array")
+        self._sharding = sharding
+        platform = jax.default_backend() if sharding is None else next(iter(sharding.device_set)).platform
+        self._on_cpu = platform == "cpu"
+        self._owned = owned
+        self._strict = wishes.strict_zero_copy
+        if self._strict and self._on_cpu:
+            for column in self._arrays.columns:
+                if not owned or _is_permuted(column.type):
+                    raise SchemaError(copy_refusal(column.name, _PERMUTED if owned else _SHARED))
+
+    def __call__(self, batch: Any) -> Arrays:
+        """Returns the arrays of a batch.
+
+        Raises:
+            DataError: As `NumpyExport` does; or the rows of the batch cannot be shared by the devices.
+        """
+        return self._put(self._arrays(batch))
+
+    def chunk(self, batch: Any) -> Slicer:
+        """Converts a large batch once; what has to be copied is copied slice by slice."""
+        slicer = self._arrays.chunk(batch)
+        return lambda start, stop: self._put(slicer(start, stop))
+
+    def explain(self) -> list[str]:
+        """Returns one line per column: zero-copy, or why not."""
+        if not self._on_cpu:
+            return self._arrays.describe("zero-copy on the host, copied to the device")
+        if not self._owned:
+            return self._arrays.describe(f"copied: {_SHARED}")
+        lines = self._arrays.describe(
+            f"zero-copy unless misaligned (not at a multiple of {ALIGNMENT} bytes) or shared with a second column"
+        )
+        return [
+            column.describe(f"copied: {_PERMUTED}") if _is_permuted(column.type) else line
+            for line, column in zip(lines, self._arrays.columns, strict=True)
+        ]
+
+    def _put(self, arrays: Arrays) -> Arrays:
+        if self._on_cpu:
+            arrays = map_arrays(arrays, self._own)
+        if self._sharding is None:
+            put = self._jax.device_put(arrays)
+            return {name: put[name] for name in arrays}  # JAX sorts names
+        return map_arrays(arrays, self._placed)
+
+    def _own(self, name: str, array: NumpyArray) -> NumpyArray:
+        if self._strict and array.ctypes.data % ALIGNMENT:
+            raise DataError(copy_refusal(name, f"misaligned: JAX takes memory aligned to {ALIGNMENT} bytes"))
+        if array.flags.writeable:
+            return array
+        if self._strict:
+            raise DataError(copy_refusal(name, "shared: a second column, or somebody else, has the memory"))
+        # Aligned, so that JAX does not copy once more.
+        copy: NumpyArray = np.ndarray(array.shape, array.dtype, pa.allocate_buffer(array.nbytes))
+        copy[...] = array
+        return copy
+
+    def _placed(self, name: str, array: NumpyArray) -> Any:
+        try:
+            return self._jax.make_array_from_process_local_data(self._sharding, array)
+        except ValueError as error:
+            raise DataError(
+                f"column {name!r}: an array of shape {array.shape} cannot be laid out as {self._sharding}: {error}; "
+                "batches whose rows the devices can share come from batch(n, drop_remainder=True)"
+            ) from error
+
+
+def _is_permuted(kind: Any) -> bool:
+    order = list(getattr(kind, "permutation", None) or ())
+    return order != sorted(order)
+
+
+def _jax() -> Any:
+    try:
+        return importlib.import_module("jax")
+    except ImportError as error:
+        raise MissingJaxError(
+            "to_jax needs JAX, which is not installed: pip install arrowflow[jax]"
+        ) from error

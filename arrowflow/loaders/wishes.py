@@ -1,0 +1,186 @@
+"""What users ask of a loader, and what that means for each column.
+
+A wish for one column by name is fulfilled or refused. One for all columns is fulfilled where it can be: the others stay
+as they are, so their nulls are an error. Types follow from the schema and never from data: with `null="mask"` each
+column that may have nulls gets a mask, and with `"nan"` its integers become float64, whether there are nulls or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field, replace
+from typing import Any, Final, get_args
+
+import numpy as np
+import pyarrow as pa
+
+from arrowflow.errors import PlanError, SchemaError, closest
+from arrowflow.interchange.converted import ListLayout, Wish, converted_export, mask_export
+from arrowflow.interchange.dtypes import dtype_named
+from arrowflow.interchange.to_numpy import ColumnExport
+from arrowflow.records import dataclass
+
+POLICIES: Final = ("error", "nan", "mask")
+Dtype = Any
+"""What a framework's resolver makes of the dtype that a user named."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What is asked of a loader, checked as far as no schema is needed.
+
+    Attributes:
+        columns: Names of the columns in the order wanted, or None for all.
+        dtypes: Dtype by column.
+        null: What becomes of nulls: a policy or a value, or one by column.
+        lists: What becomes of lists of any length.
+        strict_zero_copy: Whether a copy is an error.
+    """
+
+    columns: tuple[str, ...] | None = None
+    dtypes: Mapping[str, Dtype] = field(default_factory=dict)
+    null: Any = "error"
+    lists: ListLayout = "dense"
+    strict_zero_copy: bool = False
+
+
+def wishes_of(
+    operator: str,
+    *,
+    columns: tuple[str, ...] | None = None,
+    dtypes: Mapping[str, Any] | None,
+    null: Any,
+    lists: str,
+    strict_zero_copy: bool,
+    resolve: Callable[[Any], Dtype] = dtype_named,
+) -> Wishes:
+    """Returns arguments as users write them.
+
+    Raises:
+        PlanError: One of them is none.
+    """
+    if dtypes is not None and not _by_name(dtypes):
+        raise PlanError(f"{operator}: dtypes is a mapping from names of columns to dtypes, got {dtypes!r}")
+    if lists not in get_args(ListLayout):
+        raise PlanError(f"{operator}: lists is 'dense', 'ragged' or 'padded', got {lists!r}")
+    if not isinstance(strict_zero_copy, bool):
+        raise PlanError(f"{operator}: strict_zero_copy is True or False, got {strict_zero_copy!r}")
+    if isinstance(null, Mapping) and not _by_name(null):
+        raise PlanError(f"{operator}: null maps names of columns to what becomes of nulls, got {null!r}")
+    for value in null.values() if isinstance(null, Mapping) else (null,):
+        if value is None or isinstance(value, list | tuple | dict | set | np.ndarray):
+            raise PlanError(
+                f"{operator}: null is 'error', 'nan', 'mask' or a value to put in place of nulls, got {value!r}"
+            )
+    found = {}
+    for name, dtype in (dtypes or {}).items():
+        try:
+            found[name] = resolve(dtype)
+        except PlanError as error:
+            raise PlanError(f"{operator}: dtypes: column {name!r}: {error}") from error
+    return Wishes(
+        columns=columns,
+        dtypes=found,
+        null=dict(null) if isinstance(null, Mapping) else null,
+        lists=lists,  # type: ignore[arg-type]  # checked above
+        strict_zero_copy=strict_zero_copy,
+    )
+
+
+def _by_name(value: object) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
+
+
+def wished_exports(
+    schema: pa.Schema, wishes: Wishes, canonical: Callable[[np.dtype[Any]], np.dtype[Any]] | None = None
+) -> list[tuple[int, ColumnExport]]:
+    """Returns how columns are exported, and masks behind them, each with the number of its column in a batch.
+
+    Args:
+        schema: That of all batches.
+        wishes: What is asked.
+        canonical: Returns the dtype that a framework has in place of one.
+
+    Raises:
+        PlanError: A wish names a column that is not there, or a mask has a name that is taken.
+        SchemaError: There is no array for a column, or not the one that is wished for.
+    """
+    names = list(schema.names) if wishes.columns is None else list(wishes.columns)
+    _check_names(names, schema, wishes)
+    found: list[tuple[int, ColumnExport]] = []
+    held = False
+    for name in names:
+        number = schema.get_field_index(name)
+        column, fulfilled = _export(schema.field(number), wishes, canonical)
+        held = held or fulfilled
+        found.append((number, column))
+        if fulfilled and _is_policy(_null_of(schema.field(number), wishes), "mask"):
+            wish = Wish(dtype=wishes.dtypes.get(name), lists=wishes.lists)
+            mask = mask_export(name, schema.field(number).type, wish)
+            if mask.name in names:
+                raise PlanError(
+                    f"the mask of {name!r} is named {mask.name!r}, and so is a column: rename that"
+                )
+            found.append((number, mask))
+    asked = not isinstance(wishes.null, Mapping) and not _is_policy(wishes.null, "error")
+    if asked and not held and any(schema.field(number).nullable for number, _ in found):
+        raise PlanError(
+            f"no column can hold {wishes.null!r} in place of nulls; columns are "
+            + ", ".join(f"{column.name}: {column.type} as {column.dtype}" for _, column in found)
+        )
+    return found
+
+
+def _check_names(names: Sequence[str], schema: pa.Schema, wishes: Wishes) -> None:
+    named = {"columns": names, "dtypes": wishes.dtypes}
+    if isinstance(wishes.null, Mapping):
+        named["null"] = wishes.null
+    for argument, given in named.items():
+        check_known(argument, given, schema.names if argument == "columns" else names)
+
+
+def check_known(argument: str, given: Iterable[str], known: Sequence[str]) -> None:
+    """Raises `PlanError` for a name that an argument has, and no column."""
+    for name in given:
+        if name not in known:
+            raise PlanError(f"{argument}: unknown column {name!r}; {closest(name, known)}")
+
+
+def _export(
+    field: pa.Field, wishes: Wishes, canonical: Callable[[np.dtype[Any]], np.dtype[Any]] | None
+) -> tuple[ColumnExport, bool]:
+    """Returns how a column is exported, and whether its nulls are replaced."""
+    plain = Wish(dtype=wishes.dtypes.get(field.name), lists=wishes.lists)
+    wish = replace(plain, null=_null_of(field, wishes))
+    if not wish.keeps_nulls:
+        return _canonical(field, plain, canonical), False
+    try:
+        return _canonical(field, wish, canonical), True
+    except SchemaError:
+        if isinstance(wishes.null, Mapping):
+            raise
+        return _canonical(field, plain, canonical), False
+
+
+def _canonical(
+    field: pa.Field, wish: Wish, canonical: Callable[[np.dtype[Any]], np.dtype[Any]] | None
+) -> ColumnExport:
+    export = converted_export(field.name, field.type, wish)
+    if canonical is None or export.dtype.kind not in "biufc":
+        return export
+    dtype = canonical(export.dtype)
+    return (
+        export
+        if dtype == export.dtype
+        else converted_export(field.name, field.type, replace(wish, dtype=dtype))
+    )
+
+
+def _null_of(field: pa.Field, wishes: Wishes) -> Any:
+    if isinstance(wishes.null, Mapping):
+        return wishes.null.get(field.name, "error")
+    return wishes.null if field.nullable else "error"
+
+
+def _is_policy(null: Any, policy: str) -> bool:
+    return isinstance(null, str) and null == policy
