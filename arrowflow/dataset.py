@@ -339,7 +339,7 @@ class Dataset:
                 iteration begins: what a script or a notebook defines by value, and no `if __name__ == "__main__"` is
                 needed; what it prints is seen. Calls compute within the CPU budget, with one thread each. Workers start
                 in half a second and are kept for the next iteration for 10 seconds; they see the environment, the
-                working directory and `sys.path` as they are then. A hash of a string differs from worker to worker,
+                working directory and `sys.path` as they are when an iteration begins. A hash of a string differs from worker to worker,
                 unless `PYTHONHASHSEED` is set, and so does the order of a `set`.
 
         Raises:

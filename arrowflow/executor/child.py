@@ -21,13 +21,14 @@ import signal
 import socket
 import sys
 from collections import OrderedDict
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from arrowflow.errors import WorkerError
 from arrowflow.executor.shared import Inbox, Outbox, Parcel
-from arrowflow.executor.wire import Call, Failed, Forget, Key, Made, pack_error, receive, send, unpack
+from arrowflow.executor.wire import Call, Failed, Forget, Key, Made, Packed, pack_error, receive, send, unpack
 from arrowflow.ops.base import StatelessKernel
 
 IDLE_SECONDS = 15.0
@@ -73,9 +74,11 @@ class _Context:
 class _Operator:
     """One operator of one run: what makes its kernels, what they keep, and the kernel of the latest epoch."""
 
-    def __init__(self, packed: bytes) -> None:
+    def __init__(self, packed: Packed) -> None:
+        self._around = packed.around
+        self._enter()  # what it refers to is imported from there
         try:
-            self._make = unpack(packed)
+            self._make = unpack(packed.make)
         except Exception as error:
             raise WorkerError(
                 f"a worker process cannot load the function: {type(error).__name__}: {error}; what it refers to has "
@@ -84,8 +87,19 @@ class _Operator:
         self._kept: dict[Any, Any] = {}
         self._kernel: tuple[int, StatelessKernel] | None = None
 
+    def _enter(self) -> None:
+        path, folder, environment = self._around
+        if sys.path != list(path):
+            sys.path[:] = path
+        if str(Path.cwd()) != folder:
+            os.chdir(folder)
+        if dict(os.environ) != environment:
+            os.environ.clear()
+            os.environ.update(environment)
+
     def kernel(self, epoch: int) -> StatelessKernel:
-        """Returns the kernel of an epoch."""
+        """Returns the kernel of an epoch, in its surroundings."""
+        self._enter()
         if self._kernel is None or self._kernel[0] != epoch:
             self._kernel = (epoch, self._make(_Context(epoch, self._kept)))
         return self._kernel[1]

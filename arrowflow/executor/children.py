@@ -5,8 +5,8 @@ is, and gives it back. So there are never more than calls at the same time, live
 starting them (0.3 to 0.5 s of a core each: a new interpreter that imports this library) only if none is warm. At the
 end of a run each one forgets the run's functions, their instances and all shared memory. One that was not used for
 `IDLE_SECONDS` is not used again and ends by itself a little later; what is left of it here (two sockets, an exit code)
-is collected by the next start, the next end of a run, or at exit. A process whose `sys.path`, working directory or
-environment has changed gets new ones.
+is collected by the next start, the next end of a run, or at exit. Before each call it has the
+`sys.path`, working directory and environment that this process had at the operator's first call in the run.
 
 **Starting.** `sys.executable` with a line of code, through `subprocess` and with two inherited sockets: nothing of the
 user's program is imported or run again, so scripts need no `if __name__ == "__main__"`, and daemonic processes may
@@ -41,7 +41,17 @@ import pyarrow as pa
 from arrowflow.errors import WorkerError
 from arrowflow.executor.child import MAX_KNOWN
 from arrowflow.executor.shared import Inbox, Outbox
-from arrowflow.executor.wire import Call, Failed, Forget, Key, receive, send, unpack_error
+from arrowflow.executor.wire import (
+    Call,
+    Failed,
+    Forget,
+    Key,
+    Packed,
+    Surroundings,
+    receive,
+    send,
+    unpack_error,
+)
 from arrowflow.ops.base import Origin
 
 IDLE_SECONDS = 10.0
@@ -53,16 +63,14 @@ _MAIN = (
     "from arrowflow.executor.child import main; main(int(sys.argv[1]), int(sys.argv[2]))"
 )
 
-Surroundings = tuple[tuple[str, ...], str, dict[str, str]]
-"""`sys.path`, the working directory and the environment: a worker is used only where they are as when it started."""
-
 _idle: deque[Child] = deque()  # the one used last at the right; each step on it is one atomic one
 _all: weakref.WeakSet[Child] = weakref.WeakSet()
 
 
 def surroundings() -> Surroundings:
-    """Returns those of this process."""
-    return tuple(map(str, sys.path)), str(Path.cwd()), dict(os.environ)
+    """Returns what functions of this process find around them."""
+    environment = {**dict.fromkeys(ONE_THREAD, "1"), **os.environ}
+    return Surroundings(tuple(map(str, sys.path)), str(Path.cwd()), environment)
 
 
 class Child:
@@ -75,7 +83,6 @@ class Child:
     """
 
     def __init__(self, around: Surroundings) -> None:
-        self.around = around
         self.since = 0.0
         self.known: OrderedDict[Key, None] = OrderedDict()
         self.fit = True
@@ -93,7 +100,7 @@ class Child:
         _all.add(self)
 
     def call(
-        self, key: Key, packed: bytes, epoch: int, origin: Origin, chunk: pa.RecordBatch
+        self, key: Key, packed: Packed, epoch: int, origin: Origin, chunk: pa.RecordBatch
     ) -> pa.RecordBatch:
         """Returns what the kernel there makes of a chunk; waits for it.
 
@@ -127,6 +134,17 @@ class Child:
         self.known.move_to_end(key)
         if len(self.known) > MAX_KNOWN:
             self.known.popitem(last=False)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is there, as far as can be told: not if it was killed while it was idle."""
+        try:
+            self._channel.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return True
+        except OSError:
+            pass
+        return False  # the end of the stream: it says nothing that was not asked for
 
     def forget(self, run: int) -> None:
         """Lets the process go of what belongs to a run. Waits for nothing: it is idle."""
@@ -192,15 +210,14 @@ class Child:
 def _started(descriptors: tuple[int, int], around: Surroundings) -> subprocess.Popen[bytes]:
     if not sys.executable:
         raise FileNotFoundError("sys.executable does not say where Python is")
-    path, folder, environment = around
     flags = ["-" + "O" * sys.flags.optimize] if sys.flags.optimize else []
     flags += [f"-W{option}" for option in sys.warnoptions]
     return subprocess.Popen(
-        [sys.executable, *flags, "-c", _MAIN, *map(str, descriptors), *path],
+        [sys.executable, *flags, "-c", _MAIN, *map(str, descriptors), *around.path],
         stdin=subprocess.DEVNULL,
         pass_fds=descriptors,
-        cwd=folder,
-        env={**dict.fromkeys(ONE_THREAD, "1"), **environment},
+        cwd=around.folder,
+        env=around.environment,
         process_group=0,  # Ctrl-C is for this process
     )
 
@@ -208,17 +225,17 @@ def _started(descriptors: tuple[int, int], around: Surroundings) -> subprocess.P
 # ---------------------------------------------------------------------------------- idle ones
 
 
-def take(key: Key, around: Surroundings, now: float) -> Child:
+def take(key: Key, packed: Packed, now: float) -> Child:
     """Returns an idle process, one that knows the operator rather than others, or starts one. Any thread."""
     collect(now)
     latest = list(_idle)[::-1]
     for child in sorted(latest, key=lambda child: key not in child.known):
         if not _taken(child):
             continue
-        if child.around == around:
+        if child.waits:
             return child
         child.close()
-    return Child(around)
+    return Child(packed.around)
 
 
 def give_back(child: Child, now: float) -> None:

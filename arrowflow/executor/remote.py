@@ -12,7 +12,7 @@ import pyarrow as pa
 from arrowflow.errors import ClosedError
 from arrowflow.executor import children
 from arrowflow.executor.child import MAX_KNOWN
-from arrowflow.executor.wire import Key, pack
+from arrowflow.executor.wire import Key, Packed, pack
 from arrowflow.ops.base import KernelSpec, Origin, StatelessKernel
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ class Crew:
         self._killed = self._left = False
         self._numbers = itertools.count()
         self._packing = threading.Lock()
-        self._packed: OrderedDict[int, tuple[KernelSpec, Key, bytes]] = OrderedDict()
+        self._packed: OrderedDict[int, tuple[KernelSpec, Key, Packed]] = OrderedDict()
 
-    def packed(self, spec: KernelSpec) -> tuple[Key, bytes]:
+    def packed(self, spec: KernelSpec) -> tuple[Key, Packed]:
         """Returns an operator's key, and what makes its kernels: as it is at the operator's first call in the run.
 
         Those of sub-plans come and go, so only the latest are remembered.
@@ -46,7 +46,8 @@ class Crew:
         with self._packing:
             found = self._packed.get(id(spec))
             if found is None:
-                found = self._packed[id(spec)] = (spec, (self.run, next(self._numbers)), pack(spec.make))
+                packed = Packed(pack(spec.make), children.surroundings())
+                found = self._packed[id(spec)] = (spec, (self.run, next(self._numbers)), packed)
                 if len(self._packed) > MAX_KNOWN:
                     self._packed.popitem(last=False)
             return found[1:]
@@ -54,7 +55,7 @@ class Crew:
     def call(self, spec: KernelSpec, epoch: int, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
         """Calls a kernel in a worker process. Any thread; waits without a lock."""
         key, packed = self.packed(spec)
-        child = children.take(key, children.surroundings(), self.clock.now())
+        child = children.take(key, packed, self.clock.now())
         self._busy[child] = spec.operator
         try:
             if self._killed:

@@ -27,12 +27,38 @@ _CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 MAX_CAUSES = 16
 
 
+class Surroundings(NamedTuple):
+    """What a function finds around it.
+
+    Attributes:
+        path: `sys.path`.
+        folder: The working directory.
+        environment: The environment.
+    """
+
+    path: tuple[str, ...]
+    folder: str
+    environment: dict[str, str]
+
+
+class Packed(NamedTuple):
+    """An operator of a run.
+
+    Attributes:
+        make: What makes its kernels, as `pack` made it.
+        around: Where its function runs.
+    """
+
+    make: bytes
+    around: Surroundings
+
+
 class Call(NamedTuple):
     """What a worker process is asked for.
 
     Attributes:
         key: Of the operator.
-        packed: What makes its kernel, as `pack` made it, for a process that does not know it yet.
+        packed: The operator, for a process that does not know it yet.
         epoch: The epoch of the stream that the chunk belongs to.
         origin: As in `StatelessKernel.apply`.
         parcel: Where the chunk lies.
@@ -40,7 +66,7 @@ class Call(NamedTuple):
     """
 
     key: Key
-    packed: bytes | None
+    packed: Packed | None
     epoch: int
     origin: Origin
     parcel: Parcel

@@ -96,6 +96,14 @@ PIECES: dict[str, Apply] = {
 }
 
 
+PROCESSES: dict[str, Apply] = {
+    "numpy": lambda ds: ds.map(
+        doubled, format="numpy", columns=["row"], schema=DOUBLED, executor="process", num_parallel_calls=2
+    ),
+    "random pieces": lambda ds: ds.with_options(SMALL).map(noise, seed=5, executor="process"),
+}
+
+
 def head_of_noise(batch: pa.RecordBatch, rng: np.random.Generator) -> pa.RecordBatch:
     return batch.slice(0, 1).append_column("more", pa.array([rng.random()]))
 
@@ -113,6 +121,27 @@ def test_contracts_where_splits_are_seen(case: str) -> None:
         splits_matter=True,
         epochs_differ=case in {"random", "random again", "repeated"},
     )
+
+
+@pytest.mark.parametrize("case", PROCESSES)
+def test_contracts_in_worker_processes(case: str) -> None:
+    pieces = case == "random pieces"
+    check_operator(
+        PROCESSES[case],
+        NUMBERS,
+        splits_matter=pieces,
+        epochs_differ=pieces,
+        ordered_by=None if pieces else "row",
+    )
+
+
+def test_where_it_runs_is_shown_and_decides_nothing() -> None:
+    threads, processes = numbers(3).map(identity), numbers(3).map(identity, executor="process")
+    assert "executor='process'" in repr(processes) and "in worker processes" in processes.explain()
+    assert "executor" not in repr(threads) + threads.explain()
+    for plan in (threads._ready().bound, processes._ready().bound):
+        assert "executor" not in {**plan.arguments(), **plan.identity()}
+    assert threads._ready().identity == processes._ready().identity
 
 
 @pytest.mark.parametrize("format", ["arrow", "polars"])
