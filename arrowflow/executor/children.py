@@ -108,9 +108,9 @@ class Child:
             WorkerError: The process ended.
             BaseException: What the kernel raised.
         """
+        parcel, descriptor = self._outbox.put(chunk)
         self.fit = False
         known = key in self.known
-        parcel, descriptor = self._outbox.put(chunk)
         request = Call(key, None if known else packed, epoch, origin, parcel, self._inbox.returned())
         self._remember(key)
         try:

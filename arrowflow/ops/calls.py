@@ -114,6 +114,12 @@ class MappingOperator(FunctionOperator):
         text = FunctionOperator.describe(self)
         return text if self.executor == "thread" else f"{text[:-1]}, executor={self.executor!r})"
 
+    def copies(self) -> tuple[str, ...]:
+        """Returns how batches get to worker processes and back."""
+        if self.executor == "thread":
+            return ()
+        return (f"{self.name}: worker processes get a copy of each batch, and give one back",)
+
     def generators(self, epoch: int, origin: Origin) -> tuple[np.random.Generator, ...]:
         """Returns what `fn` is called with beside a piece: a generator, if there is a seed."""
         if self.seed is None:

@@ -287,6 +287,18 @@ def test_nothing_is_left() -> None:
     assert "memfd:arrowflow" not in Path("/proc/self/maps").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("how", ["break", "close", "collected"])
+def test_an_end_before_the_last_batch_leaves_idle_workers_that_know_nothing(how: str) -> None:
+    iterator = iter(in_workers(numbers(300), same, calls=2))
+    for _ in iterator:
+        break
+    if how == "close":
+        iterator.close()
+    del iterator
+    gc.collect()
+    assert children._idle and not any(one.known for one in children._idle)
+
+
 def test_bytes_on_their_way_are_charged() -> None:
     ds = af.range(200_000).with_options(af.Options(max_chunk_rows=10_000, ram_budget="2MiB", cpu_budget=2))
     with iter(in_workers(ds, same)) as iterator:
@@ -483,6 +495,7 @@ def run_script(text: str, folder: Path, *, group: bool = False) -> subprocess.Po
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
     return subprocess.Popen(
         [sys.executable, "-X", "dev", "-W", "ignore::DeprecationWarning", str(script)],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -518,6 +531,53 @@ print(table["id"].to_pylist())
 
 def test_a_script_needs_no_guard(tmp_path: Path) -> None:
     assert finished(run_script(UNGUARDED, tmp_path)) == (0, f"once\n{[2 * i for i in range(10)]}\n", "")
+
+
+DAEMONIC = """
+import multiprocessing
+import arrowflow as af
+
+def add_one(row):
+    return {"id": row["id"] + 1}
+
+def work():
+    print(af.range(3).map_rows(add_one, executor="process").to_table()["id"].to_pylist(), flush=True)
+
+process = multiprocessing.get_context("fork").Process(target=work, daemon=True)
+process.start()
+process.join()
+assert process.exitcode == 0
+"""
+
+
+def test_daemonic_processes_may_have_workers(tmp_path: Path) -> None:
+    assert finished(run_script(DAEMONIC, tmp_path)) == (0, "[1, 2, 3]\n", "")
+
+
+LEAVING = """
+import os, threading
+import arrowflow as af
+
+def forever(batch):
+    print(os.getpid(), flush=True)
+    while True:
+        pass
+
+ds = af.range(10).with_options(af.Options(max_chunk_rows=1, close_timeout=0.1))
+iterator = iter(ds.map(lambda batch: batch, executor="process").map(forever, executor="process").prefetch(2))
+threading.Thread(target=lambda: list(iterator), daemon=True).start()
+os.read(0, 1)
+"""
+
+
+@linux
+def test_exit_in_the_middle_of_a_call_ends_it(tmp_path: Path) -> None:
+    program = run_script(LEAVING, tmp_path)
+    assert program.stdout is not None and program.stdin is not None
+    worker = int(program.stdout.readline())
+    _, errors = program.communicate("x", timeout=SECONDS)
+    assert program.returncode == 0 and "their worker processes were killed" in errors
+    wait_for(worker)
 
 
 ENDLESS = """
