@@ -334,13 +334,13 @@ class Dataset:
                 piece) alone.
             num_parallel_calls: Calls at the same time; 1 means one at a time, in order.
             executor: `"process"` calls `fn` in worker processes, with the same values in the same order: for functions
-                in pure Python, which hold the interpreter lock, and take more than a millisecond or so. Batches go there
-                and back through shared memory, each with one copy. `fn` goes as `cloudpickle` packs it when an
-                iteration begins: what a script or a notebook defines by value, and no `if __name__ == "__main__"` is
-                needed; what it prints is seen. Calls compute within the CPU budget, with one thread each. Workers start
-                in half a second and are kept for the next iteration for 10 seconds; they see the environment, the
-                working directory and `sys.path` as they are when an iteration begins. A hash of a string differs from worker to worker,
-                unless `PYTHONHASHSEED` is set, and so does the order of a `set`.
+                in pure Python, which hold the interpreter lock, and take more than a millisecond or so; those that wait
+                are better off in threads. Batches go there and back through shared memory, with one copy each way. `fn`
+                goes as `cloudpickle` packs it when an iteration begins, what a script or a notebook defines by value,
+                and no `if __name__ == "__main__"` is needed. It finds the environment, working directory and
+                `sys.path` of that time; what it prints is seen. Calls take a core each of the CPU budget, and compute
+                with one thread. Workers start in half a second, and are kept for 10 seconds for the next iteration: a
+                module that `fn` imports is not read again meanwhile.
 
         Raises:
             PlanError: With `executor="process"`, `fn` cannot be pickled.

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import fcntl
+import gc
 import os
 import select
 import signal
@@ -43,6 +44,7 @@ def main(channel: int, lifeline: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable()
     _end_with(lifeline)
+    gc.freeze()  # what was imported stays: looking for garbage at the end of each run is cheap then
     connection = socket.socket(fileno=channel)
     # What a user function forks must not keep the parent from noticing that this process has ended.
     os.register_at_fork(after_in_child=connection.close)
@@ -61,6 +63,10 @@ def _end_with(lifeline: int) -> None:
         signal.signal(signal.SIGIO, lambda *_: os._exit(1))
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+    ended = select.poll()
+    ended.register(lifeline, 0)
+    if ended.poll(0):  # before there could be a signal
+        os._exit(1)
 
 
 class _Context:
@@ -124,6 +130,7 @@ class _Server:
                 del self._known[key]
             self._inbox.clear()
             self._outbox.clear()
+            gc.collect()
             return
         self._outbox.take_back(request.returned)
         try:

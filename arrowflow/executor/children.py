@@ -5,12 +5,12 @@ is, and gives it back. So there are never more than calls at the same time, live
 starting them (0.3 to 0.5 s of a core each: a new interpreter that imports this library) only if none is warm. At the
 end of a run each one forgets the run's functions, their instances and all shared memory. One that was not used for
 `IDLE_SECONDS` is not used again and ends by itself a little later; what is left of it here (two sockets, an exit code)
-is collected by the next start, the next end of a run, or at exit. Before each call it has the
+is collected by the next call, the next end of a run, or at exit. Before each call it has the
 `sys.path`, working directory and environment that this process had at the operator's first call in the run.
 
 **Starting.** `sys.executable` with a line of code, through `subprocess` and with two inherited sockets: nothing of the
 user's program is imported or run again, so scripts need no `if __name__ == "__main__"`, and daemonic processes may
-have workers. They compute with one thread each (`OMP_NUM_THREADS`, `POLARS_MAX_THREADS`, unless these are set).
+have workers. `DEFAULTS` are set in their environment where this process has no values of its own.
 
 **Waiting.** The thread of a call waits in `recv`, with no lock held, until the answer is there or the process is gone:
 whoever ends it, the kernel closes its socket. Nothing else waits, but `close` for the end of a process that has been
@@ -57,7 +57,8 @@ from arrowflow.ops.base import Origin
 IDLE_SECONDS = 10.0
 """Less than workers wait themselves: one that is about to end shall get no more requests."""
 ENDING_SECONDS = 1.0
-ONE_THREAD = ("OMP_NUM_THREADS", "POLARS_MAX_THREADS")
+DEFAULTS = {"OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1", "PYTHONHASHSEED": "0"}
+"""Of the environment: a call takes one core, and what follows from hashes of strings is the same in all workers."""
 _MAIN = (
     "import sys; sys.path[:] = sys.argv[3:]; "
     "from arrowflow.executor.child import main; main(int(sys.argv[1]), int(sys.argv[2]))"
@@ -69,7 +70,7 @@ _all: weakref.WeakSet[Child] = weakref.WeakSet()
 
 def surroundings() -> Surroundings:
     """Returns what functions of this process find around them."""
-    environment = {**dict.fromkeys(ONE_THREAD, "1"), **os.environ}
+    environment = {**DEFAULTS, **os.environ}
     return Surroundings(tuple(map(str, sys.path)), str(Path.cwd()), environment)
 
 
@@ -89,6 +90,9 @@ class Child:
         self._outbox, self._inbox = Outbox(), Inbox()
         self._channel, theirs = socket.socketpair()
         self._lifeline, end = socket.socketpair()
+        self._sockets = (self._channel, self._lifeline, theirs, end)
+        self._process: subprocess.Popen[bytes] | None = None
+        _all.add(self)  # a fork from now on closes what it copies
         try:
             self._process = _started((theirs.fileno(), end.fileno()), around)
         except OSError as error:
@@ -97,7 +101,6 @@ class Child:
         finally:
             theirs.close()
             end.close()
-        _all.add(self)
 
     def call(
         self, key: Key, packed: Packed, epoch: int, origin: Origin, chunk: pa.RecordBatch
@@ -162,7 +165,7 @@ class Child:
 
     def kill(self) -> None:
         """Ends the process at once; whoever waits for its answer is told. Any thread."""
-        self._process.kill()
+        self._kill()
         try:
             self._channel.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -176,11 +179,16 @@ class Child:
         """Ends the process, waits for that, and closes all there is."""
         self.release()
         if not self.fit:
-            self._process.kill()
+            self._kill()
         self._wait()
         self._disconnect()
 
+    def _kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+
     def _wait(self) -> int:
+        assert self._process is not None
         try:
             return self._process.wait(ENDING_SECONDS)
         except subprocess.TimeoutExpired:
@@ -191,20 +199,21 @@ class Child:
         """Returns how the process ended, in words."""
         code = self._wait()
         if code >= 0:
-            return f"worker process {self._process.pid} ended with exit code {code}"
+            return f"a worker process ended with exit code {code}"
         names = {each.value: each.name for each in signal.Signals}
         name = names.get(-code, "unknown")
         hint = ", as the system does when memory runs out" if -code == signal.SIGKILL else ""
-        return f"worker process {self._process.pid} was ended by signal {-code} ({name}{hint})"
+        return f"a worker process was ended by signal {-code} ({name}{hint})"
 
     def _disconnect(self) -> None:
-        self._channel.close()
-        self._lifeline.close()
+        for each in self._sockets:
+            each.close()
 
     def leave_to_parent(self) -> None:
         """Is called in a forked child of the process that started it."""
         self._disconnect()
-        self._process.returncode = 0  # it is not this process's to wait for
+        if self._process is not None:
+            self._process.returncode = 0  # it is not this process's to wait for
 
 
 def _started(descriptors: tuple[int, int], around: Surroundings) -> subprocess.Popen[bytes]:

@@ -240,9 +240,13 @@ def test_workers_are_used_again_until_they_were_idle_for_long(monkeypatch: pytes
 
 def test_workers_see_the_environment_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def told(batch: pa.RecordBatch) -> pa.RecordBatch:
+        assert hash("text") == hash_of_text
         found = [os.environ.get("TOLD", ""), str(Path.cwd()), os.environ["OMP_NUM_THREADS"]]
         return pa.record_batch({"told": found})
 
+    command = [sys.executable, "-c", "print(hash('text'))"]
+    seed = os.environ.get("PYTHONHASHSEED", "0")
+    hash_of_text = int(subprocess.check_output(command, env={**os.environ, "PYTHONHASHSEED": seed}))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     ds = in_workers(af.range(1), told)
     with iter(ds.repeat()) as running:
@@ -690,6 +694,14 @@ def test_arenas_that_are_too_small_or_too_many_are_dropped() -> None:
     del large
     outbox.take_back(inbox.returned())  # of an arena that it has forgotten
     assert outbox.put(batch_of(1))[1] is not None or pytest.fail("an arena that was forgotten is used")
+
+
+def test_without_memfd_the_memory_is_an_unlinked_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    outbox, inbox = Outbox(), Inbox()
+    parcel, descriptor = outbox.put(batch_of(100))
+    assert descriptor is not None and os.fstat(descriptor).st_nlink == 0
+    assert inbox.take(parcel, descriptor).equals(batch_of(100))
 
 
 def test_messages_come_whole_or_not_at_all() -> None:
