@@ -80,13 +80,12 @@ class Child:
     Attributes:
         since: When it was last used, by the clock of the run that did.
         known: The operators that it keeps ready.
-        fit: Whether it waits for a request; not in the middle of a call, and not after one that was not answered.
     """
 
     def __init__(self, around: Surroundings) -> None:
         self.since = 0.0
         self.known: OrderedDict[Key, None] = OrderedDict()
-        self.fit = True
+        self._answered, self._killed = True, False
         self._outbox, self._inbox = Outbox(), Inbox()
         self._channel, theirs = socket.socketpair()
         self._lifeline, end = socket.socketpair()
@@ -112,7 +111,7 @@ class Child:
             BaseException: What the kernel raised.
         """
         parcel, descriptor = self._outbox.put(chunk)
-        self.fit = False
+        self._answered = False
         known = key in self.known
         request = Call(key, None if known else packed, epoch, origin, parcel, self._inbox.returned())
         self._remember(key)
@@ -125,10 +124,10 @@ class Child:
         self._outbox.take_back(answer.returned)
         if isinstance(answer, Failed):
             del self.known[key]  # perhaps it could not be loaded
-            self.fit = True
+            self._answered = True
             raise unpack_error(answer.error)
         batch = self._inbox.take(answer.parcel, descriptor)
-        self.fit = True
+        self._answered = True
         return batch
 
     def _remember(self, key: Key) -> None:
@@ -140,7 +139,12 @@ class Child:
 
     @property
     def waits(self) -> bool:
-        """Whether it is there, as far as can be told: not if it was killed while it was idle."""
+        """Whether it waits for a request, as far as can be told.
+
+        Not in the middle of a call, nor after one that was not answered, nor when it was killed while it was idle.
+        """
+        if self._killed or not self._answered:
+            return False
         try:
             self._channel.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -160,11 +164,12 @@ class Child:
         self._inbox.clear()
         try:
             send(self._channel, Forget(run))
-        except OSError:  # it has ended, which the next call would notice
-            self.fit = False
+        except OSError:  # it has ended
+            self._answered = False
 
     def kill(self) -> None:
-        """Ends the process at once; whoever waits for its answer is told. Any thread."""
+        """Ends the process at once; whoever waits for its answer is told, and gives it back. Any thread."""
+        self._killed = True
         self._kill()
         try:
             self._channel.shutdown(socket.SHUT_RDWR)
@@ -178,7 +183,7 @@ class Child:
     def close(self) -> None:
         """Ends the process, waits for that, and closes all there is."""
         self.release()
-        if not self.fit:
+        if not self._answered:
             self._kill()
         self._wait()
         self._disconnect()
@@ -249,7 +254,7 @@ def take(key: Key, packed: Packed, now: float) -> Child:
 
 def give_back(child: Child, now: float) -> None:
     """Makes a process idle, or ends it if its last call was not answered. Any thread."""
-    if child.fit:
+    if child.waits:
         child.since = now
         _idle.append(child)
     else:

@@ -25,13 +25,15 @@ _RUNS = itertools.count()
 class Crew:
     """What one run has to do with worker processes.
 
-    `kill` takes no lock: it first says that it was called and then looks what is busy, and a call says first that it is busy and
-    then looks whether it may go on.
+    Nobody waits while holding one of its two locks, but for a function that is being packed, which happens once.
     """
 
     def __init__(self, clock: Clock) -> None:
         self.run = next(_RUNS)
         self.clock = clock
+        self._lock = (
+            threading.Lock()
+        )  # a process that is killed is in a call of this run, and not idle already
         self._busy: dict[Child, str] = {}
         self._killed = self._left = False
         self._numbers = itertools.count()
@@ -56,24 +58,26 @@ class Crew:
         """Calls a kernel in a worker process. Any thread; waits without a lock."""
         key, packed = self.packed(spec)
         child = children.take(key, packed, self.clock.now())
-        self._busy[child] = spec.operator
         try:
-            if self._killed:
-                raise ClosedError("the iterator was closed")
+            with self._lock:
+                if self._killed:
+                    raise ClosedError("the iterator was closed")
+                self._busy[child] = spec.operator
             return child.call(key, packed, epoch, origin, chunk)
         finally:
-            del self._busy[child]
+            with self._lock:
+                self._busy.pop(child, None)
             if self._left:
                 child.forget(self.run)
             children.give_back(child, self.clock.now())
 
     def kill(self) -> list[str]:
         """Ends the processes that are in a call, and lets no further call begin; returns the operators."""
-        self._killed = True
-        busy = list(self._busy.items())
-        for child, _ in busy:
-            child.kill()
-        return [operator for _, operator in busy]
+        with self._lock:
+            self._killed = True
+            for child in self._busy:
+                child.kill()
+            return list(self._busy.values())
 
     def leave(self) -> None:
         """Lets all processes go of what belongs to the run, those in a call as soon as it is over."""
