@@ -413,6 +413,8 @@ class Dataset:
             >>> import arrowflow as af
             >>> af.range(3).map_rows(lambda row: {"text": f"row {row['id']}"}).to_table().to_pydict()
             {'text': ['row 0', 'row 1', 'row 2']}
+            >>> af.range(3).map_rows(lambda row: {"y": 2 ** row["id"]}, executor="process").to_table()["y"].to_pylist()
+            [1, 2, 4]
         """
         check_function("map_rows", fn)
         _check_executor("map_rows", executor, fn)

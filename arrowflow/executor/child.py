@@ -61,8 +61,11 @@ def _end_with(lifeline: int) -> None:
         signal.signal(signal.SIGIO, signal.SIG_DFL)
     else:  # where the default is to ignore it
         signal.signal(signal.SIGIO, lambda *_: os._exit(1))
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+    with contextlib.suppress(
+        OSError
+    ):  # in a sandbox that has no such signals the end is noticed after the call
+        fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
     ended = select.poll()
     ended.register(lifeline, 0)
     if ended.poll(0):  # before there could be a signal
