@@ -25,7 +25,20 @@ import pytest
 import arrowflow as af
 from arrowflow.executor import child, children
 from arrowflow.executor.shared import MAX_FREE, Inbox, Outbox
-from arrowflow.executor.wire import Forget, pack_error, receive, send, unpack_error
+from arrowflow.executor.wire import (
+    Call,
+    Failed,
+    Forget,
+    Made,
+    Packed,
+    Surroundings,
+    pack,
+    pack_error,
+    receive,
+    send,
+    unpack_error,
+)
+from arrowflow.ops.base import Context, Origin, StatelessKernel
 from arrowflow.testing import assert_same_batches, batches_of
 from tests.ops.tables import ALL_TYPES, NUMBERS, refused
 
@@ -702,6 +715,50 @@ def test_without_memfd_the_memory_is_an_unlinked_file(monkeypatch: pytest.Monkey
     parcel, descriptor = outbox.put(batch_of(100))
     assert descriptor is not None and os.fstat(descriptor).st_nlink == 0
     assert inbox.take(parcel, descriptor).equals(batch_of(100))
+
+
+class Counting(StatelessKernel):
+    """Yields the epoch, how many calls there were in it, and how many kernels."""
+
+    def __init__(self, context: Context) -> None:
+        self.epoch, self.calls = context.epoch, 0
+        context.kept["made"] = self.made = context.kept.get("made", 0) + 1
+
+    def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
+        if origin.split == 9:
+            raise ValueError("no")
+        self.calls += 1
+        return pa.record_batch({"x": [self.epoch, self.calls, self.made]})
+
+
+def test_a_worker_makes_kernels_and_forgets_them_with_their_run() -> None:
+    ours, theirs = socket.socketpair()
+    outbox, inbox = Outbox(), Inbox()
+    around = Surroundings(tuple(sys.path), str(Path.cwd()), dict(os.environ))
+
+    def ask(run: int, epoch: int, split: int = 0, *, new: bool = False) -> None:
+        packed = Packed(pack(Counting), around) if new else None
+        parcel, descriptor = outbox.put(batch_of(3))
+        send(ours, Call((run, 0), packed, epoch, Origin(split), parcel, ()), descriptor)
+
+    with ours, theirs:
+        for run in range(child.MAX_KNOWN + 1):
+            ask(run, epoch=0, new=True)
+        for epoch in (0, 1, 1):
+            ask(1, epoch)
+        ask(2, epoch=0, split=9)
+        ask(0, epoch=0)  # which is one too many
+        send(ours, Forget(1))
+        ask(1, epoch=1)
+        ours.shutdown(socket.SHUT_WR)
+        with pytest.raises(EOFError):
+            child._Server(theirs).serve()
+        answers = [receive(ours) for _ in range(child.MAX_KNOWN + 7)]
+    made = [inbox.take(answer.parcel, fd) for answer, fd in answers if isinstance(answer, Made)]
+    first = [[0, 1, 1]] * (child.MAX_KNOWN + 1)
+    assert [batch["x"].to_pylist() for batch in made] == [*first, [0, 2, 1], [1, 1, 2], [1, 2, 2]]
+    failed = [unpack_error(answer.error) for answer, _ in answers if isinstance(answer, Failed)]
+    assert list(map(type, failed)) == [ValueError, KeyError, KeyError]
 
 
 def test_messages_come_whole_or_not_at_all() -> None:
