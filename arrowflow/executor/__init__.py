@@ -35,11 +35,10 @@ Cancel and early close
     anything: it only sets a flag and unparks everybody; it never waits for the lock that its own thread holds.
 10. `close()` is `stop()`, then joining the workers for `close_timeout` seconds, then dropping all that is held. A
     call that cannot be cancelled is named in a warning and left to end by itself; its result is dropped. One in a
-    worker process is ended with it. Whoever
-    waits in `next()` meanwhile gets a `ClosedError`, and nothing that a kernel held back; whoever runs a call there
-    gets it when that returns. Where joining would be
-    waiting for itself (in a user function of this very run, in a signal handler that hit the lock's holder, in a
-    finalizer that runs on any worker) it only stops: each worker drops what there is to drop when it leaves.
+    worker process is ended with the process. Whoever waits in `next()` meanwhile gets a `ClosedError`, and nothing that
+    a kernel held back; whoever runs a call there gets it when that returns. Where joining would be waiting for itself
+    (in a user function of this very run, in a signal handler that hit the lock's holder, in a finalizer that runs on any
+    worker) it only stops: each worker drops what there is to drop when it leaves.
 11. At interpreter exit all live runs are closed before Python tears anything down. Daemon threads that consume them
     are held, as Python holds them a moment later.
 12. In a forked child, no run of the parent can go on and no new one can start: both raise `ForkError`. (Locks, and

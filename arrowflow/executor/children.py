@@ -2,11 +2,11 @@
 
 **Ownership.** They belong to this process and not to a run: a call takes one that is idle, or starts one where none
 is, and gives it back. So there are never more than calls at the same time, live runs share them, and a run pays for
-starting them (0.3 to 0.5 s of a core each: a new interpreter that imports this library) only if none is warm. At the
-end of a run each one forgets the run's functions, their instances and all shared memory. One that was not used for
-`IDLE_SECONDS` is not used again and ends by itself a little later; what is left of it here (two sockets, an exit code)
-is collected by the next call, the next end of a run, or at exit. Before each call it has the
-`sys.path`, working directory and environment that this process had at the operator's first call in the run.
+starting them (0.3 s, and 0.4 s of a core each: a new interpreter that imports this library) only if none is warm (3 ms
+then). At the end of a run each one forgets the run's functions, their instances and all shared memory. One that was not
+used for `IDLE_SECONDS` is not used again and ends by itself a little later; what is left of it here (two sockets, an
+exit code) is collected by the next call, the next end of a run, or at exit. Before each call it has the `sys.path`,
+working directory and environment that this process had at the operator's first call in the run.
 
 **Starting.** `sys.executable` with a line of code, through `subprocess` and with two inherited sockets: nothing of the
 user's program is imported or run again, so scripts need no `if __name__ == "__main__"`, and daemonic processes may

@@ -423,6 +423,7 @@ def test_a_worker_that_is_killed_in_a_call(tmp_path: Path) -> None:
     assert [batch.column("id").to_pylist() for batch in first] == [[0, 1, 2], [3, 4, 5]]
 
 
+@linux
 def test_an_idle_worker_that_is_killed_is_nobodys_error() -> None:
     (pid,) = workers_of(numbers())
     os.kill(pid, signal.SIGKILL)
