@@ -21,6 +21,7 @@ from arrowflow.errors import (
     SchemaError,
     SourceError,
     StateError,
+    WorkerError,
     WriteError,
 )
 from arrowflow.options import AUTOTUNE, Options
@@ -57,6 +58,7 @@ __all__ = [
     "SchemaError",
     "SourceError",
     "StateError",
+    "WorkerError",
     "WriteError",
     "cache_clear",
     "cache_info",

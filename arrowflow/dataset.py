@@ -14,6 +14,7 @@ from arrowflow.caching.spill import spill_folder
 from arrowflow.caching.upkeep import local_folder
 from arrowflow.delivery import EpochCounter, RecordBatches
 from arrowflow.errors import FunctionError, PlanError, SchemaError
+from arrowflow.executor.wire import check_portable
 from arrowflow.expr import parse, parse_many
 from arrowflow.expr.types import arrow_type
 from arrowflow.interchange.dtypes import dtype_named
@@ -28,7 +29,7 @@ from arrowflow.loaders.wishes import Wishes, wishes_of
 from arrowflow.ops.batch import Batch
 from arrowflow.ops.bucket_by_sequence_length import DEFAULT_MAX_LAG_ROWS, bucketed, check_no_padding
 from arrowflow.ops.cache import Cache
-from arrowflow.ops.calls import BatchFormat, check_format, check_function
+from arrowflow.ops.calls import BatchFormat, FunctionExecutor, check_executor, check_format, check_function
 from arrowflow.ops.cast import Cast
 from arrowflow.ops.concatenate import Concatenate
 from arrowflow.ops.disk_cache import DiskCache
@@ -38,6 +39,7 @@ from arrowflow.ops.fill_null import FillNull
 from arrowflow.ops.filter import Filter, FilterBy
 from arrowflow.ops.flat_map import FlatMap
 from arrowflow.ops.from_memory import normalised_schema
+from arrowflow.ops.functions import function_name
 from arrowflow.ops.group_by_window import GroupByWindow
 from arrowflow.ops.groups import MAX_GROUPS
 from arrowflow.ops.interleave import MAX_CYCLE_LENGTH, Interleave
@@ -321,6 +323,7 @@ class Dataset:
         schema: pa.Schema | None = None,
         seed: int | None = None,
         num_parallel_calls: int = AUTOTUNE,
+        executor: FunctionExecutor = "thread",
     ) -> Dataset:
         """Calls a function on record batches, which returns record batches with any number of rows.
 
@@ -339,9 +342,19 @@ class Dataset:
             seed: Makes the call `fn(batch, rng)`, with a generator that depends on (seed, operator, epoch, split,
                 piece) alone.
             num_parallel_calls: Calls at the same time; 1 means one at a time, in order.
+            executor: `"process"` calls `fn` in worker processes, with the same values in the same order: for functions
+                in pure Python, which hold the interpreter lock, and take more than a millisecond or so; those that wait
+                are better off in threads. Batches go there and back through shared memory, with one copy each way. `fn`
+                goes as `cloudpickle` packs it when an iteration begins, what a script or a notebook defines by value,
+                and no `if __name__ == "__main__"` is needed. It finds the environment, working directory and
+                `sys.path` of that time; what it prints is seen. Calls take a core each of the CPU budget, and compute
+                with one thread. Workers start in half a second, and are kept for 10 seconds for the next iteration: a
+                module that `fn` imports is not read again meanwhile.
 
         Raises:
+            PlanError: With `executor="process"`, `fn` cannot be pickled.
             FunctionError: `fn` raised, or returned something else than it has to; in `next()`, in order.
+            WorkerError: A worker process was killed or crashed in a call, or cannot load `fn`; in `next()`, in order.
             SchemaError: `fn` returned other columns or types than declared or than before.
 
         Example:
@@ -359,6 +372,7 @@ class Dataset:
         """
         check_function("map", fn)
         check_format("map", format)
+        _check_executor("map", executor, fn)
         return Dataset(
             Map(
                 inputs=(self._plan,),
@@ -368,6 +382,7 @@ class Dataset:
                 types=_schema("map", schema),
                 seed=None if seed is None else check_seed("map", seed),
                 num_parallel_calls=parallel_calls("map", num_parallel_calls),
+                executor=executor,
             )
         )
 
@@ -379,11 +394,12 @@ class Dataset:
         schema: pa.Schema | None = None,
         seed: int | None = None,
         num_parallel_calls: int = AUTOTUNE,
+        executor: FunctionExecutor = "thread",
     ) -> Dataset:
         """Calls a function on single rows. Slow: `map` calls one for many rows at once, at some hundred times the rate.
 
-        Rows are made into Python objects and back while the GIL is held, so more calls at the same time hardly help.
-        For trying things out, and for what knows rows only. Pieces are cut as for `map`.
+        Rows are made into Python objects and back while the GIL is held, so more calls at the same time hardly help but
+        with `executor="process"`. For trying things out, and for what knows rows only. Pieces are cut as for `map`.
 
         Args:
             fn: Gets a row as a dict of Python values and returns another one. Of a class each worker makes an instance
@@ -392,8 +408,12 @@ class Dataset:
             schema: Of what `fn` returns. Without it the first piece tells, and `Dataset.schema` is unknown.
             seed: Makes the call `fn(row, rng)`, with a generator that the rows of a piece use one after the other.
             num_parallel_calls: Pieces that are worked on at the same time; 1 means one row at a time, in order.
+            executor: `"process"` works on pieces in worker processes, as for `map`: several times as fast on as many
+                cores.
 
         Raises:
+            PlanError: With `executor="process"`, `fn` cannot be pickled.
+            WorkerError: A worker process was killed or crashed, or cannot load `fn`; in `next()`, in order.
             FunctionError: `fn` raised, or returned no dict or other keys than before; in `next()`, in order.
             SchemaError: `fn` returned values of other types than declared or than before.
             DataError: A column that it reads holds nanoseconds, which Python's dates and times do not; `cast` it.
@@ -402,8 +422,11 @@ class Dataset:
             >>> import arrowflow as af
             >>> af.range(3).map_rows(lambda row: {"text": f"row {row['id']}"}).to_table().to_pydict()
             {'text': ['row 0', 'row 1', 'row 2']}
+            >>> af.range(3).map_rows(lambda row: {"y": 2 ** row["id"]}, executor="process").to_table()["y"].to_pylist()
+            [1, 2, 4]
         """
         check_function("map_rows", fn)
+        _check_executor("map_rows", executor, fn)
         return Dataset(
             MapRows(
                 inputs=(self._plan,),
@@ -412,6 +435,7 @@ class Dataset:
                 types=_schema("map_rows", schema),
                 seed=None if seed is None else check_seed("map_rows", seed),
                 num_parallel_calls=parallel_calls("map_rows", num_parallel_calls),
+                executor=executor,
             )
         )
 
@@ -1844,6 +1868,12 @@ def _parsed(operator: str, value: Any) -> Any:
     if isinstance(value, bool | int | float):
         value = pl.lit(value)
     return parse(value, operator=operator, allow_name=True)
+
+
+def _check_executor(operator: str, executor: object, fn: Callable[..., Any]) -> None:
+    check_executor(operator, executor)
+    if executor == "process":
+        check_portable(operator, fn, function_name(fn))
 
 
 def _names(operator: str, columns: Sequence[Any]) -> tuple[str, ...]:

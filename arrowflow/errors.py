@@ -78,6 +78,10 @@ class FunctionError(ArrowflowError):
     """A user function raised (see `__cause__`) or returned something that is not what it has to return."""
 
 
+class WorkerError(ArrowflowError, RuntimeError):
+    """A worker process crashed, was killed, or could not be started or load a function; the message says which."""
+
+
 class BudgetError(ArrowflowError, MemoryError):
     """The pipeline cannot run within `ram_budget`; the message names the least that it needs."""
 

@@ -19,6 +19,7 @@ NAMES = (
     "caching",
     "mixing",
     "tfrecord",
+    "processes",
 )
 
 

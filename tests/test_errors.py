@@ -26,6 +26,7 @@ BASES = {
     af.ClosedError: RuntimeError,
     af.ForkError: RuntimeError,
     af.FunctionError: Exception,
+    af.WorkerError: RuntimeError,
     af.CacheFullError: Exception,
     af.FingerprintError: ValueError,
 }

@@ -271,7 +271,9 @@ LIBRARY: dict[str, Build] = {
     "batch": lambda ds, size, drop: ds.batch(size, drop_remainder=drop),
     "prefetch": lambda ds, count: ds.prefetch(count),
     "with_options": lambda ds: ds.with_options(af.Options(cpu_budget=3)),
-    "noise": lambda ds, seed, calls: ds.map(noise, seed=seed, num_parallel_calls=calls),
+    "noise": lambda ds, seed, calls, executor: ds.map(
+        noise, seed=seed, num_parallel_calls=calls, executor=executor
+    ),
     "first_two": lambda ds: ds.map(first_two),
     "drop_piece": lambda ds: ds.map(drop_piece, num_parallel_calls=1),
     "cache": lambda ds: ds.cache(),
@@ -377,7 +379,9 @@ ARGUMENTS: dict[str, st.SearchStrategy[Any]] = {
     "repeat": st.tuples(st.sampled_from([0, 1, 2, 3])),
     "batch": st.tuples(st.integers(1, 9), st.booleans()),
     "prefetch": st.tuples(st.integers(0, 3)),
-    "noise": st.tuples(st.integers(0, 2), st.sampled_from([af.AUTOTUNE, 1, 2])),
+    "noise": st.tuples(
+        st.integers(0, 2), st.sampled_from([af.AUTOTUNE, 1, 2]), st.sampled_from(["thread", "process"])
+    ),
     "interleave": st.tuples(
         st.integers(1, 5),
         st.one_of(st.none(), st.integers(1, 4)),

@@ -14,6 +14,7 @@ INFLATES = 2.0
 COSTLY_SHARE = 0.3
 LEAST_WAITING = 0.1
 FEW_ROWS, MANY_CALLS = 8, 200
+MAPS = ("map", "map_rows")
 LEAST_SECONDS = 0.5
 """Shorter runs say nothing, and gain nothing."""
 
@@ -136,7 +137,8 @@ def _serial_reads(statistics: Statistics) -> Iterator[str]:
 def _locked(stages: Sequence[StageStatistics]) -> Iterator[str]:
     for stage in stages:
         if LOCK in stage.reason:
+            processes = ", or executor='process'" if stage.operators[-1] in MAPS else ""
             yield (
                 f"{stage.operators[0]} holds the interpreter lock, so more calls at a time do not help: use functions "
-                "that release it (NumPy, Arrow, Polars), or expressions"
+                f"that release it (NumPy, Arrow, Polars), or expressions{processes}"
             )

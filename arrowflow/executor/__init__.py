@@ -17,7 +17,8 @@ Success
  5. Calls that compute take a token of the CPU budget each, serial ones too; calls that wait take none. What is not
     known to do either takes one until an idle worker, the watch, finds it waiting (see `pool`). A token comes back
     when its call ends or waits, so that whoever lacks one only waits for others to finish. Live runs share the cores
-    (see `cores`), and each may always run one call.
+    (see `cores`), and each may always run one call. Calls in worker processes take one each, too, while a thread waits
+    for the answer (see `children`).
  6. A tuner may change the limits of a stage at any time, under the lock: when something runs depends on them, never
     what comes of it, nor its order. Without a tuner (`autotune=False`) nothing is made before the consumer asks,
     unless a `prefetch` says so.
@@ -33,11 +34,11 @@ Cancel and early close
  9. `stop()` may be called from any thread, any number of times, also by the garbage collector in the middle of
     anything: it only sets a flag and unparks everybody; it never waits for the lock that its own thread holds.
 10. `close()` is `stop()`, then joining the workers for `close_timeout` seconds, then dropping all that is held. A
-    call that cannot be cancelled is named in a warning and left to end by itself; its result is dropped. Whoever
-    waits in `next()` meanwhile gets a `ClosedError`, and nothing that a kernel held back; whoever runs a call there
-    gets it when that returns. Where joining would be
-    waiting for itself (in a user function of this very run, in a signal handler that hit the lock's holder, in a
-    finalizer that runs on any worker) it only stops: each worker drops what there is to drop when it leaves.
+    call that cannot be cancelled is named in a warning and left to end by itself; its result is dropped. One in a
+    worker process is ended with the process. Whoever waits in `next()` meanwhile gets a `ClosedError`, and nothing that
+    a kernel held back; whoever runs a call there gets it when that returns. Where joining would be waiting for itself
+    (in a user function of this very run, in a signal handler that hit the lock's holder, in a finalizer that runs on any
+    worker) it only stops: each worker drops what there is to drop when it leaves.
 11. At interpreter exit all live runs are closed before Python tears anything down. Daemon threads that consume them
     are held, as Python holds them a moment later.
 12. In a forked child, no run of the parent can go on and no new one can start: both raise `ForkError`. (Locks, and

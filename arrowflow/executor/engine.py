@@ -14,6 +14,7 @@ from arrowflow.executor.consumer import Consumer
 from arrowflow.executor.ledger import Ledger
 from arrowflow.executor.lifetime import Worker, check_process, register, rest_at_exit
 from arrowflow.executor.pool import Pool
+from arrowflow.executor.remote import Crew
 from arrowflow.executor.serial import SerialStage
 from arrowflow.executor.stage import Stage
 from arrowflow.executor.stream import Stream
@@ -26,6 +27,9 @@ from arrowflow.physical.stage import Chain
 from arrowflow.physical.tuning import EngineStatistics, RunSample, StageKey, StageLimits, Tuner
 from arrowflow.plan.node import Node
 from arrowflow.timeline import Timeline
+
+KILLED_SECONDS = 1.0
+"""For the threads of calls whose worker processes were killed to notice it."""
 
 
 class Meter(Protocol):
@@ -98,6 +102,7 @@ class Engine:
         self._next_step = clock.now() + (0.0 if tuner is None else tuner.period_seconds)
         self._limits: dict[StageKey, StageLimits] = {}
         self.consumer = Consumer(self)
+        self.crew = Crew(clock)
         self.pool = Pool(self, max_workers(chain, options))
         self.totals = Totals()
         # A trailing serial stage runs on the consumer's thread (rule 4), so it is not in `order`.
@@ -230,18 +235,27 @@ class Engine:
             return
         with self.lock:  # `spawn` is not in the middle of starting one more
             threads = list(self.pool.threads)
-        deadline = self.clock.now() + self.options.close_timeout
+        self._join(threads, self.options.close_timeout)
+        killed = self.crew.kill()
+        if killed:
+            self._join(threads, KILLED_SECONDS)
+        self.drop()
+        if not threads:
+            self.pool.abandoned.close(self.consumer)
+        calls = [thread.operators for thread in threads if thread.is_alive() and thread.operators]
+        if killed:
+            self._warn_about(killed, "their worker processes were killed")
+        if calls:
+            names = [name for operators in calls for name in operators]
+            self._warn_about(names, "they go on until they return, and their results are dropped", len(calls))
+
+    def _join(self, threads: list[Worker], seconds: float) -> None:
+        deadline = self.clock.now() + seconds
         for thread in threads:
             try:
                 thread.join(max(0.0, deadline - self.clock.now()))
             except RuntimeError:  # an interrupt hit the middle of its start: it finds the run stopped
                 pass
-        self.drop()
-        if not threads:
-            self.pool.abandoned.close(self.consumer)
-        calls = [thread.operators for thread in threads if thread.is_alive() and thread.operators]
-        if calls:
-            self._warn_about(calls)
 
     def _must_not_wait(self) -> bool:
         """Whether the workers wait for this very thread: it is one of them, or a signal hit it under the lock."""
@@ -284,16 +298,16 @@ class Engine:
             if self._tail is not None:
                 self._tail.iterator = None
         cores.leave(self)
+        self.crew.leave()
 
     def _stages(self) -> list[Stage]:
         return self.order if self._tail is None else [self._tail.stage, *self.order]
 
-    def _warn_about(self, calls: list[tuple[str, ...]]) -> None:
-        names = sorted({name for operators in calls for name in operators})
+    def _warn_about(self, names: list[str], happened: str, calls: int | None = None) -> None:
         warnings.warn(
-            f"{len(calls)} call(s) of {', '.join(names)} did not return within "
-            f"close_timeout={self.options.close_timeout:g} s; they go on until they return, and their results are "
-            "dropped. Give user functions that wait a timeout of their own",
+            f"{calls or len(names)} call(s) of {', '.join(sorted(set(names)))} did not return within "
+            f"close_timeout={self.options.close_timeout:g} s; {happened}. "
+            "Give user functions that wait a timeout of their own",
             RuntimeWarning,
             stacklevel=4,
         )

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from arrowflow.errors import ForkError
+from arrowflow.executor.children import dismiss
 
 if TYPE_CHECKING:
     from arrowflow.executor.engine import Engine
@@ -134,3 +135,4 @@ def _close_all() -> None:
             engine.stop()
         for engine in engines:
             engine.close()
+        dismiss()

@@ -164,6 +164,9 @@ class ParallelStage(Stage):
         item = self.upstream.out[0]
         if self.head is not None:
             return 0 if self._passes(item) else cast(ReaderKernel, self.head).num_bytes(item.chunk)
+        if self.plan.process:
+            # What it takes over and gives back is copied into memory that is shared.
+            return int(item.chunk.nbytes + self.bytes_per_row * item.chunk.num_rows) or FIRST_CALL_BYTES
         if self.bytes_per_row:
             return int(2 * self.bytes_per_row * item.chunk.num_rows)
         return ticket_bytes(item.ticket) if self.plan.kernels else FIRST_CALL_BYTES

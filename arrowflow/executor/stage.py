@@ -47,7 +47,7 @@ class Stage(ABC):
         self.running = 0
         # Whether what its calls take is measured rather than known.
         self.learns = plan.kind == "parallel" and plan.cost != "computes" and engine.options.autotune
-        self.foreign = plan.cost == "computes" and "polars" in plan.engine
+        self.foreign = plan.cost == "computes" and ("polars" in plan.engine or plan.process)
         self.capped = self.full = 0
         self.calls = self.rows = self.bytes = self.chunks = self.max_ready_items = 0
         self.busy_seconds = self.cpu_seconds = self.queued_seconds = 0.0

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from arrowflow.executor.parallel import ParallelStage
+from arrowflow.executor.remote import RemoteKernel
 from arrowflow.executor.serial import BoundaryStage, SerialStage
 from arrowflow.executor.stage import Stage
 from arrowflow.ops.base import (
@@ -123,6 +124,8 @@ class Stream:
 
     def _make(self, spec: KernelSpec) -> Kernel:
         assert spec.make is not None
+        if spec.process:
+            return RemoteKernel(self.engine.crew, spec, self.epoch)
         return spec.make(self.context)
 
     def _open(self, kernels: list[list[Kernel]], position: Position) -> Position:

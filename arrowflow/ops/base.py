@@ -349,6 +349,8 @@ class KernelSpec:
         random: Whether what it yields is drawn from a seed, so that a cache above it freezes one draw.
         splits: Whether what it yields are splits of its own (windows, batches), which lie in no one file.
         facts: Returns lines for `explain`, one per fact; called for nothing else.
+        process: Whether its calls, of a stateless kernel that computes, run in worker processes. `make` is then pickled
+            and called there, where of the context there are `epoch` and `kept`, and one call at a time.
     """
 
     operator: str
@@ -365,6 +367,7 @@ class KernelSpec:
     random: bool = False
     splits: bool = False
     facts: Callable[[], tuple[str, ...]] = tuple
+    process: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

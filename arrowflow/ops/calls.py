@@ -45,6 +45,7 @@ from arrowflow.random import FUNCTION_CALLS, generator
 from arrowflow.records import dataclass
 
 BatchFormat = Literal["arrow", "numpy", "polars"]
+FunctionExecutor = Literal["thread", "process"]
 RETURNED = {"arrow": pa.RecordBatch, "numpy": dict, "polars": pl.DataFrame}
 """What a function returns, by format."""
 GIVEN = {
@@ -101,10 +102,23 @@ class MappingOperator(FunctionOperator):
     Attributes:
         seed: Makes `fn` be called with a random generator too.
         num_parallel_calls: Calls at the same time, or None for the CPU budget.
+        executor: Where it is called, which changes none of its values.
     """
 
     seed: int | None = None
     num_parallel_calls: int | None = None
+    executor: FunctionExecutor = field(default="thread", compare=False)
+
+    def describe(self) -> str:
+        """Returns the operator as one line, with where its function runs."""
+        text = FunctionOperator.describe(self)
+        return text if self.executor == "thread" else f"{text[:-1]}, executor={self.executor!r})"
+
+    def copies(self) -> tuple[str, ...]:
+        """Returns how batches get to worker processes and back."""
+        if self.executor == "thread":
+            return ()
+        return (f"{self.name}: worker processes get a copy of each batch, and give one back",)
 
     def generators(self, epoch: int, origin: Origin) -> tuple[np.random.Generator, ...]:
         """Returns what `fn` is called with beside a piece: a generator, if there is a seed."""
@@ -113,19 +127,28 @@ class MappingOperator(FunctionOperator):
         return (generator((self.seed, FUNCTION_CALLS, self.place, epoch, origin.split, origin.piece)),)
 
     def specs(
-        self, make: Callable[[Context], StatelessKernel], options: ResolvedOptions, *, fact: str, unit: str
+        self,
+        kernel: Callable[[Any, Context], StatelessKernel],
+        options: ResolvedOptions,
+        *,
+        fact: str,
+        unit: str,
     ) -> tuple[KernelSpec, ...]:
         """Returns the cutter of pieces (below `batch`), the caller, and the check of what came back."""
         cut = () if self.batched else (pieces_spec(self.name, options),)
+        process = self.executor == "process"
         call = KernelSpec(
             operator=self.name,
             kind="stateless",
-            make=make,
+            # Not the plan below, which may hold data: a worker process gets this node alone.
+            make=functools.partial(kernel, dataclasses.replace(self, inputs=())),
             engine="python",
-            cost="unknown",
+            # The thread of a call only waits for the worker process, which is where it computes.
+            cost="computes" if process else "unknown",
+            process=process,
             random=self.seed is not None,
             max_calls=self.num_parallel_calls,
-            facts=lambda: (fact,),
+            facts=lambda: (fact + ", in worker processes" if process else fact,),
         )
         if self.types is not None:
             return (*cut, call)
@@ -153,6 +176,12 @@ def check_format(operator: str, format: object) -> None:
     """Raises `PlanError` for an unknown format."""
     if format not in RETURNED:
         raise PlanError(f"{operator}: format is 'arrow', 'numpy' or 'polars', got {format!r}")
+
+
+def check_executor(operator: str, executor: object) -> None:
+    """Raises `PlanError` for an unknown executor."""
+    if executor not in {"thread", "process"}:
+        raise PlanError(f"{operator}: executor is 'thread' or 'process', got {executor!r}")
 
 
 def _makes_functions(fn: Any) -> bool:

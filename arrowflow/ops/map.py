@@ -30,6 +30,7 @@ class Map(MappingOperator):
         types: The schema of what it returns, or None to take the first chunk's.
         seed: Makes `fn` be called with a random generator too.
         num_parallel_calls: Calls at the same time, or None for the CPU budget.
+        executor: Where it is called, which changes none of its values.
         place: Bound: the operator's place in the plan as written.
     """
 
@@ -50,7 +51,7 @@ class Map(MappingOperator):
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the cutter of pieces (below `batch`), the caller, and the check of what came back."""
         return self.specs(
-            lambda context: MapKernel(self, context),
+            MapKernel,
             options,
             fact=f"{function_name(self.fn)}({self.format}), one call a piece",
             unit="chunk",

@@ -35,6 +35,7 @@ class MapRows(MappingOperator):
         types: The schema of what it returns, or None to take the first piece's.
         seed: Makes `fn` be called with a random generator too.
         num_parallel_calls: Calls at the same time, or None for the CPU budget.
+        executor: Where it is called, which changes none of its values.
         place: Bound: the operator's place in the plan as written.
     """
 
@@ -52,7 +53,7 @@ class MapRows(MappingOperator):
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the cutter of pieces (below `batch`), the caller, and the check of what came back."""
         return self.specs(
-            lambda context: MapRowsKernel(self, context),
+            MapRowsKernel,
             options,
             fact=f"{function_name(self.fn)}(row), one call a row, slow: {FASTER}",
             unit="piece",

@@ -54,6 +54,11 @@ class StagePlan:
         return any(spec.random for spec in self.specs)
 
     @property
+    def process(self) -> bool:
+        """Whether its calls run in worker processes."""
+        return any(spec.process for spec in self.specs)
+
+    @property
     def phase(self) -> str:
         """What the calls of its first kernel are named in a timeline."""
         return self.specs[0].phase or self.specs[0].operator

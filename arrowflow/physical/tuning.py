@@ -91,7 +91,8 @@ class StageStatistics:
         cost: What its operators say that their calls take.
         asked_calls: The most calls at the same time that the user asked for, or None.
         phase: What its calls are named in a timeline.
-        foreign: Whether they work in a pool that is not Arrow's, where their CPU time is not seen.
+        foreign: Whether they work in a pool that is not Arrow's, or in worker processes, where their CPU time is not
+            seen.
         random: Whether what it makes is drawn from a seed.
         given_ready: Whether an operator says how many finished chunks may wait.
         engine: Where its work runs.

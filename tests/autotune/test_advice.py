@@ -106,7 +106,7 @@ def test_a_function_that_holds_the_lock_should_release_it() -> None:
     (text,) = faults(run(mapped(reason="it holds the interpreter lock: 100 % of a call is CPU time"), READ))
     assert text == (
         "map holds the interpreter lock, so more calls at a time do not help: use functions that release it (NumPy, "
-        "Arrow, Polars), or expressions"
+        "Arrow, Polars), or expressions, or executor='process'"
     )
     assert faults(run(mapped(reason="90 % of a call is CPU time"), READ)) == ()
 

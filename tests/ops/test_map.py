@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pytest
 
 import arrowflow as af
-from arrowflow.ops import from_arrow
+from arrowflow.ops import from_memory
 from arrowflow.ops.functions import code_digest
 from arrowflow.random import FUNCTION_CALLS, generator
 from arrowflow.testing import (
@@ -96,6 +96,14 @@ PIECES: dict[str, Apply] = {
 }
 
 
+PROCESSES: dict[str, Apply] = {
+    "numpy": lambda ds: ds.map(
+        doubled, format="numpy", columns=["row"], schema=DOUBLED, executor="process", num_parallel_calls=2
+    ),
+    "random pieces": lambda ds: ds.with_options(SMALL).map(noise, seed=5, executor="process"),
+}
+
+
 def head_of_noise(batch: pa.RecordBatch, rng: np.random.Generator) -> pa.RecordBatch:
     return batch.slice(0, 1).append_column("more", pa.array([rng.random()]))
 
@@ -113,6 +121,29 @@ def test_contracts_where_splits_are_seen(case: str) -> None:
         splits_matter=True,
         epochs_differ=case in {"random", "random again", "repeated"},
     )
+
+
+@pytest.mark.parametrize("case", PROCESSES)
+def test_contracts_in_worker_processes(case: str) -> None:
+    pieces = case == "random pieces"
+    check_operator(
+        PROCESSES[case],
+        NUMBERS,
+        splits_matter=pieces,
+        epochs_differ=pieces,
+        ordered_by=None if pieces else "row",
+    )
+
+
+def test_where_it_runs_is_shown_and_decides_nothing() -> None:
+    threads, processes = numbers(3).map(identity), numbers(3).map(identity, executor="process")
+    assert "executor='process'" in repr(processes) and "in worker processes" in processes.explain()
+    assert "executor" not in repr(threads) + threads.explain()
+    assert any("worker processes get a copy" in text for text in processes._ready().bound.copies())
+    assert threads._ready().bound.copies() == ()
+    for plan in (threads._ready().bound, processes._ready().bound):
+        assert "executor" not in {**plan.arguments(), **plan.identity()}
+    assert threads._ready().identity == processes._ready().identity
 
 
 @pytest.mark.parametrize("format", ["arrow", "polars"])
@@ -148,7 +179,7 @@ def test_splits_are_cut_into_pieces() -> None:
 def test_chunks_inside_a_split_are_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = seen(af.from_arrow(NUMBERS).with_options(SMALL))
     for chunk_rows in (1, 2, 4, 5):
-        monkeypatch.setattr(from_arrow, "MAX_CHUNK_ROWS", chunk_rows)
+        monkeypatch.setattr(from_memory, "MAX_CHUNK_ROWS", chunk_rows)
         assert seen(af.from_arrow(NUMBERS).with_options(SMALL)) == expected
 
 

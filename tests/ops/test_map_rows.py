@@ -44,6 +44,7 @@ CASES: dict[str, Apply] = {
     "all columns": lambda ds: ds.map_rows(same, schema=ds.schema),
     "a class": lambda ds: ds.map_rows(Doubler, schema=DECLARED),
     "above batch": lambda ds: ds.batch(4).map_rows(same, schema=ds.schema),
+    "in worker processes": lambda ds: ds.map_rows(Doubler, schema=DECLARED, executor="process"),
 }
 
 

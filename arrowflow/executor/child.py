@@ -1,0 +1,170 @@
+"""What runs in a worker process: it makes kernels of what it is sent and calls them, one call at a time.
+
+The main thread does all of it and there is no other, so functions find the process as they would find a script's. It
+waits in `poll` for the next request and nowhere else. It ends
+
+- when the channel is closed, or nothing was asked for `IDLE_SECONDS`;
+- at once when the parent ends, however that came about: the kernel then signals the lifeline, of which the parent has
+  the only other end, and the signal's default action ends the process also in the middle of a call.
+
+Ctrl-C is the parent's business: a worker process has a process group of its own, and ignores it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import fcntl
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from arrowflow.errors import WorkerError
+from arrowflow.executor.shared import Inbox, Outbox, Parcel
+from arrowflow.executor.wire import Call, Failed, Forget, Key, Made, Packed, pack_error, receive, send, unpack
+from arrowflow.ops.base import StatelessKernel
+
+IDLE_SECONDS = 15.0
+MAX_KNOWN = 16
+"""Operators that a worker process keeps ready. The parent counts with it, to know what has to be sent again."""
+
+
+def main(channel: int, lifeline: int) -> None:
+    """Serves the parent until there is nothing left to do. The descriptors are inherited."""
+    for descriptor in (channel, lifeline):
+        os.set_inheritable(descriptor, False)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.enable()
+    _end_with(lifeline)
+    gc.freeze()  # what was imported stays: looking for garbage at the end of each run is cheap then
+    connection = socket.socket(fileno=channel)
+    # What a user function forks must not keep the parent from noticing that this process has ended.
+    os.register_at_fork(after_in_child=connection.close)
+    with contextlib.suppress(EOFError, ConnectionError):
+        _Server(connection).serve()
+    _flush()
+    # A worker has nothing to finalize that is not gone, and what a function left behind shall not hold it up.
+    os._exit(0)
+
+
+def _end_with(lifeline: int) -> None:
+    """Makes the end of the parent the end of this process, whatever it is in the middle of."""
+    if sys.platform == "linux":
+        signal.signal(signal.SIGIO, signal.SIG_DFL)
+    else:  # where the default is to ignore it
+        signal.signal(signal.SIGIO, lambda *_: os._exit(1))
+    with contextlib.suppress(
+        OSError
+    ):  # in a sandbox that has no such signals the end is noticed after the call
+        fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+    ended = select.poll()
+    ended.register(lifeline, 0)
+    if ended.poll(0):  # before there could be a signal
+        os._exit(1)
+
+
+class _Context:
+    """What kernels of worker processes may ask for, of `ops.base.Context`."""
+
+    def __init__(self, epoch: int, kept: dict[Any, Any]) -> None:
+        self.epoch = epoch
+        self.kept = kept
+
+
+class _Operator:
+    """One operator of one run: what makes its kernels, what they keep, and the kernel of the latest epoch."""
+
+    def __init__(self, packed: Packed) -> None:
+        self._around = packed.around
+        self._enter()  # what it refers to is imported from there
+        try:
+            self._make = unpack(packed.make)
+        except Exception as error:
+            raise WorkerError(
+                f"a worker process cannot load the function: {type(error).__name__}: {error}; what it refers to has "
+                "to be importable there, by the same sys.path"
+            ) from error
+        self._kept: dict[Any, Any] = {}
+        self._kernel: tuple[int, StatelessKernel] | None = None
+
+    def _enter(self) -> None:
+        path, folder, environment = self._around
+        if sys.path != list(path):
+            sys.path[:] = path
+        if str(Path.cwd()) != folder:
+            os.chdir(folder)
+        if dict(os.environ) != environment:
+            os.environ.clear()
+            os.environ.update(environment)
+
+    def kernel(self, epoch: int) -> StatelessKernel:
+        """Returns the kernel of an epoch, in its surroundings."""
+        self._enter()
+        if self._kernel is None or self._kernel[0] != epoch:
+            self._kernel = (epoch, self._make(_Context(epoch, self._kept)))
+        return self._kernel[1]
+
+
+class _Server:
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._known: OrderedDict[Key, _Operator] = OrderedDict()
+        self._inbox, self._outbox = Inbox(), Outbox()
+
+    def serve(self) -> None:
+        """Answers requests until none comes."""
+        waiting = select.poll()
+        waiting.register(self._channel, select.POLLIN)
+        while waiting.poll(IDLE_SECONDS * 1e3):
+            self._answer(*receive(self._channel))
+
+    def _answer(self, request: Any, descriptor: int | None) -> None:
+        if isinstance(request, Forget):
+            for key in [key for key in self._known if key[0] == request.run]:
+                del self._known[key]
+            self._inbox.clear()
+            self._outbox.clear()
+            gc.collect()
+            return
+        self._outbox.take_back(request.returned)
+        try:
+            parcel, made = self._call(request, descriptor)
+        except BaseException as error:
+            failed = pack_error(error)
+            del error
+            _flush()
+            send(self._channel, Failed(failed, self._inbox.returned()))
+        else:
+            _flush()
+            send(self._channel, Made(parcel, self._inbox.returned()), made)
+
+    def _call(self, request: Call, descriptor: int | None) -> tuple[Parcel, int | None]:
+        """Returns where the result lies. With its frame the chunk is gone, unless the function keeps it."""
+        chunk = self._inbox.take(request.parcel, descriptor)
+        kernel = self._operator(request).kernel(request.epoch)
+        result: pa.RecordBatch = kernel.apply(chunk, request.origin)
+        return self._outbox.put(result)
+
+    def _operator(self, request: Call) -> _Operator:
+        if request.packed is not None:
+            self._known[request.key] = _Operator(request.packed)
+            if len(self._known) > MAX_KNOWN:
+                self._known.popitem(last=False)
+        self._known.move_to_end(request.key)
+        return self._known[request.key]
+
+
+def _flush() -> None:
+    """Lets what a function printed be seen, and in the order of its calls."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()

@@ -1,0 +1,306 @@
+"""Worker processes, for functions that hold the interpreter lock: who owns them, how they end, and who may wait where.
+
+**Ownership.** They belong to this process and not to a run: a call takes one that is idle, or starts one where none
+is, and gives it back. So there are never more than calls at the same time, live runs share them, and a run pays for
+starting them (0.3 s, and 0.4 s of a core each: a new interpreter that imports this library) only if none is warm (3 ms
+then). At the end of a run each one forgets the run's functions, their instances and all shared memory. One that was not
+used for `IDLE_SECONDS` is not used again and ends by itself a little later; what is left of it here (two sockets, an
+exit code) is collected by the next call, the next end of a run, or at exit. Before each call it has the `sys.path`,
+working directory and environment that this process had at the operator's first call in the run.
+
+**Starting.** `sys.executable` with a line of code, through `subprocess` and with two inherited sockets: nothing of the
+user's program is imported or run again, so scripts need no `if __name__ == "__main__"`, and daemonic processes may
+have workers. `DEFAULTS` are set in their environment where this process has no values of its own.
+
+**Waiting.** The thread of a call waits in `recv`, with no lock held, until the answer is there or the process is gone:
+whoever ends it, the kernel closes its socket. Nothing else waits, but `close` for the end of a process that has been
+told to end, which is killed after a second.
+
+**Stopping.** A run that is closed waits for its calls as it does for those of threads; after `close_timeout` their
+processes are killed (`Crew.kill`). When this process ends, by whatever means, the kernel signals the *lifeline* of each
+worker, a socket that is there for nothing else, and that ends it in the middle of anything. A forked child of this
+process closes its copies of all sockets: workers belong to the process that started them.
+
+**Failure.** An exception of a function comes back as it is. A process that ends before its call does is a
+`WorkerError`, of that call alone and so in the order of the rows, and is never used again; nothing is tried twice.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import weakref
+from collections import OrderedDict, deque
+from pathlib import Path
+
+import pyarrow as pa
+
+from arrowflow.errors import WorkerError
+from arrowflow.executor.child import MAX_KNOWN
+from arrowflow.executor.shared import Inbox, Outbox
+from arrowflow.executor.wire import (
+    Call,
+    Failed,
+    Forget,
+    Key,
+    Packed,
+    Surroundings,
+    receive,
+    send,
+    unpack_error,
+)
+from arrowflow.ops.base import Origin
+
+IDLE_SECONDS = 10.0
+"""Less than workers wait themselves: one that is about to end shall get no more requests."""
+ENDING_SECONDS = 1.0
+DEFAULTS = {"OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1", "PYTHONHASHSEED": "0"}
+"""Of the environment: a call takes one core, and what follows from hashes of strings is the same in all workers."""
+_MAIN = (
+    "import sys; sys.path[:] = sys.argv[3:]; "
+    "from arrowflow.executor.child import main; main(int(sys.argv[1]), int(sys.argv[2]))"
+)
+
+_idle: deque[Child] = deque()  # the one used last at the right; each step on it is one atomic one
+_all: weakref.WeakSet[Child] = weakref.WeakSet()
+
+
+def surroundings() -> Surroundings:
+    """Returns what functions of this process find around them."""
+    environment = {**DEFAULTS, **os.environ}
+    return Surroundings(tuple(map(str, sys.path)), str(Path.cwd()), environment)
+
+
+class Child:
+    """A worker process, as its parent sees it. Used by one call at a time.
+
+    Attributes:
+        since: When it was last used, by the clock of the run that did.
+        known: The operators that it keeps ready.
+    """
+
+    def __init__(self, around: Surroundings) -> None:
+        self.since = 0.0
+        self.known: OrderedDict[Key, None] = OrderedDict()
+        self._answered, self._killed = True, False
+        self._outbox, self._inbox = Outbox(), Inbox()
+        self._channel, theirs = socket.socketpair()
+        self._lifeline, end = socket.socketpair()
+        self._sockets = (self._channel, self._lifeline, theirs, end)
+        self._process: subprocess.Popen[bytes] | None = None
+        _all.add(self)  # a fork from now on closes what it copies
+        try:
+            self._process = _started((theirs.fileno(), end.fileno()), around)
+        except OSError as error:
+            self._disconnect()
+            raise WorkerError(f"a worker process cannot be started: {error}") from error
+        finally:
+            theirs.close()
+            end.close()
+
+    def call(
+        self, key: Key, packed: Packed, epoch: int, origin: Origin, chunk: pa.RecordBatch
+    ) -> pa.RecordBatch:
+        """Returns what the kernel there makes of a chunk; waits for it.
+
+        Raises:
+            WorkerError: The process ended.
+            BaseException: What the kernel raised.
+        """
+        parcel, descriptor = self._outbox.put(chunk)
+        self._answered = False
+        known = key in self.known
+        request = Call(key, None if known else packed, epoch, origin, parcel, self._inbox.returned())
+        self._remember(key)
+        try:
+            send(self._channel, request, descriptor)
+            answer, descriptor = receive(self._channel)
+        except (EOFError, OSError) as error:
+            text = f"{self._ended()} in the call for split {origin.split}, piece {origin.piece}"
+            raise WorkerError(text) from (None if isinstance(error, EOFError | ConnectionError) else error)
+        self._outbox.take_back(answer.returned)
+        if isinstance(answer, Failed):
+            del self.known[key]  # perhaps it could not be loaded
+            self._answered = True
+            raise unpack_error(answer.error)
+        batch = self._inbox.take(answer.parcel, descriptor)
+        self._answered = True
+        return batch
+
+    def _remember(self, key: Key) -> None:
+        """Counts as the process does, which drops what was not used for longest."""
+        self.known[key] = None
+        self.known.move_to_end(key)
+        if len(self.known) > MAX_KNOWN:
+            self.known.popitem(last=False)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for a request, as far as can be told.
+
+        Not in the middle of a call, nor after one that was not answered, nor when it was killed while it was idle.
+        """
+        if self._killed or not self._answered:
+            return False
+        try:
+            self._channel.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return True
+        except OSError:
+            pass
+        return False  # the end of the stream: it says nothing that was not asked for
+
+    def forget(self, run: int) -> None:
+        """Lets the process go of what belongs to a run. Waits for nothing: it is idle."""
+        keys = [key for key in self.known if key[0] == run]
+        if not keys:
+            return
+        for key in keys:
+            del self.known[key]
+        self._outbox.clear()
+        self._inbox.clear()
+        try:
+            send(self._channel, Forget(run))
+        except OSError:  # it has ended
+            self._answered = False
+
+    def kill(self) -> None:
+        """Ends the process at once; whoever waits for its answer is told, and gives it back. Any thread."""
+        self._killed = True
+        self._kill()
+        try:
+            self._channel.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+
+    def release(self) -> None:
+        """Tells the process to end, if it is idle; waits for nothing."""
+        self._channel.close()
+
+    def close(self) -> None:
+        """Ends the process, waits for that, and closes all there is."""
+        self.release()
+        if not self._answered:
+            self._kill()
+        self._wait()
+        self._disconnect()
+
+    def _kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+
+    def _wait(self) -> int:
+        assert self._process is not None
+        try:
+            return self._process.wait(ENDING_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+    def _ended(self) -> str:
+        """Returns how the process ended, in words."""
+        code = self._wait()
+        if code >= 0:
+            return f"a worker process ended with exit code {code}"
+        names = {each.value: each.name for each in signal.Signals}
+        name = names.get(-code, "unknown")
+        hint = ", as the system does when memory runs out" if -code == signal.SIGKILL else ""
+        return f"a worker process was ended by signal {-code} ({name}{hint})"
+
+    def _disconnect(self) -> None:
+        for each in self._sockets:
+            each.close()
+
+    def leave_to_parent(self) -> None:
+        """Is called in a forked child of the process that started it."""
+        self._disconnect()
+        if self._process is not None:
+            self._process.returncode = 0  # it is not this process's to wait for
+
+
+def _started(descriptors: tuple[int, int], around: Surroundings) -> subprocess.Popen[bytes]:
+    if not sys.executable:
+        raise FileNotFoundError("sys.executable does not say where Python is")
+    flags = ["-" + "O" * sys.flags.optimize] if sys.flags.optimize else []
+    flags += [f"-W{option}" for option in sys.warnoptions]
+    return subprocess.Popen(
+        [sys.executable, *flags, "-c", _MAIN, *map(str, descriptors), *around.path],
+        stdin=subprocess.DEVNULL,
+        pass_fds=descriptors,
+        cwd=around.folder,
+        env=around.environment,
+        process_group=0,  # Ctrl-C is for this process
+    )
+
+
+# ---------------------------------------------------------------------------------- idle ones
+
+
+def take(key: Key, packed: Packed, now: float) -> Child:
+    """Returns an idle process, one that knows the operator rather than others, or starts one. Any thread."""
+    collect(now)
+    latest = list(_idle)[::-1]
+    for child in sorted(latest, key=lambda child: key not in child.known):
+        if not _taken(child):
+            continue
+        if child.waits:
+            return child
+        child.close()
+    return Child(packed.around)
+
+
+def give_back(child: Child, now: float) -> None:
+    """Makes a process idle, or ends it if its last call was not answered. Any thread."""
+    if child.waits:
+        child.since = now
+        _idle.append(child)
+    else:
+        child.close()
+
+
+def collect(now: float) -> None:
+    """Ends what was idle for too long; it does so by itself, and is waited for here."""
+    for child in list(_idle):
+        if now - child.since > IDLE_SECONDS and _taken(child):
+            child.close()
+
+
+def forget(run: int, now: float) -> None:
+    """Lets all idle processes go of what belongs to a run."""
+    for child in list(_idle):
+        if _taken(child):
+            since = child.since
+            child.forget(run)
+            give_back(child, since)
+    collect(now)
+
+
+def dismiss() -> None:
+    """Ends all idle processes, at once rather than one after the other."""
+    children = [child for child in list(_idle) if _taken(child)]
+    for child in children:
+        child.release()
+    for child in children:
+        child.close()
+
+
+def _taken(child: Child) -> bool:
+    """Whether an idle process is the caller's now; else another thread was faster."""
+    try:
+        _idle.remove(child)
+    except ValueError:
+        return False
+    return True
+
+
+def _leave_to_parent() -> None:
+    _idle.clear()
+    for child in list(_all):
+        child.leave_to_parent()
+    _all.clear()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)

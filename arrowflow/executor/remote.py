@@ -1,0 +1,100 @@
+"""Kernels that run in worker processes, as the stages of a run see them. What is there to know is in `children`."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from arrowflow.errors import ClosedError
+from arrowflow.executor import children
+from arrowflow.executor.child import MAX_KNOWN
+from arrowflow.executor.wire import Key, Packed, pack
+from arrowflow.ops.base import KernelSpec, Origin, StatelessKernel
+
+if TYPE_CHECKING:
+    from arrowflow.executor.children import Child
+    from arrowflow.executor.engine import Clock
+
+_RUNS = itertools.count()
+
+
+class Crew:
+    """What one run has to do with worker processes.
+
+    Nobody waits while holding one of its two locks, but for a function that is being packed, which happens once.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.run = next(_RUNS)
+        self.clock = clock
+        self._lock = (
+            threading.Lock()
+        )  # a process that is killed is in a call of this run, and not idle already
+        self._busy: dict[Child, str] = {}
+        self._killed = self._left = False
+        self._numbers = itertools.count()
+        self._packing = threading.Lock()
+        self._packed: OrderedDict[int, tuple[KernelSpec, Key, Packed]] = OrderedDict()
+
+    def packed(self, spec: KernelSpec) -> tuple[Key, Packed]:
+        """Returns an operator's key, and what makes its kernels: as it is at the operator's first call in the run.
+
+        Those of sub-plans come and go, so only the latest are remembered.
+        """
+        with self._packing:
+            found = self._packed.get(id(spec))
+            if found is None:
+                packed = Packed(pack(spec.make), children.surroundings())
+                found = self._packed[id(spec)] = (spec, (self.run, next(self._numbers)), packed)
+                if len(self._packed) > MAX_KNOWN:
+                    self._packed.popitem(last=False)
+            return found[1:]
+
+    def call(self, spec: KernelSpec, epoch: int, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
+        """Calls a kernel in a worker process. Any thread; waits without a lock."""
+        key, packed = self.packed(spec)
+        child = children.take(key, packed, self.clock.now())
+        try:
+            with self._lock:
+                if self._killed:
+                    raise ClosedError("the iterator was closed")
+                self._busy[child] = spec.operator
+            return child.call(key, packed, epoch, origin, chunk)
+        finally:
+            with self._lock:
+                self._busy.pop(child, None)
+            if self._left:
+                child.forget(self.run)
+            children.give_back(child, self.clock.now())
+
+    def kill(self) -> list[str]:
+        """Ends the processes that are in a call, and lets no further call begin; returns the operators."""
+        with self._lock:
+            self._killed = True
+            for child in self._busy:
+                child.kill()
+            return list(self._busy.values())
+
+    def leave(self) -> None:
+        """Lets all processes go of what belongs to the run, those in a call as soon as it is over."""
+        self._left = True
+        if self._packed:
+            self._packed.clear()
+            children.forget(self.run, self.clock.now())
+
+
+class RemoteKernel(StatelessKernel):
+    """The kernel of one stream, applied in worker processes."""
+
+    def __init__(self, crew: Crew, spec: KernelSpec, epoch: int) -> None:
+        self._crew = crew
+        self._spec = spec
+        self._epoch = epoch
+
+    def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
+        """Returns what the kernel makes of a chunk, in memory that belongs to the result alone."""
+        return self._crew.call(self._spec, self._epoch, chunk, origin)

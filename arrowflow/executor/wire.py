@@ -1,0 +1,225 @@
+"""Messages between the processes of one program, over a socket that a child inherited and nobody else can reach.
+
+The only place of the library where anything is pickled or unpickled: functions on their way to our own worker
+processes, and what they raise on its way back. Nothing that comes from a file, a state or a network gets here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import socket
+import struct
+import traceback
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from arrowflow.errors import PlanError
+from arrowflow.executor.shared import Parcel
+from arrowflow.ops.base import Origin
+
+Key = tuple[int, int]
+"""Numbers of a run and of an operator in it."""
+
+_LENGTH = struct.Struct("=Q")
+_CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+MAX_CAUSES = 16
+
+
+class Surroundings(NamedTuple):
+    """What a function finds around it.
+
+    Attributes:
+        path: `sys.path`.
+        folder: The working directory.
+        environment: The environment.
+    """
+
+    path: tuple[str, ...]
+    folder: str
+    environment: dict[str, str]
+
+
+class Packed(NamedTuple):
+    """An operator of a run.
+
+    Attributes:
+        make: What makes its kernels, as `pack` made it.
+        around: Where its function runs.
+    """
+
+    make: bytes
+    around: Surroundings
+
+
+class Call(NamedTuple):
+    """What a worker process is asked for.
+
+    Attributes:
+        key: Of the operator.
+        packed: The operator, for a process that does not know it yet.
+        epoch: The epoch of the stream that the chunk belongs to.
+        origin: As in `StatelessKernel.apply`.
+        parcel: Where the chunk lies.
+        returned: Arenas of earlier results that nobody reads any more.
+    """
+
+    key: Key
+    packed: Packed | None
+    epoch: int
+    origin: Origin
+    parcel: Parcel
+    returned: tuple[int, ...]
+
+
+class Forget(NamedTuple):
+    """Says that a run is over: its functions, their instances and all shared memory are let go of. No answer."""
+
+    run: int
+
+
+class Made(NamedTuple):
+    """The answer to a call: where the result lies, and the arenas of requests that nobody reads any more."""
+
+    parcel: Parcel
+    returned: tuple[int, ...]
+
+
+class Failed(NamedTuple):
+    """The other answer: what was raised, as `pack_error` made it."""
+
+    error: tuple[bytes, ...]
+    returned: tuple[int, ...]
+
+
+def send(channel: socket.socket, message: NamedTuple, descriptor: int | None = None) -> None:
+    """Sends a message, and a descriptor, which it closes in any case."""
+    try:
+        body = pickle.dumps(message, protocol=5)
+        data = _LENGTH.pack(len(body)) + body
+        if descriptor is None:
+            channel.sendall(data)
+        else:
+            sent = socket.send_fds(channel, [data], [descriptor])
+            channel.sendall(memoryview(data)[sent:])
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def receive(channel: socket.socket) -> tuple[Any, int | None]:
+    """Waits for a message; returns it and the descriptor that came with it.
+
+    Raises:
+        EOFError: The other side is gone.
+    """
+    head, descriptors, _, _ = socket.recv_fds(channel, _LENGTH.size, 1, _CLOSE_ON_EXEC)
+    try:
+        head += _exactly(channel, _LENGTH.size - len(head)) if head else b""
+        if not head:
+            raise EOFError
+        (length,) = _LENGTH.unpack(head)
+        message = pickle.loads(_exactly(channel, length))
+    except BaseException:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        raise
+    return message, descriptors[0] if descriptors else None
+
+
+def _exactly(channel: socket.socket, num_bytes: int) -> bytearray:
+    data = bytearray(num_bytes)
+    at = 0
+    while at < num_bytes:
+        received = channel.recv_into(memoryview(data)[at:])
+        if not received:
+            raise EOFError
+        at += received
+    return data
+
+
+# ---------------------------------------------------------------------------------- functions
+
+
+def pack(value: object) -> bytes:
+    """Returns a function, with all that it refers to, as bytes.
+
+    What a program's main file or a notebook defines goes by value, so that no worker has to run that again; what modules
+    define goes by name.
+    """
+    import cloudpickle
+
+    return bytes(cloudpickle.dumps(value))
+
+
+def unpack(packed: bytes) -> Any:
+    """Returns what `pack` was given."""
+    return pickle.loads(packed)
+
+
+def check_portable(operator: str, fn: Callable[..., Any], name: str) -> None:
+    """Raises `PlanError` for a function that cannot be sent to a worker process."""
+    try:
+        pack(fn)
+    except Exception as error:
+        raise PlanError(
+            f"{operator}: executor='process' sends {name} to worker processes, and it cannot be pickled: "
+            f"{type(error).__name__}: {error}; what it refers to (a lock, an open file, a connection) has to be made "
+            "where it is used, such as in the __init__ of a class, of which each worker makes an instance"
+        ) from error
+
+
+# ---------------------------------------------------------------------------------- errors
+
+
+def pack_error(error: BaseException) -> tuple[bytes, ...]:
+    """Returns an exception and its causes as bytes, with a note of where they were raised.
+
+    What cannot be pickled becomes a `RuntimeError` with its type and text.
+    """
+    links: list[BaseException] = []
+    following: BaseException | None = error
+    while following is not None and len(links) < MAX_CAUSES:
+        links.append(following)
+        following = following.__cause__
+    of_user = links[min(1, len(links) - 1)]
+    note = "In a worker process:\n" + "".join(traceback.format_exception(of_user)).rstrip()
+    return tuple(_packed_link(link, note if link is of_user else None) for link in links)
+
+
+def _packed_link(error: BaseException, note: str | None) -> bytes:
+    try:
+        if note is not None:
+            error.add_note(note)
+        packed = pack(error)
+        if isinstance(unpack(packed), BaseException):  # some pickle and cannot be unpickled
+            return packed
+    except Exception:
+        pass
+    replaced = RuntimeError(_described(error))
+    if note is not None:
+        replaced.add_note(note)
+    return pack(replaced)
+
+
+def _described(error: BaseException) -> str:
+    try:
+        return f"{type(error).__qualname__}: {error}"
+    except Exception:
+        return f"{type(error).__qualname__}, whose text cannot be had"
+
+
+def unpack_error(links: tuple[bytes, ...]) -> BaseException:
+    """Returns what `pack_error` was given, with its causes."""
+    errors = [_unpacked_link(link) for link in links]
+    for error, cause in itertools.pairwise(errors):
+        error.__cause__ = cause
+    return errors[0]
+
+
+def _unpacked_link(link: bytes) -> BaseException:
+    try:
+        return unpack(link)
+    except Exception as error:
+        return RuntimeError(f"an exception of a worker process cannot be had here: {_described(error)}")
