@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 import arrowflow as af
+from tests.executor.fakes import read_slowly, stepper_of
 
 MIB = 1 << 20
 
@@ -51,6 +54,78 @@ def test_a_consumer_that_does_not_come_back_stops_the_pipeline_at_its_budget() -
             held = engine.ledger.used
         assert held <= 4 * MIB + 4 * 1024 * 64 * 8
     assert len(calls) < 200
+
+
+def renew(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Makes the first column anew."""
+    return pa.record_batch({"id": batch.column(0).to_numpy().copy()})
+
+
+def numbers() -> af.Dataset:
+    """Many small chunks, in new memory each."""
+    return af.range(500).repeat(100)
+
+
+def lists() -> af.Dataset:
+    """Lists of 1 to 50 numbers, in new memory."""
+    return numbers().map(
+        lambda batch: pa.record_batch(
+            {"x": [[number] * (number % 50 + 1) for number in range(batch.num_rows)]}
+        )
+    )
+
+
+SLOW: dict[str, Callable[[], af.Dataset]] = {
+    "map": lambda: numbers().map(renew),
+    "maps": lambda: numbers().map(renew).map(renew, num_parallel_calls=3).map(renew, num_parallel_calls=2),
+    "filter": lambda: numbers().filter(pc.field("id") > 100).map(renew),
+    "enumerate": lambda: numbers().enumerate().map(renew),
+    "batch": lambda: numbers().batch(1000).map(renew),
+    "window": lambda: numbers().window(10),
+    "shuffle": lambda: numbers().shuffle(4000).map(renew),
+    "cache": lambda: af.range(500).repeat(10).cache().repeat(10).map(renew),
+    "concatenate": lambda: numbers().map(renew).concatenate(numbers().map(renew)).map(renew),
+    "zip": lambda: af.zip(numbers().map(renew), numbers().rename({"id": "other"})).map(renew),
+    "interleave": lambda: (
+        af.range(20)
+        .interleave(lambda row: af.range(5000).map(renew), cycle_length=4, block_length=100)
+        .map(renew)
+    ),
+    "sample": lambda: af.sample_from_datasets([numbers().map(renew)] * 4, seed=1).map(renew),
+    "choose": lambda: af.choose_from_datasets(
+        [numbers().map(renew)] * 2, af.range(90_000).map(lambda batch: {"c": batch["id"] % 2}, format="numpy")
+    ),
+    "padded_batch": lambda: lists().padded_batch(64),
+    "pack_sequences": lambda: lists().pack_sequences("x", 64, window_rows=512),
+    "bucket": lambda: lists().bucket_by_sequence_length("x", [10, 30], [32, 32, 32], max_lag_rows=2000),
+    "generator": lambda: af.from_generator(lambda: ({"x": np.arange(500)} for _ in range(200))).map(renew),
+}
+
+
+@pytest.mark.parametrize("budget", [800_000, 2_000_000])
+@pytest.mark.parametrize("name", SLOW)
+def test_a_slow_consumer_leaves_a_pipeline_within_its_budget(name: str, budget: int) -> None:
+    """I3: the peak is the budget and what one call takes, wherever the pipeline comes to rest."""
+    options = af.Options(ram_budget=budget, cpu_budget=2, max_chunk_rows=4096)
+    engine = stepper_of(SLOW[name]().with_options(options))
+    read_slowly(engine, 60)
+    assert engine.ledger.peak <= budget + engine.largest_bytes
+    assert engine.statistics().ledger_bytes == 0
+
+
+def test_a_slow_consumer_leaves_reading_within_its_budget(tmp_path: Path) -> None:
+    table = pa.table({"x": np.arange(40_000), "y": np.arange(40_000) / 2})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=1000)
+    read = af.read_parquet(tmp_path)
+    for dataset in (
+        read.map(renew),
+        read.shuffle(2000).batch(100).map(renew),
+        read.repeat(3).shuffle(2000).batch(100).map(renew),
+        af.sample_from_datasets([read, read], seed=1).map(renew),
+    ):
+        engine = stepper_of(dataset.with_options(af.Options(ram_budget=700_000, cpu_budget=2)))
+        read_slowly(engine, 60)
+        assert engine.ledger.peak <= 700_000 + engine.largest_bytes
 
 
 def test_a_row_group_larger_than_the_budget_is_read_alone(tmp_path: Path) -> None:

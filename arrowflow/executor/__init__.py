@@ -7,11 +7,13 @@ Success
     (unless `deterministic=False`: then in the order of completion).
  2. Whoever is free runs the most downstream stage that can run. That keeps queues short and is all the balancing
     that stages which compute need.
- 3. A call may start if its stage has room (chunks ready, calls undelivered, ledger share), **or** if it is the head
-    of its line: nothing of its stage runs or waits, and nothing that it made waits for the next stage. So the most
-    downstream stage that has input can always run, then the one above, and so on up: a full ledger is
-    back-pressure and never a deadlock. What the rule lets in beyond the budget is one chunk a stage; a serial stage,
-    which takes its input's chunks over, waits until they fit when anything that it put out is still there.
+ 3. A call may start if its stage has room (chunks ready, calls undelivered, ledger share). The head of its line
+    (nothing of its stage runs or waits, and nothing that it made waits for the next stage) may start if it fits the
+    budget at all. Beyond the budget starts only the head that is *needed*: the consumer has no item, and from there
+    up each stage is idle and waits for the one above it, or for the input that it wants next, up to this one. So
+    there is always one that can start: a full ledger is back-pressure and never a deadlock; and it is one call at a
+    time, with the chunk that it works on, that goes beyond the budget. A serial stage, which takes its input's
+    chunks over, waits for room in its share when anything that it put out is still there.
  4. On the consumer's thread run the last serial kernel (slicing batches), what the consumer itself does, and, where it
     comes back at once and all that is left is known to be cheap, whatever there is to run (see `consumer`).
  5. Calls that compute take a token of the CPU budget each, serial ones too; calls that wait take none. What is not

@@ -122,10 +122,10 @@ class Engine:
 
     # ------------------------------------------------------------------ streams
 
-    def limits_of(self, key: StageKey, chain: Chain, index: int) -> StageLimits:
+    def limits_of(self, key: StageKey, chain: Chain, index: int, share: float) -> StageLimits:
         """Returns the limits that all stages of one key share, in this stream and in those to come."""
         if key not in self._limits:
-            limits = default_limits(chain, index, self.options)
+            limits = default_limits(chain, index, self.options, share)
             found = None if self._tuner is None else self._tuner.recall(key)
             if found is not None:
                 found.apply(limits)

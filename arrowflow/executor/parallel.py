@@ -110,8 +110,12 @@ class ParallelStage(Stage):
             self.failure = located(error, self.plan.specs[0].operator)
             return None
 
+    def lacks(self, source: Stage) -> bool:
+        """Whether no call is in flight, suspended, or waiting for its turn."""
+        return not self.slots
+
     def can_start(self) -> bool:
-        """Rule 3 of the behaviour contract: room, or head of the line."""
+        """Rule 3 of the behaviour contract: room, or all that follows stands still without it."""
         if self.ended:
             return False
         if self.running >= self.limits.max_calls:
@@ -121,7 +125,8 @@ class ParallelStage(Stage):
             for slot in self.slots:
                 if not slot.running and not slot.done:
                     head = slot is self.slots[0] and not self.out and not slot.results
-                    if head or (self.waiting < self.limits.max_slots and self._room(slot.estimate)):
+                    ahead = self.waiting < self.limits.max_slots
+                    if self._head_room(slot.estimate) if head else ahead and self._room(slot.estimate):
                         self.chosen = (slot, slot.estimate)
                         return True
         if self.upstream is None:
@@ -132,7 +137,8 @@ class ParallelStage(Stage):
         if len(self.slots) >= self.limits.max_slots or self.waiting >= self.limits.max_slots:
             return False
         estimate = self._estimate()
-        if (not self.slots and not self.out) or self._room(estimate):
+        head = not self.slots and not self.out
+        if self._head_room(estimate) if head else self._room(estimate):
             self.chosen = (None, estimate)
             return True
         return False
@@ -143,6 +149,10 @@ class ParallelStage(Stage):
             self.full += 1
             return False
         return self.engine.ledger.fits(num_bytes, self.limits.ledger_share)
+
+    def _head_room(self, num_bytes: int) -> bool:
+        """Whether the head of the line may start: it may use all of the budget, and more if nothing goes on else."""
+        return self.engine.ledger.fits(num_bytes) or self.needed
 
     def _makes_small(self) -> bool:
         """Whether more of its chunks may wait, since they are small, soon made, and nobody said how many."""
@@ -169,7 +179,11 @@ class ParallelStage(Stage):
             return int(item.chunk.nbytes + self.bytes_per_row * item.chunk.num_rows) or FIRST_CALL_BYTES
         if self.bytes_per_row:
             return int(2 * self.bytes_per_row * item.chunk.num_rows)
-        return ticket_bytes(item.ticket) if self.plan.kernels else FIRST_CALL_BYTES
+        if not self.plan.kernels:
+            return FIRST_CALL_BYTES
+        # The ticket of a slice is for all that it pins; what is made of it should be of the size of its rows.
+        num_bytes = ticket_bytes(item.ticket)
+        return min(num_bytes, item.chunk.nbytes) if isinstance(item.chunk, pa.RecordBatch) else num_bytes
 
     def start(self) -> Slot:
         """Takes the oldest suspended call that may go on, or the next input."""

@@ -74,6 +74,10 @@ class SerialStage(Stage):
         """Whether all that it may still do is to put out what it holds."""
         return self.ended or (self.upstream is not None and self.upstream.exhausted)
 
+    def lacks(self, source: Stage) -> bool:
+        """Whether all that it took is used up."""
+        return not self.running and self.iterator is None and not self.inbox
+
     def can_start(self) -> bool:
         """One call at a time, when there is input and room; cheap kernels need no more ceremony."""
         if self.running or self.ended:
@@ -82,7 +86,10 @@ class SerialStage(Stage):
             self.end()
             return False
         # What it put out is not its upstream's any more, which could so be head of its line again and again.
-        if self.out and (len(self.out) >= self.limits.max_ready_items or not self.engine.ledger.fits(0)):
+        limits = self.limits
+        if self.out and (
+            len(self.out) >= limits.max_ready_items or not self.engine.ledger.fits(0, limits.ledger_share)
+        ):
             return False
         return self.iterator is not None or bool(self.inbox) or not self.begun or self._has_input()
 
@@ -120,7 +127,7 @@ class SerialStage(Stage):
         """Pushes until the input of this call is used up or there is no room for more results."""
         room = self.limits.max_ready_items - len(self.out)
         ledger = self.engine.ledger
-        spare_bytes = ledger.budget - ledger.used
+        spare_bytes = self.limits.ledger_share * ledger.budget - ledger.used
         results = self.results
         try:
             while len(results) < room and (not results or self.new_bytes <= spare_bytes) and self._advance():
@@ -221,6 +228,10 @@ class BoundaryStage(SerialStage):
     def exhausted(self) -> bool:
         """Whether it opens no further stream and all of its streams have started all their work."""
         return self.ended or (self.kernel.exhausted and all(stream.exhausted for stream in self.streams))
+
+    def lacks(self, source: Stage) -> bool:
+        """Whether all that it took is used up, and that stream is the one which the kernel wants next."""
+        return super().lacks(source) and self.current is not None and self.current.last is source
 
     def _has_input(self) -> bool:
         """Finds the stream to pull from; closes those that have ended, which may lead to the next one."""

@@ -38,8 +38,11 @@ class Stage(ABC):
         self.plan = plan = chain.stages[index]
         self.plan_operators = plan.operators
         self.key: StageKey = stage_key(chain, index, stream.path)
-        self.limits = engine.limits_of(self.key, chain, index)
+        self.limits = engine.limits_of(self.key, chain, index, stream.share)
         self.upstream = upstream
+        self.downstream: Stage | None = None  # what takes `out`: of the last stage of all, the consumer
+        if upstream is not None:
+            upstream.downstream = self
         self.where = _where(plan, upstream)
         self.out: deque[Item] = deque()
         self.ended = False
@@ -70,6 +73,24 @@ class Stage(ABC):
     @abstractmethod
     def exhausted(self) -> bool:
         """Whether it will start no further call on new input."""
+
+    @property
+    def needed(self) -> bool:
+        """Whether nothing of what follows can go on, nor does the consumer have an item, until this puts one out.
+
+        That holds for at most one stage that can start: the one that may go beyond the budget.
+        """
+        stage, last = self, self.engine.root_out
+        while not stage.out and stage is not last:
+            following = stage.downstream
+            if following is None or not following.lacks(stage):
+                return False
+            stage = following
+        return not stage.out
+
+    @abstractmethod
+    def lacks(self, source: Stage) -> bool:
+        """Whether all that it has to do, or waits for, is what `source` will put out."""
 
     @abstractmethod
     def can_start(self) -> bool:

@@ -21,6 +21,7 @@ from arrowflow.ops.base import (
     StatelessKernel,
     Ticket,
 )
+from arrowflow.physical.planner import inputs_share
 from arrowflow.physical.stage import ELEMENT, Chain, child_path
 from arrowflow.physical.tuning import StageKey
 from arrowflow.plan.node import Node
@@ -52,7 +53,9 @@ class StreamContext:
         chain = own.chain.children[child] if isinstance(child, int) else child
         path = child_path(own.chain, own.path, child if isinstance(child, int) else ELEMENT)
         ordered = own.ordered or self.boundary.plan.kernels[0].pins_order
-        stream = Stream(own.engine, chain, epoch, position, path, ordered=ordered)
+        share = own.share * inputs_share(own.chain)
+        stream = Stream(own.engine, chain, epoch, position, path, ordered=ordered, share=share)
+        stream.last.downstream = self.boundary
         self.boundary.streams.append(stream)
         own.engine.add(stream)
         return stream
@@ -97,6 +100,7 @@ class Stream:
         epoch: The pass's epoch: part of the key of all that is random in it.
         path: What the keys of its stages begin with.
         ordered: Whether chunks come in order, whatever finishes first.
+        share: Share of the byte budget up to which its stages may work ahead.
         stages: Its stages, upstream first.
     """
 
@@ -109,12 +113,14 @@ class Stream:
         path: StageKey = (),
         *,
         ordered: bool,
+        share: float = 1.0,
     ) -> None:
         self.engine = engine
         self.chain = chain
         self.epoch = epoch
         self.path = path
         self.ordered = ordered
+        self.share = share
         self.context = StreamContext(self)
         kernels = [[self._make(spec) for spec in stage.specs] for stage in chain.stages]
         position = self._open(kernels, position)

@@ -101,7 +101,8 @@ class RangeKernel(SourceKernel):
             range(-(-rows // self._size)) if self._blocks is None else self._blocks.numbers(rows, self._epoch)
         )
         for turn in range(first, len(splits)):
-            yield Task((turn, splits[turn]), Origin(splits[turn]), self._size * 8)
+            split = splits[turn]
+            yield Task((turn, split), Origin(split), 8 * min(self._size, rows - split * self._size))
 
     def read(self, task: Task) -> Iterator[Made]:
         """Yields the split's numbers as one chunk."""

@@ -80,29 +80,47 @@ def _fuses(stage: StagePlan, spec: KernelSpec) -> bool:
     )
 
 
-def default_limits(chain: Chain, index: int, options: ResolvedOptions) -> StageLimits:
+def default_limits(chain: Chain, index: int, options: ResolvedOptions, share: float = 1.0) -> StageLimits:
     """Returns the limits of stage `index` of a chain as the plan alone suggests them, before anything is measured.
 
     A stage may use the byte budget up to its share: of n stages that allocate, the k-th from the source gets
-    k/n. So whatever a fast source has read ahead, what is downstream still finds room to work.
+    k/n. So whatever a fast source has read ahead, what is downstream still finds room to work. `share` is what all
+    of the chain may use: less than 1 for the inputs of a boundary that stages follow.
     """
     stage = chain.stages[index]
+    above, allocating = _inputs_depth(chain), _allocating(chain)
+    rank = above + sum(i <= index for i in allocating)
+    share *= max(1, rank) / max(1, above + len(allocating))
     if stage.kind != "parallel":
-        return StageLimits(max_calls=1, max_ready_items=stage.buffer_items or SERIAL_READY_ITEMS)
-    allocating = [
-        i for i, other in enumerate(chain.stages) if other.kind == "parallel" and other.phase != "open"
-    ]
-    rank = sum(i <= index for i in allocating)
+        ready = stage.buffer_items or SERIAL_READY_ITEMS
+        return StageLimits(max_calls=1, max_ready_items=ready, ledger_share=share)
     untold = options.cpu_budget if stage.cost == "computes" else untold_calls(options.cpu_budget)
     calls = stage.max_calls or (untold if options.autotune else 1)
     ready = max(4, 2 * options.cpu_budget) if options.autotune else calls
     return StageLimits(
         max_calls=calls,
         max_ready_items=stage.buffer_items or ready,
-        ledger_share=max(1, rank) / max(1, len(allocating)),
+        ledger_share=share,
         weight=_weight(stage, options),
         max_slots=MAX_REORDER_SLOTS if stage.cost == "computes" else MAX_WAITING_SLOTS,
     )
+
+
+def inputs_share(chain: Chain) -> float:
+    """Returns what of a chain's share of the byte budget is for the inputs of its boundary."""
+    above = _inputs_depth(chain)
+    return above / (above + len(_allocating(chain)))
+
+
+def _allocating(chain: Chain) -> list[int]:
+    return [i for i, stage in enumerate(chain.stages) if stage.kind == "parallel" and stage.phase != "open"]
+
+
+def _inputs_depth(chain: Chain) -> int:
+    """Returns how many stages that allocate follow each other above a chain; 0 only for one that begins itself."""
+    if chain.stages[0].kind != "boundary":
+        return 0
+    return max([1, *(_inputs_depth(child) + len(_allocating(child)) for child in chain.children)])
 
 
 def _weight(stage: StagePlan, options: ResolvedOptions) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from arrowflow.dataset import Dataset
 from arrowflow.executor import Engine
 from arrowflow.executor.lifetime import Worker
 from arrowflow.executor.stage import Stage
@@ -31,6 +32,7 @@ from arrowflow.ops.base import (
 )
 from arrowflow.options import Options
 from arrowflow.physical.stage import Chain, StagePlan
+from arrowflow.run import plan_element
 from arrowflow.testing import FakeClock
 
 Running = tuple[Stage, Any, Worker]
@@ -264,10 +266,14 @@ class Stepper(Engine):
     """An engine without threads: the test picks, runs and completes the calls, in any order it likes.
 
     `next_item` works too: it runs what there is, and fails where nothing can run.
+
+    Attributes:
+        largest_bytes: The most that one call reserved, or made.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self.largest_bytes = 0
         self.pool.spawn = lambda: None  # type: ignore[method-assign]
         # Its calls take no time at all; still they are the test's to run.
         self.consumer.comes_soon = lambda now: False  # type: ignore[method-assign]
@@ -291,7 +297,9 @@ class Stepper(Engine):
         stage, call, worker = running
         stage.execute(call)
         with self.lock:
+            reserved, made = getattr(call, "estimate", 0), stage.bytes
             self.pool.finish(stage, call, worker, 0.0, 0.0)
+            self.largest_bytes = max(self.largest_bytes, reserved, stage.bytes - made)
 
     def idle(self, flying: list[Running]) -> bool:
         """Begins a call, which joins those in flight; tells whether nothing can be done any more."""
@@ -336,3 +344,19 @@ def stepper(*stages: StagePlan, children: Sequence[Chain] = (), **options: Any) 
     engine = start(*stages, children=children, type=Stepper, **options)
     assert isinstance(engine, Stepper)
     return engine
+
+
+def stepper_of(dataset: Dataset) -> Stepper:
+    """Returns an engine to step by hand, of a dataset."""
+    prepared = dataset._ready()
+    plan = plan_element(prepared.options)
+    return Stepper(prepared.chain, 0, None, prepared.options, FakeClock(), plan=plan)
+
+
+def read_slowly(engine: Stepper, items: int) -> None:
+    """Takes so many items at most, each only when nothing is left that can run, and closes the run."""
+    engine.settle()
+    while items and engine.next_item() is not None:
+        items -= 1
+        engine.settle()
+    engine.close()

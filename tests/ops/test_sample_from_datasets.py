@@ -19,6 +19,7 @@ from arrowflow.ops.sample_from_datasets import stratified
 from arrowflow.optimizer import RULES
 from arrowflow.random import SAMPLE_DRAWS
 from arrowflow.testing import Fault, batches_of, check_dataset, check_operator, check_resume, raising
+from tests.executor.fakes import read_slowly, stepper_of
 from tests.ops.tables import ALL_TYPES_INSIDE, NUMBERS, ids, numbers, refused, rows_of, sizes
 
 ALL_RULES = tuple(rule.name for rule in RULES)
@@ -332,3 +333,11 @@ def test_a_budget_below_its_parts_is_refused() -> None:
             pass
         # A part of 16,384 numbers, and as much to gather it.
         assert iterator.stats().ledger_peak_bytes <= 600_000 + 2 * 131_072
+
+
+@pytest.mark.parametrize("inputs", [1, 2, 8])
+def test_a_slow_consumer_leaves_it_within_its_budget(inputs: int) -> None:
+    mixed = af.sample_from_datasets([af.range(500).repeat(100)] * inputs, seed=1)
+    engine = stepper_of(mixed.with_options(af.Options(ram_budget=600_000, cpu_budget=1)))
+    read_slowly(engine, MANY)
+    assert engine.ledger.peak <= 600_000 + 2 * 131_072
