@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
 import warnings
 from typing import Any
@@ -20,6 +21,9 @@ from arrowflow.plan.identity import Unknown
 
 _EXTENDED_BITS, _EXTENDED_BYTES = 63, 10
 """Of numbers of x86 with extended precision: those of the fraction, and those that are not padding."""
+
+_PICKLED = re.compile(r'"(?!Binary")\w+":\[(80,76,80,89,|(\d+,){0,4}128,[2-5],149,)')
+"""How pickled functions begin in the JSON of an expression: as Polars marks them, or behind a few bytes of versions."""
 
 _DRAWS = "it goes on to another state with each call; map(fn, seed=…) hands a generator to `fn`"
 
@@ -141,11 +145,13 @@ def _serialised(encoder: Encoder, value: pl.Expr) -> bytes:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            # The text form has no NaN. What calls Python has none, or none that is the same twice.
-            value.meta.serialize(format="json")
-            return value.meta.serialize()
+            text = value.meta.serialize(format="json")  # it has no NaN, so it tells less than the other form
+            data = value.meta.serialize()
         except (pl.exceptions.PolarsError, TypeError, ValueError) as error:
             raise encoder.refusal(value, f"Polars cannot serialise it ({error})") from error
+    if _PICKLED.search(text):
+        raise encoder.refusal(value, "it calls Python, whose code cannot be told; use map or map_rows")
+    return data
 
 
 def _write_torch(encoder: Encoder, value: Any) -> bool:

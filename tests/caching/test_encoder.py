@@ -657,9 +657,26 @@ def test_what_has_no_fingerprint(value: Any, texts: tuple[str, ...]) -> None:
     refused(af.FingerprintError, lambda: digest(value), *texts, 'cache(path, key="…")')
 
 
-def test_expressions_that_call_python() -> None:
-    expr = pl.col("a").map_batches(len, return_dtype=pl.Int64)
-    refused(af.FingerprintError, lambda: digest(expr), "type polars.expr.expr.Expr", "cannot serialise")
+CALLS_PYTHON: dict[str, Callable[[], pl.Expr]] = {
+    "map_batches": lambda: pl.col("a").map_batches(len, return_dtype=pl.Int64),
+    "map_elements": lambda: pl.col("a").map_elements(lambda x: x, return_dtype=pl.Int64) + 1,
+    "a name": lambda: pl.col("a").name.map(lambda name: name + "x"),
+    "an importable function": lambda: pl.reduce(operator.add, [pl.col("a"), pl.col("b")]),
+}
+
+
+@pytest.mark.filterwarnings("ignore::polars.exceptions.PolarsInefficientMapWarning")
+@pytest.mark.parametrize("name", CALLS_PYTHON)
+def test_expressions_that_call_python(name: str) -> None:
+    """Polars serialises them, by pickling, where `cloudpickle` is installed."""
+    expr = CALLS_PYTHON[name]()
+    refused(af.FingerprintError, lambda: digest(expr), "type polars.expr.expr.Expr", "it calls Python")
+
+
+def test_literals_are_not_taken_for_python() -> None:
+    assert digest(pl.col("a") + 128)
+    assert digest(pl.col("a").is_in([128, 5, 149, 0]))
+    assert digest(pl.lit(b"\x80\x05\x95\x00")) != digest(pl.lit(b"\x80\x05\x95\x01"))
 
 
 LOCK = threading.Lock()

@@ -696,6 +696,7 @@ def test_what_was_broken_off_leaves_nothing_that_cannot_be_used(root: Path) -> N
     assert [path.name for path in root.iterdir() if path.is_dir()] == []
 
 
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # of JAX, where that is imported
 def test_a_forked_child_has_no_part_in_a_lock(root: Path) -> None:
     root.mkdir()
     mine = claim(root / "lock")
