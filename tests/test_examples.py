@@ -1,0 +1,56 @@
+"""The examples that train a model, each on a little data and in a process of its own, as who tries them runs them."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+MAX_SECONDS = 100
+
+NEEDS = {
+    "tabular": {"torch": "PyTorch"},
+    "tokens": {"torch": "PyTorch"},
+    "embeddings": {"torch": "PyTorch"},
+    "images": {"jax": "JAX", "PIL": "Pillow"},
+}
+SMALL = {
+    "tabular": ["--rows=60000", "--epochs=1"],
+    "tokens": ["--documents=1500", "--epochs=1"],
+    "embeddings": ["--batches=2", "--epochs=2"],
+    "images": ["--images=2000", "--epochs=4"],
+}
+
+
+def run(name: str, data: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    for module, package in NEEDS[name].items():
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"{package} is not installed")
+    return subprocess.run(
+        [sys.executable, str(ROOT / "examples" / f"{name}.py"), f"--data={data}", *arguments],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=MAX_SECONDS,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_an_example_learns_and_says_what_limits_it(name: str, tmp_path: Path) -> None:
+    ran = run(name, tmp_path, *SMALL[name])
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "limits you" in ran.stdout
+    (data,) = tmp_path.iterdir()
+    assert [path.suffix for path in data.iterdir() if path.suffix not in {".arrow", ".parquet"}] == []
+
+
+def test_an_example_that_learns_nothing_fails(tmp_path: Path) -> None:
+    ran = run("embeddings", tmp_path, "--batches=1", "--epochs=0")
+    assert ran.returncode == 1
+    assert "learnt nothing" in ran.stderr
