@@ -20,6 +20,9 @@ OUTCOME = pytest.StashKey[bool]()
 SLOW_MACHINES = [HealthCheck.too_slow]
 settings.register_profile("dev", deadline=None, suppress_health_check=SLOW_MACHINES)
 settings.register_profile("ci", deadline=None, suppress_health_check=SLOW_MACHINES, derandomize=True)
+settings.register_profile(
+    "quick", deadline=None, suppress_health_check=SLOW_MACHINES, derandomize=True, max_examples=25
+)
 settings.register_profile("thorough", deadline=None, suppress_health_check=SLOW_MACHINES, max_examples=2_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
 
