@@ -80,8 +80,7 @@ class SharedEpochs(EpochCounter):
     @contextmanager
     def _known(self) -> Iterator[dict[str, Any]]:
         """Yields what the file holds, to be changed while no other process sees it."""
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
-        with os.fdopen(descriptor, "r+", encoding="utf-8") as file:
+        with os.fdopen(self._open(), "r+", encoding="utf-8") as file:
             fcntl.lockf(file, fcntl.LOCK_EX)  # until it is closed, which is after it is written
             text = file.read()
             known = json.loads(text) if text else {"next": self._first, "taken": {}}
@@ -89,6 +88,14 @@ class SharedEpochs(EpochCounter):
             file.seek(0)
             file.truncate()
             file.write(json.dumps(known))
+
+    def _open(self) -> int:
+        try:
+            return os.open(self._path, os.O_RDWR)
+        except FileNotFoundError:  # what this is a copy of is gone, and the count with it
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+            weakref.finalize(self, _remove, self._path, os.getpid())
+            return descriptor
 
 
 def _remove(path: str, owner: int) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import pickle
 import subprocess
 import sys
 import textwrap
+import types
 import warnings
 from pathlib import Path
 from typing import Any
@@ -39,8 +41,12 @@ def dataset() -> af.Dataset:
     return af.range(1000).shuffle(200).batch(64)
 
 
+def plained(batches: Any) -> list[Any]:
+    return [plain(batch) for batch in batches]
+
+
 def epochs_of(loader: Any, count: int = 1) -> list[Any]:
-    return [[plain(batch) for batch in loader] for _ in range(count)]
+    return [plained(loader) for _ in range(count)]
 
 
 # ---------------------------------------------------------------- without workers
@@ -265,6 +271,52 @@ def test_stateful_data_loaders_go_on_with_the_next_batch(data: Any) -> None:
 # ---------------------------------------------------------------- parts
 
 
+def workers_of(found: Any, count: int, data: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Returns what `iter` is of copies of a dataset, as if each lived in a worker."""
+    copies = [pickle.loads(pickle.dumps(found)) for _ in range(count)]
+
+    def begin(index: int, seed: int = 100) -> Any:
+        info = types.SimpleNamespace(id=index, num_workers=count, seed=seed + index)
+        monkeypatch.setattr(data, "get_worker_info", lambda: info)
+        return iter(copies[index])
+
+    return copies, begin
+
+
+@pytest.mark.parametrize("last", [0, 1])
+def test_a_worker_that_had_ended_ends_again(last: int, data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where results come out of order others may go on; the next epoch is the same one for all of them."""
+    original = dataset().to_torch_dataset()
+    whole = epochs_of(dataset().to_torch(), 2)
+    copies, begin = workers_of(original, 2, data, monkeypatch)
+    first, second = begin(0), begin(1)
+    next(first)
+    assert plained(second) == whole[0][1::2]
+    states = json.loads(json.dumps([copy.state_dict() for copy in copies]))
+    for _ in range(2):
+        copies, begin = workers_of(dataset().to_torch_dataset(), 2, data, monkeypatch)
+        for copy, state in zip(copies, states, strict=True):
+            copy.load_state_dict(state)
+        found: list[Any] = [None, None]
+        for index in (1 - last, last):
+            found[index] = begin(index)
+        states = [copy.state_dict() for copy in copies]
+        assert [plained(rest) for rest in found] == [whole[0][2::2], []]
+        assert [plained(begin(index)) for index in (0, 1)] == [whole[1][0::2], whole[1][1::2]]
+
+
+def test_workers_that_start_anew_are_of_the_next_epoch(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    original: Any = dataset().to_torch_dataset()
+    whole = epochs_of(dataset().to_torch(), 3)
+    for epoch, seed in enumerate((7, 8)):
+        _, begin = workers_of(original, 3, data, monkeypatch)
+        for index in (2, 0, 1):
+            assert plained(begin(index, seed)) == whole[epoch][index::3]
+    original.set_epoch(2)
+    _, begin = workers_of(original, 1, data, monkeypatch)
+    assert plained(begin(0, 8)) == whole[2]
+
+
 class Exported:
     """Delivers what says how it was made."""
 
@@ -325,6 +377,11 @@ def test_the_count_leaves_no_file() -> None:
     del copy
     gc.collect()
     assert path.exists()
+    copy = pickle.loads(pickle.dumps(epochs))
     del epochs
+    gc.collect()
+    assert not path.exists()
+    assert (copy.take(), copy.take()) == (0, 1)
+    del copy
     gc.collect()
     assert not path.exists()
