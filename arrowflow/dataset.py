@@ -1454,7 +1454,8 @@ class Dataset:
         it by the seed that PyTorch draws, so whoever seeds PyTorch alike before two epochs has the same one twice. The
         count begins with the dataset's and is kept in a small file among temporary ones, also by copies on this machine.
         `len()` is known where that of `to_torch` is. States are for `torchdata`'s `StatefulDataLoader`, which goes on with
-        exactly the next batch; without workers also for this process. Where several processes train, `shard` first.
+        exactly the next batch; without workers also for this process. Where several processes train, `shard` first, but not
+        under accelerate, which then shares out the batches of its main process (`dispatch_batches`).
 
         Args:
             columns: As in `to_torch`.
