@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -19,12 +20,14 @@ from arrowflow.expr import parse, parse_many
 from arrowflow.expr.types import arrow_type
 from arrowflow.interchange.dtypes import dtype_named
 from arrowflow.iterator import Iterator as Run
-from arrowflow.loaders.base import HandOver, Loader
+from arrowflow.loaders.base import HandOver, Loader, MakeExport
 from arrowflow.loaders.dlpack import DlpackExport
 from arrowflow.loaders.jax import JaxExport
 from arrowflow.loaders.numpy import NumpyExport
 from arrowflow.loaders.polars import PolarsExport
+from arrowflow.loaders.shared_epochs import SharedEpochs
 from arrowflow.loaders.torch import TorchExport, torch_dtype
+from arrowflow.loaders.torch_dataset import torch_dataset
 from arrowflow.loaders.wishes import Wishes, wishes_of
 from arrowflow.ops.batch import Batch
 from arrowflow.ops.bucket_by_sequence_length import DEFAULT_MAX_LAG_ROWS, bucketed, check_no_padding
@@ -1361,7 +1364,7 @@ class Dataset:
         """
         return self._loader(
             "to_numpy",
-            lambda schema, owned, wishes: NumpyExport(schema, owned=owned, wishes=wishes),
+            NumpyExport,
             self._wishes("to_numpy", columns, dtypes, null, lists, strict_zero_copy),
             collate,
         )
@@ -1402,7 +1405,7 @@ class Dataset:
         """
         return self._loader(
             "to_dlpack",
-            lambda schema, owned, wishes: DlpackExport(schema, owned=owned, wishes=wishes),
+            DlpackExport,
             self._wishes("to_dlpack", columns, dtypes, null, lists, strict_zero_copy),
             collate,
         )
@@ -1447,9 +1450,68 @@ class Dataset:
         """
         return self._loader(
             "to_torch",
-            lambda schema, owned, wishes: TorchExport(schema, owned=owned, wishes=wishes),
+            TorchExport,
             self._wishes("to_torch", columns, dtypes, null, lists, strict_zero_copy, resolve=torch_dtype),
             collate,
+        )
+
+    def to_torch_dataset(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        dtypes: Mapping[str, Any] | None = None,
+        null: Any = "error",
+        lists: Literal["dense", "ragged", "padded"] = "dense",
+        collate: Callable[[dict[str, torch.Tensor]], Any] | None = None,
+        strict_zero_copy: bool = False,
+    ) -> torch.utils.data.IterableDataset[Any]:
+        """Returns a `torch.utils.data.IterableDataset` of the same batches as `to_torch`. Needs the extra `torch`.
+
+        For frameworks that ask for a `DataLoader(…, batch_size=None)`. Use `num_workers=0`, as is its default: the work is
+        done by threads of this process, and tensors stay where they are. Workers, forked or not, persistent or not,
+        deliver the same batches in the same order; but each runs the whole pipeline, with a `cpu_budget` and a
+        `ram_budget` of its own, exports every n-th batch and passes over the others, and each tensor is copied into
+        shared memory. So reading, functions and shuffles are computed once a worker (`cache(path)` below shares them).
+        They pay where most of the time goes into a `collate` that holds the interpreter lock.
+
+        Each `iter()` of the `DataLoader` is the next epoch in all workers, unless `set_epoch` says another one; they tell
+        it by the seed that PyTorch draws, so whoever seeds PyTorch alike before two epochs has the same one twice. The
+        count begins with the dataset's and is kept in a small file among temporary ones, also by copies on this machine.
+        `len()` is known where that of `to_torch` is. States are for `torchdata`'s `StatefulDataLoader`, which goes on with
+        exactly the next batch; without workers also for this process. Where several processes train, `shard` first, but not
+        under accelerate, which then shares out the batches of its main process (`dispatch_batches`).
+
+        Args:
+            columns: As in `to_torch`.
+            dtypes: As in `to_torch`.
+            null: As in `to_torch`.
+            lists: As in `to_torch`.
+            collate: As in `to_torch`; a function of a module where workers are not forked, as all functions below then.
+            strict_zero_copy: As in `to_torch`, up to the way out of a worker.
+
+        Raises:
+            ArrowflowError: PyTorch is not installed.
+            PlanError: As in `to_torch`; or several workers would not have the same order (`deterministic=False`, a
+                one-shot stream); when iteration starts.
+            ForkError: A worker was forked from a process that had run a pipeline; the message names ways out.
+            StateError: A state was loaded outside of the workers that are to follow it.
+            SchemaError: As in `to_torch`.
+            DataError: As in `to_torch`.
+            FunctionError: As in `to_torch`.
+
+        Example:
+            >>> import arrowflow as af
+            >>> from torch.utils.data import DataLoader  # doctest: +SKIP
+            >>> loader = DataLoader(af.range(3).batch(2).to_torch_dataset(), batch_size=None)  # doctest: +SKIP
+            >>> [batch["id"].tolist() for batch in loader]  # doctest: +SKIP
+            [[0, 1], [2]]
+        """
+        name = "to_torch_dataset"
+        wishes = self._wishes(name, columns, dtypes, null, lists, strict_zero_copy, resolve=torch_dtype)
+        return torch_dataset(
+            self._prepares(wishes),
+            SharedEpochs(self._epochs.next),
+            _hand_over(name, TorchExport, wishes, collate),
         )
 
     def to_jax(
@@ -1501,7 +1563,7 @@ class Dataset:
             raise PlanError("to_jax: ragged lists have no rows that devices could share; take lists='padded'")
         return self._loader(
             "to_jax",
-            lambda schema, owned, wishes: JaxExport(schema, owned=owned, wishes=wishes, sharding=sharding),
+            partial(JaxExport, sharding=sharding),
             self._wishes("to_jax", columns, dtypes, null, lists, strict_zero_copy),
             collate,
             ahead=True,
@@ -1531,7 +1593,7 @@ class Dataset:
         """
         return self._loader(
             "to_polars",
-            lambda schema, owned, wishes: PolarsExport(schema, owned=owned, columns=wishes.columns),
+            PolarsExport,
             Wishes(columns=None if columns is None else _names("to_polars", (list(columns),))),
             collate,
         )
@@ -1559,18 +1621,18 @@ class Dataset:
     def _loader(
         self,
         name: str,
-        make_export: Callable[[pa.Schema, bool, Wishes], Any],
+        make_export: MakeExport[Any],
         wishes: Wishes,
         collate: Callable[[Any], Any] | None,
         *,
         ahead: bool = False,
     ) -> Loader[Any]:
-        if collate is not None and not callable(collate):
-            raise PlanError(f"{name}: collate is a function of a batch, got {collate!r}")
-        hand_over = HandOver(name=name, make_export=make_export, wishes=wishes, collate=collate, ahead=ahead)
-        if wishes.columns is None:
-            return Loader(self._ready, self._epochs, hand_over)
-        return Loader(self.select(*wishes.columns)._ready_to_pick, self._epochs, hand_over)
+        hand_over = _hand_over(name, make_export, wishes, collate, ahead=ahead)
+        return Loader(self._prepares(wishes), self._epochs, hand_over)
+
+    def _prepares(self, wishes: Wishes) -> Callable[[], run.Prepared]:
+        """Returns what prepares the plan for a loader; it pickles, as the plan does."""
+        return self._ready if wishes.columns is None else self.select(*wishes.columns)._ready_to_pick
 
     def to_reader(self) -> pa.RecordBatchReader:
         """Returns a `pyarrow.RecordBatchReader` over epoch 0.
@@ -1855,6 +1917,19 @@ def _with_schema(
 def _chained(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield first
     yield from rest
+
+
+def _hand_over(
+    name: str,
+    make_export: MakeExport[Any],
+    wishes: Wishes,
+    collate: Callable[[Any], Any] | None,
+    *,
+    ahead: bool = False,
+) -> HandOver[Any]:
+    if collate is not None and not callable(collate):
+        raise PlanError(f"{name}: collate is a function of a batch, got {collate!r}")
+    return HandOver(name=name, make_export=make_export, wishes=wishes, collate=collate, ahead=ahead)
 
 
 def _named(operator: str, exprs: tuple[Any, ...], named: Mapping[str, Any]) -> Named:

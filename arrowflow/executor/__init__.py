@@ -64,5 +64,6 @@ iterator is collected, and its finalizer stops the run.
 
 from arrowflow.executor.engine import Engine
 from arrowflow.executor.ledger import Ledger, Ticket
+from arrowflow.executor.lifetime import check_not_forked
 
-__all__ = ["Engine", "Ledger", "Ticket"]
+__all__ = ["Engine", "Ledger", "Ticket", "check_not_forked"]

@@ -47,6 +47,12 @@ def register(engine: Engine) -> None:
     _live.add(engine)
 
 
+def check_not_forked() -> None:
+    """Raises `ForkError` where no pipeline can run, before anything is asked of pools that did not survive."""
+    if _Process.owner is not None:
+        check_process(_Process.owner)
+
+
 def check_process(owner: int) -> None:
     """Raises `ForkError` in any other process than `owner`."""
     if os.getpid() != owner:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from arrowflow import iterator as iteration
 from arrowflow import run
 from arrowflow.autotune import report
-from arrowflow.delivery import EpochCounter, Progress
+from arrowflow.delivery import Delivery, EpochCounter, Progress
 from arrowflow.errors import ArrowflowError, DataError, FunctionError, PlanError
 from arrowflow.iterator import Iterator
 from arrowflow.loaders.wishes import Wishes
@@ -45,8 +45,11 @@ class Export(Protocol[T_co]):
         """Returns one line per column: zero-copy, or why not."""
 
 
-MakeExport = Callable[[pa.Schema, bool, Wishes], Export[T]]
-"""Makes the kernel for a schema, told whether batches own their memory, and what the user asks for."""
+class MakeExport(Protocol[T_co]):
+    """Makes the kernel for a schema; picklable where its loader is. Most are the kernels' classes."""
+
+    def __call__(self, schema: pa.Schema, *, owned: bool, wishes: Wishes) -> Export[T_co]:
+        """Returns the kernel, told whether batches own their memory, and what the user asks for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +90,7 @@ class ExportDelivery(Generic[T]):
 
     def _make_export(self, schema: pa.Schema) -> Export[T]:
         try:
-            return self._hand_over.make_export(schema, self._owned, self._hand_over.wishes)
+            return self._hand_over.make_export(schema, owned=self._owned, wishes=self._hand_over.wishes)
         except ArrowflowError as error:
             error.locate(operator=self._hand_over.name)
             raise
@@ -164,7 +167,10 @@ class Loader(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         prepared = self._prepared()
-        delivery: ExportDelivery[Any] = ExportDelivery(prepared, self._hand_over)
+        return self._run(prepared, ExportDelivery(prepared, self._hand_over))
+
+    def _run(self, prepared: Prepared, delivery: Delivery[Any]) -> Iterator[T]:
+        """Returns an iterator of the next epoch, or of the place that a state names."""
         iterator: Iterator[T] = Iterator(prepared, self._counter, delivery, self._recording)
         if self._resume is not None:
             iterator.progress.place(*self._resume)
@@ -265,7 +271,9 @@ class Loader(Generic[T]):
         wishes = replace(
             self._hand_over.wishes, strict_zero_copy=False
         )  # what it refuses is what is asked here
-        export = self._hand_over.make_export(prepared.optimised.schema, prepared.owns_buffers, wishes)
+        export = self._hand_over.make_export(
+            prepared.optimised.schema, owned=prepared.owns_buffers, wishes=wishes
+        )
         columns = export.explain()
         below = [text for node in post_order(prepared.optimised) for text in node.copies()]
         return "\n".join([*columns, *below])

@@ -11,7 +11,7 @@ import pyarrow as pa
 from arrowflow.errors import SchemaError
 from arrowflow.expr.slices import readable
 from arrowflow.interchange.to_numpy import is_text
-from arrowflow.loaders.wishes import check_known
+from arrowflow.loaders.wishes import Wishes, check_known
 
 _REFUSED: Final = {
     "decimal256": "cast it below to pa.decimal128(38, scale) or pa.float64()",
@@ -46,18 +46,25 @@ class PolarsExport:
 
     __slots__ = ("_columns", "_extensions", "_schema")
 
-    def __init__(self, schema: Any, *, owned: bool = False, columns: tuple[str, ...] | None = None) -> None:
+    def __init__(
+        self,
+        schema: Any,
+        *,
+        owned: bool = False,
+        wishes: Wishes = Wishes(),  # noqa: B008  # immutable
+    ) -> None:
         """Decides on every column of `schema`; `owned` is of no consequence here.
 
         Args:
             schema: Schema of all batches to come.
             owned: Whether nobody else has the memory of a batch.
-            columns: Names of the columns in the order wanted, or None for all.
+            wishes: What the user asks for: columns.
 
         Raises:
             PlanError: A column is unknown.
             SchemaError: Polars has no such type as that of a column; the message says what to do.
         """
+        columns = wishes.columns
         self._columns = None if columns is None else list(columns)
         if columns is not None:
             check_known("columns", columns, schema.names)

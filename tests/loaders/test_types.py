@@ -512,7 +512,9 @@ def test_batches_without_rows(name: str, kind: Any, asked: dict[str, Any]) -> No
     """Never delivered, but exports take them."""
     loader = load(dataset(kind, []), name, **asked)
     prepared = loader._prepared()
-    export = loader._hand_over.make_export(prepared.optimised.schema, False, loader._hand_over.wishes)
+    export = loader._hand_over.make_export(
+        prepared.optimised.schema, owned=False, wishes=loader._hand_over.wishes
+    )
     batch = pa.RecordBatch.from_arrays([column(kind, [])], names=["x"])
     found = export(batch)["x"]
     shape = (

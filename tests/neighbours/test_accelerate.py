@@ -64,3 +64,18 @@ def test_a_saved_state_goes_on_with_the_next_batch(accelerator: Any, tmp_path: P
     again.load_state(tmp_path)
     with iter(loader) as batches:
         assert torch.equal(next(batches)["x"], third["x"])
+
+
+@pytest.mark.parametrize("stateful", [False, True])
+def test_a_data_loader_passes_through_prepare(accelerator: Any, stateful: bool) -> None:
+    """accelerate sets the epoch itself, before each."""
+    if stateful:
+        pytest.importorskip("torchdata", reason="torchdata is not installed")
+    loader = torch.utils.data.DataLoader(dataset().batch(100).to_torch_dataset(), batch_size=None)
+    accelerator.dataloader_config.use_stateful_dataloader = stateful
+    prepared = accelerator.prepare(loader)
+    assert len(prepared) == 10
+    here = dataset().batch(100).to_torch()
+    for _ in range(2):
+        for found, expected in zip(prepared, here, strict=True):
+            assert torch.equal(found["x"], expected["x"])

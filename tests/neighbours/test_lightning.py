@@ -86,3 +86,12 @@ def test_a_checkpoint_goes_on_with_the_next_batch(steps: int, tmp_path: Path) ->
     whole = fit(40)
     assert fit(steps) == whole[:steps]
     assert fit(40, tmp_path / f"{steps}.ckpt") == whole[steps:]
+
+
+def test_a_data_loader_of_a_dataset_is_one_of_its_own(tmp_path: Path) -> None:
+    running, model = trainer(tmp_path, max_epochs=2), Line()
+    loader = torch.utils.data.DataLoader(dataset().batch(64).to_torch_dataset(), batch_size=None)
+    running.fit(model, loader)
+    assert (running.num_training_batches, running.global_step) == (16, 32)
+    here = dataset().batch(64).to_torch()
+    assert model.rows == [batch["row"].tolist() for _ in range(2) for batch in here]

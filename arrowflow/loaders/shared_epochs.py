@@ -1,0 +1,103 @@
+"""`SharedEpochs`: one count of epochs for all processes that have a copy of a dataset.
+
+PyTorch starts workers anew for each epoch, or keeps them, and tells the process that they belong to nothing of either.
+What the workers of one pass have in common is the seed that PyTorch draws for it. So they count together, in a small
+file: the first worker of a pass takes the next epoch in its name, the others find it there. A file, since it is found
+by its path from every kind of child process, and locked for a moment by whoever looks into it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import tempfile
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from arrowflow.delivery import EpochCounter
+
+MAX_PASSES: Final = 64
+"""Passes that are remembered: more than are ever at work at the same time."""
+
+
+class SharedEpochs(EpochCounter):
+    """Counts epochs in a file, which goes with the object that made it. Copies of the object use the same file.
+
+    Attributes:
+        name: That of the pass over the data which is about to begin, the same in all processes that share it; None where
+            one process has it to itself.
+
+    Example:
+        >>> epochs = SharedEpochs(3)
+        >>> epochs.name = "a pass"
+        >>> epochs.take(), epochs.take(), epochs.next
+        (3, 3, 4)
+    """
+
+    def __init__(self, first: int = 0, path: str | None = None) -> None:
+        self.name: str | None = None
+        self._first = first
+        if path is None:
+            descriptor, path = tempfile.mkstemp(prefix="arrowflow-epochs-")
+            os.close(descriptor)
+            weakref.finalize(self, _remove, path, os.getpid())
+        self._path = path
+
+    def __reduce__(self) -> tuple[type[SharedEpochs], tuple[int, str]]:
+        return SharedEpochs, (self._first, self._path)
+
+    @property
+    def next(self) -> int:
+        """The epoch that the next pass runs; once set, passes that share a name with earlier ones are new ones."""
+        with self._known() as known:
+            return int(known["next"])
+
+    @next.setter
+    def next(self, epoch: int) -> None:
+        with self._known() as known:
+            known["next"] = epoch
+            if self.name is None:
+                known["taken"].clear()
+
+    def take(self) -> int:
+        """Returns the epoch of the pass, which is the next one if this process is the first to ask."""
+        with self._known() as known:
+            taken: dict[str, int] = known["taken"]
+            if self.name is not None and self.name in taken:
+                return taken[self.name]
+            epoch = int(known["next"])
+            known["next"] = epoch + 1
+            if self.name is not None:
+                taken[self.name] = epoch
+                while len(taken) > MAX_PASSES:
+                    del taken[next(iter(taken))]
+            return epoch
+
+    @contextmanager
+    def _known(self) -> Iterator[dict[str, Any]]:
+        """Yields what the file holds, to be changed while no other process sees it."""
+        with os.fdopen(self._open(), "r+", encoding="utf-8") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX)  # until it is closed, which is after it is written
+            text = file.read()
+            known = json.loads(text) if text else {"next": self._first, "taken": {}}
+            yield known
+            file.seek(0)
+            file.truncate()
+            file.write(json.dumps(known))
+
+    def _open(self) -> int:
+        try:
+            return os.open(self._path, os.O_RDWR)
+        except FileNotFoundError:  # what this is a copy of is gone, and the count with it
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+            weakref.finalize(self, _remove, self._path, os.getpid())
+            return descriptor
+
+
+def _remove(path: str, owner: int) -> None:
+    if os.getpid() == owner:
+        Path(path).unlink(missing_ok=True)

@@ -1,0 +1,387 @@
+"""`to_torch_dataset`: in a `DataLoader` with any workers the batches of `to_torch`, and states that go on exactly."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+import types
+import warnings
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import arrowflow as af
+from arrowflow.errors import PlanError, StateError
+from arrowflow.loaders import torch_dataset
+from arrowflow.loaders.shared_epochs import MAX_PASSES, SharedEpochs
+from arrowflow.loaders.torch import MissingTorchError
+from arrowflow.loaders.torch_dataset import Dealt
+from tests.loaders.frameworks import plain
+
+pytestmark = [pytest.mark.torch]
+ROOT = Path(__file__).resolve().parents[2]
+DEADLINE_SECONDS = 100
+
+
+@pytest.fixture
+def data() -> Any:
+    with warnings.catch_warnings(action="ignore"):
+        return pytest.importorskip("torch", reason="PyTorch is not installed").utils.data
+
+
+def dataset() -> af.Dataset:
+    return af.range(1000).shuffle(200).batch(64)
+
+
+def plained(batches: Any) -> list[Any]:
+    return [plain(batch) for batch in batches]
+
+
+def epochs_of(loader: Any, count: int = 1) -> list[Any]:
+    return [plained(loader) for _ in range(count)]
+
+
+# ---------------------------------------------------------------- without workers
+
+
+def test_it_is_an_iterable_dataset_of_the_same_batches(data: Any) -> None:
+    found = dataset().to_torch_dataset()
+    assert isinstance(found, data.IterableDataset)
+    loader = data.DataLoader(found, batch_size=None)
+    assert len(loader) == len(found) == 16
+    epochs = epochs_of(loader, 2)
+    assert epochs == epochs_of(dataset().to_torch(), 2)
+    assert epochs[0] != epochs[1]
+
+
+def test_it_takes_what_to_torch_takes(data: Any) -> None:
+    table = pa.table({"x": [1, None], "y": [0, 1], "z": ["a", "b"]})
+    asked: dict[str, Any] = {"columns": ["y", "x"], "dtypes": {"y": "float32"}, "null": "mask"}
+    ds = af.from_arrow(table).batch(2)
+    loader = data.DataLoader(ds.to_torch_dataset(**asked, collate=pairs), batch_size=None)
+    assert epochs_of(loader) == epochs_of(ds.to_torch(**asked, collate=pairs))
+    with pytest.raises(PlanError, match="to_torch_dataset: lists is"):
+        ds.to_torch_dataset(lists="no")  # type: ignore[arg-type]
+    with pytest.raises(PlanError, match="to_torch_dataset: collate is a function"):
+        ds.to_torch_dataset(collate=3)  # type: ignore[arg-type]
+
+
+def pairs(batch: dict[str, Any]) -> Any:
+    return batch["x"], batch["y"]
+
+
+def test_a_length_that_nobody_knows_is_a_type_error(data: Any) -> None:
+    found: Any = (
+        dataset().to_torch_dataset(),
+        af.range(9).filter(pl.col("id") > 3).batch(2).to_torch_dataset(),
+    )
+    assert len(found[0]) == 16
+    with pytest.raises(TypeError, match="no length"):
+        len(found[1])
+    assert epochs_of(data.DataLoader(found[1], batch_size=None)) == [
+        [{"id": [4, 5]}, {"id": [6, 7]}, {"id": [8]}]
+    ]
+
+
+def test_a_state_goes_on_in_the_same_process(data: Any) -> None:
+    whole = epochs_of(dataset().to_torch(), 3)
+    for batches in (0, 5, 16):
+        first: Any = dataset().to_torch_dataset()
+        epochs_of(first)
+        iterator = iter(first)
+        for _ in range(batches):
+            next(iterator)
+        if batches == 16:
+            assert next(iterator, None) is None
+        again: Any = dataset().to_torch_dataset()
+        again.load_state_dict(first.state_dict())
+        rest = [*whole[1][batches:], *(whole[2] if batches == 16 else [])]
+        assert epochs_of(data.DataLoader(again, batch_size=None)) == [rest]
+
+
+def test_set_epoch_and_what_was_never_begun(data: Any) -> None:
+    found: Any = dataset().to_torch_dataset()
+    iter(found)
+    whole = epochs_of(dataset().to_torch(), 3)
+    assert epochs_of(found) == whole[:1]
+    found.set_epoch(2)
+    assert epochs_of(found) == whole[2:]
+
+
+def test_a_pickle_counts_with_its_original(data: Any) -> None:
+    found = dataset().to_torch_dataset(columns=["id"], dtypes={"id": "float32"})
+    whole = epochs_of(dataset().to_torch(dtypes={"id": "float32"}), 2)
+    assert epochs_of(found) == whole[:1]
+    assert epochs_of(pickle.loads(pickle.dumps(found))) == whole[1:]
+
+
+def test_a_loaded_state_does_not_travel(data: Any) -> None:
+    found: Any = dataset().to_torch_dataset()
+    found.load_state_dict(found.state_dict())
+    with pytest.raises(StateError, match="StatefulDataLoader"):
+        pickle.dumps(found)
+
+
+def test_without_torch_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.data", None)
+    with pytest.raises(MissingTorchError, match="to_torch_dataset needs PyTorch"):
+        torch_dataset._data()
+
+
+# ---------------------------------------------------------------- with workers
+
+PRELUDE = """
+import multiprocessing, sys, warnings
+warnings.simplefilter("ignore")
+import torch
+from torch.utils.data import DataLoader
+import arrowflow as af
+
+def dataset(**options):
+    return af.range(1000).shuffle(200).with_options(af.Options(**options)).batch(64)
+
+def loader(found, workers, **options):
+    return DataLoader(found, batch_size=None, num_workers=workers, **options)
+
+def rows(batches):
+    return [batch["id"].tolist() for batch in batches]
+"""
+
+
+def run(script: str) -> str:
+    """Runs a script in a process of its own, which has run no pipeline: that may be forked."""
+    command = [sys.executable, "-c", PRELUDE + textwrap.dedent(script)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=DEADLINE_SECONDS, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_forked_workers(data: Any) -> None:
+    """The same sequence whatever their number, and typed errors for what they cannot do."""
+    script = """
+    multiprocessing.set_start_method("fork")
+
+    def refused(error, workers, found):
+        try:
+            rows(loader(found, workers))
+        except error as raised:
+            return str(raised)
+
+    found = []
+    for workers, persistent in ((1, False), (2, False), (3, True)):
+        ds = dataset().to_torch_dataset()
+        assert len(ds) == 16
+        each = loader(ds, workers, persistent_workers=persistent)
+        epochs = [rows(each)]
+        for batch in each:
+            break  # counts as an epoch
+        epochs.append(rows(each))
+        ds.set_epoch(1)
+        epochs.append(rows(each))
+        found.append(epochs)
+    ds = dataset().to_torch_dataset()
+    both = loader(ds, 2), loader(ds, 1)  # of one dataset: they take epochs in turns
+    mixed = [rows(both[0]), rows(both[1]), rows(both[0])]
+
+    unordered = dataset(deterministic=False)
+    assert "num_workers=0 or 1" in refused(af.PlanError, 2, unordered.to_torch_dataset())
+    assert sum(map(len, rows(loader(unordered.to_torch_dataset(), 1)))) == 1000
+    ds = dataset().to_torch_dataset()
+    ds.load_state_dict(ds.state_dict())
+    assert "StatefulDataLoader" in refused(af.StateError, 1, ds)
+
+    reference = dataset().to_torch()
+    whole = [rows(reference) for _ in range(3)]
+    assert all(epochs == [whole[0], whole[2], whole[1]] for epochs in found)
+    assert mixed == whole
+    told = refused(af.ForkError, 1, dataset().to_torch_dataset())
+    assert "forkserver" in told and "'spawn'" in told and "num_workers=0" in told
+    print("done")
+    """
+    assert run(script) == "done\n"
+
+
+def test_spawned_workers(data: Any) -> None:
+    found: Any = dataset().to_torch_dataset()
+    loader = data.DataLoader(
+        found, batch_size=None, num_workers=2, persistent_workers=True, multiprocessing_context="spawn"
+    )
+    whole = epochs_of(dataset().to_torch(), 3)  # this process runs pipelines, too
+    assert epochs_of(loader, 2) == whole[:2]
+    found.set_epoch(2)
+    assert epochs_of(loader) == whole[2:]
+
+
+STATEFUL = """
+from torchdata.stateful_dataloader import StatefulDataLoader
+multiprocessing.set_start_method("fork")
+
+def stateful(workers, **options):
+    return StatefulDataLoader(dataset().to_torch_dataset(), batch_size=None, num_workers=workers, **options)
+
+found = []
+for workers, persistent, taken in {cases}:
+    options = dict(persistent_workers=persistent)
+    first = stateful(workers, **options)
+    rows(first)
+    if taken:
+        batches = iter(first)
+        for _ in range(min(taken, 16)):
+            next(batches)
+        if taken > 16:
+            assert next(batches, None) is None
+    state = first.state_dict()
+    del first
+    again = stateful(workers, **options)
+    again.load_state_dict(state)
+    found.append((taken, rows(again), rows(again)))
+reference = dataset().to_torch()
+whole = [rows(reference) for _ in range(4)]
+for taken, rest, after in found:
+    if 0 < taken <= 16:
+        assert (rest, after) == (whole[1][taken:], whole[2]), taken
+    else:
+        first = 2 if taken else 1
+        assert (rest, after) == (whole[first], whole[first + 1]), taken
+print("done")
+"""
+
+
+def test_stateful_data_loaders_go_on_with_the_next_batch(data: Any) -> None:
+    """Also where one worker has come to its end and others have not (15), or all have, but nobody asked again (16)."""
+    pytest.importorskip("torchdata", reason="torchdata is not installed")
+    cases = [(1, False, 7), (1, False, 16), (2, False, 7), (2, True, 15), (2, True, 17), (3, True, 16)]
+    cases += [
+        (0, False, taken) for taken in (0, 1, 16, 17)
+    ]  # last: where a pipeline has run nothing can be forked
+    assert run(STATEFUL.replace("{cases}", repr(cases))) == "done\n"
+
+
+# ---------------------------------------------------------------- parts
+
+
+def workers_of(found: Any, count: int, data: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Returns what `iter` is of copies of a dataset, as if each lived in a worker."""
+    copies = [pickle.loads(pickle.dumps(found)) for _ in range(count)]
+
+    def begin(index: int, seed: int = 100) -> Any:
+        info = types.SimpleNamespace(id=index, num_workers=count, seed=seed + index)
+        monkeypatch.setattr(data, "get_worker_info", lambda: info)
+        return iter(copies[index])
+
+    return copies, begin
+
+
+@pytest.mark.parametrize("last", [0, 1])
+def test_a_worker_that_had_ended_ends_again(last: int, data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where results come out of order others may go on; the next epoch is the same one for all of them."""
+    original = dataset().to_torch_dataset()
+    whole = epochs_of(dataset().to_torch(), 2)
+    copies, begin = workers_of(original, 2, data, monkeypatch)
+    first, second = begin(0), begin(1)
+    next(first)
+    assert plained(second) == whole[0][1::2]
+    states = json.loads(json.dumps([copy.state_dict() for copy in copies]))
+    for _ in range(2):
+        copies, begin = workers_of(dataset().to_torch_dataset(), 2, data, monkeypatch)
+        for copy, state in zip(copies, states, strict=True):
+            copy.load_state_dict(state)
+        found: list[Any] = [None, None]
+        for index in (1 - last, last):
+            found[index] = begin(index)
+        states = [copy.state_dict() for copy in copies]
+        assert [plained(rest) for rest in found] == [whole[0][2::2], []]
+        assert [plained(begin(index)) for index in (0, 1)] == [whole[1][0::2], whole[1][1::2]]
+
+
+def test_workers_that_start_anew_are_of_the_next_epoch(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    original: Any = dataset().to_torch_dataset()
+    whole = epochs_of(dataset().to_torch(), 3)
+    for epoch, seed in enumerate((7, 8)):
+        _, begin = workers_of(original, 3, data, monkeypatch)
+        for index in (2, 0, 1):
+            assert plained(begin(index, seed)) == whole[epoch][index::3]
+    original.set_epoch(2)
+    _, begin = workers_of(original, 1, data, monkeypatch)
+    assert plained(begin(0, 8)) == whole[2]
+
+
+class Exported:
+    """Delivers what says how it was made."""
+
+    ahead = False
+
+    def __init__(self) -> None:
+        self.chunks = 0
+
+    def __call__(self, batch: Any) -> Any:
+        return batch
+
+    def slicer(self, chunk: Any) -> Any:
+        self.chunks += 1
+        return lambda start, stop: (chunk, start, stop)
+
+
+def test_what_is_dealt_to_others_is_not_exported() -> None:
+    exported = Exported()
+    dealt: Dealt[Any] = Dealt(exported, 1, 3)
+    batches: list[Any] = [dealt(number) for number in range(5)]
+    assert [batch for batch in batches if isinstance(batch, int)] == [1, 4]
+    slices = dealt.slicer("first")  # of batches 5 and 6, neither its own
+    assert not any(isinstance(slices(start, start + 2), tuple) for start in (0, 2))
+    assert exported.chunks == 0
+    slices = dealt.slicer("second")
+    assert [slices(start, start + 2) for start in (0, 2, 4, 6)][::3] == [("second", 0, 2), ("second", 6, 8)]
+    assert exported.chunks == 1
+
+
+def test_epochs_are_counted_by_pass() -> None:
+    epochs = SharedEpochs(4)
+    copy = pickle.loads(pickle.dumps(epochs))
+    assert (epochs.take(), copy.take(), epochs.next) == (4, 5, 6)
+    epochs.name = copy.name = "one"
+    assert (epochs.take(), copy.take(), copy.next) == (6, 6, 7)
+    epochs.name = "two"
+    assert (epochs.take(), copy.take()) == (7, 6)
+    copy.next = 9
+    assert (epochs.take(), epochs.next) == (7, 9)
+    epochs.name = None
+    epochs.next = 2
+    assert (copy.take(), copy.next) == (2, 3)
+
+
+def test_old_passes_are_forgotten() -> None:
+    epochs = SharedEpochs()
+    for number in range(MAX_PASSES + 1):
+        epochs.name = str(number)
+        assert epochs.take() == number
+    epochs.name = "0"
+    assert epochs.take() == MAX_PASSES + 1
+
+
+def test_the_count_leaves_no_file() -> None:
+    epochs = SharedEpochs()
+    copy = pickle.loads(pickle.dumps(epochs))
+    path = Path(epochs._path)
+    del copy
+    gc.collect()
+    assert path.exists()
+    copy = pickle.loads(pickle.dumps(epochs))
+    del epochs
+    gc.collect()
+    assert not path.exists()
+    assert (copy.take(), copy.take()) == (0, 1)
+    del copy
+    gc.collect()
+    assert not path.exists()
