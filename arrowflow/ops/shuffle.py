@@ -46,7 +46,7 @@ from arrowflow.plan.widths import RowWidth, row_bytes, row_width
 from arrowflow.random import GLOBAL_ORDER, WINDOW_ORDER, Permutation, permutation, philox
 from arrowflow.records import dataclass
 
-PART_BYTES: Final = 8 << 20
+PART_BYTES: Final = 4 << 20
 NUMBERS_BYTES: Final = 48
 """What the numbers of a row take while it is gathered: its place in the input, its record batch, its place in that, …"""
 MAX_PART_ROWS = 1 << 17
