@@ -11,6 +11,7 @@ import os
 import pickle
 import socket
 import struct
+import sys
 import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -150,6 +151,10 @@ def pack(value: object) -> bytes:
     """
     import cloudpickle
 
+    # What the main file is called in a process that `multiprocessing` has spawned, such as a DataLoader's worker.
+    main = sys.modules.get("__mp_main__")
+    if main is not None:
+        cloudpickle.register_pickle_by_value(main)
     return bytes(cloudpickle.dumps(value))
 
 

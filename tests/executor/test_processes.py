@@ -561,15 +561,19 @@ def add_one(row):
 def work():
     print(af.range(3).map_rows(add_one, executor="process").to_table()["id"].to_pylist(), flush=True)
 
-process = multiprocessing.get_context("fork").Process(target=work, daemon=True)
-process.start()
-process.join()
-assert process.exitcode == 0
+if __name__ == "__main__":
+    process = multiprocessing.get_context("METHOD").Process(target=work, daemon=True)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
 """
 
 
-def test_daemonic_processes_may_have_workers(tmp_path: Path) -> None:
-    assert finished(run_script(DAEMONIC, tmp_path)) == (0, "[1, 2, 3]\n", "")
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_daemonic_processes_may_have_workers(tmp_path: Path, method: str) -> None:
+    """Also where the main file has another name, and what it defines goes by value all the same."""
+    script = DAEMONIC.replace("METHOD", method)
+    assert finished(run_script(script, tmp_path)) == (0, "[1, 2, 3]\n", "")
 
 
 LEAVING = """
