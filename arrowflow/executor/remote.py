@@ -31,9 +31,8 @@ class Crew:
     def __init__(self, clock: Clock) -> None:
         self.run = next(_RUNS)
         self.clock = clock
-        self._lock = (
-            threading.Lock()
-        )  # a process that is killed is in a call of this run, and not idle already
+        # A process that is killed is in a call of this run, and not idle already.
+        self._lock = threading.Lock()
         self._busy: dict[Child, str] = {}
         self._killed = self._left = False
         self._numbers = itertools.count()
@@ -60,9 +59,9 @@ class Crew:
         child = children.take(key, packed, self.clock.now())
         try:
             with self._lock:
+                self._busy[child] = spec.operator
                 if self._killed:
                     raise ClosedError("the iterator was closed")
-                self._busy[child] = spec.operator
             return child.call(key, packed, epoch, origin, chunk)
         finally:
             with self._lock:
@@ -73,11 +72,16 @@ class Crew:
 
     def kill(self) -> list[str]:
         """Ends the processes that are in a call, and lets no further call begin; returns the operators."""
+        # A call is noted before it looks at this, so it is seen here, or sees that it must not begin. Where there is
+        # none, no lock is taken: an interrupt of this thread might leave it locked, and then `close` is called again.
+        self._killed = True
+        if not self._busy:
+            return []
         with self._lock:
-            self._killed = True
+            operators = list(self._busy.values())
             for child in self._busy:
                 child.kill()
-            return list(self._busy.values())
+        return operators
 
     def leave(self) -> None:
         """Lets all processes go of what belongs to the run, those in a call as soon as it is over."""
