@@ -96,9 +96,8 @@ class IpcFormat:
 
     def column_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
         """See `Format.column_bytes`: exact unless dictionaries, compressed texts or lists are among them."""
-        names = footer.details.names
-        sizes = footer.details.column_bytes[split.index]
-        return sum(int(sizes[names.index(name)]) for name in columns if name in names)
+        details: _Details = footer.details
+        return int(details.column_bytes[split.index, _wanted(details, columns)].sum())
 
     def scratch_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
         """See `Format.scratch_bytes`: at most the stored bytes, where they are not mapped."""

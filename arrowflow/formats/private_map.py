@@ -27,11 +27,13 @@ _NO_RESERVE: Final = getattr(
 class _PrivateMap:
     """A map of a whole file, as NumPy sees memory. Unmapped when nobody refers to it any more."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, start: int, stop: int) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             size = os.fstat(descriptor).st_size
             address = _mapped(descriptor, size)
+            if start < stop <= size:
+                _begin_reading(descriptor, start, stop)
         finally:
             os.close(descriptor)  # the map outlives it
         self.__array_interface__ = {
@@ -62,11 +64,7 @@ def map_private(path: str, start: int = 0, stop: int = 0) -> pa.Buffer:
         >>> file.read_bytes()
         b'abc'
     """
-    mapped = pa.py_buffer(np.asarray(_PrivateMap(path)))
-    if start < stop <= mapped.size:
-        start -= start % mmap.PAGESIZE
-        _library().madvise(mapped.address + start, stop - start, mmap.MADV_WILLNEED)
-    return mapped
+    return pa.py_buffer(np.asarray(_PrivateMap(path, start, stop)))
 
 
 def _mapped(descriptor: int, size: int) -> int:
@@ -76,6 +74,17 @@ def _mapped(descriptor: int, size: int) -> int:
         number = ctypes.get_errno()
         raise OSError(number, f"cannot map it: {os.strerror(number)}")
     return int(address)
+
+
+def _begin_reading(descriptor: int, start: int, stop: int) -> None:
+    """Asks the system to read a range of which an end is not in memory; to look at all pages takes it 12 µs a MiB."""
+    if not hasattr(os, "posix_fadvise"):
+        return
+    try:
+        for place in (start, stop - 1):
+            os.preadv(descriptor, [bytearray(1)], place, os.RWF_NOWAIT)
+    except OSError:  # it would have to wait; or the file system cannot tell, and then advice is cheap
+        os.posix_fadvise(descriptor, start, stop - start, os.POSIX_FADV_WILLNEED)
 
 
 @cache
@@ -93,5 +102,4 @@ def _mmap() -> Any:
 def _library() -> Any:
     library = ctypes.CDLL(None)
     library.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    library.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     return library

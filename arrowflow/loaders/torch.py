@@ -83,7 +83,7 @@ class TorchExport:
         self._from_numpy: Callable[[NumpyArray], Any] = torch.from_numpy
         self._owned = owned
         self._strict = wishes.strict_zero_copy
-        self._plain = not (self._strict or self._made or wishes.lists == "ragged")
+        self._plain = not (self._made or wishes.lists == "ragged")
         if self._strict:
             for column in self._arrays.columns:
                 if not owned or not self._made.get(column.name, True):
@@ -116,7 +116,7 @@ class TorchExport:
 
     def _tensors(self, arrays: Arrays) -> dict[str, Any]:
         from_numpy = self._from_numpy
-        if self._plain:
+        if self._plain and not self._strict:
             return {
                 name: from_numpy(array if array.flags.behaved else array.copy())
                 for name, array in arrays.items()
