@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -28,6 +29,7 @@ from arrowflow.loaders.polars import PolarsExport
 from arrowflow.loaders.shared_epochs import SharedEpochs
 from arrowflow.loaders.torch import TorchExport, torch_dtype
 from arrowflow.loaders.torch_dataset import torch_dataset
+from arrowflow.loaders.torch_memory import CudaExport, PinnedExport, Transfer, device_named
 from arrowflow.loaders.wishes import Wishes, wishes_of
 from arrowflow.ops.batch import Batch
 from arrowflow.ops.bucket_by_sequence_length import DEFAULT_MAX_LAG_ROWS, bucketed, check_no_padding
@@ -1419,23 +1421,33 @@ class Dataset:
         lists: Literal["dense", "ragged", "padded"] = "dense",
         collate: Callable[[dict[str, torch.Tensor]], Any] | None = None,
         strict_zero_copy: bool = False,
+        pin_memory: bool = False,
+        device: torch.device | str | None = None,
     ) -> Loader[Any]:
-        """Returns a loader of dicts of CPU tensors, by column. Needs the extra `torch`.
+        """Returns a loader of dicts of tensors, by column. Needs the extra `torch`.
 
         Memory that nobody else holds is aliased and may be written, for all that autograd cares; other memory is copied,
         since PyTorch knows no read-only tensors.
+
+        With `device="cuda"` batches come on that device: each is copied into page-locked memory and from there, on a
+        stream of its own, while the device computes on the one before it. So one batch more than the loop holds lies on
+        the device. A batch is for the stream that is current when it is delivered, which waits for it; this thread does
+        not.
 
         Args:
             columns: As in `to_numpy`.
             dtypes: As in `to_numpy`, also as `torch.bfloat16`; dates, times and decimals have no tensor without one.
             null: As in `to_numpy`.
             lists: As in `to_numpy`; ragged lists come as jagged `torch.nested` tensors.
-            collate: As in `to_numpy`.
-            strict_zero_copy: As in `to_numpy`.
+            collate: As in `to_numpy`; of a batch on the device, if there is one.
+            strict_zero_copy: As in `to_numpy`. Contradicts the two below.
+            pin_memory: Copy into page-locked memory, of which `tensor.to("cuda", non_blocking=True)` is asynchronous.
+                PyTorch keeps such memory by size and uses it again. Not needed with a `device`.
+            device: The CUDA device that batches come on, like "cuda" (the current one when iteration starts) or "cuda:1".
 
         Raises:
-            ArrowflowError: PyTorch is not installed.
-            PlanError: As in `to_numpy`.
+            MissingPackageError: PyTorch is not installed.
+            PlanError: As in `to_numpy`; or there is no such device.
             SchemaError: As in `to_numpy`, of types that tensors have.
             DataError: As in `to_numpy`.
             FunctionError: As in `to_numpy`.
@@ -1448,12 +1460,12 @@ class Dataset:
             >>> [batch["id"].tolist() for batch in loader]  # doctest: +SKIP
             [[0, 1], [2]]
         """
-        return self._loader(
-            "to_torch",
-            TorchExport,
-            self._wishes("to_torch", columns, dtypes, null, lists, strict_zero_copy, resolve=torch_dtype),
-            collate,
-        )
+        wishes = self._wishes("to_torch", columns, dtypes, null, lists, strict_zero_copy, resolve=torch_dtype)
+        found = device_named("to_torch", device, pin_memory=pin_memory, strict_zero_copy=strict_zero_copy)
+        if found is None:
+            return self._loader("to_torch", PinnedExport if pin_memory else TorchExport, wishes, collate)
+        export = partial(CudaExport, device=found)
+        return self._loader("to_torch", export, wishes, collate, ahead=True, arrived=Transfer.wait)
 
     def to_torch_dataset(
         self,
@@ -1490,7 +1502,7 @@ class Dataset:
             strict_zero_copy: As in `to_torch`, up to the way out of a worker.
 
         Raises:
-            ArrowflowError: PyTorch is not installed.
+            MissingPackageError: PyTorch is not installed.
             PlanError: As in `to_torch`; or several workers would not have the same order (`deterministic=False`, a
                 one-shot stream); when iteration starts.
             ForkError: A worker was forked from a process that had run a pipeline; the message names ways out.
@@ -1543,7 +1555,7 @@ class Dataset:
                 One batch needs as many rows as its devices can share.
 
         Raises:
-            ArrowflowError: JAX is not installed.
+            MissingPackageError: JAX is not installed.
             PlanError: As in `to_numpy`.
             SchemaError: As in `to_numpy`, of types that JAX has.
             DataError: As in `to_numpy`; or the devices cannot share the rows of a batch.
@@ -1626,8 +1638,9 @@ class Dataset:
         collate: Callable[[Any], Any] | None,
         *,
         ahead: bool = False,
+        arrived: Callable[[Any], Any] | None = None,
     ) -> Loader[Any]:
-        hand_over = _hand_over(name, make_export, wishes, collate, ahead=ahead)
+        hand_over = replace(_hand_over(name, make_export, wishes, collate), ahead=ahead, arrived=arrived)
         return Loader(self._prepares(wishes), self._epochs, hand_over)
 
     def _prepares(self, wishes: Wishes) -> Callable[[], run.Prepared]:
@@ -1924,12 +1937,10 @@ def _hand_over(
     make_export: MakeExport[Any],
     wishes: Wishes,
     collate: Callable[[Any], Any] | None,
-    *,
-    ahead: bool = False,
 ) -> HandOver[Any]:
     if collate is not None and not callable(collate):
         raise PlanError(f"{name}: collate is a function of a batch, got {collate!r}")
-    return HandOver(name=name, make_export=make_export, wishes=wishes, collate=collate, ahead=ahead)
+    return HandOver(name=name, make_export=make_export, wishes=wishes, collate=collate)
 
 
 def _named(operator: str, exprs: tuple[Any, ...], named: Mapping[str, Any]) -> Named:

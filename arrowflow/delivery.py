@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import field
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -98,6 +98,9 @@ class Delivery(Protocol[T_co]):
     def slicer(self, chunk: pa.RecordBatch) -> Callable[[int, int], T_co]:
         """Returns what gives the batch of a chunk's rows from `start` to `stop`."""
 
+    def arrived(self, made: Any) -> T_co:
+        """Makes a batch that was made ahead what the consumer gets, when it is delivered."""
+
 
 class RecordBatches:
     """Delivers record batches as they are."""
@@ -111,6 +114,10 @@ class RecordBatches:
     def slicer(self, chunk: pa.RecordBatch) -> Callable[[int, int], pa.RecordBatch]:
         """Returns what slices, without a copy."""
         return lambda start, stop: chunk.slice(start, stop - start)
+
+    def arrived(self, made: pa.RecordBatch) -> pa.RecordBatch:
+        """Returns the record batch."""
+        return made
 
 
 def sliced(item: Item, slice: Callable[[int, int], T]) -> Iterator[Delivered[T]]:

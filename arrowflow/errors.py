@@ -74,6 +74,10 @@ class DataError(ArrowflowError, ValueError):
     """A value that an operator cannot take: a null in `stack`, a number that a `cast` cannot hold."""
 
 
+class MissingPackageError(ArrowflowError, ImportError):
+    """A package that is an extra is not installed, or cannot be imported; the message names the extra."""
+
+
 class FunctionError(ArrowflowError):
     """A user function raised (see `__cause__`) or returned something that is not what it has to return."""
 

@@ -138,13 +138,15 @@ class Iterator(Generic[T]):
             raise found
         if found is None:
             found = self._made(began)
-        if found is not None:
-            self._first = True  # the consumer makes no step between the two
-            try:
-                self._next = self._made(self._clock.now())
-            except Exception as error:  # noqa: BLE001  # whatever it is, it is raised where its batch is due
-                self._next = error
-        return found
+        if found is None:
+            return None
+        self._first = True  # the consumer makes no step between the two
+        try:
+            self._next = self._made(self._clock.now())
+        except Exception as error:  # noqa: BLE001  # whatever it is, it is raised where its batch is due
+            self._next = error
+        made, position, rows = found
+        return self._deliver.arrived(made), position, rows
 
     def _running(self, began: float) -> Engine:
         self._check_open()

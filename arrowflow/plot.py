@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import json
 import math
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from arrowflow.errors import ArrowflowError, SourceError
+from arrowflow.optional import optional
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,10 +32,6 @@ _COLOURS: Final = {
     "export": "#777777",
 }
 _OTHER_COLOURS: Final = ("#CC79A7", "#D55E00", "#F0E442")
-
-
-class MissingMatplotlibError(ArrowflowError, ImportError):
-    """Matplotlib is not installed."""
 
 
 class _Bar(NamedTuple):
@@ -64,7 +60,7 @@ def plot_timeline(trace: str | os.PathLike[str] | Mapping[str, Any], *, ax: Axes
     the time are only named, below. Without `ax` the figure is a new one, which pyplot does not know.
 
     Raises:
-        MissingMatplotlibError: Matplotlib is not installed.
+        MissingPackageError: Matplotlib is not installed.
         SourceError: There is no such file, or it is no trace with spans.
 
     Example:
@@ -77,7 +73,11 @@ def plot_timeline(trace: str | os.PathLike[str] | Mapping[str, Any], *, ax: Axes
     rows, left_out = _rows(read)
     if ax is None:
         height = 1.4 + 0.5 * sum(_height(lanes) + _GAP for lanes in rows.values())
-        ax = _matplotlib_figure().Figure(figsize=(11, height), layout="constrained").subplots()
+        ax = (
+            optional("matplotlib.figure", user="plot_timeline", extra="plot")
+            .Figure(figsize=(11, height), layout="constrained")
+            .subplots()
+        )
     pixel = read.length / max(ax.bbox.width, 1.0)
     _draw_epochs(ax, read, pixel)
     _draw_rows(ax, rows, read.steps.get("wait", []), pixel)
@@ -89,15 +89,6 @@ def plot_timeline(trace: str | os.PathLike[str] | Mapping[str, Any], *, ax: Axes
     notes += [f"{read.num_dropped:,} later events were not kept"] if read.num_dropped else []
     ax.set_xlabel("\n".join([f"time in {read.unit}", *notes]))
     return cast("Figure", ax.figure)
-
-
-def _matplotlib_figure() -> Any:
-    try:
-        return importlib.import_module("matplotlib.figure")
-    except ImportError as error:
-        raise MissingMatplotlibError(
-            "plot_timeline needs Matplotlib, which is not installed: pip install arrowflow[plot]"
-        ) from error
 
 
 def _read(trace: str | os.PathLike[str] | Mapping[str, Any]) -> _Trace:

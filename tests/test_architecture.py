@@ -41,6 +41,7 @@ BELOW_LOADERS = ("autotune", "clock", "delivery", "iterator", "progress", "run",
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "lazy": (),
     "records": (),
+    "optional": ("errors",),
     "errors": (),
     "options": ("errors",),
     "clock": (),
@@ -73,7 +74,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 }
 """What a layer (a package, or a module at the top) may import of the library. Everything else is a step upwards."""
 
-LEAVES = ("lazy", "records")
+LEAVES = ("lazy", "optional", "records")
 """What every layer may import."""
 
 LONG: dict[str, str] = {

@@ -27,6 +27,7 @@ BASES = {
     af.ForkError: RuntimeError,
     af.FunctionError: Exception,
     af.WorkerError: RuntimeError,
+    af.MissingPackageError: ImportError,
     af.CacheFullError: Exception,
     af.FingerprintError: ValueError,
 }

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arrowflow.errors import ArrowflowError, SourceError
-from arrowflow.plot import MissingMatplotlibError, plot_timeline
+from arrowflow.errors import ArrowflowError, MissingPackageError, SourceError
+from arrowflow.plot import plot_timeline
 from arrowflow.timeline import Timeline
 
 START = 1_000.0
@@ -430,7 +430,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 def test_without_matplotlib_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(MissingMatplotlibError, match=r"pip install arrowflow\[plot\]") as raised:
+    with pytest.raises(MissingPackageError, match=r"pip install 'arrowflow\[plot\]'") as raised:
         plot_timeline(trace_of([("w", "read", 0.0, 1.0)]))
     assert isinstance(raised.value, ArrowflowError)
     assert isinstance(raised.value, ImportError)

@@ -14,8 +14,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from arrowflow.errors import PlanError, SourceError
+from arrowflow.errors import SourceError
 from arrowflow.formats.tfrecord_wire import Ints
+from arrowflow.optional import optional
 from arrowflow.storage import File, Store
 
 SPLIT_BYTES: Final = 1 << 20
@@ -157,13 +158,9 @@ def crc_function() -> Callable[[bytes], int]:
     """Returns what computes a CRC32C.
 
     Raises:
-        PlanError: The package is not installed.
+        MissingPackageError: The package is not installed.
     """
-    try:
-        import google_crc32c
-    except ImportError as error:
-        raise PlanError("read_tfrecord needs google-crc32c: pip install 'arrowflow[tfrecord]'") from error
-    function: Callable[[bytes], int] = google_crc32c.value
+    function: Callable[[bytes], int] = optional("google_crc32c", user="read_tfrecord", extra="tfrecord").value
     return function
 
 

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from arrowflow.errors import PlanError, SourceError
+from arrowflow.errors import SourceError
+from arrowflow.optional import optional
 
 KINDS: Final = ("", "bytes_list", "float_list", "int64_list")
 """Names of a feature's kinds by their field number."""
@@ -32,12 +33,12 @@ def example_class() -> Any:
     """Returns the class of `tf.train.Example`.
 
     Raises:
-        PlanError: The package is not installed.
+        MissingPackageError: The package is not installed.
     """
-    try:
-        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-    except ImportError as error:
-        raise PlanError("read_tfrecord needs protobuf: pip install 'arrowflow[tfrecord]'") from error
+    descriptor_pb2, descriptor_pool, message_factory = (
+        optional(f"google.protobuf.{name}", user="read_tfrecord", extra="tfrecord")
+        for name in ("descriptor_pb2", "descriptor_pool", "message_factory")
+    )
     file = descriptor_pb2.FileDescriptorProto(
         name="arrowflow/example.proto", package="arrowflow", syntax="proto3"
     )

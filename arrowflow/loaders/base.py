@@ -62,6 +62,7 @@ class HandOver(Generic[T]):
         wishes: What the user asks for.
         collate: What the user makes of each batch, or None.
         ahead: Whether a batch is exported before the one in front of it is delivered.
+        arrived: Makes a batch that was exported ahead what the user gets, when it is delivered; None for nothing to do.
     """
 
     name: str
@@ -69,6 +70,23 @@ class HandOver(Generic[T]):
     wishes: Wishes = field(default_factory=Wishes)
     collate: Callable[[T], Any] | None = None
     ahead: bool = False
+    arrived: Callable[[T], Any] | None = None
+
+
+class _Naming:
+    """A block whose errors name the loader. Entered a million times a second, so no `contextmanager`."""
+
+    __slots__ = ("_operator",)
+
+    def __init__(self, operator: str) -> None:
+        self._operator = operator
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, ArrowflowError):
+            error.locate(operator=self._operator)
 
 
 class ExportDelivery(Generic[T]):
@@ -77,7 +95,7 @@ class ExportDelivery(Generic[T]):
     def __init__(self, prepared: Prepared, hand_over: HandOver[T]) -> None:
         self.ahead = hand_over.ahead
         self._hand_over = hand_over
-        self._collate = hand_over.collate
+        self._naming = _Naming(hand_over.name)
         self._owned = prepared.owns_buffers
         schema = prepared.optimised.schema
         # Above a `map` without `schema=` only the first batch tells.
@@ -89,59 +107,57 @@ class ExportDelivery(Generic[T]):
         )
 
     def _make_export(self, schema: pa.Schema) -> Export[T]:
-        try:
+        with self._naming:
             return self._hand_over.make_export(schema, owned=self._owned, wishes=self._hand_over.wishes)
-        except ArrowflowError as error:
-            error.locate(operator=self._hand_over.name)
-            raise
 
     def __call__(self, batch: pa.RecordBatch) -> Any:
         """Returns one batch as the framework has it, or what the user makes of it."""
-        try:
+        with self._naming:
             if self._refuses_joined:
                 raise DataError(
                     "all columns would be copied (chunked: a batch lies in more than one chunk), and "
                     "strict_zero_copy=True refuses copies; take a batch size that divides the rows of chunks"
                 )
-            exported = self._export_for(batch)(batch)
-            return exported if self._collate is None else _collated(self._collate, exported)
-        except ArrowflowError as error:
-            error.locate(operator=self._hand_over.name)
-            raise
+            return self._finished(self._export_for(batch)(batch))
 
     def slicer(self, chunk: pa.RecordBatch) -> Callable[[int, int], Any]:
         """Converts a chunk once."""
-        try:
-            found, collate = self._export_for(chunk).chunk(chunk), self._collate
-        except ArrowflowError as error:
-            error.locate(operator=self._hand_over.name)
-            raise
+        naming, finished = self._naming, self._finished
+        with naming:
+            found = self._export_for(chunk).chunk(chunk)
 
         def sliced(start: int, stop: int) -> Any:
-            try:
-                batch = found(start, stop)
-                return batch if collate is None else _collated(collate, batch)
-            except ArrowflowError as error:
-                error.locate(operator=self._hand_over.name)
-                raise
+            with naming:
+                return finished(found(start, stop))
 
         return sliced
+
+    def arrived(self, made: Any) -> Any:
+        """Makes a batch that was made ahead what the user gets."""
+        arrived = self._hand_over.arrived
+        with self._naming:
+            return self._collated(made if arrived is None else arrived(made))
+
+    def _finished(self, exported: Any) -> Any:
+        return exported if self.ahead else self._collated(exported)
+
+    def _collated(self, batch: Any) -> Any:
+        collate = self._hand_over.collate
+        if collate is None:
+            return batch
+        try:
+            return collate(batch)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # `StopIteration` among them, which would end the loop without a word
+            raise FunctionError(
+                f"collate: {function_name(collate)} raised {type(error).__name__}: {error}"
+            ) from error
 
     def _export_for(self, batch: pa.RecordBatch) -> Export[T]:
         if self._export is None:
             self._export = self._make_export(batch.schema)
         return self._export
-
-
-def _collated(collate: Callable[[T], Any], batch: T) -> Any:
-    try:
-        return collate(batch)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # `StopIteration` among them, which would end the loop without a word
-        raise FunctionError(
-            f"collate: {function_name(collate)} raised {type(error).__name__}: {error}"
-        ) from error
 
 
 class Loader(Generic[T]):
@@ -268,9 +284,8 @@ class Loader(Generic[T]):
         prepared = self._prepared()
         if prepared.optimised.schema is None:
             raise PlanError("the columns are only known once it runs; pass schema= to `map`")
-        wishes = replace(
-            self._hand_over.wishes, strict_zero_copy=False
-        )  # what it refuses is what is asked here
+        # What a strict one refuses is what is asked here.
+        wishes = replace(self._hand_over.wishes, strict_zero_copy=False)
         export = self._hand_over.make_export(
             prepared.optimised.schema, owned=prepared.owns_buffers, wishes=wishes
         )

@@ -6,7 +6,7 @@ from typing import Any
 
 from arrowflow.errors import DataError, SchemaError
 from arrowflow.interchange.to_numpy import NumpyArray
-from arrowflow.loaders.numpy import Arrays, NumpyExport, Slicer, copy_refusal, map_arrays
+from arrowflow.loaders.numpy import ALIASED, Arrays, NumpyExport, Slicer, copy_refusal, map_arrays
 from arrowflow.loaders.wishes import Wishes
 
 _KINDS = "biufc"
@@ -75,5 +75,5 @@ class DlpackExport:
         if array.flags.writeable:
             return array
         if self._strict:
-            raise DataError(copy_refusal(name, "shared: a second column, or somebody else, has the memory"))
+            raise DataError(copy_refusal(name, ALIASED))
         return array.copy()

@@ -7,16 +7,16 @@ without `jax_enable_x64` those of 64 bits become 32, and a whole number that doe
 
 from __future__ import annotations
 
-import importlib
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from arrowflow.errors import ArrowflowError, DataError, SchemaError
+from arrowflow.errors import DataError, SchemaError
 from arrowflow.interchange.to_numpy import NumpyArray
-from arrowflow.loaders.numpy import Arrays, NumpyExport, Slicer, copy_refusal, map_arrays
+from arrowflow.loaders.numpy import ALIASED, Arrays, NumpyExport, Slicer, copy_refusal, map_arrays
 from arrowflow.loaders.wishes import Wishes
+from arrowflow.optional import optional
 
 ALIGNMENT: Final = 64
 """Bytes that the address of memory is a multiple of which JAX takes as it is on the CPU."""
@@ -24,10 +24,6 @@ ALIGNMENT: Final = 64
 _KINDS = "biufcV"  # the last is bfloat16
 _PERMUTED: Final = "misaligned: the axes of the tensor lie in another order"
 _SHARED: Final = "shared: others may write what JAX takes to never change"
-
-
-class MissingJaxError(ArrowflowError, ImportError):
-    """JAX is not installed."""
 
 
 class JaxExport:
@@ -61,10 +57,10 @@ class JaxExport:
             sharding: Where the parts of global arrays lie; each process has the rows of its own devices.
 
         Raises:
-            MissingJaxError: JAX is not installed.
+            MissingPackageError: JAX is not installed.
             SchemaError: A column has a type that no JAX array has; the message names a way out.
         """
-        jax = self._jax = _jax()
+        jax = self._jax = optional("jax", user="to_jax", extra="jax")
         self._arrays = NumpyExport(
             schema, owned=owned, wishes=wishes, canonical=jax.dtypes.canonicalize_dtype
         )
@@ -120,7 +116,7 @@ class JaxExport:
         if array.flags.writeable:
             return array
         if self._strict:
-            raise DataError(copy_refusal(name, "shared: a second column, or somebody else, has the memory"))
+            raise DataError(copy_refusal(name, ALIASED))
         # Aligned, so that JAX does not copy once more.
         copy: NumpyArray = np.ndarray(array.shape, array.dtype, pa.allocate_buffer(array.nbytes))
         copy[...] = array
@@ -139,12 +135,3 @@ class JaxExport:
 def _is_permuted(kind: Any) -> bool:
     order = list(getattr(kind, "permutation", None) or ())
     return order != sorted(order)
-
-
-def _jax() -> Any:
-    try:
-        return importlib.import_module("jax")
-    except ImportError as error:
-        raise MissingJaxError(
-            "to_jax needs JAX, which is not installed: pip install arrowflow[jax]"
-        ) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from operator import itemgetter
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -18,6 +18,9 @@ Arrays = dict[str, Any]
 
 Given = tuple[ColumnExport, Any]
 """How a column is exported, and the column."""
+
+ALIASED: Final = "shared: a second column, or somebody else, has the memory"
+"""Why a column is copied for who can only have memory that nobody else writes."""
 
 Slicer = Callable[[int, int], Arrays]
 """Gives the arrays of the rows from `start` to before `stop` of a converted chunk."""

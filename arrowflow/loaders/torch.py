@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
@@ -10,20 +9,17 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from arrowflow.errors import ArrowflowError, DataError, SchemaError
+from arrowflow.errors import DataError, SchemaError
 from arrowflow.interchange.dtypes import dtype_named
 from arrowflow.interchange.to_numpy import NumpyArray, Ragged
-from arrowflow.loaders.numpy import Arrays, NumpyExport, copy_refusal
+from arrowflow.loaders.numpy import ALIASED, Arrays, NumpyExport, copy_refusal
 from arrowflow.loaders.wishes import Wishes
+from arrowflow.optional import optional
 
 _KINDS = "biufc"
 _SHARED: Final = "shared: PyTorch has no read-only tensors"
 BFLOAT16: Final = "bfloat16"
 """The dtype that NumPy does not have: tensors are made of other ones."""
-
-
-class MissingTorchError(ArrowflowError, ImportError):
-    """PyTorch is not installed."""
 
 
 def torch_dtype(value: Any) -> Any:
@@ -70,7 +66,7 @@ class TorchExport:
         """Decides on every column of `schema`; see `NumpyExport`.
 
         Raises:
-            MissingTorchError: PyTorch is not installed.
+            MissingPackageError: PyTorch is not installed.
             SchemaError: A column has a type that no tensor has; the message names a way out.
         """
         self._made = {name: _bits(schema, name) for name, dtype in wishes.dtypes.items() if dtype == BFLOAT16}
@@ -115,30 +111,29 @@ class TorchExport:
         ]
 
     def _tensors(self, arrays: Arrays) -> dict[str, Any]:
-        from_numpy = self._from_numpy
-        if self._plain and not self._strict:
-            return {
-                name: from_numpy(array if array.flags.behaved else array.copy())
-                for name, array in arrays.items()
-            }
+        put = self._put
+        if self._plain:
+            return {name: put(name, array) for name, array in arrays.items()}
         return {name: self._tensor(name, array) for name, array in arrays.items()}
 
     def _tensor(self, name: str, array: Any) -> Any:
         if isinstance(array, Ragged):
-            offsets = self._from_numpy(array.offsets.astype(np.int64))
+            offsets = self._put(name, array.offsets.astype(np.int64))
             return _torch().nested.nested_tensor_from_jagged(
                 self._tensor(name, array.values), offsets=offsets
             )
-        if not array.flags.behaved:
-            if self._strict:
-                reason = "shared: a second column, or somebody else, has the memory"
-                raise DataError(copy_refusal(name, reason if array.flags.aligned else "misaligned"))
-            array = array.copy()
-        tensor = self._from_numpy(array)
+        tensor = self._put(name, array)
         if name not in self._made:
             return tensor
         torch = _torch()
         return tensor.view(torch.bfloat16) if self._made[name] else tensor.to(torch.bfloat16)
+
+    def _put(self, name: str, array: NumpyArray) -> Any:
+        if not array.flags.behaved:
+            if self._strict:
+                raise DataError(copy_refusal(name, ALIASED if array.flags.aligned else "misaligned"))
+            array = array.copy()
+        return self._from_numpy(array)
 
 
 def _bits(schema: Any, name: str) -> bool:
@@ -150,9 +145,4 @@ def _bits(schema: Any, name: str) -> bool:
 
 
 def _torch() -> Any:
-    try:
-        return importlib.import_module("torch")
-    except ImportError as error:
-        raise MissingTorchError(
-            "to_torch needs PyTorch, which is not installed: pip install arrowflow[torch]"
-        ) from error
+    return optional("torch", user="to_torch", extra="torch")

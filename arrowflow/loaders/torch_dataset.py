@@ -8,7 +8,6 @@ n times; to compute it once is what `num_workers=0` is for, where arrowflow's ow
 from __future__ import annotations
 
 import functools
-import importlib
 import os
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +21,7 @@ from arrowflow.errors import ForkError, PlanError, StateError
 from arrowflow.executor import check_not_forked
 from arrowflow.loaders.base import ExportDelivery, HandOver, Loader
 from arrowflow.loaders.shared_epochs import SharedEpochs
-from arrowflow.loaders.torch import MissingTorchError
+from arrowflow.optional import optional
 from arrowflow.run import Prepared
 
 T = TypeVar("T")
@@ -66,6 +65,10 @@ class Dealt(Generic[T]):
             return found(start, stop)
 
         return sliced
+
+    def arrived(self, made: Any) -> Any:
+        """Returns the batch, or what says that it is somebody else's."""
+        return made if made is _PASSED else self._delivery.arrived(made)
 
 
 class Turns(Generic[T]):
@@ -200,7 +203,7 @@ def torch_dataset(prepared: Callable[[], Prepared], counter: SharedEpochs, hand_
     """Returns a `TorchDataset` that is an `IterableDataset`; also what pickles of it call.
 
     Raises:
-        MissingTorchError: PyTorch is not installed.
+        MissingPackageError: PyTorch is not installed.
     """
     return _iterable_dataset()(prepared, counter, hand_over)
 
@@ -214,9 +217,4 @@ def _iterable_dataset() -> type[Any]:
 
 
 def _data() -> Any:
-    try:
-        return importlib.import_module("torch.utils.data")
-    except ImportError as error:
-        raise MissingTorchError(
-            "to_torch_dataset needs PyTorch, which is not installed: pip install arrowflow[torch]"
-        ) from error
+    return optional("torch.utils.data", user="to_torch_dataset", extra="torch")

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 import arrowflow as af
-from arrowflow.errors import ArrowflowError
+from arrowflow.errors import ArrowflowError, MissingPackageError
 from arrowflow.interchange.to_numpy import Ragged
-from arrowflow.loaders.jax import ALIGNMENT, JaxExport, MissingJaxError
+from arrowflow.loaders.jax import ALIGNMENT, JaxExport
 from arrowflow.loaders.wishes import Wishes
 
 jax = pytest.importorskip("jax", reason="JAX is not installed")
@@ -123,7 +123,7 @@ def test_bad_shardings_are_refused_at_once() -> None:
 
 def test_missing_jax_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jax", None)
-    with pytest.raises(MissingJaxError, match=r"pip install arrowflow\[jax\]") as caught:
+    with pytest.raises(MissingPackageError, match=r"pip install 'arrowflow\[jax\]'") as caught:
         JaxExport(pa.schema({"x": pa.int8()}), owned=True)
     assert isinstance(caught.value, ImportError | ArrowflowError)
 

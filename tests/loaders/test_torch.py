@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from arrowflow.errors import ArrowflowError, DataError, SchemaError
-from arrowflow.loaders.torch import MissingTorchError, TorchExport
+from arrowflow.errors import ArrowflowError, DataError, MissingPackageError, SchemaError
+from arrowflow.loaders.torch import TorchExport
 
 KINDS = [
     *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
@@ -126,7 +126,7 @@ def test_explain(torch: Any) -> None:
 
 def test_missing_torch_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(MissingTorchError, match=r"pip install arrowflow\[torch\]") as caught:
+    with pytest.raises(MissingPackageError, match=r"pip install 'arrowflow\[torch\]'") as caught:
         TorchExport(pa.schema({"x": pa.int8()}), owned=True)
     assert isinstance(caught.value, ImportError)
     assert isinstance(caught.value, ArrowflowError)

@@ -19,10 +19,9 @@ import pyarrow as pa
 import pytest
 
 import arrowflow as af
-from arrowflow.errors import PlanError, StateError
+from arrowflow.errors import MissingPackageError, PlanError, StateError
 from arrowflow.loaders import torch_dataset
 from arrowflow.loaders.shared_epochs import MAX_PASSES, SharedEpochs
-from arrowflow.loaders.torch import MissingTorchError
 from arrowflow.loaders.torch_dataset import Dealt
 from tests.loaders.frameworks import plain
 
@@ -132,7 +131,7 @@ def test_a_loaded_state_does_not_travel(data: Any) -> None:
 
 def test_without_torch_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.data", None)
-    with pytest.raises(MissingTorchError, match="to_torch_dataset needs PyTorch"):
+    with pytest.raises(MissingPackageError, match="to_torch_dataset needs the module torch"):
         torch_dataset._data()
 
 
@@ -331,6 +330,9 @@ class Exported:
     def slicer(self, chunk: Any) -> Any:
         self.chunks += 1
         return lambda start, stop: (chunk, start, stop)
+
+    def arrived(self, made: Any) -> Any:
+        return made
 
 
 def test_what_is_dealt_to_others_is_not_exported() -> None:

@@ -1,0 +1,173 @@
+"""Tensors outside of Arrow's memory: in page-locked memory, or on a CUDA device.
+
+Page-locked memory is PyTorch's: its caching host allocator keeps blocks by size, and gives one out again only when all
+transfers that were begun from it are over, those of a user too.
+
+A batch for a device takes two steps, one batch apart:
+
+1. It is *made*. The consumer's thread copies each column into page-locked memory; from there the device copies it, on a
+   stream of its own, while it computes. An event marks the end.
+2. It is *delivered*. The consumer's stream waits for the event, its thread does not. The tensors are marked as used by
+   that stream: their memory, once let go of, goes to no later transfer while kernels may still read it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from arrowflow.errors import PlanError
+from arrowflow.interchange.to_numpy import NumpyArray
+from arrowflow.loaders.torch import TorchExport
+from arrowflow.loaders.wishes import Wishes
+from arrowflow.optional import optional
+from arrowflow.records import dataclass
+
+Tensors = dict[str, Any]
+
+
+def device_named(operator: str, device: Any, *, pin_memory: bool, strict_zero_copy: bool) -> str | None:
+    """Returns the name of the CUDA device that was asked for; None for the CPU.
+
+    Raises:
+        PlanError: It names none, or none that is there; or pinned memory is asked for where there is none.
+        MissingPackageError: PyTorch is not installed, and one of the two is asked for.
+    """
+    if not isinstance(pin_memory, bool):
+        raise PlanError(f"{operator}: pin_memory is True or False, got {pin_memory!r}")
+    if device is None and not pin_memory:
+        return None
+    torch = optional("torch", user=operator, extra="torch")
+    found = _parsed(torch, operator, "cpu" if device is None else device)
+    if found.type == "cpu" and not pin_memory:
+        return None
+    if strict_zero_copy:
+        raise PlanError(f"{operator}: strict_zero_copy=True contradicts pin_memory= and device=, which copy")
+    if not torch.cuda.is_available():
+        raise PlanError(
+            f"{operator}: page-locked memory and device={str(found)!r} need CUDA, which PyTorch does not find here; "
+            "scripts for both kinds of machines ask torch.cuda.is_available()"
+        )
+    if (found.index or 0) >= torch.cuda.device_count():
+        raise PlanError(
+            f"{operator}: device={str(found)!r}, but there are {torch.cuda.device_count()} CUDA devices"
+        )
+    return None if found.type == "cpu" else str(found)
+
+
+def _parsed(torch: Any, operator: str, device: Any) -> Any:
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise PlanError(
+            f"{operator}: device is 'cpu' or 'cuda' or one like 'cuda:1', got {device!r}: {error}"
+        ) from error
+    if found.type not in {"cpu", "cuda"}:
+        raise PlanError(
+            f"{operator}: device is 'cpu' or 'cuda' or one like 'cuda:1', got {device!r}; a collate moves batches elsewhere"
+        )
+    return found
+
+
+class PinnedExport(TorchExport):
+    """Turns record batches of one schema into dicts of tensors in page-locked memory."""
+
+    __slots__ = ("_dtypes", "_empty")
+
+    def __init__(self, schema: Any, *, owned: bool, wishes: Wishes) -> None:
+        """Decides on every column of `schema`; see `TorchExport`."""
+        # Whoever has the memory: it is only read.
+        super().__init__(schema, owned=False, wishes=wishes)
+        self._empty: Callable[..., Any] = optional("torch", user="to_torch", extra="torch").empty
+        self._dtypes: dict[Any, Any] = {}
+
+    def chunk(self, batch: Any) -> Callable[[int, int], Tensors]:
+        """Converts a large batch once; copies are made slice by slice."""
+        slicer = self._arrays.chunk(batch)
+        return lambda start, stop: self._tensors(slicer(start, stop))
+
+    def explain(self) -> list[str]:
+        """Returns one line per column."""
+        return self._arrays.describe("copied: to page-locked memory")
+
+    def _put(self, name: str, array: NumpyArray) -> Any:
+        dtype = self._dtypes.get(array.dtype)
+        if dtype is None:
+            dtype = self._dtypes[array.dtype] = self._from_numpy(np.empty(0, array.dtype)).dtype
+        tensor = self._empty(array.shape, dtype=dtype, pin_memory=True)
+        np.copyto(tensor.numpy(), array)
+        return tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A batch on its way to a device.
+
+    Attributes:
+        tensors: The tensors, which no other stream may use yet.
+        event: What comes behind them on the stream that copies.
+        current_stream: Returns the consumer's stream.
+    """
+
+    tensors: Tensors
+    event: Any
+    current_stream: Callable[[], Any]
+
+    def wait(self) -> Tensors:
+        """Lets the consumer's stream wait for the tensors, and returns them."""
+        stream = self.current_stream()
+        stream.wait_event(self.event)
+        for tensor in self.tensors.values():
+            for part in (tensor.values(), tensor.offsets()) if tensor.is_nested else (tensor,):
+                part.record_stream(stream)
+        return self.tensors
+
+
+class CudaExport(PinnedExport):
+    """Begins to transfer record batches of one schema to a CUDA device."""
+
+    __slots__ = ("_cuda", "_current_stream", "_device", "_stream")
+
+    def __init__(self, schema: Any, *, owned: bool, wishes: Wishes, device: str) -> None:
+        """Decides on every column of `schema`; see `TorchExport`.
+
+        Args:
+            schema: Schema of all batches to come.
+            owned: Whether nobody else has the memory of a batch.
+            wishes: What the user asks for.
+            device: Name of the device; without a number the current one.
+        """
+        super().__init__(schema, owned=owned, wishes=wishes)
+        self._cuda = optional("torch", user="to_torch", extra="torch").cuda
+        self._device = device if ":" in device else f"{device}:{self._cuda.current_device()}"
+        self._stream = _copy_stream(self._device)
+        self._current_stream = functools.partial(self._cuda.current_stream, self._device)
+
+    def __call__(self, batch: Any) -> Any:
+        """Begins to transfer a batch."""
+        return self._begun(lambda: self._tensors(self._arrays(batch)))
+
+    def chunk(self, batch: Any) -> Callable[[int, int], Any]:
+        """Converts a large batch once; slices are transferred one by one."""
+        slicer = super().chunk(batch)
+        return lambda start, stop: self._begun(lambda: slicer(start, stop))
+
+    def explain(self) -> list[str]:
+        """Returns one line per column."""
+        return self._arrays.describe(f"copied: to page-locked memory, and from there to {self._device}")
+
+    def _begun(self, make: Callable[[], Tensors]) -> Transfer:
+        with self._cuda.stream(self._stream):
+            return Transfer(make(), self._stream.record_event(), self._current_stream)
+
+    def _put(self, name: str, array: NumpyArray) -> Any:
+        return super()._put(name, array).to(self._device, non_blocking=True)
+
+
+@functools.cache
+def _copy_stream(device: str) -> Any:
+    # One for good: PyTorch keeps freed memory by stream, so that another one each epoch would keep more and more.
+    return optional("torch", user="to_torch", extra="torch").cuda.Stream(device)
