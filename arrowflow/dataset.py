@@ -1481,9 +1481,8 @@ class Dataset:
 
         For frameworks that ask for a `DataLoader(…, batch_size=None)`. Use `num_workers=0`, as is its default: the work is
         done by threads of this process, and tensors stay where they are. Workers, forked or not, persistent or not,
-        deliver the same batches in the same order; but each runs the whole pipeline, with a `cpu_budget` and a
-        `ram_budget` of its own, exports every n-th batch and passes over the others, and each tensor is copied into
-        shared memory. So reading, functions and shuffles are computed once a worker (`cache(path)` below shares them).
+        deliver the same batches in the same order; but each of n runs the whole pipeline, with an n-th of `cpu_budget` and
+        `ram_budget`, exports every n-th batch and passes over the others, and each tensor is copied into shared memory. So reading, functions and shuffles are computed once a worker (`cache(path)` below shares them).
         They pay where most of the time goes into a `collate` that holds the interpreter lock.
 
         Each `iter()` of the `DataLoader` is the next epoch in all workers, unless `set_epoch` says another one; they tell

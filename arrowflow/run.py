@@ -7,7 +7,7 @@ listing and one footer each). `start` makes an engine of it, with a tuner that k
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Any
 
@@ -84,6 +84,17 @@ def prepare(plan: Node, *, picked: bool = False) -> Prepared:
     chain = plan_chain(optimised, options)
     forget_compiled()
     return Prepared(bound=bound, optimised=optimised, applied=applied, chain=chain, options=options)
+
+
+def part_of(prepared: Prepared, processes: int) -> Prepared:
+    """Returns the pipeline for one of several processes that run it side by side, with a part of its budgets each."""
+    whole = prepared.options
+    options = replace(
+        whole,
+        cpu_budget=max(1, whole.cpu_budget // processes),
+        ram_budget=whole.ram_budget // processes,
+    )
+    return replace(prepared, options=options, chain=plan_chain(prepared.optimised, options), found={})
 
 
 def plan_element(options: ResolvedOptions) -> Callable[[Node, int], Chain]:

@@ -2,7 +2,8 @@
 
 With n workers each runs the whole pipeline, and worker i exports and delivers batches i, i + n, … of its one order, so
 that the `DataLoader`, which asks one worker after the other, puts them together again. What lies below is thus computed
-n times; to compute it once is what `num_workers=0` is for, where arrowflow's own threads do the work.
+n times, each time with an n-th of the budgets; to compute it once is what `num_workers=0` is for, where arrowflow's own
+threads do the work.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, Final, Generic, Self, TypeVar
 
 import pyarrow as pa
 
-from arrowflow import state
+from arrowflow import run, state
 from arrowflow.delivery import Delivery
 from arrowflow.errors import ForkError, PlanError, StateError
 from arrowflow.executor import check_not_forked
@@ -118,6 +119,9 @@ class TorchDataset(Loader[T]):
             self._take_up_again()
         else:
             self._check_worker()
+            if count > 1 and not self._passes:
+                part = run.part_of(self._prepared(), count)
+                self._prepared = lambda: part
             self._epochs.name = f"{worker.seed - worker.id} {self._passes}"
             self._passes += 1
         prepared = self._prepared()
@@ -125,15 +129,15 @@ class TorchDataset(Loader[T]):
             _check_same_order(prepared)
         ended = worker is not None and self._resume is not None and self._goes_on_ended
         dealt = Dealt[T](ExportDelivery(prepared, self._hand_over), index, count)
-        run = self._run(prepared, dealt)
-        progress = run.progress
+        turn = self._run(prepared, dealt)
+        progress = turn.progress
         dealt.number = progress.batches
         self._epoch = progress.epoch
         if ended:  # the place is the start of the epoch after it
             self._epochs.next = progress.epoch
             self._epoch -= 1
             return iter(())
-        return Turns[T](run)
+        return Turns[T](turn)
 
     def _take_up_again(self) -> None:
         """Goes to the place of an iterator from which nothing was taken: PyTorch makes some to look at their states."""

@@ -304,6 +304,19 @@ def test_a_worker_that_had_ended_ends_again(last: int, data: Any, monkeypatch: p
         assert [plained(begin(index)) for index in (0, 1)] == [whole[1][0::2], whole[1][1::2]]
 
 
+def test_workers_share_the_budgets(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = af.Options(cpu_budget=5, ram_budget="64MiB")
+    copies, begin = workers_of(dataset().with_options(asked).to_torch_dataset(), 2, data, monkeypatch)
+    for _ in range(2):
+        for index in (0, 1):
+            next(begin(index))
+    assert [copy.stats().ledger_budget_bytes for copy in copies] == [32 << 20] * 2
+    assert all("cpu_budget 2" in copy.explain() for copy in copies)
+    copies, begin = workers_of(dataset().with_options(asked).to_torch_dataset(), 8, data, monkeypatch)
+    next(begin(7))
+    assert "cpu_budget 1" in copies[7].explain()
+
+
 def test_workers_that_start_anew_are_of_the_next_epoch(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     original: Any = dataset().to_torch_dataset()
     whole = epochs_of(dataset().to_torch(), 3)
