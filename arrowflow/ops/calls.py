@@ -258,6 +258,7 @@ class BatchFunction:
         place: The operator's.
         format: What it sees and returns.
         columns: What it reads, and all that it sees; None for all columns.
+        schema: What it is to return, for the tensors in it; the caller checks the rest.
     """
 
     def __init__(
@@ -268,10 +269,12 @@ class BatchFunction:
         *,
         format: BatchFormat,
         columns: tuple[str, ...] | None = None,
+        schema: pa.Schema | None = None,
     ) -> None:
         self._function = UserFunction(fn, kept, place)
         self._format = format
         self._columns = None if columns is None else list(columns)
+        self._schema = schema
         self.name = self._function.name
         self.what = f"what {self.name} returned"
         self._exports: tuple[pa.Schema, tuple[ColumnExport, ...]] | None = (
@@ -315,7 +318,7 @@ class BatchFunction:
             )
         try:
             if isinstance(result, dict):
-                return batch_from_arrays(result)
+                return batch_from_arrays(result, self._schema)
             if isinstance(result, pl.DataFrame):
                 result = result.to_arrow().combine_chunks()
                 result = pa.RecordBatch.from_arrays(
