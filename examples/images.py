@@ -226,7 +226,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         .batch(BATCH_ROWS, drop_remainder=True)
         .map(decode, format="numpy")
         .map(augment, format="numpy", schema=SCHEMA, seed=7)
-        .with_options(af.Options(progress=sys.stderr.isatty()))
+        .with_options(af.Options(progress=True))
         .to_jax()
     )
     unseen = af.read_parquet(last).batch(256).map(decode, format="numpy")
