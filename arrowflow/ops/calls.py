@@ -72,6 +72,11 @@ class FunctionOperator(Operator):
     types: pa.Schema | None = None
     place: int = field(default=0, compare=False)
 
+    @property
+    def title(self) -> str:
+        """Its name and its function's."""
+        return f"{self.name}({function_name(self.fn)})"
+
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
         """Notes its place, for the keys of its random numbers and of its instances."""
         return dataclasses.replace(self, place=context.place).on(*inputs)

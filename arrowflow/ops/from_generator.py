@@ -38,6 +38,11 @@ class FromGenerator(Operator):
     fn: Callable[[], Iterable[Any]] = field(hash=False)
     types: pa.Schema | None = None
 
+    @property
+    def title(self) -> str:
+        """Its name and its function's."""
+        return f"{self.name}({function_name(self.fn)})"
+
     def arguments(self) -> Mapping[str, Any]:
         """Returns the function's name."""
         return {"fn": function_name(self.fn)}

@@ -86,7 +86,8 @@ class StageStatistics:
 
     Attributes:
         key: Which stage it is.
-        operators: The operators that it runs, upstream first.
+        operators: The operators that it runs, upstream first, with the names of functions: `map(decode)`. Of several
+            of one name, those after the first have a number.
         kind: `parallel`, `serial` or `boundary`.
         cost: What its operators say that their calls take.
         asked_calls: The most calls at the same time that the user asked for, or None.
