@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from arrowflow.errors import FunctionError, PlanError, SchemaError
+from arrowflow.errors import DataError, FunctionError, PlanError, SchemaError
 from arrowflow.expr.slices import readable
 from arrowflow.interchange.from_numpy import batch_from_arrays
 from arrowflow.interchange.to_numpy import ColumnExport, arrays_of, column_exports
@@ -295,6 +295,15 @@ class BatchFunction:
             return chunk
         if self._format == "polars":
             return pl.DataFrame(readable(chunk))
+        try:
+            return self._arrays(chunk)
+        except (DataError, SchemaError) as error:
+            leave = "leave out what it does not read, with columns=[…], or " if self._columns is None else ""
+            raise type(error)(
+                f"{error} ({self.name} is given arrays, by format='numpy': {leave}take format='arrow' or 'polars')"
+            ) from None
+
+    def _arrays(self, chunk: pa.RecordBatch) -> dict[str, Any]:
         schema, known = chunk.schema, self._exports
         if known is None or not known[0].equals(schema):
             known = self._exports = (schema, column_exports(schema))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 import gc
 import threading
@@ -455,6 +456,18 @@ def test_other_arrays_than_the_tensors_that_are_declared(image: Any, found: str)
     refused(
         af.SchemaError, lambda: batches_of(ds), "map", "'image'", found, "fixed_shape_tensor[2, 3] of uint8"
     )
+
+
+@pytest.mark.parametrize("column", [[[1], [2, 3]], [1, None], [datetime.time(1), None], [{"a": 1}] * 2])
+def test_columns_that_no_array_holds_are_left_out(column: list[Any]) -> None:
+    ds = af.from_arrow(pa.table({"row": [0, 1], "other": column}))
+    errors = (af.DataError, af.SchemaError)
+    with pytest.raises(errors, match=r"'other'.*leave out what it does not read, with columns=") as caught:
+        rows_of(ds.map(doubled, format="numpy"))
+    assert caught.value.operator == "map"
+    with pytest.raises(errors, match=r"'other'.*: take format='arrow' or 'polars'"):
+        rows_of(ds.map(doubled, format="numpy", columns=["row", "other"]))
+    assert rows_of(ds.map(doubled, format="numpy", columns=["row"])) == [0, 1]
 
 
 OTHER_SCHEMAS: dict[str, Callable[[pa.RecordBatch], pa.RecordBatch]] = {
