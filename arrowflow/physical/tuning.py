@@ -289,5 +289,8 @@ class Statistics:
 
     @property
     def waiting_share(self) -> float:
-        """Share of the time that the consumer spent inside `next()`. Near 0: the pipeline is fast enough."""
+        """Share of the time that the consumer spent inside `next()`. Near 0: the pipeline is fast enough.
+
+        A step that returns before it is computed, as with CUDA or JAX, makes it larger: wait for the step's result.
+        """
         return min(1.0, self.waited_seconds / self.seconds) if self.seconds else 0.0
