@@ -2,7 +2,8 @@
 
 Pipelines take tf.data's names, columns take Polars', states take PyTorch's. Start with `read_parquet`, `read_ipc`,
 `read_csv`, `read_json`, `read_tfrecord`, `from_arrow`, `from_numpy`, `from_generator`, `list_files` or `range`; each
-returns a `Dataset`. `zip`, `sample_from_datasets` and `choose_from_datasets` make one of several.
+returns a `Dataset`. `zip`, `sample_from_datasets` and `choose_from_datasets` make one of several. `Loader`, `Iterator` and
+`Statistics` are for annotations: `Dataset.to_torch` and its like, `iter(…)` and `stats()` return them.
 """
 
 from arrowflow.caching.upkeep import CacheEntry, cache_clear, cache_info
@@ -25,7 +26,10 @@ from arrowflow.errors import (
     WorkerError,
     WriteError,
 )
+from arrowflow.iterator import Iterator
+from arrowflow.loaders.base import Loader
 from arrowflow.options import AUTOTUNE, Options
+from arrowflow.physical.tuning import Statistics
 from arrowflow.plot import plot_timeline
 from arrowflow.sources import (
     from_arrow,
@@ -54,12 +58,15 @@ __all__ = [
     "FingerprintError",
     "ForkError",
     "FunctionError",
+    "Iterator",
+    "Loader",
     "MissingPackageError",
     "Options",
     "PlanError",
     "SchemaError",
     "SourceError",
     "StateError",
+    "Statistics",
     "WorkerError",
     "WriteError",
     "cache_clear",

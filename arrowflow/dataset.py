@@ -340,7 +340,8 @@ class Dataset:
                 instance (`functools.partial` gives it arguments) and calls that: the place for what is costly to load.
                 An instance belongs to one operator and lives for one iteration over the dataset, so it is made anew in
                 each epoch, but not in each repetition of a `repeat` above.
-            format: `"arrow"`: `pyarrow.RecordBatch`. `"numpy"`: dicts of arrays. `"polars"`: data frames.
+            format: `"arrow"`: `pyarrow.RecordBatch`. `"numpy"`: dicts of arrays, of which those of shape `(n, …)` are
+                nested `fixed_size_list`, or `fixed_shape_tensor` where `schema` says so. `"polars"`: data frames.
             columns: The columns that `fn` reads; it sees no others, and others are not read from files.
             schema: Of what `fn` returns, whose columns may then come in any order. Without it the first chunk tells,
                 the order too, and `Dataset.schema` is unknown.

@@ -54,7 +54,8 @@ class Options:
             killed with it then. Default: 5.
         autotune: Whether what is left to `AUTOTUNE` is tuned. With False it is 1 call at a time, and nothing is made
             before the consumer asks for it, unless a `prefetch` says so. Default: True.
-        progress: Whether a progress bar is shown while the pipeline is consumed. Default: False.
+        progress: Whether a progress bar is shown while the pipeline is consumed: by tqdm, on a terminal or in a
+            notebook; in a pipe or a log file nothing is. Default: False.
         disabled_rules: Names of optimizer rules that must not run, see `Dataset.explain`. Default: none.
 
     Example:

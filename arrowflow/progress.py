@@ -1,6 +1,7 @@
 """`ProgressBar`: what `Options(progress=True)` shows, drawn by tqdm on a terminal or in a notebook.
 
-It is told of every batch and draws ten times a second. tqdm is imported with the first bar, since it imports asyncio.
+It is told of every batch and draws ten times a second. Where nobody looks, in a log file or a pipe, it draws nothing.
+tqdm is imported with the first bar, since it imports asyncio.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import functools
 import importlib
 import logging
 import math
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TextIO
@@ -55,7 +57,7 @@ class ProgressBar:
         total_rows: Rows of the epoch, or None where only running it tells.
         epoch: Its number.
         initial_rows: Rows of it that an earlier run delivered, from whose state this one goes on.
-        file: Where to draw instead of `sys.stderr`.
+        file: Where to draw, whatever it is, instead of `sys.stderr` if that is a terminal or belongs to a notebook.
 
     Example:
         >>> import io
@@ -78,11 +80,12 @@ class ProgressBar:
         self._due = -math.inf
         self._latest: tuple[int, float, float, int] = Mark()
         self._marks = deque([Mark()], maxlen=RECENT_REDRAWS)
-        make = _bar_type()
-        self._try(lambda: self._open(make, total_rows, epoch, file))
+        self._try(lambda: self._open(total_rows, epoch, file))
 
-    def _open(self, make: Any, total_rows: int | None, epoch: int, file: TextIO | None) -> None:
-        bar = make(
+    def _open(self, total_rows: int | None, epoch: int, file: TextIO | None) -> None:
+        if file is None and not _somebody_looks():
+            return
+        bar = _bar_type()(
             desc=f"epoch {epoch}",
             total=total_rows,
             initial=self._initial_rows,
@@ -139,6 +142,12 @@ class ProgressBar:
             # Whatever a screen does wrong, the training goes on.
             logger.debug("no progress bar from here on: %s", error, exc_info=error)
             self._bar = None
+
+
+def _somebody_looks() -> bool:
+    """Whether what is written to `sys.stderr` is seen at once: by a terminal, or by a notebook, which says it is none."""
+    screen = sys.stderr
+    return "ipykernel.zmqshell" in sys.modules or (screen is not None and screen.isatty())
 
 
 @functools.cache

@@ -385,9 +385,9 @@ def from_generator(fn: Callable[[], Iterable[Any]], schema: pa.Schema | None = N
     """Reads what a generator function yields; it is called once an epoch.
 
     Args:
-        fn: Called without arguments; yields record batches, data frames, dicts of arrays (columns) or dicts of
-            scalars (one row).
-        schema: Of what it yields. Without it the first element tells, and `Dataset.schema` is unknown.
+        fn: Called without arguments; yields record batches, data frames, dicts of arrays (columns: one image is
+            `image[None]`) or dicts of scalars (one row).
+        schema: Of what it yields, where arrays are taken as in `map`. Without it the first element tells, and `Dataset.schema` is unknown.
 
     Raises:
         PlanError: `fn` is not callable.

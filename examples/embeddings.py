@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         make(folder, options.batches)
     *files, last = sorted(folder.glob("*.arrow"))
 
-    progress = af.Options(progress=sys.stderr.isatty())
+    progress = af.Options(progress=True)
     loader = af.read_ipc(files).batch(BATCH_ROWS).with_options(progress).to_torch(strict_zero_copy=True)
     test = af.read_ipc(last).batch(BATCH_ROWS).to_torch(strict_zero_copy=True)
 

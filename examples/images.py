@@ -93,16 +93,10 @@ def decode(batch: Arrays) -> Arrays:
     return {"image": np.stack(pixels), "label": batch["label"]}
 
 
-def tensors(pixels: NDArray[np.uint8], label: Any) -> Arrays:
-    """Returns columns as `SCHEMA` has them."""
-    image = pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(pixels))
-    return {"image": image, "label": label}
-
-
 def middle(batch: Arrays) -> Arrays:
     """Cuts out the middle."""
     edge = (STORED - SIZE) // 2
-    return tensors(batch["image"][:, edge : edge + SIZE, edge : edge + SIZE], batch["label"])
+    return {"image": batch["image"][:, edge : edge + SIZE, edge : edge + SIZE], "label": batch["label"]}
 
 
 def augment(batch: Arrays, rng: np.random.Generator) -> Arrays:
@@ -112,7 +106,7 @@ def augment(batch: Arrays, rng: np.random.Generator) -> Arrays:
     image: Pixels = flipped.astype(np.float32) / np.float32(255)
     for change in (brightness, saturation, hue, contrast):
         image = change(image, rng).clip(0, 1)
-    return tensors((image * 255).round().astype(np.uint8), batch["label"])
+    return {"image": (image * 255).round().astype(np.uint8), "label": batch["label"]}
 
 
 def crop(image: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
@@ -232,7 +226,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         .batch(BATCH_ROWS, drop_remainder=True)
         .map(decode, format="numpy")
         .map(augment, format="numpy", schema=SCHEMA, seed=7)
-        .with_options(af.Options(progress=sys.stderr.isatty()))
+        .with_options(af.Options(progress=True))
         .to_jax()
     )
     unseen = af.read_parquet(last).batch(256).map(decode, format="numpy")

@@ -129,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     *files, last = sorted(folder.glob("*.parquet"))
 
     train = visits(files).shuffle(65_536, seed=7).batch(BATCH_ROWS, drop_remainder=True)
-    loader = train.with_options(af.Options(progress=sys.stderr.isatty())).to_torch(
+    loader = train.with_options(af.Options(progress=True)).to_torch(
         columns=["dense", "country", "bought"],
         dtypes={"country": "int64", "bought": "float32"},
         collate=collate,

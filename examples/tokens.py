@@ -158,11 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         make(folder, options.documents)
     *files, last = sorted(folder.glob("*.parquet"))
 
-    loader = (
-        packed(files)
-        .with_options(af.Options(progress=sys.stderr.isatty()))
-        .to_torch(dtypes={"tokens": "int64"})
-    )
+    loader = packed(files).with_options(af.Options(progress=True)).to_torch(dtypes={"tokens": "int64"})
     test = list(packed([last]).to_torch(dtypes={"tokens": "int64"}))
     filled = torch.cat([batch["segment_ids"] for batch in test]) > 0
     print(f"{filled.float().mean():.1%} of the packed tokens are no padding")

@@ -69,7 +69,18 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "dataset": ("caching", "interchange", "loaders", "write", *BELOW_LOADERS),
     "combining": ("dataset", "errors", "ops", "options", "plan"),
     "sources": ("dataset", "errors", "interchange", "ops", "options"),
-    "__init__": ("caching", "combining", "dataset", "errors", "options", "plot", "sources"),
+    "__init__": (
+        "caching",
+        "combining",
+        "dataset",
+        "errors",
+        "iterator",
+        "loaders",
+        "options",
+        "physical.tuning",
+        "plot",
+        "sources",
+    ),
     "testing": ("dataset", "sources", *BELOW_LOADERS),
 }
 """What a layer (a package, or a module at the top) may import of the library. Everything else is a step upwards."""

@@ -56,7 +56,7 @@ def test_a_trace_has_every_step_of_every_epoch(files: Path, tmp_path: Path) -> N
         assert not path.exists(), "written as a whole, when the block is left"
     assert recording.path == path
     found = spans(path)
-    assert {"open", "decode", "with_columns", "map", "shuffle", "wait", "export", "step"} <= set(found)
+    assert {"open", "decode", "with_columns", "map(same)", "shuffle", "wait", "export", "step"} <= set(found)
     assert len(found["open"]) >= 2 * 3
     assert len(found["decode"]) >= 2 * 12
     assert len(found["export"]) == 2 * 30
@@ -155,6 +155,36 @@ def test_given_numbers_are_shown_as_given(files: Path) -> None:
     assert "at most 3 calls, as asked" in text
 
 
+def twice(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.concat_batches([batch, batch])
+
+
+def odd(batch: pa.RecordBatch) -> Any:
+    return batch["id"].to_numpy() % 2 == 1
+
+
+def test_functions_tell_operators_of_one_name_apart(tmp_path: Path) -> None:
+    ds = af.range(8).map(same).map(twice).filter(odd).map(same)
+    expected = ["map(same)", "map(twice)", "filter(odd)", "map(same) #2"]
+    assert [title for title in expected if f" {title} [" not in ds.explain()] == []
+    loader = ds.batch(4).to_numpy()
+    with loader.trace(tmp_path / "trace.json"):
+        list(loader)
+    assert set(expected) <= set(spans(tmp_path / "trace.json"))
+    shown = [name for stage in reversed(loader.stats().stages) for name in stage.operators]
+    assert [name for name in dict.fromkeys(shown) if "(" in name] == expected
+    assert [name for name in expected if f". {name}: " not in loader.explain()] == []
+
+
+def test_errors_name_the_operator_alone() -> None:
+    def broken(batch: pa.RecordBatch) -> pa.RecordBatch:
+        raise ValueError("gone")
+
+    with pytest.raises(af.FunctionError) as caught:
+        list(af.range(3).map(same).map(broken))
+    assert caught.value.operator == "map"
+
+
 def test_explain_of_copies_is_one_line_a_column(files: Path) -> None:
     loader = af.read_parquet(files).to_numpy()
     assert (
@@ -172,7 +202,9 @@ def test_what_a_run_found_is_there_for_the_next_epoch() -> None:
     list(dataset.to_numpy())
     loader = dataset.to_numpy()
     list(loader)
-    reasons = [stage.reason for stage in loader.stats().stages if stage.operators == ("from_generator",)]
+    source = loader.stats().stages[-1]
+    assert source.operators == ("from_generator(test_what_a_run_found_is_there_for_the_next_epoch.rows)",)
+    reasons = [stage.reason for stage in loader.stats().stages if stage.operators == source.operators]
     assert reasons and "of a call is CPU time" in reasons[0]
 
 

@@ -231,8 +231,11 @@ def test_a_closed_screen(screen: io.StringIO) -> None:
     assert nobody_draws()
 
 
-def test_no_screen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stderr", None)
+@pytest.mark.parametrize("screen", [None, io.StringIO()])
+def test_no_screen(screen: io.StringIO | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", screen)
+    if screen is not None:
+        screen.close()
     bar = ProgressBar(100, 0)
     bar.update(1, 0.0, 0.0, 1.0, 0)
     bar.close()
@@ -256,6 +259,7 @@ import sys
 import arrowflow.progress
 
 assert "tqdm" not in sys.modules
+sys.stderr.isatty = lambda: True
 bar = arrowflow.progress.ProgressBar(100, 0)
 bar.update(50, 0.0, 0.0, 1.0, 0)
 import multiprocessing, threading
@@ -270,6 +274,28 @@ def test_it_leaves_the_process_alone(code: str, ended: bool) -> None:
     last = run(code).split("\r")[-1]
     assert last.startswith("epoch 0:  50%|")
     assert last.endswith("\n") == ended
+
+
+@pytest.mark.parametrize(
+    ("before", "seen"),
+    [
+        ("", False),
+        ("sys.stderr.isatty = lambda: True", True),
+        ("sys.modules['ipykernel.zmqshell'] = None", True),
+    ],
+    ids=["a pipe", "a terminal", "a notebook"],
+)
+def test_it_draws_where_somebody_looks(before: str, seen: bool) -> None:
+    code = f"""
+import sys
+import arrowflow as af
+{before}
+for batch in af.range(10).batch(4).with_options(af.Options(progress=True)):
+    pass
+assert ("tqdm" in sys.modules) == {seen}
+"""
+    drawn = run(code)
+    assert drawn.split("\r")[-1].startswith("epoch 0: 100%|") if seen else drawn == ""
 
 
 def test_tqdms_own_settings_hold() -> None:

@@ -409,6 +409,15 @@ def test_from_generator_keeps_to_its_schema() -> None:
     refused(af.SchemaError, lambda: batches_of(ds), "from_generator", "element 0", "int64")
 
 
+def test_from_generator_makes_the_tensors_of_its_schema() -> None:
+    schema = pa.schema([("image", pa.fixed_shape_tensor(pa.uint8(), [2, 3])), ("label", pa.int64())])
+    image = np.arange(6, dtype=np.uint8).reshape(1, 2, 3)
+    ds = af.from_generator(lambda: iter([{"image": image, "label": [1]}] * 2), schema)
+    assert ds.to_table().schema == schema
+    (batch,) = ds.batch(2).to_numpy()
+    assert (batch["image"] == image).all()
+
+
 def test_from_generator_says_when_fn_is_none() -> None:
     bad: Any = [1, 2]
     refused(af.PlanError, lambda: af.from_generator(bad), "from_generator", "function")

@@ -37,13 +37,9 @@ def advice(statistics: Statistics) -> tuple[str, ...]:
 
 
 def _named(stages: Sequence[StageStatistics], *names: str) -> Iterator[tuple[int, str]]:
-    """Yields where operators of these names are, the most downstream first, each once."""
-    seen: set[tuple[int, str]] = set()
+    """Yields the stages of operators of these names, the most downstream first, and what to call them."""
     for place, stage in enumerate(stages):
-        for name in stage.operators:
-            if name in names and (place - 1, name) not in seen:
-                yield place, name
-            seen.add((place, name))
+        yield from ((place, found) for found in stage.operators if found.partition("(")[0] in names)
 
 
 def _inflating(stages: Sequence[StageStatistics]) -> Iterator[str]:
@@ -137,7 +133,7 @@ def _serial_reads(statistics: Statistics) -> Iterator[str]:
 def _locked(stages: Sequence[StageStatistics]) -> Iterator[str]:
     for stage in stages:
         if LOCK in stage.reason:
-            processes = ", or executor='process'" if stage.operators[-1] in MAPS else ""
+            processes = ", or executor='process'" if stage.operators[-1].partition("(")[0] in MAPS else ""
             yield (
                 f"{stage.operators[0]} holds the interpreter lock, so more calls at a time do not help: use functions "
                 f"that release it (NumPy, Arrow, Polars), or expressions{processes}"

@@ -76,7 +76,7 @@ class ParallelStage(Stage):
         super().__init__(stream, index, upstream)
         self.head = head
         self.kernels = kernels
-        self.operators = [spec.operator for spec in self.plan.kernels]
+        self.titles = [spec.title or spec.operator for spec in self.plan.kernels]
         self.tasks = tasks
         self.failure: BaseException | None = None  # of `tasks`; comes after all that they yielded
         self.next_task = self._following_task()
@@ -277,11 +277,11 @@ class ParallelStage(Stage):
             if not chunk.num_rows:
                 break
             try:
-                chunk = self._timed(self.operators[index], kernel.apply, chunk, origin)
+                chunk = self._timed(self.titles[index], kernel.apply, chunk, origin)
             except BaseException as error:
                 if is_interrupt(error):
                     raise
-                raise located(error, self.operators[index]) from cause_of(error)
+                raise located(error, self.plan.kernels[index].operator) from cause_of(error)
         same = source is not None and chunk is source.chunk
         call.results.append(Item(chunk, position, source.ticket if same and source else None, origin))
         call.buffers.append(() if same else buffers_of(chunk))

@@ -36,7 +36,7 @@ class Stage(ABC):
         engine, chain = stream.engine, stream.chain
         self.engine = engine
         self.plan = plan = chain.stages[index]
-        self.plan_operators = plan.operators
+        self.plan_operators, self.plan_titles = plan.operators, plan.titles
         self.key: StageKey = stage_key(chain, index, stream.path)
         self.limits = engine.limits_of(self.key, chain, index, stream.share)
         self.upstream = upstream
@@ -150,7 +150,7 @@ class Stage(ABC):
         """Records a call, if somebody wants to see it; those of parallel stages record what is in them."""
         timeline = self.engine.timeline
         if timeline is not None and self.plan.kind != "parallel":
-            timeline.span(track, "+".join(self.plan_operators), began, began + elapsed)
+            timeline.span(track, "+".join(self.plan_titles), began, began + elapsed)
 
     def statistics(self) -> StageStatistics:
         """Returns a snapshot of what it measured."""
@@ -169,7 +169,7 @@ class Stage(ABC):
             ready_limit=limits.max_ready_items,
             capped=self.capped,
             full=self.full,
-            operators=self.plan_operators,
+            operators=self.plan_titles,
             engine=plan.engine,
             max_calls=limits.max_calls,
             calls=self.calls,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -30,11 +31,12 @@ _TYPES = {
 } | {np.dtype("float64"): pa.float64()}
 
 
-def batch_from_arrays(columns: Mapping[str, Any]) -> pa.RecordBatch:
+def batch_from_arrays(columns: Mapping[str, Any], schema: pa.Schema | None = None) -> pa.RecordBatch:
     """Returns arrays of one length as a record batch.
 
-    Arrays of numbers, dates and durations become views; further dimensions become nested `fixed_size_list`.
-    Booleans are packed, NaT and masked values become null, texts and Python objects are copied.
+    Arrays of numbers, dates and durations become views; further dimensions become nested `fixed_size_list`, or a
+    `fixed_shape_tensor` where `schema` has one of that shape and type; nothing else of it is heeded. Booleans are
+    packed, NaT and masked values become null, texts and Python objects are copied.
 
     Raises:
         SchemaError: Arrays differ in length, or one has no Arrow type.
@@ -45,14 +47,19 @@ def batch_from_arrays(columns: Mapping[str, Any]) -> pa.RecordBatch:
     """
     if not columns:
         raise SchemaError("expected at least one column, since rows without columns cannot be counted")
-    arrays = {str(name): _to_arrow(str(name), values) for name, values in columns.items()}
+    tensors = {field.name: field.type for field in schema or () if _is_tensor(field.type)}
+    arrays = {str(name): _to_arrow(str(name), values, tensors.get(name)) for name, values in columns.items()}
     lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
         raise SchemaError(f"columns have one length, got {lengths}")
     return pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
 
 
-def _to_arrow(name: str, values: Any) -> pa.Array:
+def _is_tensor(type: pa.DataType) -> bool:
+    return isinstance(type, pa.FixedShapeTensorType)
+
+
+def _to_arrow(name: str, values: Any, tensor: pa.FixedShapeTensorType | None) -> pa.Array:
     if isinstance(values, pa.Array):
         return convert(values, normalise(values.type))
     try:
@@ -67,7 +74,8 @@ def _to_arrow(name: str, values: Any) -> pa.Array:
             f"column {name!r}: expected an array with one entry a row, got the scalar {values!r}"
         )
     try:
-        return _nested(array)
+        made = None if tensor is None else _tensors(array, tensor)
+        return _nested(array) if made is None else made
     except (pa.ArrowException, pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
         raise SchemaError(
             f"column {name!r}: an array of {array.dtype} has no Arrow type ({error})"
@@ -80,6 +88,16 @@ def _nested(array: np.ndarray[Any, Any]) -> pa.Array:
     size = array.shape[1]
     child = _nested(array.reshape(array.shape[0] * size, *array.shape[2:]))
     return pa.Array.from_buffers(pa.list_(child.type, size), array.shape[0], [None], children=[child])
+
+
+def _tensors(array: np.ndarray[Any, Any], type: pa.FixedShapeTensorType) -> pa.Array | None:
+    """Returns one tensor a row, in the shape that loaders show; None where shape or type are others."""
+    order = type.permutation or range(len(type.shape))
+    if array.shape[1:] != tuple(type.shape[axis] for axis in order):
+        return None
+    stored = array.transpose(0, *(1 + np.argsort(order)))
+    lists = _nested(stored.reshape(len(array), math.prod(type.shape)))
+    return pa.ExtensionArray.from_storage(type, lists) if lists.type == type.storage_type else None
 
 
 def _is_masked(values: Any) -> bool:

@@ -275,6 +275,10 @@ class Loader(Generic[T]):
     def explain(self, *, copies: bool = False) -> str:
         """Returns what the latest run did in words: stages, what was tuned and why, what limits it, and advice.
 
+        Waiting is time inside `next()`. Where the framework computes behind the loop (CUDA, JAX), a step returns at once,
+        and the loop waits for its next batch while the device computes: a pipeline that keeps up seems to be the limit. To
+        measure, wait for the result of each step: `loss.item()`, `jax.block_until_ready(…)`.
+
         Args:
             copies: Return one line per column instead, zero-copy or why not; and one for each operator below that
                 copies what others pass on, like a compressed cache.

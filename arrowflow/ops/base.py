@@ -351,6 +351,7 @@ class KernelSpec:
         facts: Returns lines for `explain`, one per fact; called for nothing else.
         process: Whether its calls, of a stateless kernel that computes, run in worker processes. `make` is then pickled
             and called there, where of the context there are `epoch` and `kept`, and one call at a time.
+        title: What `explain`, statistics and timelines call it; empty for the operator's name. For the planner to set.
     """
 
     operator: str
@@ -368,11 +369,17 @@ class KernelSpec:
     splits: bool = False
     facts: Callable[[], tuple[str, ...]] = tuple
     process: bool = False
+    title: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator(Node):
     """A node that says which kernels run it: the base of everything in `arrowflow.ops`."""
+
+    @property
+    def title(self) -> str:
+        """What tells it apart from others of its name, such as `map(decode)`; empty where nothing does."""
+        return ""
 
     @abstractmethod
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:

@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from arrowflow.errors import FunctionError, PlanError, SchemaError
+from arrowflow.errors import DataError, FunctionError, PlanError, SchemaError
 from arrowflow.expr.slices import readable
 from arrowflow.interchange.from_numpy import batch_from_arrays
 from arrowflow.interchange.to_numpy import ColumnExport, arrays_of, column_exports
@@ -71,6 +71,11 @@ class FunctionOperator(Operator):
     columns: tuple[str, ...] | None = None
     types: pa.Schema | None = None
     place: int = field(default=0, compare=False)
+
+    @property
+    def title(self) -> str:
+        """Its name and its function's."""
+        return f"{self.name}({function_name(self.fn)})"
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
         """Notes its place, for the keys of its random numbers and of its instances."""
@@ -258,6 +263,7 @@ class BatchFunction:
         place: The operator's.
         format: What it sees and returns.
         columns: What it reads, and all that it sees; None for all columns.
+        schema: What it is to return, for the tensors in it; the caller checks the rest.
     """
 
     def __init__(
@@ -268,10 +274,12 @@ class BatchFunction:
         *,
         format: BatchFormat,
         columns: tuple[str, ...] | None = None,
+        schema: pa.Schema | None = None,
     ) -> None:
         self._function = UserFunction(fn, kept, place)
         self._format = format
         self._columns = None if columns is None else list(columns)
+        self._schema = schema
         self.name = self._function.name
         self.what = f"what {self.name} returned"
         self._exports: tuple[pa.Schema, tuple[ColumnExport, ...]] | None = (
@@ -287,6 +295,15 @@ class BatchFunction:
             return chunk
         if self._format == "polars":
             return pl.DataFrame(readable(chunk))
+        try:
+            return self._arrays(chunk)
+        except (DataError, SchemaError) as error:
+            leave = "leave out what it does not read, with columns=[…], or " if self._columns is None else ""
+            raise type(error)(
+                f"{error} ({self.name} is given arrays, by format='numpy': {leave}take format='arrow' or 'polars')"
+            ) from None
+
+    def _arrays(self, chunk: pa.RecordBatch) -> dict[str, Any]:
         schema, known = chunk.schema, self._exports
         if known is None or not known[0].equals(schema):
             known = self._exports = (schema, column_exports(schema))
@@ -315,7 +332,7 @@ class BatchFunction:
             )
         try:
             if isinstance(result, dict):
-                return batch_from_arrays(result)
+                return batch_from_arrays(result, self._schema)
             if isinstance(result, pl.DataFrame):
                 result = result.to_arrow().combine_chunks()
                 result = pa.RecordBatch.from_arrays(

@@ -82,6 +82,11 @@ class FilterBy(Operator):
     num_parallel_calls: int | None = None
     place: int = field(default=0, compare=False)
 
+    @property
+    def title(self) -> str:
+        """Its name and its function's."""
+        return f"{self.name}({function_name(self.fn)})"
+
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
         """Notes its place, for the key of its instances."""
         return dataclasses.replace(self, place=context.place).on(*inputs)

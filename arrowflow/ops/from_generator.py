@@ -38,6 +38,11 @@ class FromGenerator(Operator):
     fn: Callable[[], Iterable[Any]] = field(hash=False)
     types: pa.Schema | None = None
 
+    @property
+    def title(self) -> str:
+        """Its name and its function's."""
+        return f"{self.name}({function_name(self.fn)})"
+
     def arguments(self) -> Mapping[str, Any]:
         """Returns the function's name."""
         return {"fn": function_name(self.fn)}
@@ -129,7 +134,7 @@ class GeneratorKernel(SourceKernel):
             if row is not None:
                 return row
         try:
-            batch = as_batch(element)
+            batch = as_batch(element, schema)
         except SchemaError as error:
             raise FunctionError(f"element {number} of {function_name(self._fn)}: {error}") from error
         if schema is None or not batch.num_rows:
@@ -137,8 +142,8 @@ class GeneratorKernel(SourceKernel):
         return conform(batch, schema, f"element {number} of {function_name(self._fn)}")
 
 
-def as_batch(element: Any) -> pa.RecordBatch:
-    """Returns one element of a generator as a record batch.
+def as_batch(element: Any, schema: pa.Schema | None) -> pa.RecordBatch:
+    """Returns one element of a generator as a record batch, with the tensors of its schema where one is known.
 
     Raises:
         SchemaError: It is none of the things that a generator may yield.
@@ -147,7 +152,7 @@ def as_batch(element: Any) -> pa.RecordBatch:
         return normalised(element, normalised_schema(element.schema))
     if isinstance(element, Mapping):
         values = {name: value if _is_column(value) else [value] for name, value in element.items()}
-        return batch_from_arrays(values)
+        return batch_from_arrays(values, schema)
     if hasattr(element, "__arrow_c_stream__"):
         table = pa.RecordBatchReader.from_stream(element).read_all().combine_chunks()
         batches = table.to_batches()

@@ -78,6 +78,18 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema, what: str) -> pa.RecordBat
     for field in expected:
         if found.field(field.name).type != field.type:
             raise SchemaError(
-                f"{what}: column {field.name!r} is {found.field(field.name).type}, expected {field.type}"
+                f"{what}: column {field.name!r} is {_shown(found.field(field.name).type)}, expected {_shown(field.type)}"
             )
     return pa.RecordBatch.from_arrays([batch.column(name) for name in expected.names], schema=expected)
+
+
+def _shown(type: pa.DataType) -> str:
+    """Returns a type as text, in the shape that arrays of it have where that is known."""
+    if isinstance(type, pa.FixedShapeTensorType):
+        order = "" if type.permutation is None else f" in the order {type.permutation}"
+        return f"fixed_shape_tensor{list(type.shape)} of {type.value_type}{order}"
+    shape, values = [], type
+    while pa.types.is_fixed_size_list(values):
+        shape.append(values.list_size)
+        values = values.value_type
+    return f"fixed_size_list{shape} of {values}" if shape else str(type)

@@ -65,7 +65,7 @@ class MapKernel(StatelessKernel):
         self._node = node
         self._epoch = context.epoch
         self._function = BatchFunction(
-            node.fn, context.kept, node.place, format=node.format, columns=node.columns
+            node.fn, context.kept, node.place, format=node.format, columns=node.columns, schema=node.types
         )
 
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:

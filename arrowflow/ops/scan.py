@@ -79,7 +79,7 @@ class ScanKernel(SerialKernel):
         self._types = node.types
         self._state = node.initial_state
         self._function = BatchFunction(
-            node.fn, context.kept, node.place, format=node.format, columns=node.columns
+            node.fn, context.kept, node.place, format=node.format, columns=node.columns, schema=node.types
         )
         self._uniform = UniformKernel(node.name, node.fn)
 

@@ -20,5 +20,5 @@ def _render_stage(stage: StagePlan, number: int) -> list[str]:
     fused = "fused, " if len(stage.specs) > 1 else ""
     calls = f", at most {stage.max_calls} calls" if stage.max_calls is not None else ""
     buffer = f", {stage.buffer_items} chunks ahead" if stage.buffer_items is not None else ""
-    title = f"{number}. {' + '.join(stage.operators)} [{fused}{_WHAT[stage.kind]}{calls}{buffer}; runs in {stage.engine}]"
+    title = f"{number}. {' + '.join(stage.titles)} [{fused}{_WHAT[stage.kind]}{calls}{buffer}; runs in {stage.engine}]"
     return [title, *(f"   {spec.operator}: {fact}" for spec in stage.specs for fact in spec.facts())]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 from typing import cast
 
@@ -28,14 +29,26 @@ SERIAL_READY_ITEMS = 16
 
 def plan_chain(node: Node, options: ResolvedOptions) -> Chain:
     """Returns the physical plan of a bound, optimised plan."""
+    titles: Counter[str] = Counter()
 
     def combine(current: Node, children: Sequence[Chain]) -> Chain:
         chain = children[0] if children else Chain(stages=())
-        for spec in cast(Operator, current).lower(options):
+        for spec in _titled(cast(Operator, current), options, titles):
             chain = _append(chain, spec, (chain, *children[1:]) if children else ())
         return chain
 
     return fold(node, combine)
+
+
+def _titled(operator: Operator, options: ResolvedOptions, titles: Counter[str]) -> tuple[KernelSpec, ...]:
+    """Returns the kernels of an operator; from the second one of its title on, that has a number."""
+    specs, title = operator.lower(options), operator.title
+    if not title:
+        return specs
+    titles[title] += 1
+    if titles[title] > 1:
+        title += f" #{titles[title]}"
+    return tuple(dataclasses.replace(spec, title=title) for spec in specs)
 
 
 def _append(chain: Chain, spec: KernelSpec, children: Sequence[Chain]) -> Chain:

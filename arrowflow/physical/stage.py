@@ -38,6 +38,11 @@ class StagePlan:
         return tuple(dict.fromkeys(spec.operator for spec in self.specs))
 
     @property
+    def titles(self) -> tuple[str, ...]:
+        """What to call them where a person has to tell them apart."""
+        return tuple(dict.fromkeys(spec.title or spec.operator for spec in self.specs))
+
+    @property
     def engine(self) -> str:
         """Where its work runs."""
         return "+".join(dict.fromkeys(part for spec in self.specs for part in spec.engine.split("+")))

@@ -86,7 +86,8 @@ class StageStatistics:
 
     Attributes:
         key: Which stage it is.
-        operators: The operators that it runs, upstream first.
+        operators: The operators that it runs, upstream first, with the names of functions: `map(decode)`. Of several
+            of one name, those after the first have a number.
         kind: `parallel`, `serial` or `boundary`.
         cost: What its operators say that their calls take.
         asked_calls: The most calls at the same time that the user asked for, or None.
@@ -288,5 +289,8 @@ class Statistics:
 
     @property
     def waiting_share(self) -> float:
-        """Share of the time that the consumer spent inside `next()`. Near 0: the pipeline is fast enough."""
+        """Share of the time that the consumer spent inside `next()`. Near 0: the pipeline is fast enough.
+
+        A step that returns before it is computed, as with CUDA or JAX, makes it larger: wait for the step's result.
+        """
         return min(1.0, self.waited_seconds / self.seconds) if self.seconds else 0.0

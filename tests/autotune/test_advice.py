@@ -47,6 +47,16 @@ def test_a_function_that_makes_rows_larger_goes_above_what_holds_them(holder: St
     )
 
 
+def test_what_cuts_and_checks_beside_a_function_hides_nothing() -> None:
+    beside = stage("map(decode)", kind="serial", cost="computes", calls=100, rows=100_000)
+    slow = mapped(operators=("map(decode)",), bytes=50 * MIB, calls=10_000, rows=20_000)
+    texts = faults(run(SHUFFLE, beside, slow, beside, READ))
+    assert [text.partition(" 5")[0].partition(" 10")[0] for text in texts] == [
+        "map(decode) makes its input",
+        "map(decode) was called",
+    ]
+
+
 @pytest.mark.parametrize(
     "stages",
     [

@@ -31,6 +31,19 @@ def test_these_are_all_loaders() -> None:
     assert {name for name in found if not name.startswith("_")} == set(LOADERS)
 
 
+@all_loaders
+def test_what_users_hold_has_a_public_name(name: str) -> None:
+    def rows_of(loader: af.Loader[Any]) -> int:
+        batches: af.Iterator[Any] = iter(loader)
+        list(batches)
+        measured: af.Statistics = loader.stats()
+        found: list[Any] = [loader, batches, measured]
+        assert [type(each) for each in found] == [af.Loader, af.Iterator, af.Statistics]
+        return measured.rows
+
+    assert rows_of(load(af.range(3), name)) == 3
+
+
 @pytest.mark.parametrize("batched", [True, False])
 @array_loaders
 def test_an_error_of_the_export_names_the_loader(name: str, *, batched: bool) -> None:

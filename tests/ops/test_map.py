@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 import gc
 import threading
@@ -16,6 +17,7 @@ import pyarrow.compute as pc
 import pytest
 
 import arrowflow as af
+from arrowflow.interchange.from_numpy import batch_from_arrays
 from arrowflow.ops import from_memory
 from arrowflow.ops.functions import code_digest
 from arrowflow.random import FUNCTION_CALLS, generator
@@ -378,6 +380,94 @@ def test_what_functions_return_is_normalised() -> None:
 
     assert af.range(2).map(views).to_table().schema == pa.schema([("s", pa.string())])
     check_declared(af.range(2).map(views, schema=pa.schema([("s", pa.large_string())])))
+
+
+IMAGES = pa.schema([("image", pa.fixed_shape_tensor(pa.uint8(), [2, 3]))])
+PIXELS = np.arange(24, dtype=np.uint8).reshape(4, 2, 3)
+
+
+def pixels(arrays: dict[str, Any]) -> dict[str, Any]:
+    return {"image": PIXELS[arrays["row"]]}
+
+
+@pytest.mark.parametrize("executor", ["thread", "process"])
+def test_an_array_becomes_the_tensors_that_are_declared(executor: Any) -> None:
+    ds = numbers(4).map(pixels, format="numpy", schema=IMAGES, executor=executor)
+    check_declared(ds)
+    assert ds.to_table().schema == IMAGES
+    (batch,) = ds.batch(4).to_numpy()
+    assert (batch["image"] == PIXELS).all()
+
+
+def test_an_array_becomes_declared_lists_too() -> None:
+    lists = pa.schema([("image", pa.list_(pa.list_(pa.uint8(), 3), 2))])
+    for schema in (None, lists):
+        assert numbers(4).map(pixels, format="numpy", schema=schema).to_table().schema == lists
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        PIXELS,
+        PIXELS[:0],
+        np.asfortranarray(PIXELS),
+        PIXELS[:, ::-1],
+        list(PIXELS),
+        np.ma.masked_equal(PIXELS, 5),
+    ],
+    ids=["contiguous", "empty", "fortran", "strided", "list", "masked"],
+)
+def test_tensors_hold_what_the_array_does_however_it_lies(image: Any) -> None:
+    batch = batch_from_arrays({"image": image}, IMAGES)
+    assert batch.schema == IMAGES
+    assert batch.column("image").storage.to_pylist() == [row.reshape(6).tolist() for row in image]
+
+
+def test_tensors_are_views_of_the_array() -> None:
+    storage = batch_from_arrays({"image": PIXELS}, IMAGES).column("image").storage
+    assert storage.values.buffers()[1].address == PIXELS.__array_interface__["data"][0]
+
+
+def test_tensors_with_permuted_axes_come_back_as_they_were_given() -> None:
+    permuted = pa.fixed_shape_tensor(pa.uint8(), [3, 2, 4], permutation=[2, 0, 1])
+    values = pa.FixedSizeListArray.from_arrays(pa.array(range(48), pa.uint8()), 24)
+    table = pa.table({"t": pa.ExtensionArray.from_storage(permuted, values)})
+    seen: list[Any] = []
+
+    def passed(arrays: dict[str, Any]) -> dict[str, Any]:
+        seen.append(arrays["t"].shape)
+        return arrays
+
+    assert af.from_arrow(table).map(passed, format="numpy", schema=table.schema).to_table() == table
+    assert seen == [(2, 4, 3, 2)]
+
+
+@pytest.mark.parametrize(
+    ("image", "found"),
+    [
+        (PIXELS.astype(np.float32), "fixed_size_list[2, 3] of float,"),
+        (PIXELS[:, :, :2], "fixed_size_list[2, 2] of uint8,"),
+        (PIXELS.reshape(4, 6), "fixed_size_list[6] of uint8,"),
+        (PIXELS[:, 0, 0], "uint8,"),
+    ],
+)
+def test_other_arrays_than_the_tensors_that_are_declared(image: Any, found: str) -> None:
+    ds = numbers(4).map(lambda arrays: {"image": image}, format="numpy", schema=IMAGES)
+    refused(
+        af.SchemaError, lambda: batches_of(ds), "map", "'image'", found, "fixed_shape_tensor[2, 3] of uint8"
+    )
+
+
+@pytest.mark.parametrize("column", [[[1], [2, 3]], [1, None], [datetime.time(1), None], [{"a": 1}] * 2])
+def test_columns_that_no_array_holds_are_left_out(column: list[Any]) -> None:
+    ds = af.from_arrow(pa.table({"row": [0, 1], "other": column}))
+    errors = (af.DataError, af.SchemaError)
+    with pytest.raises(errors, match=r"'other'.*leave out what it does not read, with columns=") as caught:
+        rows_of(ds.map(doubled, format="numpy"))
+    assert caught.value.operator == "map"
+    with pytest.raises(errors, match=r"'other'.*: take format='arrow' or 'polars'"):
+        rows_of(ds.map(doubled, format="numpy", columns=["row", "other"]))
+    assert rows_of(ds.map(doubled, format="numpy", columns=["row"])) == [0, 1]
 
 
 OTHER_SCHEMAS: dict[str, Callable[[pa.RecordBatch], pa.RecordBatch]] = {
