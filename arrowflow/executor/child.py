@@ -61,9 +61,8 @@ def _end_with(lifeline: int) -> None:
         signal.signal(signal.SIGIO, signal.SIG_DFL)
     else:  # where the default is to ignore it
         signal.signal(signal.SIGIO, lambda *_: os._exit(1))
-    with contextlib.suppress(
-        OSError
-    ):  # in a sandbox that has no such signals the end is noticed after the call
+    # In a sandbox that has no such signals the end is noticed after the call.
+    with contextlib.suppress(OSError):
         fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
     ended = select.poll()
