@@ -123,7 +123,6 @@ class Child:
             raise WorkerError(text) from (None if isinstance(error, EOFError | ConnectionError) else error)
         self._outbox.take_back(answer.returned)
         if isinstance(answer, Failed):
-            del self.known[key]  # perhaps it could not be loaded
             self._answered = True
             raise unpack_error(answer.error)
         batch = self._inbox.take(answer.parcel, descriptor)
