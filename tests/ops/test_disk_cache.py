@@ -8,13 +8,14 @@ import itertools
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import polars as pl
@@ -540,8 +541,7 @@ from arrowflow.ops import cache_serving
 
 # However long one child is not given a processor, the others leave its work to it.
 cache_serving.PATIENCE_SECONDS = 600.0
-root, log, kill_at = sys.argv[1], sys.argv[2], int(sys.argv[3])
-steps = 0
+steps, kill_at = 0, -1
 
 def counted(function):
     def call(*args, **kwargs):
@@ -561,17 +561,45 @@ def work(batch):
     os.close(descriptor)
     return pa.record_batch({"id": batch["id"], "text": pa.array([str(v) * 3 for v in batch["id"].to_pylist()])})
 
-ds = af.range(4000).with_options(af.Options(max_chunk_rows=100)).map(work, num_parallel_calls=2).cache(root, key="work")
-print(json.dumps([batch.to_pydict() for batch in ds]))
+# To import all this takes longer than a run, so runs are forked: one for each line.
+for line in sys.stdin:
+    root, log, kill_at = json.loads(line)
+    child = os.fork()
+    if not child:
+        steps = 0
+        ds = af.range(4000).with_options(af.Options(max_chunk_rows=100)).map(work, num_parallel_calls=2)
+        rows = [batch.to_pydict() for batch in ds.cache(root, key="work")]
+        print(json.dumps(rows), flush=True)
+        os._exit(0)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status:
+        print(status, flush=True)
 """
 
 
-def command(root: Path, log: Path, kill_at: int = -1) -> list[str]:
-    return [sys.executable, "-c", CHILD, str(root), str(log), str(kill_at)]
+class Runs:
+    """A process that runs a plan, in one process after the other."""
 
+    def __init__(self) -> None:
+        command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", CHILD]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-def finished(root: Path, log: Path) -> str:
-    return subprocess.run(command(root, log), stdout=subprocess.PIPE, text=True, check=True).stdout
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.communicate()
+
+    def start(self, root: Path, log: Path, kill_at: int = -1) -> None:
+        """Begins a run, which kills itself at its n-th step."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps([str(root), str(log), kill_at]) + "\n")
+        self.process.stdin.flush()
+
+    def result(self) -> Any:
+        """Returns the batches of a run, or its exit status."""
+        assert self.process.stdout is not None
+        return json.loads(self.process.stdout.readline())
 
 
 def committed(root: Path) -> set[int]:
@@ -581,24 +609,31 @@ def committed(root: Path) -> set[int]:
 
 def test_a_run_that_is_killed_anywhere_is_gone_on_with(tmp_path: Path) -> None:
     root, log = tmp_path / "cache", tmp_path / "log"
-    expected = finished(tmp_path / "other", tmp_path / "other-log")
     done: set[int] = set()
-    for kill_at in (3, 9, 17, 31, 52, 60, 75, 90):
-        before = len(Log(log).rows)
-        assert subprocess.run(command(root, log, kill_at), check=False).returncode == -9
-        assert not done & set(Log(log).rows[before:])
-        assert committed(root) >= done
-        done = committed(root)
-    assert finished(root, log) == expected
+    with Runs() as runs:
+        runs.start(tmp_path / "other", tmp_path / "other-log")
+        expected = runs.result()
+        for kill_at in (3, 9, 17, 31, 52, 60, 75, 90):
+            before = len(Log(log).rows)
+            runs.start(root, log, kill_at)
+            assert runs.result() == -signal.SIGKILL
+            assert not done & set(Log(log).rows[before:])
+            assert committed(root) >= done
+            done = committed(root)
+        runs.start(root, log)
+        assert runs.result() == expected
     assert committed(root) == set(range(4000))
 
 
 def test_processes_share_the_work(tmp_path: Path) -> None:
     root, log = tmp_path / "cache", tmp_path / "log"
-    children = [subprocess.Popen(command(root, log), stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    results = [one.communicate()[0] for one in children]
-    assert len(set(results)) == 1
-    assert [row for batch in json.loads(results[0]) for row in batch["id"]] == list(range(4000))
+    with Runs() as one, Runs() as two, Runs() as three:
+        processes = (one, two, three)
+        for process in processes:
+            process.start(root, log)
+        first, *others = [process.result() for process in processes]
+    assert others == [first, first]
+    assert [row for batch in first for row in batch["id"]] == list(range(4000))
     assert sorted(Log(log).rows) == list(range(0, 4000, 100))
 
 
