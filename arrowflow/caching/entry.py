@@ -214,7 +214,7 @@ class Entry:
         if self.repeatable:
             return len(self._listing.names)
         pattern = f"{self.fingerprint}{FILLING}*"
-        return [folder.stat().st_mtime_ns for folder in sorted(self.root.glob(pattern)) if folder.is_dir()]
+        return sorted(len(listed(folder).names) for folder in self.root.glob(pattern))
 
     def claim(self) -> Claim | None:
         """Takes the lock, making the folder if need be; None where somebody has it.

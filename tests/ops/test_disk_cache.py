@@ -15,7 +15,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import polars as pl
@@ -644,6 +644,40 @@ def test_who_waits_for_too_long_computes(root: Path, monkeypatch: pytest.MonkeyP
     rows = next(first)["id"].to_pylist()
     assert ids(ds) == list(range(60))
     assert rows + [row for batch in first for row in batch["id"].to_pylist()] == list(range(60))
+
+
+def test_who_gets_on_is_waited_for(root: Path) -> None:
+    """Also where nobody sees what an input that cannot be repeated has yielded before that is whole."""
+    found = entries.entry(str(root), "0" * 32, {}, repeatable=False, verify=True, compression=None)
+    filling, batch = found.filling(), pa.record_batch({"id": [1]})
+    computed: list[int] = []
+
+    class Other:
+        """Computes a row whenever somebody waits for it, up to a hundred."""
+
+        kept: ClassVar[dict[Any, Any]] = {}
+
+        def wait(self, seconds: float) -> bool:
+            row = len(computed)
+            if row < 100:
+                items = [(batch, Link(1, (row + 1,), 0, last=False))]
+                filling.commit(row, (row,), items, batch.schema, end=False)
+            computed.append(row)
+            return True
+
+    kernel = cache_serving.DiskCacheKernel(
+        found,
+        batch.schema,
+        cast(Any, Other()),
+        decodes=False,
+        changed=lambda: None,
+        bypasses=False,
+        budget_bytes=1 << 20,
+    )
+    held = found.claim()
+    while kernel._looks_again():
+        pass
+    assert held is not None and 100 < len(computed) < 200
 
 
 def test_two_that_compute_the_same_leave_one_of_each_row(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
