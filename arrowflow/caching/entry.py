@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from arrowflow.caching.chunk import FULL, Chunk, ChunkError, Link, Name, open_chunk, write_chunk
 from arrowflow.caching.claim import Claim, claim
-from arrowflow.caching.folder import ABOUT, FILLING, LOCK, USED, make_folder
+from arrowflow.caching.folder import ABOUT, FILLING, LOCK, REMOVED, USED, make_folder
 from arrowflow.caching.listing import NOTHING, listed
 from arrowflow.errors import CacheFullError, WriteError
 from arrowflow.plan.position import Position
@@ -346,7 +346,7 @@ class Entry:
             if listed(final).num_rows is not None:  # another one was first
                 break
             # One that lost a chunk makes place.
-            removed = self.root / f".removed-{os.urandom(8).hex()}"
+            removed = self.root / f"{REMOVED}{os.urandom(8).hex()}"
             with contextlib.suppress(OSError):
                 final.rename(removed)
             shutil.rmtree(removed, ignore_errors=True)
