@@ -42,7 +42,8 @@ def main(channel: int, lifeline: int) -> None:
     for descriptor in (channel, lifeline):
         os.set_inheritable(descriptor, False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    faulthandler.enable()
+    if sys.stderr is not None:
+        faulthandler.enable()
     _end_with(lifeline)
     gc.freeze()  # what was imported stays: looking for garbage at the end of each run is cheap then
     connection = socket.socket(fileno=channel)

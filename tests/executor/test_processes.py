@@ -574,6 +574,12 @@ def test_a_script_needs_no_guard(tmp_path: Path) -> None:
     assert finished(run_script(UNGUARDED, tmp_path)) == (0, f"once\n{[2 * i for i in range(10)]}\n", "")
 
 
+def test_a_program_without_a_stderr(tmp_path: Path) -> None:
+    """As where a service closed it: its workers have none either."""
+    script = "import os, sys\nos.close(2)\nsys.stderr = None\n" + UNGUARDED
+    assert finished(run_script(script, tmp_path)) == (0, f"once\n{[2 * i for i in range(10)]}\n", "")
+
+
 DAEMONIC = """
 import multiprocessing
 import arrowflow as af
@@ -734,7 +740,7 @@ def test_arenas_that_are_too_small_or_too_many_are_dropped() -> None:
     assert large.equals(batch_of(1_000_000))
     del large
     outbox.take_back(inbox.returned())  # of an arena that it has forgotten
-    assert outbox.put(batch_of(1))[1] is not None or pytest.fail("an arena that was forgotten is used")
+    assert outbox.put(batch_of(1))[1] is not None, "an arena that was forgotten is used"
 
 
 def test_without_memfd_the_memory_is_an_unlinked_file(monkeypatch: pytest.MonkeyPatch) -> None:
