@@ -246,6 +246,33 @@ def test_from_arrow_refuses_batches_of_different_schemas() -> None:
     refused(af.SchemaError, lambda: af.from_arrow([BATCH, BATCH.select(["x"])]), "from_arrow", "batch 1")
 
 
+class OfUser(pa.ExtensionType):
+    """A type as users write them: it has no hash."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.int64(), "arrowflow.tests.of_user")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage_type: pa.DataType, serialized: bytes) -> Any:
+        return cls()
+
+
+def test_types_that_users_have_written_pass() -> None:
+    column = pa.ExtensionArray.from_storage(OfUser(), pa.array(range(10)))
+    ds = af.from_arrow(pa.record_batch({"x": column, "id": pa.array(range(10))}))
+    more = ds.filter(pl.col("id") > 3).with_columns(y=pl.col("id") + 1).fill_null({"id": 0})
+    for one in (more, more.select("x"), af.zip(more, ds.select("id").rename({"id": "z"})), more.shuffle(5)):
+        assert one.schema.field("x").type == OfUser()
+        assert one.to_table().schema.field("x").type == OfUser()
+    assert next(iter(ds.batch(4).to_numpy(columns=["id"])))["id"].tolist() == [0, 1, 2, 3]
+    refused(af.SchemaError, lambda: next(iter(ds.batch(4).to_numpy())), "'x'", "of_user")
+    refused(af.PlanError, lambda: ds.filter(pl.col("x") > 3).schema, "'x'", "of_user", "cast")
+    refused(af.PlanError, lambda: ds.stack(both=["x", "id"]).schema, "x: ", "of_user")
+
+
 def test_columns_have_names_of_their_own() -> None:
     twice = pa.table([pa.array([1]), pa.array([2])], names=["x", "x"])
     refused(af.SchemaError, lambda: af.from_arrow(twice), "'x'", "rename")
