@@ -70,8 +70,13 @@ _all: weakref.WeakSet[Child] = weakref.WeakSet()
 
 def surroundings() -> Surroundings:
     """Returns what functions of this process find around them."""
-    environment = {**DEFAULTS, **os.environ}
-    return Surroundings(tuple(map(str, sys.path)), str(Path.cwd()), environment)
+    try:
+        folder = str(Path.cwd())
+    except FileNotFoundError as error:
+        raise WorkerError(
+            "worker processes work in the folder that this process does, and that was removed; change to another one"
+        ) from error
+    return Surroundings(tuple(map(str, sys.path)), folder, {**DEFAULTS, **os.environ})
 
 
 class Child:

@@ -278,7 +278,8 @@ def test_a_worker_whose_folder_was_removed_works_in_another_one(tmp_path: Path) 
     folder.mkdir()
     with contextlib.chdir(folder):
         before = workers_of(numbers())
-    folder.rmdir()
+        folder.rmdir()
+        refused(af.WorkerError, in_workers(numbers(), same).to_table, "folder", "removed")
     assert workers_of(numbers()) == before
 
 
