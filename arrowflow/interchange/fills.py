@@ -39,16 +39,18 @@ def fill_value(name: str, kind: Any, dtype: np.dtype[Any], null: Any) -> Any:
         >>> fill_value("x", pa.float32(), np.dtype("float32"), "nan")
         nan
     """
+    empty: Any = empty_text(kind) if is_text(kind) else np.zeros((), dtype)[()]
     if is_policy(null, "mask"):
-        return empty_text(kind) if is_text(kind) else np.zeros((), dtype)[()]
+        return empty
     if is_policy(null, "nan"):
         if dtype.kind in "mM":
             return dtype.type("NaT")
         if is_float(dtype) and not pa.types.is_dictionary(kind):
             return float("nan")
+        value = empty if is_text(kind) else empty.item()
         raise SchemaError(
             f"column {name!r} has type {kind}, which has no NaN as {dtype}; give a value instead, as in "
-            f"null={{{name!r}: 0}}, or take null={{{name!r}: 'mask'}}"
+            f"null={{{name!r}: {value!r}}}, or take null={{{name!r}: 'mask'}}"
         )
     if not _holds(kind, dtype, null):
         raise SchemaError(
