@@ -198,6 +198,19 @@ def test_a_stream_goes_on_at_its_row_wherever_it_is_cut() -> None:
     check_resume(lambda: af.from_arrow(CutsAnew(NUMBERS)).batch(3))
 
 
+def test_a_stream_of_other_columns_than_before_is_an_error() -> None:
+    class Changes:
+        def __init__(self, *names: list[str]) -> None:
+            self.names = iter(names)
+
+        def __arrow_c_stream__(self, requested: object = None) -> object:
+            return BATCH.select(next(self.names)).__arrow_c_stream__(requested)
+
+    for names in (["x", "row"], ["row"], ["row", "x", "s"]):
+        ds = af.from_arrow(Changes(["row", "x"], names))
+        refused(af.SchemaError, ds.to_table, "from_arrow", "['row', 'x']", str(names))
+
+
 def test_a_stream_that_can_be_read_once_says_what_to_do() -> None:
     class Once(Streams):
         def __arrow_c_stream__(self, requested_schema: object = None) -> object:
