@@ -126,7 +126,8 @@ class Entry:
                 chunk = open_chunk(self.folder, name, fingerprint=self.fingerprint, verify=self._verify)
                 return self._chunks.setdefault(name, chunk)
             except FileNotFoundError:
-                pass
+                if (self.folder / name.render()).is_symlink():  # to nothing: it would be found for ever
+                    self._damaged.add(name)
             except ChunkError as error:
                 logger.warning("cache: %s; its rows are computed again", error)
                 try:

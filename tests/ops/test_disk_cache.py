@@ -357,6 +357,17 @@ def test_a_folder_with_the_name_of_a_chunk(root: Path) -> None:
     assert ids(ds) == list(range(200))
 
 
+def test_a_link_to_nothing_with_the_name_of_a_chunk_is_computed_again(root: Path) -> None:
+    complete(root)
+    path = chunks_of(root)[1]
+    path.unlink()
+    path.symlink_to(root / "nowhere")
+    entries._entries.clear()
+    gc.collect()
+    assert ids(complete(root, run=False)) == list(range(200))
+    assert path.is_file() and not path.is_symlink()
+
+
 def test_foreign_files_are_left_alone(root: Path) -> None:
     ds = complete(root)
     folder = chunks_of(root)[0].parent
