@@ -149,9 +149,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--epochs", type=int, default=2)
     options = parser.parse_args(arguments)
     torch.manual_seed(1)
-    torch.set_num_threads(
-        1
-    )  # steps as small as these are hardly faster with more, and the input has the other core
+    # Steps as small as these are hardly faster with more, and the input has the other core.
+    torch.set_num_threads(1)
 
     folder = options.data / f"brackets-{options.documents}"
     if not folder.exists():  # it gets its name when all of it is written

@@ -198,6 +198,19 @@ def test_a_stream_goes_on_at_its_row_wherever_it_is_cut() -> None:
     check_resume(lambda: af.from_arrow(CutsAnew(NUMBERS)).batch(3))
 
 
+def test_a_stream_of_other_columns_than_before_is_an_error() -> None:
+    class Changes:
+        def __init__(self, *names: list[str]) -> None:
+            self.names = iter(names)
+
+        def __arrow_c_stream__(self, requested: object = None) -> object:
+            return BATCH.select(next(self.names)).__arrow_c_stream__(requested)
+
+    for names in (["x", "row"], ["row"], ["row", "x", "s"]):
+        ds = af.from_arrow(Changes(["row", "x"], names))
+        refused(af.SchemaError, ds.to_table, "from_arrow", "['row', 'x']", str(names))
+
+
 def test_a_stream_that_can_be_read_once_says_what_to_do() -> None:
     class Once(Streams):
         def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -246,6 +259,33 @@ def test_from_arrow_refuses_batches_of_different_schemas() -> None:
     refused(af.SchemaError, lambda: af.from_arrow([BATCH, BATCH.select(["x"])]), "from_arrow", "batch 1")
 
 
+class OfUser(pa.ExtensionType):
+    """A type as users write them: it has no hash."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.int64(), "arrowflow.tests.of_user")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage_type: pa.DataType, serialized: bytes) -> Any:
+        return cls()
+
+
+def test_types_that_users_have_written_pass() -> None:
+    column = pa.ExtensionArray.from_storage(OfUser(), pa.array(range(10)))
+    ds = af.from_arrow(pa.record_batch({"x": column, "id": pa.array(range(10))}))
+    more = ds.filter(pl.col("id") > 3).with_columns(y=pl.col("id") + 1).fill_null({"id": 0})
+    for one in (more, more.select("x"), af.zip(more, ds.select("id").rename({"id": "z"})), more.shuffle(5)):
+        assert one.schema.field("x").type == OfUser()
+        assert one.to_table().schema.field("x").type == OfUser()
+    assert next(iter(ds.batch(4).to_numpy(columns=["id"])))["id"].tolist() == [0, 1, 2, 3]
+    refused(af.SchemaError, lambda: next(iter(ds.batch(4).to_numpy())), "'x'", "of_user")
+    refused(af.PlanError, lambda: ds.filter(pl.col("x") > 3).schema, "'x'", "of_user", "cast")
+    refused(af.PlanError, lambda: ds.stack(both=["x", "id"]).schema, "x: ", "of_user")
+
+
 def test_columns_have_names_of_their_own() -> None:
     twice = pa.table([pa.array([1]), pa.array([2])], names=["x", "x"])
     refused(af.SchemaError, lambda: af.from_arrow(twice), "'x'", "rename")
@@ -264,9 +304,11 @@ def arrays() -> dict[str, Any]:
         "b": np.array([True, False, True]),
         "day": np.array(["2020-01-02", "NaT", "1960-01-01"], "M8[D]"),
         "ns": np.array(["2020-01-02", "NaT", "1960-01-01"], "M8[ns]"),
+        "weeks": np.array(["2020-01-02", "NaT", "1970-01-01"], "M8[7D]"),
         "took": np.array([5, "NaT", -5], "m8[ms]"),
         "masked": np.ma.masked_array([1, 2, 3], [False, True, False]),
         "text": np.array(["a", "", "ä"]),
+        "varying": np.array(["a", "", "ä"], np.dtypes.StringDType()),
         "objects": np.array([[1], None, [2, 3]], object),
     }
 
@@ -282,20 +324,24 @@ def test_from_numpy_maps_types() -> None:
         "b": "bool",
         "day": "date32[day]",
         "ns": "timestamp[ns]",
+        "weeks": "date32[day]",
         "took": "duration[ms]",
         "masked": "int64",
         "text": "string",
+        "varying": "string",
         "objects": "list<item: int64>",
     }
-    table = ds.select("i", "strided", "matrix", "b", "day", "masked", "text", "objects").to_table()
+    table = ds.drop("f", "ns", "took").to_table()
     assert table.to_pydict() == {
         "i": [0, 1, 2],
         "strided": [0, 2, 4],
         "matrix": [[0, 1], [2, 3], [4, 5]],
         "b": [True, False, True],
         "day": [datetime.date(2020, 1, 2), None, datetime.date(1960, 1, 1)],
+        "weeks": [datetime.date(2020, 1, 2), None, datetime.date(1970, 1, 1)],
         "masked": [1, None, 3],
         "text": ["a", "", "ä"],
+        "varying": ["a", "", "ä"],
         "objects": [[1], None, [2, 3]],
     }
 
@@ -315,6 +361,7 @@ def test_from_numpy_copies_nothing_where_layouts_agree() -> None:
         np.array([1, "x", None], object),
         np.array(["2020"] * 3, "M8[Y]"),
         np.array([1 << 40] * 3, "M8[D]"),
+        np.zeros(3, [("a", int), ("b", int)]),
         np.arange(4),
     ],
     ids=repr,

@@ -1,7 +1,7 @@
 """Chunks: the files of a cache on disk. One is written as a whole, and known to be whole from its name alone.
 
 A chunk is an Arrow IPC file of the record batches of a group of items. Its name has the first row, the number of rows
-and the CRC-32 of all its bytes, and comes into being by a rename, when the bytes are on the disk. So the listing of a
+and a checksum of all its bytes, and comes into being by a rename, when the bytes are on the disk. So the listing of a
 folder says which rows it has, and a chunk that was damaged, cut or renamed is told from its name and its header: a JSON
 text in the footer's metadata with the fingerprint of the plan, the first row again, the position before the chunk and
 one `Link` an item. An item without rows has a link and no record batch.

@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from arrowflow.caching.chunk import FULL, Chunk, ChunkError, Link, Name, open_chunk, write_chunk
 from arrowflow.caching.claim import Claim, claim
-from arrowflow.caching.folder import ABOUT, FILLING, LOCK, USED, make_folder
+from arrowflow.caching.folder import ABOUT, FILLING, LOCK, REMOVED, USED, make_folder
 from arrowflow.caching.listing import NOTHING, listed
 from arrowflow.errors import CacheFullError, WriteError
 from arrowflow.plan.position import Position
@@ -126,7 +126,8 @@ class Entry:
                 chunk = open_chunk(self.folder, name, fingerprint=self.fingerprint, verify=self._verify)
                 return self._chunks.setdefault(name, chunk)
             except FileNotFoundError:
-                pass
+                if (self.folder / name.render()).is_symlink():  # to nothing: it would be found for ever
+                    self._damaged.add(name)
             except ChunkError as error:
                 logger.warning("cache: %s; its rows are computed again", error)
                 try:
@@ -214,7 +215,7 @@ class Entry:
         if self.repeatable:
             return len(self._listing.names)
         pattern = f"{self.fingerprint}{FILLING}*"
-        return [folder.stat().st_mtime_ns for folder in sorted(self.root.glob(pattern)) if folder.is_dir()]
+        return sorted(len(listed(folder).names) for folder in self.root.glob(pattern))
 
     def claim(self) -> Claim | None:
         """Takes the lock, making the folder if need be; None where somebody has it.
@@ -346,7 +347,7 @@ class Entry:
             if listed(final).num_rows is not None:  # another one was first
                 break
             # One that lost a chunk makes place.
-            removed = self.root / f".removed-{os.urandom(8).hex()}"
+            removed = self.root / f"{REMOVED}{os.urandom(8).hex()}"
             with contextlib.suppress(OSError):
                 final.rename(removed)
             shutil.rmtree(removed, ignore_errors=True)

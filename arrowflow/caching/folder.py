@@ -16,6 +16,8 @@ LOCK: Final = "lock"
 USED: Final = "used"
 ABOUT: Final = "entry.json"
 FILLING: Final = ".filling-"
+NEW: Final = ".new-"
+REMOVED: Final = ".removed-"
 
 
 def make_folder(root: Path, folder: Path, about: Mapping[str, Any]) -> None:
@@ -29,7 +31,7 @@ def make_folder(root: Path, folder: Path, about: Mapping[str, Any]) -> None:
         about: What `entry.json` says.
     """
     root.mkdir(parents=True, exist_ok=True)
-    new = root / f".new-{os.urandom(8).hex()}"
+    new = root / f"{NEW}{os.urandom(8).hex()}"
     new.mkdir()
     try:
         (new / UNFINISHED).touch()

@@ -23,14 +23,13 @@ from typing import Any, Final
 
 from arrowflow.caching.chunk import TEMPORARY, Name
 from arrowflow.caching.claim import lock
-from arrowflow.caching.folder import ABOUT, FILLING, LOCK, USED
+from arrowflow.caching.folder import ABOUT, FILLING, LOCK, NEW, REMOVED, USED
 from arrowflow.caching.listing import listing_of
 from arrowflow.errors import PlanError, SourceError, WriteError
 from arrowflow.options import parse_bytes
 from arrowflow.records import dataclass
 from arrowflow.storage import UNFINISHED
 
-REMOVED: Final = ".removed-"
 GRACE: Final = timedelta(minutes=1)
 """How long what has no lock may be on its way: between a folder and its lock there are two system calls."""
 
@@ -38,7 +37,9 @@ MAX_TRIES: Final = 8
 """How often a folder is emptied in which somebody who has found it by its old name makes a lock."""
 
 _ENTRY: Final = re.compile(r"[0-9a-f]{32}(-[a-z0-9]+)?")
-_LEFTOVER: Final = re.compile(rf"({re.escape(REMOVED)}|\.new-|{_ENTRY.pattern}{re.escape(FILLING)})[0-9a-f]+")
+_LEFTOVER: Final = re.compile(
+    rf"({re.escape(REMOVED)}|{re.escape(NEW)}|{_ENTRY.pattern}{re.escape(FILLING)})[0-9a-f]+"
+)
 
 Files = Mapping[str, os.stat_result]
 """The files of a folder, by name."""

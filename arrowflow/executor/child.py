@@ -22,7 +22,7 @@ import signal
 import socket
 import sys
 from collections import OrderedDict
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -42,7 +42,8 @@ def main(channel: int, lifeline: int) -> None:
     for descriptor in (channel, lifeline):
         os.set_inheritable(descriptor, False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    faulthandler.enable()
+    if sys.stderr is not None:
+        faulthandler.enable()
     _end_with(lifeline)
     gc.freeze()  # what was imported stays: looking for garbage at the end of each run is cheap then
     connection = socket.socket(fileno=channel)
@@ -61,9 +62,8 @@ def _end_with(lifeline: int) -> None:
         signal.signal(signal.SIGIO, signal.SIG_DFL)
     else:  # where the default is to ignore it
         signal.signal(signal.SIGIO, lambda *_: os._exit(1))
-    with contextlib.suppress(
-        OSError
-    ):  # in a sandbox that has no such signals the end is noticed after the call
+    # In a sandbox that has no such signals the end is noticed after the call.
+    with contextlib.suppress(OSError):
         fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
     ended = select.poll()
@@ -84,15 +84,8 @@ class _Operator:
     """One operator of one run: what makes its kernels, what they keep, and the kernel of the latest epoch."""
 
     def __init__(self, packed: Packed) -> None:
-        self._around = packed.around
-        self._enter()  # what it refers to is imported from there
-        try:
-            self._make = unpack(packed.make)
-        except Exception as error:
-            raise WorkerError(
-                f"a worker process cannot load the function: {type(error).__name__}: {error}; what it refers to has "
-                "to be importable there, by the same sys.path"
-            ) from error
+        self._packed, self._around = packed
+        self._make: Callable[[Any], StatelessKernel] | None = None
         self._kept: dict[Any, Any] = {}
         self._kernel: tuple[int, StatelessKernel] | None = None
 
@@ -100,8 +93,7 @@ class _Operator:
         path, folder, environment = self._around
         if sys.path != list(path):
             sys.path[:] = path
-        if str(Path.cwd()) != folder:
-            os.chdir(folder)
+        os.chdir(folder)
         if dict(os.environ) != environment:
             os.environ.clear()
             os.environ.update(environment)
@@ -109,9 +101,20 @@ class _Operator:
     def kernel(self, epoch: int) -> StatelessKernel:
         """Returns the kernel of an epoch, in its surroundings."""
         self._enter()
+        if self._make is None:
+            self._make, self._packed = self._loaded(), b""
         if self._kernel is None or self._kernel[0] != epoch:
             self._kernel = (epoch, self._make(_Context(epoch, self._kept)))
         return self._kernel[1]
+
+    def _loaded(self) -> Any:
+        try:
+            return unpack(self._packed)
+        except Exception as error:
+            raise WorkerError(
+                f"a worker process cannot load the function: {type(error).__name__}: {error}; what it refers to has "
+                "to be importable there, by the same sys.path"
+            ) from error
 
 
 class _Server:
@@ -149,12 +152,13 @@ class _Server:
 
     def _call(self, request: Call, descriptor: int | None) -> tuple[Parcel, int | None]:
         """Returns where the result lies. With its frame the chunk is gone, unless the function keeps it."""
+        operator = self._operator(request)
         chunk = self._inbox.take(request.parcel, descriptor)
-        kernel = self._operator(request).kernel(request.epoch)
-        result: pa.RecordBatch = kernel.apply(chunk, request.origin)
+        result: pa.RecordBatch = operator.kernel(request.epoch).apply(chunk, request.origin)
         return self._outbox.put(result)
 
     def _operator(self, request: Call) -> _Operator:
+        """Returns the operator of a call. Nothing can fail here: it is counted whatever becomes of the call."""
         if request.packed is not None:
             self._known[request.key] = _Operator(request.packed)
             if len(self._known) > MAX_KNOWN:

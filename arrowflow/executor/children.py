@@ -70,8 +70,13 @@ _all: weakref.WeakSet[Child] = weakref.WeakSet()
 
 def surroundings() -> Surroundings:
     """Returns what functions of this process find around them."""
-    environment = {**DEFAULTS, **os.environ}
-    return Surroundings(tuple(map(str, sys.path)), str(Path.cwd()), environment)
+    try:
+        folder = str(Path.cwd())
+    except FileNotFoundError as error:
+        raise WorkerError(
+            "worker processes work in the folder that this process does, and that was removed; change to another one"
+        ) from error
+    return Surroundings(tuple(map(str, sys.path)), folder, {**DEFAULTS, **os.environ})
 
 
 class Child:
@@ -123,7 +128,6 @@ class Child:
             raise WorkerError(text) from (None if isinstance(error, EOFError | ConnectionError) else error)
         self._outbox.take_back(answer.returned)
         if isinstance(answer, Failed):
-            del self.known[key]  # perhaps it could not be loaded
             self._answered = True
             raise unpack_error(answer.error)
         batch = self._inbox.take(answer.parcel, descriptor)

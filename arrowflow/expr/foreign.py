@@ -113,7 +113,7 @@ class _Question:
     """What type an expression has on some columns: the same for the same text and types."""
 
     text: str
-    fields: tuple[tuple[str, pa.DataType], ...]
+    fields: tuple[tuple[str, pa.DataType], ...] = field(hash=False)  # as in `program`
     expr: pl.Expr = field(compare=False)
 
 

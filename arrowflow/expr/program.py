@@ -99,7 +99,7 @@ class _Question:
     """Steps on a schema. Asked several times for one plan: each rule that rebuilds a node compiles it again."""
 
     keys: tuple[Any, ...]
-    schema: pa.Schema
+    schema: pa.Schema = field(hash=False)  # types that users write in Python have no hash
     steps: tuple[Step, ...] = field(compare=False)
 
 

@@ -227,8 +227,8 @@ def _stack_slot(stack: Stack, env: Mapping[str, Op], schema: pa.Schema, graph: G
 def _one_type(types: Mapping[str, pa.DataType]) -> pa.DataType:
     if not types:
         raise PlanError("a stack needs at least one column")
-    first, *rest = dict.fromkeys(types.values())
-    if rest:
+    first, *rest = types.values()
+    if any(type != first for type in rest):
         shown = ", ".join(f"{name}: {type}" for name, type in types.items())
         raise PlanError(
             f"the columns of a stack have different types ({shown}); name the common one with dtype="

@@ -58,6 +58,8 @@ def normalise(type: pa.DataType) -> pa.DataType:
         >>> print(normalise(pa.dictionary(pa.int8(), pa.large_string())))
         string
     """
+    if isinstance(type, pa.BaseExtensionType):
+        return type  # those that users write in Python have no hash
     flat = _FLAT.get(type)
     if flat is not None:
         return flat
@@ -156,6 +158,8 @@ def numpy_dtype(type: pa.DataType) -> np.dtype[Any] | None:
 
     Temporal types give the integer they are stored as; decimals of up to 18 digits their low 64 bits.
     """
+    if isinstance(type, pa.BaseExtensionType):
+        return None
     dtype = _FIXED.get(type)
     if dtype is not None:
         return dtype

@@ -5,7 +5,7 @@ for columns are views of their memory, and each message goes on to the file with
 its buffers. Three things in the metadata say where something lies and are changed to match: where each buffer starts
 in the body, the size of the body, and the list of all messages in the footer.
 
-Everything that is written passes one CRC-32 on its way, in blocks that are still in the processor's cache when the
+Everything that is written passes one checksum on its way, in blocks that are still in the processor's cache when the
 operating system copies them.
 """
 

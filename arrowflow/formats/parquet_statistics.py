@@ -68,11 +68,7 @@ def _bounds(statistics: pq.Statistics, type: pa.DataType) -> tuple[Any, Any]:
         if not _is_plain(type):
             return None, None
         low, high = statistics.min, statistics.max
-    except (
-        ValueError,
-        OverflowError,
-        pa.ArrowException,
-    ):  # e.g. bounds that were cut within a UTF-8 character
+    except (ValueError, OverflowError, pa.ArrowException):  # e.g. bounds cut within a UTF-8 character
         return None, None
     if isinstance(low, float) and (math.isnan(low) or math.isnan(high)):
         return None, None

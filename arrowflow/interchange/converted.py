@@ -6,7 +6,6 @@ keeps its dtype is a view here too; what is put in place of a null is put into a
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -14,13 +13,11 @@ import pyarrow as pa
 
 from arrowflow.errors import SchemaError
 from arrowflow.interchange.dtypes import Conversion, conversion, is_float
-from arrowflow.interchange.fills import fill_value
+from arrowflow.interchange.fills import empty_text, fill_value, is_policy
 from arrowflow.interchange.to_numpy import (
     ColumnExport,
     Exported,
     Kernel,
-    Layout,
-    NumpyArray,
     Ragged,
     column_export,
     dtype_of_values,
@@ -57,7 +54,7 @@ class Wish:
     @property
     def keeps_nulls(self) -> bool:
         """Whether nulls are replaced, instead of being an error."""
-        return not (isinstance(self.null, str) and self.null == "error")
+        return not is_policy(self.null, "error")
 
 
 def converted_export(name: str, kind: Any, wish: Wish) -> ColumnExport:
@@ -75,51 +72,32 @@ def converted_export(name: str, kind: Any, wish: Wish) -> ColumnExport:
         return column_export(name, kind)
     if is_text(kind):
         return _texts(name, kind, wish)
-    layout = layout_of(kind)
-    values = _Values(name, kind, layout, wish)
-    shape = (*layout.row_shape[: len(layout.sizes)], *values.width)
-    if not layout.sizes or layout.sizes[0] is not None or wish.lists == "dense":
-        return ColumnExport(
-            name, kind, values.dtype, values.row_shape, values.copied, _dense(values), note=values.note
-        )
-    if None in layout.sizes[1:]:
-        raise SchemaError(
-            f"column {name!r} has type {kind}: of lists of lists only the outermost may be of any length where "
-            f'lists={wish.lists!r}; use padded_batch below, or take lists="dense" where all have one length'
-        )
-    make = _ragged if wish.lists == "ragged" else _padded
-    copied = values.copied if wish.lists == "ragged" else "dtype: padded"
-    return ColumnExport(
-        name, kind, values.dtype, shape, copied, make(values), note=values.note, by_slice=True
-    )
+    values = _Values(name, kind, wish)
+    copied = "dtype: padded" if wish.lists == "padded" and is_ragged(kind) else values.copied
+    return _export(name, kind, values, wish.lists, copied, values.note)
 
 
-def mask_export(name: str, kind: Any, wish: Wish) -> ColumnExport:
+def mask_export(name: str, kind: Any, lists: ListLayout) -> ColumnExport:
     """Returns how the mask of a column is exported: True where there is a value.
 
     It has the shape of the array, of which binaries of fixed width are one value.
     """
-    values = None if is_text(kind) else _Values(name, kind, layout_of(kind), replace(wish, null="mask"))
-    ragged = values is not None and bool(values.layout.sizes) and values.layout.sizes[0] is None
-    by_slice = ragged and wish.lists != "dense"
-    kernel: Kernel
-    if values is None:
-        kernel = _validity_kernel
-    elif not by_slice:
-        kernel = _dense(values, masks=True)
-    else:
-        kernel = _ragged(values, masks=True) if wish.lists == "ragged" else _padded(values, masks=True)
-    shape = () if values is None else values.layout.row_shape[: len(values.layout.sizes)]
-    if values is not None and values.layout.extension:
-        shape = values.layout.row_shape
-    return ColumnExport(
-        f"{name}_mask", kind, np.dtype(bool), shape, "bit-packed in Arrow", kernel, by_slice=by_slice
-    )
+    return _export(f"{name}_mask", kind, _Masks(name, kind), lists, "bit-packed in Arrow")
 
 
-def _validity_kernel(column: Any) -> Exported:
-    valid = validity(column)
-    return None, np.ones(len(column), np.bool_) if valid is None else valid
+def _export(
+    name: str, kind: Any, leaves: _Values | _Masks, lists: ListLayout, copied: str | None, note: str = ""
+) -> ColumnExport:
+    layout = leaves.layout
+    shape = layout.row_shape if layout.extension else (*layout.shape[: len(layout.sizes)], *leaves.width)
+    by_slice = lists != "dense" and is_ragged(kind)
+    if by_slice and None in layout.sizes[1:]:
+        raise SchemaError(
+            f"column {name!r} has type {kind}: of lists of lists only the outermost may be of any length where "
+            f'lists={lists!r}; use padded_batch below, or take lists="dense" where all have one length'
+        )
+    make = _dense if not by_slice else _ragged if lists == "ragged" else _padded
+    return ColumnExport(name, kind, leaves.dtype, shape, copied, make(leaves), note, by_slice=by_slice)
 
 
 def validity(values: Any) -> Mask | None:
@@ -138,12 +116,29 @@ def validity(values: Any) -> Mask | None:
     return found
 
 
+class _Masks:
+    """Which values a column has at the end of all its lists."""
+
+    def __init__(self, name: str, kind: Any) -> None:
+        self.name = name
+        self.layout = layout_of(kind)
+        self.width = ()
+        self.dtype = np.dtype(np.bool_)
+
+    def read(self, values: Any, valid: Mask | None) -> Exported:
+        """Returns what is there, as a flat array."""
+        return None, np.ones(len(values), np.bool_) if valid is None else valid
+
+    def refuse_nulls(self, values: Any) -> None:
+        """Nulls are what is asked for."""
+
+
 class _Values:
     """The values of a column at the end of all its lists, as they are wished for."""
 
-    def __init__(self, name: str, kind: Any, layout: Layout, wish: Wish) -> None:
+    def __init__(self, name: str, kind: Any, wish: Wish) -> None:
         self.name = name
-        self.layout = layout
+        self.layout = layout = layout_of(kind)
         self.wish = wish
         own, leaf, self.copied = _own(name, kind, layout.value, wish)
         self.leaf = leaf
@@ -158,7 +153,7 @@ class _Values:
             self.width = ()
             self.leaf = _viewed(leaf, target)
             own = target
-        elif target is None and wish.null == "nan" and isinstance(wish.null, str) and own.kind in "iu":
+        elif target is None and is_policy(wish.null, "nan") and own.kind in "iu":
             target = np.dtype(np.float64)
         self.own = own
         self.dtype = own if target is None else target
@@ -167,12 +162,6 @@ class _Values:
             self.copied = "dtype"
         self.fill = fill_value(name, layout.value, self.dtype, wish.null) if wish.keeps_nulls else None
         self.note = " unless there are nulls" if wish.keeps_nulls and self.copied is None else ""
-
-    @property
-    def row_shape(self) -> tuple[int | None, ...]:
-        if self.layout.extension:
-            return self.layout.row_shape
-        return (*self.layout.shape[: len(self.layout.sizes)], *self.width)
 
     def read(self, values: Any, valid: Mask | None) -> Exported:
         """Returns values as a flat array of the wished dtype, with the fill value where there are none."""
@@ -245,13 +234,13 @@ def _level(values: Any, first: int, size: int, valid: Mask | None) -> tuple[Any,
     return inner, own if above is None else above if own is None else above & own
 
 
-def _dense(values: _Values, *, masks: bool = False) -> Kernel:
+def _dense(leaves: _Values | _Masks) -> Kernel:
     """Lists that all have one length, or a given one."""
-    layout, name = values.layout, values.name
+    layout, name = leaves.layout, leaves.name
     axes = (0, *(axis + 1 for axis in layout.order)) if layout.order else None
 
     def kernel(column: Any) -> Exported:
-        values.refuse_nulls(column)
+        leaves.refuse_nulls(column)
         inside = column.storage if layout.extension else column
         valid = validity(inside)
         sizes = []
@@ -263,71 +252,55 @@ def _dense(values: _Values, *, masks: bool = False) -> Kernel:
                 first, size = inside.offset * given, given
             inside, valid = _level(inside, first, size, valid)
             sizes.append(size)
-            values.refuse_nulls(inside)
-        shape = (len(column), *(layout.shape if layout.extension else sizes))
-        if masks:
-            buffer, flat = None, np.ones(len(inside), np.bool_) if valid is None else valid
-        else:
-            buffer, flat = values.read(inside, valid)
-            shape = (*shape, *values.width)
+            leaves.refuse_nulls(inside)
+        buffer, flat = leaves.read(inside, valid)
+        shape = (len(column), *(layout.shape if layout.extension else (*sizes, *leaves.width)))
         array = flat.reshape(shape)
         return buffer, array if axes is None else array.transpose(axes)
 
     return kernel
 
 
-def _inside(values: _Values, lists: Any) -> tuple[Any, Mask | None, NumpyArray, tuple[int, ...]]:
-    """Returns what lies in lists of any length, what of it is there, their offsets from 0, and the inner shape."""
-    offsets = offsets_of(lists)
-    first = int(offsets[0])
-    inside = lists.values.slice(first, int(offsets[-1]) - first)
-    values.refuse_nulls(inside)
-    valid = validity(inside)
-    sizes = []
-    for given in values.layout.sizes[1:]:
-        assert given is not None
-        inside, valid = _level(inside, inside.offset * given, given, valid)
-        sizes.append(given)
-        values.refuse_nulls(inside)
-    return inside, valid, offsets - first, tuple(sizes)
-
-
-def _ragged(values: _Values, *, masks: bool = False) -> Kernel:
+def _ragged(leaves: _Values | _Masks) -> Kernel:
     """All values of a batch behind each other, and where each list begins."""
 
     def kernel(column: Any) -> Exported:
-        refuse_nulls(values.name, column)
-        inside, valid, offsets, sizes = _inside(values, column)
-        buffer, flat = _read(values, inside, valid, masks)
-        width = () if masks else values.width
-        return buffer, Ragged(flat.reshape(int(offsets[-1]), *sizes, *width), offsets)
+        refuse_nulls(leaves.name, column)
+        return _inside(leaves, column)
 
     return kernel
 
 
-def _read(values: _Values, inside: Any, valid: Mask | None, masks: bool) -> Exported:
-    if masks:
-        return None, np.ones(len(inside), np.bool_) if valid is None else valid
-    return values.read(inside, valid)
+def _inside(leaves: _Values | _Masks, lists: Any) -> tuple[Any, Ragged]:
+    """Returns what lies in lists of any length, also in those that are null."""
+    offsets = offsets_of(lists)
+    first = int(offsets[0])
+    inside = lists.values.slice(first, int(offsets[-1]) - first)
+    leaves.refuse_nulls(inside)
+    valid = validity(inside)
+    shape = [len(inside)]
+    for given in leaves.layout.sizes[1:]:
+        assert given is not None
+        inside, valid = _level(inside, inside.offset * given, given, valid)
+        shape.append(given)
+        leaves.refuse_nulls(inside)
+    buffer, flat = leaves.read(inside, valid)
+    return buffer, Ragged(flat.reshape(*shape, *leaves.width), offsets - first)
 
 
-def _padded(values: _Values, *, masks: bool = False) -> Kernel:
+def _padded(leaves: _Values | _Masks) -> Kernel:
     """Lists as long as the longest of the batch, with zeros behind them; a null list is all padding."""
-    dtype = np.dtype(np.bool_) if masks else values.dtype
 
     def kernel(column: Any) -> Exported:
-        values.refuse_nulls(column)
-        inside, valid, offsets, sizes = _inside(values, column)
-        _, flat = _read(values, inside, valid, masks)
-        shape: tuple[int, ...] = sizes if masks else (*sizes, *values.width)
-        flat = flat.reshape(int(offsets[-1]), *shape)
+        leaves.refuse_nulls(column)
+        _, (flat, offsets) = _inside(leaves, column)
         lengths = offsets[1:] - offsets[:-1]
         present = validity(column)
         if present is not None:
             flat = flat[np.repeat(present, lengths)]
             lengths = lengths * present
         longest = int(lengths.max()) if len(lengths) else 0
-        array = np.zeros((len(lengths), longest, *shape), dtype)
+        array = np.zeros((len(lengths), longest, *flat.shape[1:]), leaves.dtype)
         array[np.arange(longest) < lengths[:, None]] = flat
         return None, array
 
@@ -338,7 +311,6 @@ def _texts(name: str, kind: Any, wish: Wish) -> ColumnExport:
     target = np.dtype(object) if wish.dtype is None else wish.dtype
     convert = conversion(name, np.dtype(object), target)
     fill = fill_value(name, kind, target, wish.null) if wish.keeps_nulls else None
-    empty: Any = "" if "string" in str(kind) else b""
 
     def kernel(column: Any) -> Exported:
         if not wish.keeps_nulls:
@@ -347,10 +319,10 @@ def _texts(name: str, kind: Any, wish: Wish) -> ColumnExport:
         objects[:] = column.to_pylist()
         valid = validity(column)
         if valid is not None:
-            objects[~valid] = empty if fill is None else fill
+            objects[~valid] = fill
         return None, objects if convert is None else convert(objects)
 
-    if target.kind == "T" and empty == b"":
+    if target.kind == "T" and empty_text(kind) == b"":
         raise SchemaError(f"column {name!r} has type {kind}, and StringDType holds texts; cast it below")
     reason = "dtype: Python objects" if convert is None else "dtype"
     return ColumnExport(name, kind, target, (), reason, kernel, by_slice=True)

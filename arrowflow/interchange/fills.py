@@ -13,6 +13,16 @@ from arrowflow.interchange.dtypes import is_float
 from arrowflow.interchange.to_numpy import is_text
 
 
+def is_policy(null: Any, policy: str) -> bool:
+    """Returns whether what is wanted in place of nulls is this policy, and no value."""
+    return isinstance(null, str) and null == policy
+
+
+def empty_text(kind: Any) -> str | bytes:
+    """Returns the empty string, or the empty binary where values of this type are binaries."""
+    return "" if "string" in str(kind) else b""
+
+
 def fill_value(name: str, kind: Any, dtype: np.dtype[Any], null: Any) -> Any:
     """Returns what stands in an array of `dtype` where a column of `kind` has a null.
 
@@ -29,16 +39,18 @@ def fill_value(name: str, kind: Any, dtype: np.dtype[Any], null: Any) -> Any:
         >>> fill_value("x", pa.float32(), np.dtype("float32"), "nan")
         nan
     """
-    if isinstance(null, str) and null == "mask":
-        return ("" if "string" in str(kind) else b"") if is_text(kind) else np.zeros((), dtype)[()]
-    if isinstance(null, str) and null == "nan":
+    empty: Any = empty_text(kind) if is_text(kind) else np.zeros((), dtype)[()]
+    if is_policy(null, "mask"):
+        return empty
+    if is_policy(null, "nan"):
         if dtype.kind in "mM":
             return dtype.type("NaT")
         if is_float(dtype) and not pa.types.is_dictionary(kind):
             return float("nan")
+        value = empty if is_text(kind) else empty.item()
         raise SchemaError(
             f"column {name!r} has type {kind}, which has no NaN as {dtype}; give a value instead, as in "
-            f"null={{{name!r}: 0}}, or take null={{{name!r}: 'mask'}}"
+            f"null={{{name!r}: {value!r}}}, or take null={{{name!r}: 'mask'}}"
         )
     if not _holds(kind, dtype, null):
         raise SchemaError(
@@ -49,7 +61,7 @@ def fill_value(name: str, kind: Any, dtype: np.dtype[Any], null: Any) -> Any:
 
 def _holds(kind: Any, dtype: np.dtype[Any], value: Any) -> bool:
     if is_text(kind):
-        return isinstance(value, str if "string" in str(kind) else bytes)
+        return isinstance(value, type(empty_text(kind)))
     if pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind):
         return False
     if dtype.kind in "mM":

@@ -111,6 +111,8 @@ def _flat(array: np.ndarray[Any, Any]) -> pa.Array:
         return pa.Array.from_buffers(_TYPES[array.dtype], len(array), [None, pa.py_buffer(array)])
     if _is_masked(array):
         mask, array = np.ma.getmaskarray(array), np.ma.getdata(array)
+    if array.dtype.kind == "T":  # it has no byte order
+        return _objects(array, mask)
     dtype = array.dtype.newbyteorder("=")
     if dtype.kind == "b":
         packed = pa.py_buffer(np.packbits(array, bitorder="little"))
@@ -129,7 +131,9 @@ def _flat(array: np.ndarray[Any, Any]) -> pa.Array:
 
 
 def _temporal(array: np.ndarray[Any, Any]) -> tuple[pa.DataType, np.ndarray[Any, Any]]:
-    unit = np.datetime_data(array.dtype)[0]
+    unit, count = np.datetime_data(array.dtype)
+    if count != 1:  # weeks, as datetime64[7D]
+        array = array.astype(f"{array.dtype.kind}8[{unit}]")
     if array.dtype.kind == "M" and unit == "D":
         days = np.where(np.isnat(array), np.iinfo(np.int32).min, array.view(np.int64))
         if days.size and not -(1 << 31) <= days.min() <= days.max() < 1 << 31:
@@ -142,6 +146,8 @@ def _temporal(array: np.ndarray[Any, Any]) -> tuple[pa.DataType, np.ndarray[Any,
 
 
 def _objects(array: np.ndarray[Any, Any], mask: np.ndarray[Any, Any] | None) -> pa.Array:
+    if array.dtype.names:
+        raise TypeError("each of its fields is a column: give them one by one")
     values = array.tolist()
     if mask is not None:
         values = [None if gone else value for value, gone in zip(values, mask, strict=True)]

@@ -184,6 +184,8 @@ def dtype_of_values(kind: Any) -> np.dtype[Any] | None:
         return np.dtype(f"timedelta64[{kind.unit}]")
     if pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind):
         return np.dtype(np.uint8)
+    if isinstance(kind, pa.BaseExtensionType):
+        return None
     plain = {
         pa.date32(): "datetime64[D]",
         pa.date64(): "datetime64[ms]",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any, Final, get_args
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -17,10 +17,10 @@ import pyarrow as pa
 from arrowflow.errors import PlanError, SchemaError, closest
 from arrowflow.interchange.converted import ListLayout, Wish, converted_export, mask_export
 from arrowflow.interchange.dtypes import dtype_named
+from arrowflow.interchange.fills import is_policy
 from arrowflow.interchange.to_numpy import ColumnExport
 from arrowflow.records import dataclass
 
-POLICIES: Final = ("error", "nan", "mask")
 Dtype = Any
 """What a framework's resolver makes of the dtype that a user named."""
 
@@ -114,15 +114,14 @@ def wished_exports(
         column, fulfilled = _export(schema.field(number), wishes, canonical)
         held = held or fulfilled
         found.append((number, column))
-        if fulfilled and _is_policy(_null_of(schema.field(number), wishes), "mask"):
-            wish = Wish(dtype=wishes.dtypes.get(name), lists=wishes.lists)
-            mask = mask_export(name, schema.field(number).type, wish)
+        if fulfilled and is_policy(_null_of(schema.field(number), wishes), "mask"):
+            mask = mask_export(name, schema.field(number).type, wishes.lists)
             if mask.name in names:
                 raise PlanError(
                     f"the mask of {name!r} is named {mask.name!r}, and so is a column: rename that"
                 )
             found.append((number, mask))
-    asked = not isinstance(wishes.null, Mapping) and not _is_policy(wishes.null, "error")
+    asked = not isinstance(wishes.null, Mapping) and not is_policy(wishes.null, "error")
     if asked and not held and any(schema.field(number).nullable for number, _ in found):
         raise PlanError(
             f"no column can hold {wishes.null!r} in place of nulls; columns are "
@@ -180,7 +179,3 @@ def _null_of(field: pa.Field, wishes: Wishes) -> Any:
     if isinstance(wishes.null, Mapping):
         return wishes.null.get(field.name, "error")
     return wishes.null if field.nullable else "error"
-
-
-def _is_policy(null: Any, policy: str) -> bool:
-    return isinstance(null, str) and null == policy

@@ -61,6 +61,7 @@ class DiskCacheKernel(BoundaryKernel):
         self._written_bytes = 0
         self._latest: float | None = None  # when the last item came
         self._waited = self._longest = 0.0  # for a chunk of another process, and the most so far
+        self._seen: object = None  # how far that had got at the last look
 
     @property
     def any_ready(self) -> bool:  # type: ignore[override]
@@ -149,9 +150,9 @@ class DiskCacheKernel(BoundaryKernel):
         least = PATIENCE_HERE_SECONDS if here else max(PATIENCE_SECONDS, PATIENCE_TIMES * self._longest)
         if self._waited > least or not self._context.wait(LOOK_SECONDS):
             return False
-        before = found.progress
         found.refresh()
-        self._waited = 0.0 if found.progress != before else self._waited + LOOK_SECONDS
+        before, self._seen = self._seen, found.progress
+        self._waited = 0.0 if self._seen != before else self._waited + LOOK_SECONDS
         return True
 
     def _check_sources(self) -> None:

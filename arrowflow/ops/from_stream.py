@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from arrowflow.errors import ArrowflowError, SourceError
+from arrowflow.errors import ArrowflowError, SchemaError, SourceError
 from arrowflow.ops.base import KernelSpec, Made, Operator, Origin, Position, SourceKernel, Task
 from arrowflow.ops.file_identity import dataset_identity
 from arrowflow.ops.from_memory import normalised, normalised_schema
@@ -105,7 +105,13 @@ class StreamKernel(SourceKernel):
         """Yields the stream's record batches, from the row that is next."""
         number = rows = 0
         try:
-            for batch in _open(self._source):
+            stream = _open(self._source)
+            if stream.schema.names != self._schema.names:
+                raise SchemaError(
+                    f"expected a stream of the columns {self._schema.names}, as when it was asked for its schema, "
+                    f"found {stream.schema.names}"
+                )
+            for batch in stream:
                 number += 1
                 rows += batch.num_rows
                 left = min(rows - task.payload, batch.num_rows)

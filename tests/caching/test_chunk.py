@@ -69,7 +69,7 @@ def num_descriptors() -> int:
 # ---------------------------------------------------------------- names
 
 
-@given(st.integers(0, 10**17), st.integers(0, 10**12), st.integers(0, 2**32 - 1), st.booleans())
+@given(st.integers(0, 10**17), st.integers(0, 10**12), st.integers(0, 2**64 - 1), st.booleans())
 def test_names(first_row: int, num_rows: int, checksum: int, end: bool) -> None:
     name = Name(first_row, num_rows, checksum, end)
     assert Name.parse(name.render()) == name

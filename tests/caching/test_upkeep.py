@@ -19,7 +19,7 @@ import pytest
 import arrowflow as af
 from arrowflow.caching import upkeep
 from arrowflow.caching.chunk import Name
-from arrowflow.caching.folder import ABOUT, LOCK, USED
+from arrowflow.caching.folder import ABOUT, LOCK, REMOVED, USED
 from arrowflow.storage import UNFINISHED
 from tests.ops.tables import refused
 
@@ -327,7 +327,7 @@ def test_an_entry_is_hidden_before_it_is_emptied(tmp_path: Path, monkeypatch: py
     af.cache_clear(tmp_path)
     assert len(seen) == 5
     assert {entries == [] for _, _, entries in seen} == {True}
-    assert {name.startswith(upkeep.REMOVED) for name, _, _ in seen} == {True}
+    assert {name.startswith(REMOVED) for name, _, _ in seen} == {True}
     assert seen[-1][1] == LOCK, "the others see that somebody is at work, up to the end"
 
 
@@ -452,7 +452,7 @@ def test_what_is_being_made_has_no_lock_yet(tmp_path: Path, name: str) -> None:
     folder = put(tmp_path, 7, name=name)
     (folder / LOCK).unlink()
     af.cache_clear(tmp_path)
-    assert names_in(tmp_path) == ([] if name.startswith(upkeep.REMOVED) else [name])
+    assert names_in(tmp_path) == ([] if name.startswith(REMOVED) else [name])
     if folder.exists():
         aged(folder, HOUR)
         af.cache_clear(tmp_path)

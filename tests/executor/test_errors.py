@@ -123,9 +123,8 @@ def test_whatever_a_kernel_raises_becomes_an_error_of_the_library(where: str, er
     assert type(found) is ArrowflowError
     assert found.operator == where
     causes = [found.__cause__, found.__cause__ and found.__cause__.__cause__]
-    assert (
-        error in causes
-    )  # Python itself turns a `StopIteration` inside of a generator into a `RuntimeError`
+    # Python itself turns a `StopIteration` inside of a generator into a `RuntimeError`.
+    assert error in causes
 
 
 def test_data_that_arrow_refuses_is_a_data_error() -> None:

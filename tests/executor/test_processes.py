@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import os
@@ -272,6 +273,16 @@ def test_workers_see_the_environment_as_it_is(monkeypatch: pytest.MonkeyPatch, t
             assert next(running)["told"].to_pylist() == ["", str(Path.cwd()), "1"]
 
 
+def test_a_worker_whose_folder_was_removed_works_in_another_one(tmp_path: Path) -> None:
+    folder = tmp_path / "removed"
+    folder.mkdir()
+    with contextlib.chdir(folder):
+        before = workers_of(numbers())
+        folder.rmdir()
+        refused(af.WorkerError, in_workers(numbers(), same).to_table, "folder", "removed")
+    assert workers_of(numbers()) == before
+
+
 def test_instances_live_as_long_as_the_run() -> None:
     class Counts:
         def __init__(self) -> None:
@@ -284,6 +295,19 @@ def test_instances_live_as_long_as_the_run() -> None:
     ds = in_workers(numbers(6).repeat(2), Counts, format="numpy")
     for _ in range(2):
         assert ds.to_table()["calls"].to_pylist() == [1, 2, 3, 4]
+
+
+def test_a_run_that_failed_leaves_nothing_in_its_workers() -> None:
+    class Held:
+        def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+            raise ValueError("no")
+
+    def count(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return pa.record_batch({"held": [sum(type(one).__name__ == "Held" for one in gc.get_objects())]})
+
+    children.dismiss()
+    refused(af.FunctionError, in_workers(numbers(), Held()).to_table, "no")
+    assert in_workers(af.range(1), count).to_table()["held"].to_pylist() == [0]
 
 
 @linux
@@ -551,6 +575,12 @@ def test_a_script_needs_no_guard(tmp_path: Path) -> None:
     assert finished(run_script(UNGUARDED, tmp_path)) == (0, f"once\n{[2 * i for i in range(10)]}\n", "")
 
 
+def test_a_program_without_a_stderr(tmp_path: Path) -> None:
+    """As where a service closed it: its workers have none either."""
+    script = "import os, sys\nos.close(2)\nsys.stderr = None\n" + UNGUARDED
+    assert finished(run_script(script, tmp_path)) == (0, f"once\n{[2 * i for i in range(10)]}\n", "")
+
+
 DAEMONIC = """
 import multiprocessing
 import arrowflow as af
@@ -711,7 +741,7 @@ def test_arenas_that_are_too_small_or_too_many_are_dropped() -> None:
     assert large.equals(batch_of(1_000_000))
     del large
     outbox.take_back(inbox.returned())  # of an arena that it has forgotten
-    assert outbox.put(batch_of(1))[1] is not None or pytest.fail("an arena that was forgotten is used")
+    assert outbox.put(batch_of(1))[1] is not None, "an arena that was forgotten is used"
 
 
 def test_without_memfd_the_memory_is_an_unlinked_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -764,6 +794,20 @@ def test_a_worker_makes_kernels_and_forgets_them_with_their_run() -> None:
     assert [batch["x"].to_pylist() for batch in made] == [*first, [0, 2, 1], [1, 1, 2], [1, 2, 2]]
     failed = [unpack_error(answer.error) for answer, _ in answers if isinstance(answer, Failed)]
     assert list(map(type, failed)) == [ValueError, KeyError, KeyError]
+
+
+def test_a_worker_counts_operators_that_failed_as_its_parent_does() -> None:
+    packed = Packed(pack(Counting), children.surroundings())
+    worker = children.Child(packed.around)
+    try:
+        for number in range(child.MAX_KNOWN):
+            worker.call((0, number), packed, 0, Origin(0), batch_of(1))
+        with pytest.raises(ValueError, match="no"):
+            worker.call((0, child.MAX_KNOWN - 1), packed, 0, Origin(9), batch_of(1))
+        for number in (child.MAX_KNOWN, 0):
+            worker.call((0, number), packed, 0, Origin(0), batch_of(1))
+    finally:
+        worker.close()
 
 
 def test_messages_come_whole_or_not_at_all() -> None:

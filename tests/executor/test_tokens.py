@@ -113,9 +113,8 @@ def test_calls_that_may_wait_for_each_other_keep_them() -> None:
 
 def test_calls_that_wait_for_a_core_keep_them() -> None:
     engine = unknown()
-    begun(
-        engine, hold(engine, "function", 2), share=0.1, queued=0.85
-    )  # of the time it had a core: two thirds
+    # Of the time it had a core: two thirds.
+    begun(engine, hold(engine, "function", 2), share=0.1, queued=0.85)
     look(engine)
     assert engine.pool.tokens == 2
 
