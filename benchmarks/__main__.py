@@ -20,6 +20,9 @@ NAMES = (
     "mixing",
     "tfrecord",
     "processes",
+    "handover",
+    "torch_wide",
+    "beside",
 )
 
 

@@ -1,0 +1,259 @@
+"""A training thread beside a pipeline at full speed: how much slower are its steps than its share of the CPU explains?
+
+The step is pure Python, some 2 ms which let nobody else have the interpreter lock who has not waited for it for
+`sys.getswitchinterval()`, 5 ms: the worst there is for threads that need the lock between their calls. Another thread
+takes batches as fast as they come, so that the pipeline never rests.
+
+Compared is with steps beside as many threads as the pipeline has cores (`cpu_budget`), which are as busy but never ask
+for the lock: each makes checksums over a large buffer. Beside one of them on two cores the share is a whole core, at
+the clock and with the caches that a core has whose neighbour is busy. And time in which the thread could run but had no
+core, which Linux tells, is taken out of both: it belongs to the share. What is left over is what the pipeline's threads
+take by holding the lock, and what it costs that it changes hands.
+
+Both are measured in turns in one process, some tenths of a second each, while the other one rests: from one process to
+the next the speed of a machine changes by more than the bar allows for. For information there are `lock`, one thread
+that does nothing but ask for the lock; and what is left of the pipeline's speed, since it waits up to 5 ms for each
+time that it needs the lock. In a training loop, which waits for its batches, `next()` lets go of the lock.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from benchmarks import data, harness, wide
+
+STEP_SECONDS: Final = 0.002
+WINDOW_STEPS: Final = 200
+WINDOWS: Final = 8
+BUFFER_BYTES: Final = 32 << 20
+LOCK_BYTES: Final = 64 << 10
+BATCH_ROWS: Final = 8192
+TOKENS: Final = 2048
+AT_REST: Final = 0.02
+"""Of a core: whoever uses less is at rest."""
+WARM_SECONDS: Final = 0.3
+"""For what was read ahead while the pipeline was at rest to be taken, and for the rest to come to speed."""
+NEEDED: Final = 1.05
+ROUNDS: Final = 3
+
+
+# ---------------------------------------------------------------- pipelines
+
+
+def _wide() -> Any:
+    return wide.pipeline(data.wide())
+
+
+def _function() -> Any:
+    import arrowflow as af
+
+    columns = data.DENSE[:6]
+    rows = af.read_parquet(data.wide()).select(*columns).fill_null(dict.fromkeys(columns, 0.0))
+    return rows.map(_halved, format="numpy").batch(BATCH_ROWS)
+
+
+def _halved(arrays: Any) -> Any:
+    return {name: array / 2 for name, array in arrays.items()}
+
+
+def _embeddings() -> Any:
+    import arrowflow as af
+
+    return af.read_ipc(data.embeddings()).batch(BATCH_ROWS)
+
+
+def _tokens() -> Any:
+    import arrowflow as af
+
+    return af.read_parquet(data.documents()).pack_sequences("tokens", TOKENS).batch(32)
+
+
+PIPELINES: Final[dict[str, Callable[[], Any]]] = {
+    "wide": _wide,
+    "function": _function,
+    "embeddings": _embeddings,
+    "tokens": _tokens,
+}
+
+
+# ---------------------------------------------------------------- threads
+
+
+class Beside:
+    """A thread that calls `work` again and again, or rests."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self.calls = 0
+        self._work = work
+        self._go = threading.Event()
+        self._ended = False
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while self._go.wait() and not self._ended:
+            self._work()
+            self.calls += 1
+
+    def go(self) -> None:
+        """Lets it work."""
+        self._go.set()
+
+    def rest(self) -> None:
+        """Lets it rest after the call that it is in."""
+        self._go.clear()
+
+    def end(self) -> None:
+        """Ends it."""
+        self._ended = True
+        self._go.set()
+        self._thread.join()
+
+
+def step(loops: int) -> int:
+    """Holds the interpreter lock."""
+    total = 0
+    for number in range(loops):
+        total += number
+    return total
+
+
+def calibrated() -> int:
+    """Returns how many loops take 2 ms."""
+    tried, best = 40_000, float("inf")
+    for _ in range(50):
+        began = time.perf_counter()
+        step(tried)
+        best = min(best, time.perf_counter() - began)
+    return round(tried * STEP_SECONDS / best)
+
+
+def queued_seconds() -> float:
+    """Returns how long this thread could have run so far but had no core; 0 where nobody tells."""
+    try:
+        told = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat").read_text(encoding="ascii")
+    except OSError:
+        return 0.0
+    return int(told.split()[1]) / 1e9
+
+
+def _settle() -> None:
+    """Waits until all other threads of this process are at rest."""
+    share = 1.0
+    while share > AT_REST:
+        began, cpu = time.perf_counter(), time.process_time()
+        time.sleep(0.02)
+        share = (time.process_time() - cpu) / (time.perf_counter() - began)
+
+
+# ---------------------------------------------------------------- measuring
+
+
+def _window(loops: int, beside: list[Beside]) -> tuple[float, float, float]:
+    """Returns seconds a step, the same without those in a queue for a core, and calls of `beside` a second."""
+    for each in beside:
+        each.go()
+    time.sleep(WARM_SECONDS)
+    queued, calls, began = queued_seconds(), sum(each.calls for each in beside), time.perf_counter()
+    for _ in range(WINDOW_STEPS):
+        step(loops)
+    seconds = time.perf_counter() - began
+    queued, calls = queued_seconds() - queued, sum(each.calls for each in beside) - calls
+    for each in beside:
+        each.rest()
+    _settle()
+    return seconds / WINDOW_STEPS, (seconds - queued) / WINDOW_STEPS, calls / seconds
+
+
+def _measure(work: Callable[[], object], cores: int) -> harness.Measurement:
+    buffer = np.random.default_rng(0).bytes(BUFFER_BYTES)
+    ours, free = Beside(work), [Beside(lambda: zlib.crc32(buffer)) for _ in range(cores)]
+    loops, watch = calibrated(), harness.Stopwatch()
+    try:
+        with_ours, with_free = [], []
+        for _ in range(WINDOWS):
+            with_free.append(_window(loops, free))
+            with_ours.append(_window(loops, [ours]))
+        unhindered = _unhindered(ours)
+    finally:
+        for each in (ours, *free):
+            each.end()
+    pairs = list(zip(with_ours, with_free, strict=True))
+    return watch.measurement(
+        2 * WINDOWS * WINDOW_STEPS,
+        times=statistics.median(our[1] / other[1] for our, other in pairs),
+        wall_times=statistics.median(our[0] / other[0] for our, other in pairs),
+        step_ms=1e3 * statistics.median(our[1] for our in with_ours),
+        batches_per_second=statistics.median(our[2] for our in with_ours),
+        unhindered_batches_per_second=unhindered,
+    )
+
+
+def _unhindered(ours: Beside) -> float:
+    """Returns how often it works in a second while this thread sleeps."""
+    ours.go()
+    time.sleep(WARM_SECONDS)
+    calls, began = ours.calls, time.perf_counter()
+    time.sleep(WINDOW_STEPS * STEP_SECONDS)
+    calls, seconds = ours.calls - calls, time.perf_counter() - began
+    ours.rest()
+    return calls / seconds
+
+
+def _beside(pipeline: Callable[[], Any], cores: int) -> harness.Contender:
+    def measure() -> harness.Measurement:
+        import arrowflow as af
+
+        dataset = pipeline().with_options(af.Options(cpu_budget=cores))
+        with iter(dataset.repeat().to_torch()) as batches:
+            return _measure(lambda: next(batches), cores)
+
+    return measure
+
+
+def lock() -> harness.Measurement:
+    """Measures what a thread costs that needs the lock all the time, for an instant each."""
+    buffer = bytes(LOCK_BYTES)
+    return _measure(lambda: zlib.crc32(buffer), 1)
+
+
+def judge(rounds: harness.Rounds) -> list[harness.Bar]:
+    """Returns a bar for each pipeline, and the floor."""
+    bars = []
+    for name, ones in rounds.items():
+        times, wall, step_ms, rate, unhindered = (
+            harness.median_extra(ones, key)
+            for key in (
+                "times",
+                "wall_times",
+                "step_ms",
+                "batches_per_second",
+                "unhindered_batches_per_second",
+            )
+        )
+        got = f"{step_ms:.2f} ms; wall {wall:.3f} x; {rate:,.0f} calls/s, {unhindered:,.0f} without steps"
+        floor = name == "lock"
+        needed = "for information" if floor else f"<= {NEEDED} x beside busy threads without the lock"
+        bars.append(harness.Bar(f"steps beside {name}", needed, got, floor or times <= NEEDED, times))
+    return bars
+
+
+CONTENDERS: Final[dict[str, harness.Contender]] = {
+    "lock": lock,
+    **{
+        f"{name}, {cores} of 2 cores": _beside(PIPELINES[name], cores)
+        for name in PIPELINES
+        for cores in (1, 2)
+    },
+}
+
+if __name__ == "__main__":
+    harness.main("beside", CONTENDERS, judge, rounds=ROUNDS)
