@@ -29,6 +29,7 @@ WORKERS: Final = 2
 NEEDED_OVER_LOADER: Final = 3.0
 NEEDED_OVER_DATASETS: Final = 200.0
 SECONDS_OF_DATASETS: Final = 5.0
+ROUNDS: Final = 3
 SHAPES: Final = {
     "dense": (BATCH_ROWS, len(DENSE)),
     "sparse": (BATCH_ROWS, len(SPARSE)),
@@ -179,4 +180,4 @@ CONTENDERS: Final[dict[str, harness.Contender]] = {
 }
 
 if __name__ == "__main__":
-    harness.main("torch_wide", CONTENDERS, judge)
+    harness.main("torch_wide", CONTENDERS, judge, rounds=ROUNDS)

@@ -48,7 +48,12 @@ def test_the_fastest_loop_is_the_one_to_beat() -> None:
     assert (batches.ratio, batches.met) == (12.5, True)
 
 
-def test_steps_are_timed_beside_both(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_share_is_the_time_on_a_core_and_in_the_queue_for_one() -> None:
+    window = beside.Window(seconds=0.005, queued_seconds=0.0028, cpu_seconds=0.002, calls_per_second=1.0)
+    assert window.times == pytest.approx(1.1)
+
+
+def test_steps_are_timed_alone_and_beside_both(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {
         "WINDOWS": 1,
         "WINDOW_STEPS": 2,
@@ -57,18 +62,14 @@ def test_steps_are_timed_beside_both(monkeypatch: pytest.MonkeyPatch) -> None:
     }.items():
         monkeypatch.setattr(beside, name, value)
     one = beside._measure(lambda: zlib.crc32(bytes(1 << 16)), 1)
-    assert one.rows == 4
-    assert one.extra["times"] > 0
-    assert one.extra["step_ms"] > 0
+    assert one.rows == 6
+    assert all(one.extra[name] > 0 for name in ("times", "alone_ms", "busy_ms", "ours_ms"))
 
 
 def test_steps_may_take_a_twentieth_longer() -> None:
-    figures = {
-        "wall_times": 1.2,
-        "step_ms": 2.1,
-        "batches_per_second": 30.0,
-        "unhindered_batches_per_second": 300.0,
-    }
+    figures = dict.fromkeys(
+        ("alone_ms", "busy_ms", "ours_ms", "calls_per_second", "unhindered_calls_per_second"), 2.1
+    )
     rounds = {
         "lock": _measured(1.0, times=1.2, **figures),
         "wide": _measured(1.0, times=1.04, **figures),
