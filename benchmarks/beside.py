@@ -274,7 +274,7 @@ def judge(rounds: harness.Rounds) -> list[harness.Bar]:
 CONTENDERS: Final[dict[str, harness.Contender]] = {
     "lock": lock,
     **{
-        f"{name}, {cores} of 2 cores": _beside(PIPELINES[name], cores)
+        f"{name}, cpu_budget={cores}": _beside(PIPELINES[name], cores)
         for name in PIPELINES
         for cores in (1, 2)
     },
