@@ -20,6 +20,7 @@ NAMES = (
     "mixing",
     "tfrecord",
     "processes",
+    "images",
 )
 
 
