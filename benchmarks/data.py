@@ -222,7 +222,7 @@ def _jpeg(rng: np.random.Generator) -> bytes:
 
     shape = (IMAGE_HEIGHT, IMAGE_WIDTH)
     down, across = np.fft.fftfreq(shape[0]) * shape[0], np.fft.rfftfreq(shape[1]) * shape[1]
-    scale = np.maximum(np.hypot(down[:, None], across), 1) ** -rng.uniform(1.2, 1.6)
+    scale = np.maximum(np.hypot(down[:, None], across), 1) ** -rng.uniform(1.3, 1.7)
     clouds = np.moveaxis(np.fft.irfft2(np.fft.rfft2(rng.normal(size=(3, *shape))) * scale, shape), 0, 2)
     clouds += 3 * clouds.mean(2, keepdims=True)  # photographs vary in brightness more than in colour
     pixels = 128 + rng.uniform(30, 60) * clouds / clouds.std()
