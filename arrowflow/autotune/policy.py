@@ -275,7 +275,8 @@ class Policy:
             self._set(key, max_calls=calls, reason="it may not hold the lock of the interpreter any more")
             self._settle()
             return True
-        if not window.says_something:
+        # Calls count where they end: while more of them run than have ended, what they use is not known.
+        if not window.says_something or part.calls < part.flying:
             return False
         # Where calls queue for cores, somebody else has those; who holds the lock keeps the others from queueing.
         one_core = part.cores > CROWDED and window.python_wanted < ONE_LOCK and part.in_flight >= FEW_CALLS

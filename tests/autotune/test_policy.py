@@ -256,9 +256,14 @@ def test_a_function_that_does_not_hold_it_is_never_said_to(work: Work, cores: in
     assert "interpreter lock" not in reasons(run, "map")
 
 
-@pytest.mark.parametrize(("queued", "alone"), [(0.0, True), (1.6, False)], ids=["cores are free", "none is"])
-def test_calls_that_queue_for_cores_are_not_let_run_alone(queued: float, alone: bool) -> None:
-    """Calls that use one core while more of them wait for one, which another process has, hold no lock for all we know."""
+@pytest.mark.parametrize(
+    ("queued", "running", "alone"),
+    [(0.0, 2, True), (1.6, 2, False), (0.0, 8, False)],
+    ids=["cores are free", "others have the cores", "most still run"],
+)
+def test_calls_run_alone_only_where_they_use_one_core_for_sure(
+    queued: float, running: int, alone: bool
+) -> None:
     policy = Policy({})
     changes = [
         policy.step(
@@ -267,13 +272,14 @@ def test_calls_that_queue_for_cores_are_not_let_run_alone(queued: float, alone: 
                 stage(
                     "map",
                     weight=0.6,
-                    calls=round(40 * now),
+                    calls=round(4 * now),
                     busy_seconds=(1.6 + queued) * now,
                     cpu_seconds=0.8 * now,
                     queued_seconds=queued * now,
+                    running=running,
                 ),
                 waited_seconds=now,
-                chunks=round(40 * now),
+                chunks=round(4 * now),
             )
         )
         for now in (1.0, 1.5, 2.0, 2.5)
