@@ -24,9 +24,10 @@ NAMES = (
     "handover",
     "torch_wide",
     "beside",
+    "images",
 )
 
-NEED_TORCH = ("handover", "torch_wide", "beside")
+NEED_TORCH = ("handover", "torch_wide", "beside", "images")
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import subprocess
 import sys
@@ -31,6 +32,11 @@ DOCUMENT_ROW_GROUP_ROWS: Final = 5_000
 VOCABULARY: Final = 50_000
 SPARSE: Final = tuple(f"sparse_{i}" for i in range(26))
 NULL_SHARE: Final = 0.1
+IMAGES: Final = 2_000
+IMAGE_FILES: Final = 4
+IMAGE_ROW_GROUP_ROWS: Final = 125
+IMAGE_WIDTH: Final = 500
+IMAGE_HEIGHT: Final = 375
 
 
 def lineitem(*, scale_factor: int = 2, parts: int = 16) -> list[str]:
@@ -83,6 +89,11 @@ def embeddings() -> list[str]:
 def columns() -> list[str]:
     """Returns the path of 1.5 Mi rows of 32 columns of float32, as uncompressed IPC."""
     return [str(_made_once("columns", _write_columns) / "columns.arrow")]
+
+
+def images() -> list[str]:
+    """Returns the paths of 2,000 JPEGs of 500 x 375, in the column `jpeg`: 57 KiB each on average."""
+    return _parquet_files(_made_once("images", _write_images))
 
 
 def read_through(paths: list[str]) -> None:
@@ -192,3 +203,35 @@ def _write_documents(folder: Path) -> None:
         table = pa.table({"tokens": pa.ListArray.from_arrays(pa.array(offsets), pa.array(tokens))})
         path = folder / f"part-{number:03}.parquet"
         pq.write_table(table, path, row_group_size=DOCUMENT_ROW_GROUP_ROWS)
+
+
+def _write_images(folder: Path) -> None:
+    rows = IMAGES // IMAGE_FILES
+    for number in range(IMAGE_FILES):
+        rng = np.random.default_rng((23, number))
+        table = pa.table({"jpeg": pa.array([_jpeg(rng) for _ in range(rows)], pa.binary())})
+        path = folder / f"part-{number:03}.parquet"
+        pq.write_table(
+            table, path, compression="none", use_dictionary=False, row_group_size=IMAGE_ROW_GROUP_ROWS
+        )
+
+
+def _jpeg(rng: np.random.Generator) -> bytes:
+    """Returns clouds of noise, as strong at each scale as in a photograph, with a few sharp edges in front."""
+    from PIL import Image, ImageDraw
+
+    shape = (IMAGE_HEIGHT, IMAGE_WIDTH)
+    down, across = np.fft.fftfreq(shape[0]) * shape[0], np.fft.rfftfreq(shape[1]) * shape[1]
+    scale = np.maximum(np.hypot(down[:, None], across), 1) ** -rng.uniform(1.3, 1.7)
+    clouds = np.moveaxis(np.fft.irfft2(np.fft.rfft2(rng.normal(size=(3, *shape))) * scale, shape), 0, 2)
+    clouds += 3 * clouds.mean(2, keepdims=True)  # photographs vary in brightness more than in colour
+    pixels = 128 + rng.uniform(30, 60) * clouds / clouds.std()
+    image = Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
+    draw = ImageDraw.Draw(image)
+    for _ in range(rng.integers(3, 12)):
+        (left, right), (top, bottom) = np.sort(rng.random((2, 2))) * [[IMAGE_WIDTH], [IMAGE_HEIGHT]]
+        colour = tuple(rng.integers(256, size=3).tolist())
+        draw.ellipse((left, top, right, bottom), outline=colour, width=int(rng.integers(1, 12)))
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=90)
+    return file.getvalue()

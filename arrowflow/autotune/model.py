@@ -145,6 +145,13 @@ class Window:
         """Cores that calls used which may hold the interpreter lock: one is all that they can have together."""
         return sum(part.cores for part in self.stages.values() if part.stage.cost != "computes")
 
+    @property
+    def python_wanted(self) -> float:
+        """The same and those that such calls waited for: no more than one either, where they do hold the lock."""
+        return self.python_cores + sum(
+            part.queued for part in self.stages.values() if part.stage.cost != "computes"
+        )
+
 
 def window_between(before: RunSample, after: RunSample) -> Window:
     """Returns what happened between two samples of one run."""

@@ -275,9 +275,11 @@ class Policy:
             self._set(key, max_calls=calls, reason="it may not hold the lock of the interpreter any more")
             self._settle()
             return True
-        if not window.says_something:
+        # Calls count where they end: while more of them run than have ended, what they use is not known.
+        if not window.says_something or part.calls < part.flying:
             return False
-        one_core = part.cores > CROWDED and window.python_cores < ONE_LOCK and part.in_flight >= FEW_CALLS
+        # Where calls queue for cores, somebody else has those; who holds the lock keeps the others from queueing.
+        one_core = part.cores > CROWDED and window.python_wanted < ONE_LOCK and part.in_flight >= FEW_CALLS
         # Calls that wait as well are looked at where more of them did not help.
         waits = part.share < MOSTLY_COMPUTES and (stage.weight >= WAITS or "calls" in memory.rests_until)
         if stage.cost == "computes" or stage.asked_calls == 1 or not (one_core and waits):

@@ -13,6 +13,7 @@ import pytest
 from arrowflow.autotune import Policy
 from arrowflow.autotune.policy import LAST_REST_SECONDS
 from arrowflow.physical.tuning import Setting, StageKey
+from tests.autotune.measured import sample, stage
 from tests.autotune.simulation import Simulation, Work, best_fixed
 
 WORTH = 0.95
@@ -253,6 +254,37 @@ def test_a_function_that_holds_the_lock_is_called_once_at_a_time(cost: float, co
 def test_a_function_that_does_not_hold_it_is_never_said_to(work: Work, cores: int, seed: int) -> None:
     run = Simulation((DECODE, work), Policy({}), cores=cores, cpu_budget=cores, noise=0.05, seed=seed).run(4)
     assert "interpreter lock" not in reasons(run, "map")
+
+
+@pytest.mark.parametrize(
+    ("queued", "running", "alone"),
+    [(0.0, 2, True), (1.6, 2, False), (0.0, 8, False)],
+    ids=["cores are free", "others have the cores", "most still run"],
+)
+def test_calls_run_alone_only_where_they_use_one_core_for_sure(
+    queued: float, running: int, alone: bool
+) -> None:
+    policy = Policy({})
+    changes = [
+        policy.step(
+            sample(
+                now,
+                stage(
+                    "map",
+                    weight=0.6,
+                    calls=round(4 * now),
+                    busy_seconds=(1.6 + queued) * now,
+                    cpu_seconds=0.8 * now,
+                    queued_seconds=queued * now,
+                    running=running,
+                ),
+                waited_seconds=now,
+                chunks=round(4 * now),
+            )
+        )
+        for now in (1.0, 1.5, 2.0, 2.5)
+    ]
+    assert any(setting.max_calls == 1 for change in changes for setting in change.values()) == alone
 
 
 def test_a_cap_ends_when_the_function_holds_the_lock_no_more() -> None:
