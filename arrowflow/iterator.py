@@ -144,7 +144,7 @@ class Iterator(Generic[T]):
         try:
             self._next = self._made(self._clock.now())
         except Exception as error:  # noqa: BLE001  # whatever it is, it is raised where its batch is due
-            self._next = error
+            self._next = error.with_traceback(None)  # whose frames hold this iterator
         made, position, rows = found
         return self._deliver.arrived(made), position, rows
 

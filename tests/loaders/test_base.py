@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import itertools
 import json
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -329,3 +331,17 @@ def test_a_transfer_begins_before_the_batch_in_front_of_it_is_delivered(
             next(batches)
             assert len(begun) == min(step + 1, 4)
             assert len(made) == step
+
+
+def test_an_error_that_waits_for_its_batch_does_not_keep_the_iterator() -> None:
+    """Its traceback would hold the iterator that holds it, and a loop left by `break` would end with the next `gc`."""
+    pytest.importorskip("jax", reason="JAX is not installed")
+    batches = iter(af.from_arrow(pa.table({"x": [1, 2, None, 4]})).batch(2).to_jax())
+    next(batches)
+    kept = weakref.ref(batches)
+    gc.disable()
+    try:
+        del batches
+        assert kept() is None
+    finally:
+        gc.enable()
