@@ -83,7 +83,8 @@ def _begin_reading(descriptor: int, start: int, stop: int) -> None:
     try:
         for place in (start, stop - 1):
             os.preadv(descriptor, [bytearray(1)], place, os.RWF_NOWAIT)
-    except OSError:  # it would have to wait; or the file system cannot tell, and then advice is cheap
+    # It would have to wait; or the file system, the kernel or this build of Python cannot tell.
+    except (OSError, AttributeError, NotImplementedError):
         os.posix_fadvise(descriptor, start, stop - start, os.POSIX_FADV_WILLNEED)
 
 
