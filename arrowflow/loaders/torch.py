@@ -125,8 +125,10 @@ class TorchExport:
         tensor = self._put(name, array)
         if name not in self._made:
             return tensor
-        torch = _torch()
-        return tensor.view(torch.bfloat16) if self._made[name] else tensor.to(torch.bfloat16)
+        return tensor.view(_torch().bfloat16) if self._made[name] else self._rounded(tensor)
+
+    def _rounded(self, tensor: Any) -> Any:
+        return tensor.to(_torch().bfloat16)
 
     def _put(self, name: str, array: NumpyArray) -> Any:
         if not array.flags.behaved:
