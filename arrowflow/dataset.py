@@ -1605,7 +1605,7 @@ class Dataset:
         return self._loader(
             "to_polars",
             PolarsExport,
-            Wishes(columns=None if columns is None else _names("to_polars", (list(columns),))),
+            self._wishes("to_polars", columns, None, "error", "dense", strict_zero_copy=False),
             collate,
         )
 

@@ -34,7 +34,8 @@ def torch_dtype(value: Any) -> Any:
     """
     if type(value).__module__ == "torch":
         value = str(value).removeprefix("torch.")
-    if BFLOAT16 in {value, getattr(value, "name", ""), getattr(value, "__name__", "")}:
+    names = (value, getattr(value, "name", ""), getattr(value, "__name__", ""))
+    if any(isinstance(name, str) and name == BFLOAT16 for name in names):
         return BFLOAT16
     return dtype_named(value)
 

@@ -291,6 +291,7 @@ def test_collate_is_a_function(name: str) -> None:
         ({"dtypes": "float32"}, "dtypes is a mapping"),
         ({"dtypes": {"id": "float33"}}, r"dtypes: column 'id': .*'float33'"),
         ({"dtypes": {"id": None}}, "got None"),
+        ({"dtypes": {"id": [1]}}, r"dtypes: column 'id': .*got \[1\]"),
         ({"null": None}, "null is 'error'"),
         ({"null": {"id": [1]}}, "null is 'error'"),
         ({"null": {1: 0}}, "null maps names"),
