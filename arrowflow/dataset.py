@@ -1504,7 +1504,8 @@ class Dataset:
             MissingPackageError: PyTorch is not installed.
             PlanError: As in `to_torch`; or several workers would not have the same order (`deterministic=False`, a
                 one-shot stream); when iteration starts.
-            ForkError: A worker was forked from a process that had run a pipeline; the message names ways out.
+            ForkError: A worker was forked from a process that had run a pipeline, or had used Polars, which this one needs;
+                the message names ways out.
             StateError: A state was loaded outside of the workers that are to follow it.
             SchemaError: As in `to_torch`.
             DataError: As in `to_torch`.
