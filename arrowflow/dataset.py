@@ -1431,8 +1431,9 @@ class Dataset:
 
         With `device="cuda"` batches come on that device: each is copied into page-locked memory and from there, on a
         stream of its own, while the device computes on the one before it. So one batch more than the loop holds lies on
-        the device. A batch is for the stream that is current when it is delivered, which waits for it; this thread does
-        not.
+        the device, and those that the loop let go of but the device has yet to compute with: some, where nothing in the
+        loop waits for it, as `loss.item()` does. A batch is for the stream that is current when it is delivered, which
+        waits for it; this thread does not.
 
         Args:
             columns: As in `to_numpy`.
