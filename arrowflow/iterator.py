@@ -76,11 +76,7 @@ class Iterator(Generic[T]):
     def __next__(self) -> T:
         began = self._clock.now()
         progress = self.progress
-        if self._busy:
-            raise ArrowflowError(
-                "next() is still running, in another thread or in one that waits for this one; an iterator has one "
-                "consumer at a time"
-            )
+        self._check_idle()
         self._busy = True
         try:
             found = self._made_ahead(began) if self._deliver.ahead else self._made(began)
@@ -183,6 +179,13 @@ class Iterator(Generic[T]):
         held = 0 if engine is None else engine.ledger.used
         bar.update(progress.rows - self._shown_rows, progress.last, progress.waited_seconds, seconds, held)
 
+    def _check_idle(self) -> None:
+        if self._busy:
+            raise ArrowflowError(
+                "next() is still running, in another thread or in one that waits for this one; an iterator has one "
+                "consumer at a time"
+            )
+
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("the iterator was closed; make a new one with iter(…)")
@@ -250,6 +253,7 @@ class Iterator(Generic[T]):
         self._restart(check_size("set_epoch", "epoch", epoch, least=0))
 
     def _restart(self, epoch: int, position: Position = None, batches: int = 0) -> None:
+        self._check_idle()
         self._check_open()
         self._end()
         self._ended = False

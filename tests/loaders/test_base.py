@@ -346,3 +346,16 @@ def test_an_error_that_waits_for_its_batch_does_not_keep_the_iterator() -> None:
         assert kept() is None
     finally:
         gc.enable()
+
+
+@all_loaders
+def test_an_iterator_does_not_start_over_in_the_middle_of_a_batch(name: str) -> None:
+    """What it delivers afterwards would count as the first batch of the other epoch."""
+
+    def collate(batch: Any) -> list[int]:
+        with pytest.raises(af.ArrowflowError, match=r"next\(\) is still running"):
+            batches.set_epoch(5)
+        return delivered(batch)
+
+    batches = iter(load(af.range(4).batch(2), name, collate=collate))
+    assert list(batches) == [[0, 1], [2, 3]]
