@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -213,6 +214,8 @@ def test_explain_says_that_columns_are_copied(cuda: Cuda) -> None:
         x.to_torch(pin_memory=True).explain(copies=True)
         == "id: int64 -> int64: copied: to page-locked memory"
     )
+    nulls = x.with_columns(id=pl.col("id").replace(1, None)).to_torch(pin_memory=True, null=0)
+    assert nulls.explain(copies=True) == "id: int64 -> int64: copied: to page-locked memory"
     text = x.to_torch(device="cuda").explain(copies=True)
     assert text == "id: int64 -> int64: copied: to page-locked memory, and from there to cuda:1"
 
