@@ -1432,8 +1432,9 @@ class Dataset:
 
         With `device="cuda"` batches come on that device: each is copied into page-locked memory and from there, on a
         stream of its own, while the device computes on the one before it. So one batch more than the loop holds lies on
-        the device. A batch is for the stream that is current when it is delivered, which waits for it; this thread does
-        not.
+        the device, and those that the loop let go of but the device has yet to compute with: some, where nothing in the
+        loop waits for it, as `loss.item()` does. A batch is for the stream that is current when it is delivered, which
+        waits for it; this thread does not.
 
         Args:
             columns: As in `to_numpy`.
@@ -1505,7 +1506,8 @@ class Dataset:
             MissingPackageError: PyTorch is not installed.
             PlanError: As in `to_torch`; or several workers would not have the same order (`deterministic=False`, a
                 one-shot stream); when iteration starts.
-            ForkError: A worker was forked from a process that had run a pipeline; the message names ways out.
+            ForkError: A worker was forked from a process that had run a pipeline, or had used Polars, which this one needs;
+                the message names ways out.
             StateError: A state was loaded outside of the workers that are to follow it.
             SchemaError: As in `to_torch`.
             DataError: As in `to_torch`.
@@ -1606,7 +1608,7 @@ class Dataset:
         return self._loader(
             "to_polars",
             PolarsExport,
-            Wishes(columns=None if columns is None else _names("to_polars", (list(columns),))),
+            self._wishes("to_polars", columns, None, "error", "dense", strict_zero_copy=False),
             collate,
         )
 

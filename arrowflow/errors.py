@@ -99,7 +99,7 @@ class ClosedError(ArrowflowError, RuntimeError):
 
 
 class ForkError(ArrowflowError, RuntimeError):
-    """A pipeline was started in a forked child of a process that had run one."""
+    """A pipeline was started in a forked child of a process that had run one, or whose Polars had threads."""
 
 
 def closest(name: str, names: Iterable[str]) -> str:

@@ -76,11 +76,7 @@ class Iterator(Generic[T]):
     def __next__(self) -> T:
         began = self._clock.now()
         progress = self.progress
-        if self._busy:
-            raise ArrowflowError(
-                "next() is still running, in another thread or in one that waits for this one; an iterator has one "
-                "consumer at a time"
-            )
+        self._check_idle()
         self._busy = True
         try:
             found = self._made_ahead(began) if self._deliver.ahead else self._made(began)
@@ -144,7 +140,7 @@ class Iterator(Generic[T]):
         try:
             self._next = self._made(self._clock.now())
         except Exception as error:  # noqa: BLE001  # whatever it is, it is raised where its batch is due
-            self._next = error
+            self._next = error.with_traceback(None)  # whose frames hold this iterator
         made, position, rows = found
         return self._deliver.arrived(made), position, rows
 
@@ -182,6 +178,13 @@ class Iterator(Generic[T]):
         seconds = progress.last - (progress.began or 0.0)
         held = 0 if engine is None else engine.ledger.used
         bar.update(progress.rows - self._shown_rows, progress.last, progress.waited_seconds, seconds, held)
+
+    def _check_idle(self) -> None:
+        if self._busy:
+            raise ArrowflowError(
+                "next() is still running, in another thread or in one that waits for this one; an iterator has one "
+                "consumer at a time"
+            )
 
     def _check_open(self) -> None:
         if self._closed:
@@ -250,6 +253,7 @@ class Iterator(Generic[T]):
         self._restart(check_size("set_epoch", "epoch", epoch, least=0))
 
     def _restart(self, epoch: int, position: Position = None, batches: int = 0) -> None:
+        self._check_idle()
         self._check_open()
         self._end()
         self._ended = False

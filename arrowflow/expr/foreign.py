@@ -16,6 +16,7 @@ import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import DataError, PlanError, closest
+from arrowflow.expr.forks import check_polars
 from arrowflow.expr.slices import readable
 from arrowflow.expr.types import convert, normalise, polars_reads
 from arrowflow.lazy import compute as pc
@@ -98,6 +99,7 @@ def _one(array: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 def _frame(batch: pa.RecordBatch, names: Sequence[str]) -> pl.DataFrame:
     if not names:
+        check_polars()
         return pl.DataFrame({_FILLER: pl.repeat(0, batch.num_rows, dtype=pl.Int8, eager=True)})
     frame = pl.from_arrow(readable(batch.select(list(names))))
     assert isinstance(frame, pl.DataFrame)

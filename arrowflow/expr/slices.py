@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from arrowflow.expr.forks import check_polars
+
 
 def rebased(array: pa.Array) -> pa.Array:
     """Returns an array of which Arrow takes and filters the right rows.
@@ -50,12 +52,16 @@ def readable(batch: pa.RecordBatch) -> pa.RecordBatch:
     Of lists of fixed size with nulls it reads the validity of a slice as if it were that of the whole, and fails
     (Polars 2.1). Such columns are copied; all others are returned as they are.
 
+    Raises:
+        ForkError: Polars cannot read anything in this process.
+
     Example:
         >>> import polars as pl
         >>> batch = pa.record_batch({"x": pa.array([[0], None, [2]], pa.list_(pa.int8(), 1))})
         >>> pl.DataFrame(readable(batch.slice(1)))["x"].to_list()
         [None, [2]]
     """
+    check_polars()
     for index, column in enumerate(batch.columns):
         if _holds_masked_slice(column):
             batch = batch.set_column(index, batch.schema.field(index), pa.concat_arrays([column]))

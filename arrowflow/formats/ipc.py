@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import struct
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -210,9 +211,14 @@ def _batch_ranges(details: _Details, index: int, wanted: list[int]) -> list[Rang
 def _read_local(store: Store, footer: Footer, split: Split, wanted: list[int]) -> pa.RecordBatch:
     # Choosing fields makes Arrow copy what it would map, and saves decoding only where there is any.
     if store.memory_map and not footer.details.compressed[split.index]:
-        # A map of its own: the batch may be written, and neither the file nor another batch changes.
-        mapped = map_private(footer.file.path, *footer.details.batches[split.index].range)
-        return _read_opened(pa.BufferReader(mapped), split, wanted, is_view=True)
+        try:
+            # A map of its own: the batch may be written, and neither the file nor another batch changes.
+            mapped = map_private(footer.file.path, *footer.details.batches[split.index].range)
+        except OSError as error:
+            if error.errno != errno.ENOMEM:
+                raise
+        else:
+            return _read_opened(pa.BufferReader(mapped), split, wanted, is_view=True)
     with store.open(footer.file) as source:
         return _read_opened(source, split, wanted, is_view=False)
 

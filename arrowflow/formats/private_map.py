@@ -8,6 +8,7 @@ a file descriptor open for as long as the memory is used, of which a loop that k
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import weakref
@@ -22,6 +23,8 @@ _FAILED: Final = ctypes.c_void_p(-1).value
 _NO_RESERVE: Final = getattr(
     mmap, "MAP_NORESERVE", {"Linux": 0x4000, "Darwin": 0x40}.get(os.uname().sysname, 0)
 )
+MAX_MAPS: Final = 1 << 15
+"""Maps that are made at most, as long as all are in use: Linux allows 65,530, and heaps and threads need some, too."""
 
 
 class _PrivateMap:
@@ -54,7 +57,7 @@ def map_private(path: str, start: int = 0, stop: int = 0) -> pa.Buffer:
         stop: The byte after the last of these.
 
     Raises:
-        OSError: The file cannot be mapped.
+        OSError: The file cannot be mapped; with `ENOMEM` there is no room for one more map, and reading may still do.
 
     Example:
         >>> import pathlib, tempfile
@@ -64,7 +67,14 @@ def map_private(path: str, start: int = 0, stop: int = 0) -> pa.Buffer:
         >>> file.read_bytes()
         b'abc'
     """
-    return pa.py_buffer(np.asarray(_PrivateMap(path, start, stop)))
+    if len(_maps) >= MAX_MAPS:
+        raise OSError(errno.ENOMEM, f"cannot map it: {MAX_MAPS} maps are in use")
+    made = _PrivateMap(path, start, stop)
+    _maps.add(made)
+    return pa.py_buffer(np.asarray(made))
+
+
+_maps: weakref.WeakSet[_PrivateMap] = weakref.WeakSet()
 
 
 def _mapped(descriptor: int, size: int) -> int:
@@ -83,7 +93,8 @@ def _begin_reading(descriptor: int, start: int, stop: int) -> None:
     try:
         for place in (start, stop - 1):
             os.preadv(descriptor, [bytearray(1)], place, os.RWF_NOWAIT)
-    except OSError:  # it would have to wait; or the file system cannot tell, and then advice is cheap
+    # It would have to wait; or the file system, the kernel or this build of Python cannot tell.
+    except (OSError, AttributeError, NotImplementedError):
         os.posix_fadvise(descriptor, start, stop - start, os.POSIX_FADV_WILLNEED)
 
 

@@ -169,8 +169,9 @@ class NumpyExport:
 
     def describe(self, views: str) -> list[str]:
         """Returns one line per column, with `views` for those that are views of Arrow's memory."""
+        notes = not views.startswith("copied")
         return [
-            column.describe(f"copied: {column.copied}" if column.copied else views + column.note)
+            column.describe(f"copied: {column.copied}" if column.copied else views + column.note * notes)
             for column in self.columns
         ]
 

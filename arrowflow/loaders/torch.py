@@ -34,7 +34,8 @@ def torch_dtype(value: Any) -> Any:
     """
     if type(value).__module__ == "torch":
         value = str(value).removeprefix("torch.")
-    if BFLOAT16 in {value, getattr(value, "name", ""), getattr(value, "__name__", "")}:
+    names = (value, getattr(value, "name", ""), getattr(value, "__name__", ""))
+    if any(isinstance(name, str) and name == BFLOAT16 for name in names):
         return BFLOAT16
     return dtype_named(value)
 
@@ -125,8 +126,10 @@ class TorchExport:
         tensor = self._put(name, array)
         if name not in self._made:
             return tensor
-        torch = _torch()
-        return tensor.view(torch.bfloat16) if self._made[name] else tensor.to(torch.bfloat16)
+        return tensor.view(_torch().bfloat16) if self._made[name] else self._rounded(tensor)
+
+    def _rounded(self, tensor: Any) -> Any:
+        return tensor.to(_torch().bfloat16)
 
     def _put(self, name: str, array: NumpyArray) -> Any:
         if not array.flags.behaved:

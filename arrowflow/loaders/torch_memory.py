@@ -75,13 +75,13 @@ def _parsed(torch: Any, operator: str, device: Any) -> Any:
 class PinnedExport(TorchExport):
     """Turns record batches of one schema into dicts of tensors in page-locked memory."""
 
-    __slots__ = ("_dtypes", "_empty")
+    __slots__ = ("_dtypes", "_torch")
 
     def __init__(self, schema: Any, *, owned: bool, wishes: Wishes) -> None:
         """Decides on every column of `schema`; see `TorchExport`."""
         # Whoever has the memory: it is only read.
         super().__init__(schema, owned=False, wishes=wishes)
-        self._empty: Callable[..., Any] = optional("torch", user="to_torch", extra="torch").empty
+        self._torch = optional("torch", user="to_torch", extra="torch")
         self._dtypes: dict[Any, Any] = {}
 
     def chunk(self, batch: Any) -> Callable[[int, int], Tensors]:
@@ -97,9 +97,16 @@ class PinnedExport(TorchExport):
         dtype = self._dtypes.get(array.dtype)
         if dtype is None:
             dtype = self._dtypes[array.dtype] = self._from_numpy(np.empty(0, array.dtype)).dtype
-        tensor = self._empty(array.shape, dtype=dtype, pin_memory=True)
+        tensor = self._locked(array.shape, dtype)
         np.copyto(tensor.numpy(), array)
         return tensor
+
+    def _rounded(self, tensor: Any) -> Any:
+        return self._locked(tensor.shape, self._torch.bfloat16).copy_(tensor)
+
+    def _locked(self, shape: Any, dtype: Any) -> Any:
+        # The device is named since users may set another default.
+        return self._torch.empty(shape, dtype=dtype, device="cpu", pin_memory=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +136,7 @@ class Transfer:
 class CudaExport(PinnedExport):
     """Begins to transfer record batches of one schema to a CUDA device."""
 
-    __slots__ = ("_cuda", "_current_stream", "_device", "_stream")
+    __slots__ = ("_current_stream", "_device", "_stream")
 
     def __init__(self, schema: Any, *, owned: bool, wishes: Wishes, device: str) -> None:
         """Decides on every column of `schema`; see `TorchExport`.
@@ -141,10 +148,10 @@ class CudaExport(PinnedExport):
             device: Name of the device; without a number the current one.
         """
         super().__init__(schema, owned=owned, wishes=wishes)
-        self._cuda = optional("torch", user="to_torch", extra="torch").cuda
-        self._device = device if ":" in device else f"{device}:{self._cuda.current_device()}"
+        cuda = self._torch.cuda
+        self._device = device if ":" in device else f"{device}:{cuda.current_device()}"
         self._stream = _copy_stream(self._device)
-        self._current_stream = functools.partial(self._cuda.current_stream, self._device)
+        self._current_stream = functools.partial(cuda.current_stream, self._device)
 
     def __call__(self, batch: Any) -> Any:
         """Begins to transfer a batch."""
@@ -160,11 +167,14 @@ class CudaExport(PinnedExport):
         return self._arrays.describe(f"copied: to page-locked memory, and from there to {self._device}")
 
     def _begun(self, make: Callable[[], Tensors]) -> Transfer:
-        with self._cuda.stream(self._stream):
+        with self._torch.cuda.stream(self._stream):
             return Transfer(make(), self._stream.record_event(), self._current_stream)
 
     def _put(self, name: str, array: NumpyArray) -> Any:
         return super()._put(name, array).to(self._device, non_blocking=True)
+
+    def _rounded(self, tensor: Any) -> Any:
+        return TorchExport._rounded(self, tensor)  # by the device
 
 
 @functools.cache

@@ -13,6 +13,7 @@ import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import SourceError
+from arrowflow.expr.forks import check_polars
 from arrowflow.interchange.tensors import tensor_schema, tensor_table
 from arrowflow.ops.from_generator import FromGenerator
 from arrowflow.ops.from_memory import normalised_schema
@@ -82,6 +83,7 @@ class LazyFrame:
 
     def tables(self) -> Iterator[pa.Table]:
         """Yields the result in pieces of 65,536 rows."""
+        check_polars()
         if pl.__version__.startswith("1."):  # there an error of the query looks like the end of its result
             return map(
                 pl.DataFrame.to_arrow, self.frame.collect(engine="streaming").iter_slices(MAX_CHUNK_ROWS)

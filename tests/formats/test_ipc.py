@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import feather
 
+import arrowflow as af
 from arrowflow.errors import SchemaError, SourceError
-from arrowflow.formats import FORMATS, decoded_schema, ipc, match
+from arrowflow.formats import FORMATS, decoded_schema, ipc, match, private_map
 from arrowflow.formats.ipc_metadata import parse_batch, parse_footer
 from arrowflow.storage import Fetched, Store
 from tests.formats.reading import KINDS, open_footer, read_all, read_split
@@ -48,6 +49,18 @@ def test_all_columns_on_all_file_systems(tmp_path: Path, kind: str, compression:
     found = read_all(IPC, path, kind=kind)
     assert found.schema == decoded_schema(table().schema)
     assert as_lists(found) == as_lists(table())
+
+
+def test_batches_are_read_where_there_is_no_room_for_more_maps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As there is not for whoever keeps 65,530 of them, or a file that is larger than what may be committed."""
+    monkeypatch.setattr(private_map, "MAX_MAPS", len(private_map._maps) + 2)
+    kept = list(af.read_ipc(write(tmp_path / "x.arrow", pa.table({"x": np.arange(20)}), rows=4)).to_numpy())
+    assert len(private_map._maps) <= private_map.MAX_MAPS
+    for batch in kept:
+        batch["x"] += 1
+    assert np.concatenate([batch["x"] for batch in kept]).tolist() == list(range(1, 21))
 
 
 @pytest.mark.parametrize("name", table().column_names)

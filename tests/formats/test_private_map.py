@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,29 @@ def test_what_is_written_stays_in_the_map(tmp_path: Path) -> None:
     np.frombuffer(one, np.uint8)[:] = ord("x")
     assert one.to_pybytes() == b"x" * one.size
     assert other.to_pybytes() == path.read_bytes() == b"abcdef" * 4096
+
+
+@pytest.mark.parametrize("missing", ["posix_fadvise", "RWF_NOWAIT"])
+def test_a_file_is_mapped_where_python_was_built_for_an_older_system(
+    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"abcdef" * 4096)
+    monkeypatch.delattr(os, missing, raising=False)
+    assert map_private(str(path), 5000, 9000).to_pybytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("error", [NotImplementedError, OSError])
+def test_a_file_is_mapped_where_nothing_tells_what_is_in_memory(
+    error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object) -> None:
+        raise error
+
+    path = tmp_path / "file"
+    path.write_bytes(b"abcdef" * 4096)
+    monkeypatch.setattr(os, "preadv", refuse, raising=False)
+    assert map_private(str(path), 5000, 9000).to_pybytes() == path.read_bytes()
 
 
 def test_a_slice_keeps_the_map(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import itertools
 import json
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -302,6 +304,7 @@ def test_collate_is_a_function(name: str) -> None:
         ({"dtypes": "float32"}, "dtypes is a mapping"),
         ({"dtypes": {"id": "float33"}}, r"dtypes: column 'id': .*'float33'"),
         ({"dtypes": {"id": None}}, "got None"),
+        ({"dtypes": {"id": [1]}}, r"dtypes: column 'id': .*got \[1\]"),
         ({"null": None}, "null is 'error'"),
         ({"null": {"id": [1]}}, "null is 'error'"),
         ({"null": {1: 0}}, "null maps names"),
@@ -342,3 +345,30 @@ def test_a_transfer_begins_before_the_batch_in_front_of_it_is_delivered(
             next(batches)
             assert len(begun) == min(step + 1, 4)
             assert len(made) == step
+
+
+def test_an_error_that_waits_for_its_batch_does_not_keep_the_iterator() -> None:
+    """Its traceback would hold the iterator that holds it, and a loop left by `break` would end with the next `gc`."""
+    pytest.importorskip("jax", reason="JAX is not installed")
+    batches = iter(af.from_arrow(pa.table({"x": [1, 2, None, 4]})).batch(2).to_jax())
+    next(batches)
+    kept = weakref.ref(batches)
+    gc.disable()
+    try:
+        del batches
+        assert kept() is None
+    finally:
+        gc.enable()
+
+
+@all_loaders
+def test_an_iterator_does_not_start_over_in_the_middle_of_a_batch(name: str) -> None:
+    """What it delivers afterwards would count as the first batch of the other epoch."""
+
+    def collate(batch: Any) -> list[int]:
+        with pytest.raises(af.ArrowflowError, match=r"next\(\) is still running"):
+            batches.set_epoch(5)
+        return delivered(batch)
+
+    batches = iter(load(af.range(4).batch(2), name, collate=collate))
+    assert list(batches) == [[0, 1], [2, 3]]

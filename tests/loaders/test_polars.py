@@ -9,6 +9,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+import arrowflow as af
 from arrowflow.errors import SchemaError
 from arrowflow.loaders.polars import PolarsExport
 
@@ -102,3 +103,9 @@ def test_every_other_type_arrives(kind: Any) -> None:
     if not pa.types.is_map(kind) or hasattr(pl, "Map"):  # older releases read null maps as empty
         assert found.null_count() == 3
     assert exporter.explain()[0].startswith(f"x: {kind}: {ACCEPTED[kind]}")
+
+
+def test_columns_are_named_as_in_other_loaders() -> None:
+    assert next(iter(af.range(2).to_polars(columns="id"))).columns == ["id"]
+    with pytest.raises(af.PlanError, match="to_polars: expected names of columns, got 5"):
+        af.range(2).to_polars(columns=5)  # type: ignore[arg-type]

@@ -211,6 +211,30 @@ def test_forked_workers(data: Any) -> None:
     assert run(script) == "done\n"
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="there is no /proc here")
+def test_forked_workers_do_not_wait_for_threads_that_are_not_there(data: Any) -> None:
+    """Of Polars, which starts them where a schema is asked for; who needs none of them goes on."""
+    script = """
+    import polars as pl
+    multiprocessing.set_start_method("fork")
+    text = pl.col("id").cast(pl.String).str.len_chars().cast(pl.Int64)
+    found = dataset().to_torch_dataset()
+    first = af.range(100).with_columns(n=text).batch(10)
+    assert [b["n"].sum().item() for b in loader(first.to_torch_dataset(), 1)] == [10] + [20] * 9
+    second = af.range(50).with_columns(n=text).batch(10)
+    assert len(second.to_torch_dataset()) == 5
+    second.schema
+    try:
+        list(loader(second.to_torch_dataset(), 2))
+    except af.ForkError as error:
+        assert "forkserver" in str(error), error
+    else:
+        raise AssertionError("Polars has no threads there")
+    assert len(rows(loader(found, 2))) == 16
+    """
+    run(script)
+
+
 def test_spawned_workers(data: Any) -> None:
     found: Any = dataset().to_torch_dataset()
     loader = data.DataLoader(

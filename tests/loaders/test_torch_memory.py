@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -56,6 +57,7 @@ class Cuda:
 
         def pinned(*args: Any, pin_memory: bool = False, **named: Any) -> Any:
             self.log += ["pinned"] if pin_memory else []
+            assert not pin_memory or named["device"] == "cpu", "of another default device none can be had"
             return empty(*args, **named)
 
         def to(tensor: Any, where: Any, *, non_blocking: bool = False) -> Any:
@@ -151,6 +153,26 @@ def test_lists_and_bfloat16_are_sent_in_their_parts(cuda: Cuda) -> None:
     assert batch["y"].tolist() == [1.5, 2.5, 3.5]
 
 
+def test_bfloat16_is_pinned_too(cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A conversion makes a tensor in memory of its own, which is not page-locked."""
+    pinned, empty = [], torch.empty
+
+    def remember(*args: Any, **named: Any) -> Any:
+        pinned.append(empty(*args, **named))
+        return pinned[-1]
+
+    monkeypatch.setattr(torch, "empty", remember)
+    table = pa.table(
+        {"x": [1.5, 2.5], "l": [[1.0], [2.0, 3.0]], "bits": pa.array([b"\0\0"] * 2, pa.binary(2))}
+    )
+    dtypes = dict.fromkeys(table.column_names, "bfloat16")
+    (batch,) = af.from_arrow(table).to_torch(pin_memory=True, lists="ragged", dtypes=dtypes)
+    parts = [batch["x"], batch["l"].values(), batch["l"].offsets(), batch["bits"]]
+    assert batch["x"].tolist() == [1.5, 2.5]
+    assert [part.dtype for part in parts] == [torch.bfloat16, torch.bfloat16, torch.int64, torch.bfloat16]
+    assert {part.data_ptr() for part in parts} <= {each.data_ptr() for each in pinned}
+
+
 def test_writing_into_pinned_tensors_changes_nothing_else(cuda: Cuda) -> None:
     kept = af.range(6).cache().batch(2)
     for _ in range(2):
@@ -192,6 +214,8 @@ def test_explain_says_that_columns_are_copied(cuda: Cuda) -> None:
         x.to_torch(pin_memory=True).explain(copies=True)
         == "id: int64 -> int64: copied: to page-locked memory"
     )
+    nulls = x.with_columns(id=pl.col("id").replace(1, None)).to_torch(pin_memory=True, null=0)
+    assert nulls.explain(copies=True) == "id: int64 -> int64: copied: to page-locked memory"
     text = x.to_torch(device="cuda").explain(copies=True)
     assert text == "id: int64 -> int64: copied: to page-locked memory, and from there to cuda:1"
 
@@ -275,6 +299,15 @@ def test_ragged_lists_and_bfloat16_on_a_device() -> None:
     assert batch["y"].tolist() == [1.5, 2.5, 3.5]
     assert batch["up"].tolist() == [True, False, True]
     assert {each.device.type for each in batch.values()} == {"cuda"}
+
+
+@device
+@pytest.mark.parametrize("asked", [{"pin_memory": True}, {"device": "cuda"}])
+def test_the_default_device_does_not_matter(asked: dict[str, Any]) -> None:
+    with torch.device("cuda"):
+        (batch,) = af.from_numpy({"x": np.ones(2, np.float32)}).to_torch(**asked, dtypes={"x": "bfloat16"})
+    assert batch["x"].tolist() == [1, 1]
+    assert batch["x"].is_cuda or batch["x"].is_pinned()
 
 
 @device
