@@ -87,14 +87,25 @@ def prepare(plan: Node, *, picked: bool = False) -> Prepared:
 
 
 def part_of(prepared: Prepared, processes: int) -> Prepared:
-    """Returns the pipeline for one of several processes that run it side by side, with a part of its budgets each."""
+    """Returns the pipeline for one of several processes that run it side by side, with a part of its budgets each.
+
+    Raises:
+        BudgetError: A part of the byte budget is too little.
+    """
     whole = prepared.options
     options = replace(
         whole,
         cpu_budget=max(1, whole.cpu_budget // processes),
         ram_budget=whole.ram_budget // processes,
     )
-    return replace(prepared, options=options, chain=plan_chain(prepared.optimised, options), found={})
+    chain = plan_chain(prepared.optimised, options)
+    try:
+        check_budget(chain, options.ram_budget)
+    except BudgetError as error:
+        raise BudgetError(
+            f"{error} (each of {processes} processes has a part of ram_budget={whole.ram_budget:,} bytes)"
+        ) from None
+    return replace(prepared, options=options, chain=chain, found={})
 
 
 def plan_element(options: ResolvedOptions) -> Callable[[Node, int], Chain]:

@@ -17,6 +17,7 @@ import importlib.util
 import os
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
@@ -69,6 +70,7 @@ def _loader(loop: Loop, paths: list[str]) -> Any:
 
     class Rows(IterableDataset[dict[str, torch.Tensor]]):
         def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
+            warnings.simplefilter("ignore")  # that the memory must not be written
             info = get_worker_info()
             mine = paths[info.id :: info.num_workers]
             for batch in by_hand.exact_batches(loop(mine), BATCH_ROWS):

@@ -341,6 +341,17 @@ def test_workers_share_the_budgets(data: Any, monkeypatch: pytest.MonkeyPatch) -
     assert "cpu_budget 1" in copies[7].explain()
 
 
+def test_too_many_workers_for_the_budget(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message names the part that is too little, and what was given."""
+    rows = af.range(100_000).shuffle(50_000).batch(10).with_options(af.Options(ram_budget="1MiB"))
+    next(iter(rows))
+    _, begin = workers_of(rows.to_torch_dataset(), 8, data, monkeypatch)
+    with pytest.raises(
+        af.BudgetError, match=r"ram_budget=131,072 bytes.*each of 8 processes.*1,048,576 bytes"
+    ):
+        begin(0)
+
+
 def test_workers_that_start_anew_are_of_the_next_epoch(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     original: Any = dataset().to_torch_dataset()
     whole = epochs_of(dataset().to_torch(), 3)
