@@ -24,7 +24,7 @@ _NO_RESERVE: Final = getattr(
     mmap, "MAP_NORESERVE", {"Linux": 0x4000, "Darwin": 0x40}.get(os.uname().sysname, 0)
 )
 MAX_MAPS: Final = 1 << 15
-"""Maps that are made at most, as long as all are in use: Linux allows 65,530, and heaps and threads need some, too."""
+"""Maps that are made, give or take a few, as long as all are in use: Linux allows 65,530, and heaps need some, too."""
 
 
 class _PrivateMap:
