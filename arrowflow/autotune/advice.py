@@ -39,7 +39,12 @@ def advice(statistics: Statistics) -> tuple[str, ...]:
 def _named(stages: Sequence[StageStatistics], *names: str) -> Iterator[tuple[int, str]]:
     """Yields the stages of operators of these names, the most downstream first, and what to call them."""
     for place, stage in enumerate(stages):
-        yield from ((place, found) for found in stage.operators if found.partition("(")[0] in names)
+        yield from ((place, found) for found in stage.operators if _operator(found) in names)
+
+
+def _operator(title: str) -> str:
+    """Returns the operator's name of what a stage is called, `map` of `map(decode) #2`."""
+    return title.partition("(")[0]
 
 
 def _inflating(stages: Sequence[StageStatistics]) -> Iterator[str]:
@@ -133,7 +138,7 @@ def _serial_reads(statistics: Statistics) -> Iterator[str]:
 def _locked(stages: Sequence[StageStatistics]) -> Iterator[str]:
     for stage in stages:
         if LOCK in stage.reason:
-            processes = ", or executor='process'" if stage.operators[-1].partition("(")[0] in MAPS else ""
+            processes = ", or executor='process'" if _operator(stage.operators[-1]) in MAPS else ""
             yield (
                 f"{stage.operators[0]} holds the interpreter lock, so more calls at a time do not help: use functions "
                 f"that release it (NumPy, Arrow, Polars), or expressions{processes}"

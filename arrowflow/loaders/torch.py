@@ -55,7 +55,7 @@ class TorchExport:
         tensor([1.5000, 2.0000], dtype=torch.float64)
     """
 
-    __slots__ = ("_arrays", "_from_numpy", "_made", "_owned", "_plain", "_strict")
+    __slots__ = ("_arrays", "_from_numpy", "_made", "_owned", "_plain", "_strict", "_torch")
 
     def __init__(
         self,
@@ -76,8 +76,8 @@ class TorchExport:
             schema, owned=owned, wishes=replace(wishes, dtypes={**wishes.dtypes, **carried})
         )
         self._arrays.require(_KINDS, "a PyTorch tensor")
-        torch = _torch()
-        self._from_numpy: Callable[[NumpyArray], Any] = torch.from_numpy
+        self._torch = optional("torch", user="to_torch", extra="torch")
+        self._from_numpy: Callable[[NumpyArray], Any] = self._torch.from_numpy
         self._owned = owned
         self._strict = wishes.strict_zero_copy
         self._plain = not (self._made or wishes.lists == "ragged")
@@ -120,16 +120,16 @@ class TorchExport:
     def _tensor(self, name: str, array: Any) -> Any:
         if isinstance(array, Ragged):
             offsets = self._put(name, array.offsets.astype(np.int64))
-            return _torch().nested.nested_tensor_from_jagged(
+            return self._torch.nested.nested_tensor_from_jagged(
                 self._tensor(name, array.values), offsets=offsets
             )
         tensor = self._put(name, array)
         if name not in self._made:
             return tensor
-        return tensor.view(_torch().bfloat16) if self._made[name] else self._rounded(tensor)
+        return tensor.view(self._torch.bfloat16) if self._made[name] else self._rounded(tensor)
 
     def _rounded(self, tensor: Any) -> Any:
-        return tensor.to(_torch().bfloat16)
+        return tensor.to(self._torch.bfloat16)
 
     def _put(self, name: str, array: NumpyArray) -> Any:
         if not array.flags.behaved:
@@ -145,7 +145,3 @@ def _bits(schema: Any, name: str) -> bool:
         return False  # which is refused with a better message
     kind = schema.field(name).type
     return bool(kind == pa.binary(2))
-
-
-def _torch() -> Any:
-    return optional("torch", user="to_torch", extra="torch")

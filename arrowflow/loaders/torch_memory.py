@@ -75,13 +75,12 @@ def _parsed(torch: Any, operator: str, device: Any) -> Any:
 class PinnedExport(TorchExport):
     """Turns record batches of one schema into dicts of tensors in page-locked memory."""
 
-    __slots__ = ("_dtypes", "_torch")
+    __slots__ = ("_dtypes",)
 
     def __init__(self, schema: Any, *, owned: bool, wishes: Wishes) -> None:
         """Decides on every column of `schema`; see `TorchExport`."""
         # Whoever has the memory: it is only read.
         super().__init__(schema, owned=False, wishes=wishes)
-        self._torch = optional("torch", user="to_torch", extra="torch")
         self._dtypes: dict[Any, Any] = {}
 
     def chunk(self, batch: Any) -> Callable[[int, int], Tensors]:
