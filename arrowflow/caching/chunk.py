@@ -29,7 +29,6 @@ from arrowflow.errors import ArrowflowError, CacheFullError, SchemaError, Source
 from arrowflow.formats.ipc_aligned import write_aligned
 from arrowflow.formats.ipc_dictionaries import has_dictionary
 from arrowflow.plan.position import Position, listed, tupled
-from arrowflow.storage import flush
 
 VERSION: Final = 2
 """Version of the header; chunks of another one are not read."""
@@ -180,19 +179,24 @@ def of_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 def _commit(folder: Path, fill: Callable[[int], Name]) -> Name:
     """Fills a new file and gives it its name. An error leaves nothing behind, unless it comes after that."""
-    temporary, descriptor = _create(folder)
+    # Once all chunks are seen another thread may rename the folder, so what is flushed is opened before that.
+    names = os.open(folder, os.O_RDONLY)
     try:
+        temporary, descriptor = _create(folder)
         try:
-            name = fill(descriptor)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        temporary.rename(folder / name.render())
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-    flush(folder)
+            try:
+                name = fill(descriptor)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            temporary.rename(folder / name.render())
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+        os.fsync(names)
+    finally:
+        os.close(names)
     return name
 
 

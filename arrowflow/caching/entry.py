@@ -12,7 +12,9 @@ a cache is deterministic. So one that has waited for too long may compute withou
 **Inputs that are not repeatable** (generators, one-shot streams) are written into a folder of their own, which gets the
 entry's name when it is complete: chunks of two runs never meet.
 
-Any thread may use an entry: each attribute is replaced as a whole, and never changed.
+Any thread may use an entry: each attribute is replaced as a whole, and never changed. What removes chunks or renames
+the folder is done by one thread at a time, which holds `_naming`; it waits for the disk, and for nothing else. Another
+process may do the same at the same moment, so what it has made place for is looked at again.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ import contextlib
 import logging
 import os
 import shutil
+import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -91,6 +94,7 @@ class Entry:
         # The first row of the chunk with a position that was looked for before.
         self._rows: dict[Position, int] = {}
         self._own_lock: Claim | None = None
+        self._naming = threading.Lock()
 
     # ------------------------------------------------------------------ looking
 
@@ -158,15 +162,6 @@ class Entry:
             if chunk is not None and start is not None:
                 return Place(chunk, start)
         return None
-
-    def _starts(self) -> Iterator[int]:
-        """Yields the first row of each chunk in order, up to the first gap."""
-        names, row = self._listing.names, 0
-        while (name := names.get(row)) is not None:
-            yield row
-            if name.end or not name.num_rows:
-                return
-            row += name.num_rows
 
     def _glance(self, row: int) -> Chunk | None:
         """Maps the chunk that begins with a row only to look where it lies: 0.2 ms, without its checksum."""
@@ -264,7 +259,7 @@ class Entry:
         )
         # Nobody takes it for a leftover.
         entry._own_lock = entry.claim()
-        # Unless it was renamed, being whole, nobody can use it.
+        # Unless it was renamed, being whole, nobody else can use it.
         weakref.finalize(entry, shutil.rmtree, folder, ignore_errors=True)
         return entry
 
@@ -296,10 +291,9 @@ class Entry:
             compression=self._compression,
         )
         self._damaged.discard(name)
-        # Without the mark another one was faster: it is complete, and needs no other chunk.
-        if not (self.folder / UNFINISHED).exists():
-            self.refresh()
-            if self.num_rows is not None:
+        with self._naming:
+            # Without the mark another one was faster: it is complete, and needs no other chunk.
+            if not (self.folder / UNFINISHED).exists():
                 self._remove_others()
         return name
 
@@ -310,7 +304,8 @@ class Entry:
             WriteError: It is not there any more.
         """
         try:
-            chunk = open_chunk(self.folder, name, fingerprint=self.fingerprint, verify=False)
+            with self._naming:  # a thread that has written the last chunk may be about to rename the folder
+                chunk = open_chunk(self.folder, name, fingerprint=self.fingerprint, verify=False)
         except (OSError, ChunkError) as error:
             raise WriteError(
                 f"the cache in {str(self.root)!r} lost a chunk that was just written ({error}); was the folder removed? "
@@ -320,44 +315,55 @@ class Entry:
 
     def finish(self) -> None:
         """Gives a complete entry its looks, once all chunks are there."""
+        with self._naming:
+            if not self._remove_others():
+                return
+            with contextlib.suppress(FileNotFoundError):
+                (self.folder / UNFINISHED).unlink()
+            final = self.root / self.fingerprint
+            if self.folder != final and self._take_name(final):
+                self.folder = final
+            flush(self.root)
+
+    def _remove_others(self) -> bool:
+        """Removes chunks with rows that the others have, since two may have computed the same, cut otherwise.
+
+        Returns whether it is complete; else nothing is removed.
+        """
         self.refresh()
-        if self.num_rows is None:
-            return
-        self._remove_others()
-        with contextlib.suppress(FileNotFoundError):
-            (self.folder / UNFINISHED).unlink()
-        if self.folder != self.root / self.fingerprint:
-            self._take_name(self.root / self.fingerprint)
-        flush(self.root)
+        listing = self._listing
+        if listing.num_rows is None:
+            return False
+        chain = {name.render() for name in listing.chain}
+        with contextlib.suppress(FileNotFoundError):  # cleared meanwhile
+            for path in list(self.folder.iterdir()):
+                if Name.parse(path.name) is not None and path.name not in chain:
+                    with contextlib.suppress(OSError):
+                        path.unlink()
+        return True
 
-    def _remove_others(self) -> None:
-        """Removes chunks with rows that the others have: two may have computed the same, cut otherwise."""
-        names = self._listing.names
-        chain = {names[row].render() for row in self._starts()}
-        for path in list(self.folder.iterdir()):
-            if Name.parse(path.name) is not None and path.name not in chain:
-                with contextlib.suppress(OSError):
-                    path.unlink()
-
-    def _take_name(self, final: Path) -> None:
+    def _take_name(self, final: Path) -> bool:
+        """Renames the folder; False where another one was first, and this one stays for as long as it is read."""
         for _ in range(MAX_TRIES):
             with contextlib.suppress(OSError):
                 self.folder.rename(final)
-                return
-            if listed(final).num_rows is not None:  # another one was first
-                break
+                return True
+            if listed(final).num_rows is not None:
+                return False
             # One that lost a chunk makes place.
             removed = self.root / f"{REMOVED}{os.urandom(8).hex()}"
             with contextlib.suppress(OSError):
                 final.rename(removed)
+                if listed(removed).num_rows is not None:  # it is whole: another one took the name meanwhile
+                    removed.rename(final)
             shutil.rmtree(removed, ignore_errors=True)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        return False
 
     def whole(self) -> tuple[Chunk, ...] | None:
         """Returns all chunks of a complete entry, mapped and checked; else None."""
         if self.num_rows is None:
             return None
-        chunks = [self.chunk_at(row) for row in self._starts()]
+        chunks = [self.chunk_at(name.first_row) for name in self._listing.chain]
         return None if None in chunks or self.num_rows is None else tuple(filter(None, chunks))
 
     def touch(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -20,19 +20,20 @@ class Listing(NamedTuple):
     names: Mapping[int, Name]
     num_rows: int | None
 
+    @property
+    def chain(self) -> Sequence[Name]:
+        """The chunks that follow each other from row 0, up to the last one or to the first gap."""
+        found: list[Name] = []
+        row = 0
+        while (name := self.names.get(row)) is not None:
+            found.append(name)
+            row += name.num_rows
+            if name.end or not name.num_rows:
+                break
+        return found
+
 
 NOTHING: Final = Listing({}, None)
-
-
-def _num_rows(names: Mapping[int, Name]) -> int | None:
-    row = 0
-    while (name := names.get(row)) is not None:
-        row += name.num_rows
-        if name.end:
-            return row
-        if not name.num_rows:
-            return None
-    return None
 
 
 def listing_of(files: Iterable[str], left_out: Collection[Name] = ()) -> Listing:
@@ -42,7 +43,8 @@ def listing_of(files: Iterable[str], left_out: Collection[Name] = ()) -> Listing
         name = Name.parse(file)
         if name is not None and name not in left_out and _better(name, names.get(name.first_row)):
             names[name.first_row] = name
-    return Listing(names, _num_rows(names))
+    chain = Listing(names, None).chain
+    return Listing(names, sum(name.num_rows for name in chain) if chain and chain[-1].end else None)
 
 
 def listed(folder: Path, left_out: Collection[Name] = ()) -> Listing:

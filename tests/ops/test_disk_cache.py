@@ -28,6 +28,7 @@ from arrowflow.caching import chunk
 from arrowflow.caching import entry as entries
 from arrowflow.caching.chunk import Link, Name
 from arrowflow.caching.claim import claim
+from arrowflow.caching.listing import listed
 from arrowflow.ops import cache_serving
 from arrowflow.testing import (
     Fault,
@@ -259,6 +260,112 @@ def test_rows_of_two_runs_never_meet(damage: str, root: Path) -> None:
         assert rows_of(rerun(root, runs), "run") == [number + 1] * 200
         assert [(entry.num_rows, entry.complete) for entry in af.cache_info(root)] == [(200, True)]
         assert len(list(root.iterdir())) == 2  # the entry, and the lock
+
+
+def entry_of(root: Path) -> entries.Entry:
+    return entries.Entry(
+        root.resolve(), "0" * 32, {"plan": []}, repeatable=False, verify=True, compression=None
+    )
+
+
+def filled(entry: entries.Entry, run: int, *, damaged: bool = False) -> list[Name]:
+    """Writes two chunks with one row each; or only the second, as if the first one had been lost."""
+    schema = pa.schema({"run": pa.int64()})
+    batch = pa.record_batch([pa.array([run])], schema=schema)
+    return [
+        entry.commit(
+            row, (row,) if row else None, [(batch, Link(1, (row + 1,), 0, row == 1))], schema, end=row == 1
+        )
+        for row in range(damaged, 2)
+    ]
+
+
+def runs_in(root: Path) -> list[int]:
+    entry = entry_of(root)
+    entry.refresh()
+    return [entry_chunk.batch(0)["run"][0].as_py() for entry_chunk in entry.whole() or ()]
+
+
+def test_an_entry_that_took_the_name_first_stays(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    final = entry_of(root)
+    first, *others = (final.filling() for _ in range(3))
+    filled(others[0], 0, damaged=True)
+    others[0].folder.rename(final.folder)
+    del others[0]
+    names = filled(first, 1)
+    filled(others[0], 2)
+
+    def slow(folder: Path, *left_out: Any) -> Any:
+        found = listed(folder, *left_out)
+        if folder == final.folder and others:
+            others.pop().finish()  # between a look at the damaged one and its removal
+        return found
+
+    monkeypatch.setattr(entries, "listed", slow)
+    first.finish()
+    assert not others
+    assert runs_in(root) == [2, 2]
+    # What lost the name is read on by the run that wrote it.
+    assert [first.open(name).batch(0)["run"][0].as_py() for name in names] == [1, 1]
+    monkeypatch.undo()
+    del first
+    gc.collect()
+    assert [path.name for path in root.iterdir()] == [final.folder.name]
+
+
+def test_two_threads_finish_an_entry_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    final = entry_of(root)
+    one = final.filling()
+    names = filled(one, 1)
+    waits = threading.Event()
+
+    class Announcing:
+        """A lock that says when somebody waits for it."""
+
+        def __init__(self) -> None:
+            self._lock = threading.Lock()
+
+        def __enter__(self) -> None:
+            if not self._lock.acquire(blocking=False):
+                waits.set()
+                self._lock.acquire()
+
+        def __exit__(self, *exception: object) -> None:
+            self._lock.release()
+
+    def renamed(path: Path, target: Path) -> Path:
+        if target == final.folder and not waits.is_set():
+            other.start()
+            assert waits.wait(10)
+        return rename(path, target)
+
+    rename = Path.rename
+    monkeypatch.setattr(one, "_naming", Announcing())
+    monkeypatch.setattr(Path, "rename", renamed)
+    other = threading.Thread(target=one.finish)
+    one.finish()
+    other.join()
+    assert runs_in(root) == [1, 1]
+    # A thread that committed a chunk before the folder had its name opens it behind that.
+    assert [one.open(name).num_rows for name in names] == [1, 1]
+
+
+def test_a_chunk_is_seen_and_its_folder_renamed_before_its_thread_goes_on(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = entry_of(root).filling()
+
+    def renamed(path: Path, target: Path) -> Path:
+        found = rename(path, target)
+        if "-end" in target.name:
+            one.finish()
+        return found
+
+    rename = Path.rename
+    monkeypatch.setattr(Path, "rename", renamed)
+    names = filled(one, 1)
+    assert runs_in(root) == [1, 1]
+    assert [one.open(name).num_rows for name in names] == [1, 1]
 
 
 def test_what_is_cleared_while_it_is_read_is_read_on(root: Path) -> None:
