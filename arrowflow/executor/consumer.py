@@ -1,7 +1,7 @@
 """`Consumer`: who calls `next()`. Takes items, waits for them, and runs what is cheap itself.
 
 To hand the interpreter lock to another thread and back takes 50 to 100 µs, which is more than many a call. So a
-consumer that *hurries*, that is comes back within 0.2 ms to a run of which all that is left to do is known to be cheap,
+consumer that *hurries*, that is comes back within 0.2 ms (1 ms where all calls hold that lock) to a run of which all that is left to do is known to be cheap,
 runs it itself, call by call, until it has an item; workers rest meanwhile. One that was away for longer finds what
 workers made in that time. Who runs a call never changes what comes of it, nor its order. One worker, the *guard*, looks
 every 20 ms whether the consumer gets anywhere: a function may wait for other calls, and then workers take over.
@@ -31,6 +31,9 @@ RECENT_ITEMS = 16
 HURRY_SECONDS = 200e-6
 """A consumer that comes back within this time, to a run that makes an item within it, is better off without workers:
 what they could do meanwhile is worth less than handing the interpreter lock to and fro."""
+LOCKED_HURRY_SECONDS = 1e-3
+"""The same where all that is left to do holds the interpreter lock. Not more: one that reads what it gets from a disk
+takes longer, and workers tell the system ahead of it what is needed next."""
 
 
 class Consumer(Caller):
@@ -61,8 +64,11 @@ class Consumer(Caller):
         self._patient = False  # it has waited for a while
         self._left = math.inf
         self._was_soon = True
-        self._spent_seconds = 0.0  # in calls of its own, for the next item
+        self._spent_seconds = (
+            0.0  # in calls of its own, for the next item, that another thread could have spared it
+        )
         self._item_seconds = 0.0  # the same for an item lately
+        self._hurry_seconds = HURRY_SECONDS
         self._trusts = True  # no call of its own was stuck so far
 
     # ------------------------------------------------------------------ for workers
@@ -176,7 +182,7 @@ class Consumer(Caller):
         One that did so the last time may only have waited for the interpreter lock this time.
         """
         engine = self.engine
-        soon = now - self._left < HURRY_SECONDS
+        soon = now - self._left < self._hurry_seconds
         if not engine.options.autotune or not self._trusts or not (soon or self._was_soon):
             return False
         self._was_soon = soon
@@ -190,6 +196,7 @@ class Consumer(Caller):
         if last.cheap and self.engine.ledger.fits(0, TAKEN_SHARE):
             self._taken.extend(last.out)
             last.out.clear()
+        self._hurry_seconds = LOCKED_HURRY_SECONDS if self.engine.pool.holds_lock else HURRY_SECONDS
         self.engine.pool.kick()
 
     def _handed_out(self, item: Item) -> Item:
@@ -229,7 +236,8 @@ class Consumer(Caller):
         began, cpu = clock.now(), clock.thread_cpu()
         stage.execute(call)
         cpu, elapsed = clock.thread_cpu() - cpu, clock.now() - began
-        self._spent_seconds += elapsed
+        # Of a call that holds the lock, another thread would spare it only the time that it waits in it.
+        self._spent_seconds += max(0.0, elapsed - cpu) if stage.holds_lock else elapsed
         stage.draw(CONSUMER, began, elapsed)
         with engine.lock:
             engine.pool.finish(stage, call, self, elapsed, cpu)

@@ -51,6 +51,7 @@ class Stage(ABC):
         # Whether what its calls take is measured rather than known.
         self.learns = plan.kind == "parallel" and plan.cost != "computes" and engine.options.autotune
         self.foreign = plan.cost == "computes" and ("polars" in plan.engine or plan.process)
+        self.holds_lock = plan.holds_lock
         self.capped = self.full = 0
         self.calls = self.rows = self.bytes = self.chunks = self.max_ready_items = 0
         self.busy_seconds = self.cpu_seconds = self.queued_seconds = 0.0
@@ -62,7 +63,9 @@ class Stage(ABC):
         if self.foreign:
             return False
         calls = max(self.calls, self.chunks)
-        return self.limits.cheap if calls < FIRST_CALLS else is_cheap(calls, *self.lately)
+        if calls < FIRST_CALLS:
+            return self.limits.cheap
+        return is_cheap(calls, *self.lately, holds_lock=self.holds_lock)
 
     @property
     def told(self) -> bool:
@@ -162,6 +165,7 @@ class Stage(ABC):
             asked_calls=plan.max_calls,
             phase=plan.phase,
             foreign=self.foreign,
+            holds_lock=self.holds_lock,
             random=plan.random,
             given_ready=plan.buffer_items is not None,
             weight=limits.weight,

@@ -140,6 +140,9 @@ class InPlaceFormat(Format, Protocol):
     def is_mapped(self, store: Store, footer: Footer) -> bool:
         """Returns whether what `read` yields are views of the mapped file. No I/O."""
 
+    def only_maps(self, store: Store, footer: Footer, columns: Sequence[str]) -> bool:
+        """Returns whether `read` looks at no value of these columns: all it does is to make views. No I/O."""
+
     def check_in_place(self, store: Store, footer: Footer) -> None:
         """Raises `PlanError` if the rows of this file cannot be gathered in place. No I/O."""
 

@@ -135,6 +135,12 @@ class IpcFormat:
         """See `InPlaceFormat.is_mapped`."""
         return store.is_local and store.memory_map and not any(footer.details.compressed)
 
+    def only_maps(self, store: Store, footer: Footer, columns: Sequence[str]) -> bool:
+        """See `InPlaceFormat.only_maps`: offsets and texts are checked, and codes decoded."""
+        return self.is_mapped(store, footer) and footer.details.unsafe.isdisjoint(
+            _wanted(footer.details, columns)
+        )
+
     def check_in_place(self, store: Store, footer: Footer) -> None:
         """See `InPlaceFormat.check_in_place`."""
         details: _Details = footer.details

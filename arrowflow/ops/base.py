@@ -349,6 +349,8 @@ class KernelSpec:
         random: Whether what it yields is drawn from a seed, so that a cache above it freezes one draw.
         splits: Whether what it yields are splits of its own (windows, batches), which lie in no one file.
         facts: Returns lines for `explain`, one per fact; called for nothing else.
+        holds_lock: Whether its calls hold the interpreter lock nearly all of their time: another thread would make them in
+            place of this one, not beside it.
         process: Whether its calls, of a stateless kernel that computes, run in worker processes. `make` is then pickled
             and called there, where of the context there are `epoch` and `kept`, and one call at a time.
         title: What `explain`, statistics and timelines call it; empty for the operator's name. For the planner to set.
@@ -368,6 +370,7 @@ class KernelSpec:
     random: bool = False
     splits: bool = False
     facts: Callable[[], tuple[str, ...]] = tuple
+    holds_lock: bool = False
     process: bool = False
     title: str = ""
 

@@ -273,6 +273,7 @@ class Read(Operator):
                 kind="serial",
                 make=lambda context: SplitPlanner(self, may_match, context),
                 facts=lambda: ("order of splits", *self._pruned(may_match)),
+                holds_lock=True,
             ),
             *(() if self.store.is_local else (self._fetch_spec(names),)),
             self._find_spec(names) if self.in_place else self._decode_spec(names, options),
@@ -301,7 +302,16 @@ class Read(Operator):
             max_calls=self.num_parallel_calls,
             floor_bytes=self._decoded_bytes(names),
             facts=lambda: (f"decode of {len(names)} columns, one call a split",),
+            holds_lock=self._only_maps(names),
         )
+
+    def _only_maps(self, names: Sequence[str]) -> bool:
+        """Whether reading makes views and nothing else."""
+        format = self.file_format
+        if not isinstance(format, InPlaceFormat):
+            return False
+        assert self.store is not None and self.first is not None
+        return format.only_maps(self.store, self.first, names)
 
     def _engine(self, options: ResolvedOptions) -> str:
         """Returns whose pools may decode."""

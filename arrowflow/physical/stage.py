@@ -64,6 +64,11 @@ class StagePlan:
         return any(spec.process for spec in self.specs)
 
     @property
+    def holds_lock(self) -> bool:
+        """Whether its calls hold the interpreter lock nearly all of their time."""
+        return all(spec.holds_lock for spec in self.specs)
+
+    @property
     def phase(self) -> str:
         """What the calls of its first kernel are named in a timeline."""
         return self.specs[0].phase or self.specs[0].operator

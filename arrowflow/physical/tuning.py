@@ -39,12 +39,16 @@ FIRST_CALLS = 4
 CHEAP_CPU_SECONDS, CHEAP_SECONDS = 100e-6, 500e-6
 """Of a call, or of each chunk of one that makes several. Two workers and the consumer that hand the interpreter lock to
 each other take 50 to 100 µs each time."""
+LOCKED_CPU_SECONDS, LOCKED_SECONDS = 1e-3, 2e-3
+"""The same of calls that hold the interpreter lock: another thread saves a consumer that hurries nothing, and the two
+wait for each other at each release of the lock. Calls that take longer wait for a disk."""
 
 
-def is_cheap(calls: int, cpu_seconds: float, busy_seconds: float) -> bool:
+def is_cheap(calls: int, cpu_seconds: float, busy_seconds: float, *, holds_lock: bool) -> bool:
     """Whether calls that take so long each are so short that to wake another thread for them costs more than they do."""
     cold = 1 + FIRST_CALLS / calls  # the first ones take longer
-    return cpu_seconds < CHEAP_CPU_SECONDS * cold and busy_seconds < CHEAP_SECONDS * cold
+    cpu, busy = (LOCKED_CPU_SECONDS, LOCKED_SECONDS) if holds_lock else (CHEAP_CPU_SECONDS, CHEAP_SECONDS)
+    return cpu_seconds < cpu * cold and busy_seconds < busy * cold
 
 
 def untold_calls(cpu_budget: int) -> int:
@@ -94,6 +98,7 @@ class StageStatistics:
         phase: What its calls are named in a timeline.
         foreign: Whether they work in a pool that is not Arrow's, or in worker processes, where their CPU time is not
             seen.
+        holds_lock: Whether they hold the interpreter lock nearly all of their time.
         random: Whether what it makes is drawn from a seed.
         given_ready: Whether an operator says how many finished chunks may wait.
         engine: Where its work runs.
@@ -123,6 +128,7 @@ class StageStatistics:
     asked_calls: int | None
     phase: str
     foreign: bool
+    holds_lock: bool
     random: bool
     given_ready: bool
     weight: float
@@ -150,7 +156,8 @@ class StageStatistics:
         calls = max(self.calls, self.chunks)
         if self.foreign or not calls:
             return False
-        return is_cheap(calls, self.cpu_seconds / calls, self.busy_seconds / calls)
+        cpu_seconds, busy_seconds = self.cpu_seconds / calls, self.busy_seconds / calls
+        return is_cheap(calls, cpu_seconds, busy_seconds, holds_lock=self.holds_lock)
 
     def plus(self, later: StageStatistics) -> StageStatistics:
         """Returns the sum of two stages of the same plan, such as those of two epochs."""

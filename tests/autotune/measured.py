@@ -18,6 +18,7 @@ NOTHING: dict[str, Any] = {
     "ready_limit": 4,
     "capped": 0,
     "full": 0,
+    "holds_lock": False,
     "engine": "python",
     "max_calls": 10,
     "calls": 0,

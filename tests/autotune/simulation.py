@@ -137,6 +137,7 @@ class Stage:
             asked_calls=work.asked_calls,
             phase="read" if self.upstream is None else work.name,
             foreign=False,
+            holds_lock=False,
             random=False,
             given_ready=False,
             weight=limits.weight,

@@ -180,6 +180,7 @@ def _stage(kind: Any, name: str, kernel: Callable[[Context], Kernel], **plan: An
         make=kernel,
         max_calls=plan.pop("max_calls", None),
         cost=plan.pop("cost", "computes"),
+        holds_lock=plan.pop("holds_lock", False),
     )
     if kind in ("source", "reader"):
         return StagePlan(kind="parallel", head=spec, **plan)

@@ -435,13 +435,14 @@ def test_a_storm_of_interrupts_leaves_nothing_behind() -> None:
     try:
         for round_ in range(40):
             try:
-                signal.setitimer(signal.ITIMER_REAL, 0.002 + 0.0005 * (round_ % 8))
-                for _ in dataset:
-                    pass
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, 0.002 + 0.0005 * (round_ % 8))
+                    for _ in dataset:
+                        pass
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)  # which the interrupt may come in front of
             except KeyboardInterrupt:
                 pass
-            finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
     finally:
         signal.signal(signal.SIGALRM, previous)
     gc.collect()

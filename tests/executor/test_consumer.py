@@ -74,6 +74,34 @@ def test_a_consumer_that_was_away_for_long_finds_what_workers_made() -> None:
     assert here() not in noting.threads[10:]
 
 
+@pytest.mark.parametrize(("others_hold", "here_calls"), [(True, 180), (False, 0)])
+def test_calls_that_hold_the_interpreter_lock_are_the_consumers_although_it_is_away_for_longer(
+    here_calls: int, *, others_hold: bool
+) -> None:
+    noting = Noting()
+    with running(source(200, holds_lock=others_hold), function(noting, holds_lock=True)) as engine:
+        values: list[int] = []
+        while (item := engine.next_item()) is not None:
+            values.append(value_of(item.chunk))
+            engine.clock.advance(0.0005)  # type: ignore[attr-defined]
+    assert values == list(range(200))
+    assert abs(noting.threads.count(here()) - here_calls) <= 20
+
+
+def test_calls_that_hold_the_lock_and_wait_are_for_workers() -> None:
+    names: list[str] = []
+
+    def waits(batch: pa.RecordBatch) -> pa.RecordBatch:
+        names.append(here())
+        clock.advance(0.01)  # type: ignore[attr-defined]
+        return batch
+
+    with running(source(100, holds_lock=True), function(waits, holds_lock=True)) as engine:
+        clock = engine.clock
+        assert values_of(engine) == list(range(100))
+    assert here() not in names
+
+
 def test_calls_that_take_long_are_for_workers() -> None:
     names: list[str] = []
 

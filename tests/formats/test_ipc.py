@@ -65,6 +65,17 @@ def test_batches_are_read_where_there_is_no_room_for_more_maps(
     assert np.concatenate([batch["x"] for batch in kept]).tolist() == list(range(1, 21))
 
 
+def test_what_is_only_mapped_is_known(tmp_path: Path) -> None:
+    mapped, footer = open_footer(IPC, write(tmp_path / "x.arrow", table()))
+    mapped_only = {name for name in footer.schema.names if ipc.IpcFormat().only_maps(mapped, footer, [name])}
+    assert mapped_only == {"a", "a.b", "price", "null", "day", "time", "fixed", "flag"}
+    assert not ipc.IpcFormat().only_maps(mapped, footer, footer.schema.names)
+    for kind, compression in [("fsspec", None), ("mapped", "zstd")]:
+        path = write(tmp_path / "y.arrow", pa.table({"x": [1.5]}), compression=compression)
+        store, footer = open_footer(IPC, path, kind)
+        assert not ipc.IpcFormat().only_maps(store, footer, ["x"])
+
+
 @pytest.mark.parametrize("name", table().column_names)
 def test_one_column_whatever_its_name(tmp_path: Path, name: str) -> None:
     path = write(tmp_path / "x.arrow", table())
