@@ -12,9 +12,9 @@ a cache is deterministic. So one that has waited for too long may compute withou
 **Inputs that are not repeatable** (generators, one-shot streams) are written into a folder of their own, which gets the
 entry's name when it is complete: chunks of two runs never meet.
 
-Any thread may use an entry: each attribute is replaced as a whole, and never changed. What removes chunks or renames
-the folder is done by one thread at a time, which holds `_naming`; it waits for the disk, and for nothing else. Another
-process may do the same at the same moment, so what it has made place for is looked at again.
+Any thread may use an entry: each attribute is replaced as a whole, and never changed. Whoever takes the one `_turn`
+finishes it; who finds it taken goes on, since the rows of that one's chunk are still to come. Another process may finish
+its own at the same moment, so what has made place is looked at again.
 """
 
 from __future__ import annotations
@@ -23,26 +23,32 @@ import contextlib
 import logging
 import os
 import shutil
-import threading
 import weakref
+from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from arrowflow.caching.chunk import FULL, Chunk, ChunkError, Link, Name, open_chunk, write_chunk
 from arrowflow.caching.claim import Claim, claim
-from arrowflow.caching.folder import ABOUT, FILLING, LOCK, REMOVED, USED, make_folder
-from arrowflow.caching.listing import NOTHING, listed
+from arrowflow.caching.folder import (
+    ABOUT,
+    FILLING,
+    LOCK,
+    MAX_TRIES,
+    USED,
+    make_folder,
+    remove_others,
+    take_name,
+)
+from arrowflow.caching.listing import NOTHING, Listing, listed
 from arrowflow.errors import CacheFullError, WriteError
 from arrowflow.plan.position import Position
 from arrowflow.storage import UNFINISHED, flush
 
 logger = logging.getLogger("arrowflow")
-
-MAX_TRIES: Final = 5
-"""Somebody may clear the cache at any moment, and again."""
 
 
 class Place(NamedTuple):
@@ -94,15 +100,16 @@ class Entry:
         # The first row of the chunk with a position that was looked for before.
         self._rows: dict[Position, int] = {}
         self._own_lock: Claim | None = None
-        self._naming = threading.Lock()
+        self._turn = deque([True])
 
     # ------------------------------------------------------------------ looking
 
-    def refresh(self) -> None:
+    def refresh(self) -> Listing:
         """Looks what there is by now."""
-        self._listing = listed(self.folder, self._damaged)
-        if not self._listing.names:
+        self._listing = found = listed(self.folder, self._damaged)
+        if not found.names:
             self._chunks = {}
+        return found
 
     @property
     def num_rows(self) -> int | None:
@@ -291,10 +298,9 @@ class Entry:
             compression=self._compression,
         )
         self._damaged.discard(name)
-        with self._naming:
-            # Without the mark another one was faster: it is complete, and needs no other chunk.
-            if not (self.folder / UNFINISHED).exists():
-                self._remove_others()
+        # Without the mark another one was faster: it is complete, and needs no other chunk.
+        if not (self.folder / UNFINISHED).exists():
+            self._remove_others()
         return name
 
     def open(self, name: Name) -> Chunk:
@@ -304,8 +310,11 @@ class Entry:
             WriteError: It is not there any more.
         """
         try:
-            with self._naming:  # a thread that has written the last chunk may be about to rename the folder
+            try:
                 chunk = open_chunk(self.folder, name, fingerprint=self.fingerprint, verify=False)
+            except FileNotFoundError:  # another thread has renamed it meanwhile
+                final = self.root / self.fingerprint
+                chunk = open_chunk(final, name, fingerprint=self.fingerprint, verify=False)
         except (OSError, ChunkError) as error:
             raise WriteError(
                 f"the cache in {str(self.root)!r} lost a chunk that was just written ({error}); was the folder removed? "
@@ -315,49 +324,30 @@ class Entry:
 
     def finish(self) -> None:
         """Gives a complete entry its looks, once all chunks are there."""
-        with self._naming:
-            if not self._remove_others():
-                return
-            with contextlib.suppress(FileNotFoundError):
-                (self.folder / UNFINISHED).unlink()
-            final = self.root / self.fingerprint
-            if self.folder != final and self._take_name(final):
-                self.folder = final
-            flush(self.root)
+        while self._turn and self.refresh().num_rows is not None:
+            with contextlib.suppress(IndexError):  # another thread takes it, too
+                self._turn.pop()
+                try:
+                    if self._remove_others():
+                        self._take_looks()
+                        return
+                finally:
+                    self._turn.append(True)
+
+    def _take_looks(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            (self.folder / UNFINISHED).unlink()
+        final = self.root / self.fingerprint
+        if self.folder != final and take_name(self.folder, final):
+            self.folder = final
+        flush(self.root)
 
     def _remove_others(self) -> bool:
-        """Removes chunks with rows that the others have, since two may have computed the same, cut otherwise.
-
-        Returns whether it is complete; else nothing is removed.
-        """
-        self.refresh()
-        listing = self._listing
-        if listing.num_rows is None:
-            return False
-        chain = {name.render() for name in listing.chain}
-        with contextlib.suppress(FileNotFoundError):  # cleared meanwhile
-            for path in list(self.folder.iterdir()):
-                if Name.parse(path.name) is not None and path.name not in chain:
-                    with contextlib.suppress(OSError):
-                        path.unlink()
-        return True
-
-    def _take_name(self, final: Path) -> bool:
-        """Renames the folder; False where another one was first, and this one stays for as long as it is read."""
-        for _ in range(MAX_TRIES):
-            with contextlib.suppress(OSError):
-                self.folder.rename(final)
-                return True
-            if listed(final).num_rows is not None:
-                return False
-            # One that lost a chunk makes place.
-            removed = self.root / f"{REMOVED}{os.urandom(8).hex()}"
-            with contextlib.suppress(OSError):
-                final.rename(removed)
-                if listed(removed).num_rows is not None:  # it is whole: another one took the name meanwhile
-                    removed.rename(final)
-            shutil.rmtree(removed, ignore_errors=True)
-        return False
+        """Removes chunks with rows that the others have; returns whether it is complete, else nothing is removed."""
+        listing = self.refresh()
+        if listing.num_rows is not None:
+            remove_others(self.folder, listing)
+        return listing.num_rows is not None
 
     def whole(self) -> tuple[Chunk, ...] | None:
         """Returns all chunks of a complete entry, mapped and checked; else None."""

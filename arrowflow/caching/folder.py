@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from arrowflow.caching.chunk import Name
+from arrowflow.caching.listing import Listing, listed
 from arrowflow.storage import UNFINISHED, flush
 
 LOCK: Final = "lock"
@@ -18,6 +20,9 @@ ABOUT: Final = "entry.json"
 FILLING: Final = ".filling-"
 NEW: Final = ".new-"
 REMOVED: Final = ".removed-"
+
+MAX_TRIES: Final = 5
+"""Somebody may clear the cache at any moment, and again."""
 
 
 def make_folder(root: Path, folder: Path, about: Mapping[str, Any]) -> None:
@@ -48,3 +53,31 @@ def make_folder(root: Path, folder: Path, about: Mapping[str, Any]) -> None:
         if not folder.is_dir():
             raise
     flush(root)
+
+
+def remove_others(folder: Path, listing: Listing) -> None:
+    """Removes the chunks of a complete entry whose rows others have: two may have computed the same, cut otherwise."""
+    chain = {name.render() for name in listing.chain}
+    with suppress(FileNotFoundError):  # cleared meanwhile
+        for path in list(folder.iterdir()):
+            if Name.parse(path.name) is not None and path.name not in chain:
+                with suppress(OSError):
+                    path.unlink()
+
+
+def take_name(folder: Path, final: Path) -> bool:
+    """Renames a complete folder; False where another one was first, and this one stays for as long as it is read."""
+    for _ in range(MAX_TRIES):
+        with suppress(OSError):
+            folder.rename(final)
+            return True
+        if listed(final).num_rows is not None:
+            return False
+        # One that lost a chunk makes place.
+        removed = final.with_name(f"{REMOVED}{os.urandom(8).hex()}")
+        with suppress(OSError):
+            final.rename(removed)
+            if listed(removed).num_rows is not None:  # it is whole: another one took the name meanwhile
+                removed.rename(final)
+        shutil.rmtree(removed, ignore_errors=True)
+    return False

@@ -196,7 +196,10 @@ class Consumer(Caller):
         if last.cheap and self.engine.ledger.fits(0, TAKEN_SHARE):
             self._taken.extend(last.out)
             last.out.clear()
-        self._hurry_seconds = LOCKED_HURRY_SECONDS if self.engine.pool.holds_lock else HURRY_SECONDS
+        locked = all(
+            stage.holds_lock or (stage.exhausted and not stage.running) for stage in self.engine.order
+        )
+        self._hurry_seconds = LOCKED_HURRY_SECONDS if locked else HURRY_SECONDS
         self.engine.pool.kick()
 
     def _handed_out(self, item: Item) -> Item:

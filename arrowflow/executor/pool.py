@@ -102,11 +102,6 @@ class Pool:
         """Whether no stage can start a call that takes long, as far as is known."""
         return all(stage.cheap or (stage.exhausted and not stage.running) for stage in self.engine.order)
 
-    @property
-    def holds_lock(self) -> bool:
-        """Whether all that is left to do holds the interpreter lock."""
-        return all(stage.holds_lock or (stage.exhausted and not stage.running) for stage in self.engine.order)
-
     def _find(self) -> Stage | None:
         engine = self.engine
         allowed = allowance(engine)

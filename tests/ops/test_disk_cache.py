@@ -26,6 +26,7 @@ import pytest
 import arrowflow as af
 from arrowflow.caching import chunk
 from arrowflow.caching import entry as entries
+from arrowflow.caching import folder as folders
 from arrowflow.caching.chunk import Link, Name
 from arrowflow.caching.claim import claim
 from arrowflow.caching.listing import listed
@@ -301,7 +302,7 @@ def test_an_entry_that_took_the_name_first_stays(root: Path, monkeypatch: pytest
             others.pop().finish()  # between a look at the damaged one and its removal
         return found
 
-    monkeypatch.setattr(entries, "listed", slow)
+    monkeypatch.setattr(folders, "listed", slow)
     first.finish()
     assert not others
     assert runs_in(root) == [2, 2]
@@ -313,41 +314,40 @@ def test_an_entry_that_took_the_name_first_stays(root: Path, monkeypatch: pytest
     assert [path.name for path in root.iterdir()] == [final.folder.name]
 
 
-def test_two_threads_finish_an_entry_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_of_two_threads_finishes_an_entry(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     final = entry_of(root)
     one = final.filling()
     names = filled(one, 1)
-    waits = threading.Event()
-
-    class Announcing:
-        """A lock that says when somebody waits for it."""
-
-        def __init__(self) -> None:
-            self._lock = threading.Lock()
-
-        def __enter__(self) -> None:
-            if not self._lock.acquire(blocking=False):
-                waits.set()
-                self._lock.acquire()
-
-        def __exit__(self, *exception: object) -> None:
-            self._lock.release()
+    renames = []
 
     def renamed(path: Path, target: Path) -> Path:
-        if target == final.folder and not waits.is_set():
-            other.start()
-            assert waits.wait(10)
+        renames.append(target)
+        other.start()
+        other.join()  # it finds that somebody is at it, and goes on
         return rename(path, target)
 
     rename = Path.rename
-    monkeypatch.setattr(one, "_naming", Announcing())
     monkeypatch.setattr(Path, "rename", renamed)
     other = threading.Thread(target=one.finish)
     one.finish()
-    other.join()
+    assert renames == [final.folder]
     assert runs_in(root) == [1, 1]
     # A thread that committed a chunk before the folder had its name opens it behind that.
     assert [one.open(name).num_rows for name in names] == [1, 1]
+
+
+def test_an_entry_that_is_whole_only_now_is_finished_by_who_has_the_turn(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one has committed the last chunk that was missing, and found the turn taken."""
+    one = entry_of(root).filling()
+    filled(one, 1)
+    whole = one.refresh()
+    answers = iter([whole, whole._replace(num_rows=None)])
+    refresh = one.refresh
+    monkeypatch.setattr(one, "refresh", lambda: next(answers, None) or refresh())
+    one.finish()
+    assert runs_in(root) == [1, 1]
 
 
 def test_a_chunk_is_seen_and_its_folder_renamed_before_its_thread_goes_on(
