@@ -23,7 +23,18 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "arrowflow"
 PAGE = ROOT / "ARCHITECTURE.md"
 
-BELOW_OPS = ("caching", "errors", "expr", "formats", "interchange", "options", "plan", "random", "storage")
+BELOW_OPS = (
+    "caching",
+    "errors",
+    "expr",
+    "formats",
+    "interchange",
+    "memory",
+    "options",
+    "plan",
+    "random",
+    "storage",
+)
 BELOW_RUN = (
     "errors",
     "executor",
@@ -51,7 +62,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "plot": ("errors",),
     "storage": ("errors", "options"),
     "plan": ("errors", "options"),
-    "expr": ("errors", "options"),
+    "memory": (),
+    "expr": ("errors", "memory", "options"),
     "interchange": ("errors", "expr"),
     "formats": ("errors", "expr", "storage"),
     "caching": ("errors", "expr", "formats", "options", "plan", "storage"),

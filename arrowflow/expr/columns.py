@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from arrowflow.expr.numpy_kernels import Valid
 from arrowflow.expr.types import Array
+from arrowflow.memory import Recycler
 from arrowflow.records import dataclass
 
 
@@ -104,9 +105,10 @@ def _bytes(data: pa.Buffer | None, dtype: np.dtype[Any]) -> Array:
     return np.frombuffer(data, dtype, count=data.size // dtype.itemsize)
 
 
-def allocate(rows: int, dtype: np.dtype[Any]) -> tuple[pa.Buffer, Array]:
+def allocate(rows: int, dtype: np.dtype[Any], recycler: Recycler | None = None) -> tuple[pa.Buffer, Array]:
     """Returns `rows` uninitialised values of `dtype` in Arrow's memory pool, as a buffer and as an array."""
-    buffer = pa.allocate_buffer(rows * dtype.itemsize)
+    num_bytes = rows * dtype.itemsize
+    buffer = pa.allocate_buffer(num_bytes) if recycler is None else recycler.allocate(num_bytes)
     return buffer, np.frombuffer(buffer, dtype) if rows else np.empty(0, dtype)
 
 

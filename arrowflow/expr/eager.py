@@ -60,7 +60,7 @@ class Stacking:
         dtype = numpy_dtype(self.type)
         assert dtype is not None
         rows = len(arrays[0])
-        matrix = Matrix(self.names, pa.list_(self.type, len(self.names)), dtype, rows)
+        matrix = Matrix(self.names, pa.list_(self.type, len(self.names)), dtype, rows, None)
         for name, array, sink in zip(self.names, arrays, matrix.sinks, strict=True):
             values, _ = source(Casting(name, self.type)(array), dtype).read(Block(0, rows, None), None)
             np.copyto(sink.values, values)

@@ -11,6 +11,7 @@ from arrowflow.expr.columns import Block
 from arrowflow.expr.graph import Op
 from arrowflow.expr.sinks import ColumnSink, Matrix
 from arrowflow.expr.slots import Slot, Stacked
+from arrowflow.memory import Recycler
 
 
 class Numeric:
@@ -20,7 +21,13 @@ class Numeric:
         self._outputs = [(name, slots[name], own) for name, own in ops.items()]
         self._plan = BlockPlan(tuple(op for _, _, own in self._outputs for op in own))
 
-    def run(self, columns: Mapping[str, pa.Array], chosen: Iterable[Block], rows: int) -> dict[str, pa.Array]:
+    def run(
+        self,
+        columns: Mapping[str, pa.Array],
+        chosen: Iterable[Block],
+        rows: int,
+        recycler: Recycler | None,
+    ) -> dict[str, pa.Array]:
         """Returns the outputs over the blocks `chosen` of `columns`, which have `rows` rows."""
         if not self._outputs:
             return {}
@@ -28,11 +35,11 @@ class Numeric:
         finish: list[Callable[[], pa.Array]] = []
         for _, slot, ops in self._outputs:
             if isinstance(slot, Stacked):
-                matrix = Matrix(slot.names, slot.type, ops[0].dtype, rows)
+                matrix = Matrix(slot.names, slot.type, ops[0].dtype, rows, recycler)
                 sinks.extend(matrix.sinks)
                 finish.append(matrix.array)
             else:
-                column = ColumnSink(slot.type, ops[0].dtype, rows)
+                column = ColumnSink(slot.type, ops[0].dtype, rows, recycler)
                 sinks.append(column)
                 finish.append(column.array)
         self._plan.run(columns, chosen, sinks)

@@ -26,6 +26,7 @@ from arrowflow.expr.slots import (
 from arrowflow.expr.stage import Stage
 from arrowflow.expr.steps import FillNull, Output, Project, Step, Where
 from arrowflow.expr.types import numpy_dtype
+from arrowflow.memory import Recycler
 from arrowflow.records import dataclass
 
 
@@ -47,10 +48,11 @@ class Program:
         """The decimal input columns that `run` also takes as the 64-bit integers that they are stored as."""
         return self.stages[0].stored if self.stages else frozenset()
 
-    def run(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def run(self, batch: pa.RecordBatch, recycler: Recycler | None = None) -> pa.RecordBatch:
         """Returns the rows of `batch` that pass, with the output columns.
 
-        Columns that are only passed through are the same arrays when every row passes.
+        Columns that are only passed through are the same arrays when every row passes. Others are made in memory that the
+        recycler hands out, if there is one.
 
         Raises:
             DataError: A value cannot be computed with: a null in a stack, a number that a cast cannot hold.
@@ -71,7 +73,7 @@ class Program:
         names = self.stages[0].columns if self.stages else tuple(batch.schema.names)
         columns: Mapping[str, pa.Array] = {name: batch.column(name) for name in names}
         for stage in self.stages:
-            columns, rows = stage.run(columns, rows)
+            columns, rows = stage.run(columns, rows, recycler)
         return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
 
     def explain(self) -> list[str]:

@@ -12,6 +12,7 @@ from arrowflow.errors import DataError
 from arrowflow.expr.columns import allocate, bitmap
 from arrowflow.expr.numpy_kernels import Valid
 from arrowflow.expr.types import Array
+from arrowflow.memory import Recycler
 from arrowflow.records import dataclass
 
 
@@ -22,6 +23,7 @@ class ColumnSink:
     type: pa.DataType
     dtype: np.dtype[Any]
     rows: int
+    recycler: Recycler | None
     values: Array = field(init=False)
     _buffer: pa.Buffer | None = None
     _valid: Array | None = None
@@ -30,7 +32,7 @@ class ColumnSink:
         if self.dtype == np.bool_:  # bits are packed at the end: blocks do not begin at whole bytes
             self.values = np.empty(self.rows, np.bool_)
         else:
-            self._buffer, self.values = allocate(self.rows, self.dtype)
+            self._buffer, self.values = allocate(self.rows, self.dtype, self.recycler)
 
     def validity(self, start: int, stop: int, valid: Valid) -> None:
         """Takes the validity of the rows from `start` to `stop`."""
@@ -82,6 +84,7 @@ class Matrix:
     type: pa.DataType
     dtype: np.dtype[Any]
     rows: int
+    recycler: Recycler | None
     sinks: list[StackSink] = field(init=False)
     _values: Array = field(init=False)
     _buffer: pa.Buffer | None = None
@@ -91,7 +94,7 @@ class Matrix:
         if self.dtype == np.bool_:
             self._values = np.empty(size, np.bool_)
         else:
-            self._buffer, self._values = allocate(size, self.dtype)
+            self._buffer, self._values = allocate(size, self.dtype, self.recycler)
         table = self._values.reshape(self.rows, len(self.names))
         self.sinks = [StackSink(name, table[:, index]) for index, name in enumerate(self.names)]
 

@@ -18,6 +18,7 @@ from arrowflow.expr.selection import blocks, filter_arrays, passing_blocks
 from arrowflow.expr.sinks import MaskSink
 from arrowflow.expr.slots import Eager, Foreign, Passed, Slot, names_of, ops_of
 from arrowflow.expr.types import Array
+from arrowflow.memory import Recycler
 from arrowflow.records import dataclass
 
 Columns = Mapping[str, pa.Array]
@@ -84,7 +85,7 @@ class Stage:
         gathers = {name: self.graph.gather(slot.name, slot.type) for name, slot in passed.items()}
         return {name: (op,) for name, op in gathers.items() if op is not None}
 
-    def run(self, columns: Columns, num_rows: int) -> tuple[Columns, int]:
+    def run(self, columns: Columns, num_rows: int, recycler: Recycler | None) -> tuple[Columns, int]:
         """Returns the output columns for the input `columns` of `num_rows` rows, and how many rows they have.
 
         Any number of threads may call this at the same time.
@@ -92,10 +93,9 @@ class Stage:
         mask = self._passing(columns, num_rows)
         kept = num_rows if mask is None else int(np.count_nonzero(mask))
         if mask is None or kept == num_rows:
-            return self._finish(
-                self._dense.run(columns, blocks(num_rows), num_rows), columns, num_rows
-            ), num_rows
-        made = self._sparse.run(columns, passing_blocks(mask), kept)
+            made = self._dense.run(columns, blocks(num_rows), num_rows, recycler)
+            return self._finish(made, columns, num_rows), num_rows
+        made = self._sparse.run(columns, passing_blocks(mask), kept, recycler)
         filtered = filter_arrays([columns[name] for name in self._filtered], mask)
         return self._finish(made, dict(zip(self._filtered, filtered, strict=True)), kept), kept
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from arrowflow.errors import PlanError, closest
 from arrowflow.expr import Expr, Keep, Program, Project, Stack, Step, Where, columns_of, compile
+from arrowflow.memory import Recycler
 from arrowflow.ops.base import Context, KernelSpec, Operator, Origin, StatelessKernel
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import Columns as ColumnNames
@@ -117,9 +118,10 @@ class ColumnOperator(Operator):
         """Returns one stateless kernel around the compiled program."""
         schema = self.inputs[0].schema
         program = None if schema is None else self.program(schema)
+        recycler = Recycler(options.ram_budget)  # for all epochs
 
         def make(context: Context) -> ProgramKernel:
-            return ProgramKernel(self, program)
+            return ProgramKernel(self, program, recycler)
 
         return (
             KernelSpec(
@@ -160,16 +162,17 @@ def _needed(step: Step, wanted: ColumnNames) -> ColumnNames:
 class ProgramKernel(StatelessKernel):
     """Runs a program; compiles it on the first chunk where the schema was not known before."""
 
-    def __init__(self, node: ColumnOperator, program: Program | None) -> None:
+    def __init__(self, node: ColumnOperator, program: Program | None, recycler: Recycler) -> None:
         self._node = node
         self._program = program
+        self._recycler = recycler
 
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
         """Returns the program's output."""
         if self._program is None:
             # Two workers may both compile; either result is right, since all chunks have one schema.
             self._program = self._node.program(chunk.schema)
-        return self._program.run(chunk)
+        return self._program.run(chunk, self._recycler)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

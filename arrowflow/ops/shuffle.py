@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Final, NamedTuple, cast
 import pyarrow as pa
 
 from arrowflow.errors import BudgetError, DataError, PlanError
+from arrowflow.memory import Recycler
 from arrowflow.ops.base import (
     Context,
     Held,
@@ -35,10 +36,9 @@ from arrowflow.ops.base import (
     SerialKernel,
     StatelessKernel,
     Ticket,
-    join,
 )
-from arrowflow.ops.gather import gathered
 from arrowflow.ops.rows import AllRows, Lying, Rows
+from arrowflow.ops.scatter import reordered
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import BindContext, Node, SourceOrder
 from arrowflow.plan.traits import Borders, Traits
@@ -57,7 +57,8 @@ MAX_PART_ROWS = 1 << 17
 class Shuffle(RowOperator):
     """Its input's rows, permuted within windows of `size` rows.
 
-    Row order: a pure function of (seed, epoch, window). Memory: two windows, and one that is gathered. Deterministic.
+    Row order: a pure function of (seed, epoch, window). Memory: two windows, and one that is gathered; what waits to be
+    used again besides is bounded by `memory.SPARE_SHARE`. Deterministic.
     Resume: (position before the window, rows of it to drop, window number); the window is collected again.
 
     Attributes:
@@ -98,6 +99,7 @@ class Shuffle(RowOperator):
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the collector of windows and the gatherer."""
         window_bytes = row_bytes(self.schema) * self.size
+        recycler = Recycler(options.ram_budget)  # for all epochs
         return (
             KernelSpec(
                 operator=self.name,
@@ -111,7 +113,7 @@ class Shuffle(RowOperator):
             KernelSpec(
                 operator=self.name,
                 kind="stateless",
-                make=lambda context: GatherKernel(self, context),
+                make=lambda context: GatherKernel(self, recycler, context),
                 random=True,
                 engine="numpy+arrow",
                 floor_bytes=window_bytes,
@@ -166,15 +168,16 @@ class WindowKernel(SerialKernel):
 class GatherKernel(StatelessKernel):
     """Permutes a window and gathers its rows into new memory."""
 
-    def __init__(self, node: Shuffle, context: Context) -> None:
+    def __init__(self, node: Shuffle, recycler: Recycler, context: Context) -> None:
         assert node.seed is not None
         self._key = (node.seed, WINDOW_ORDER, context.epoch if node.reshuffle_each_iteration else 0)
+        self._recycler = recycler
 
     def apply(self, chunk: Window, origin: Origin) -> pa.RecordBatch:
         """Returns the window's rows in their new order."""
         order = permutation(chunk.num_rows, (*self._key, origin.split))
         try:
-            return gathered(join(chunk.chunks), order)
+            return reordered(chunk.chunks, order, self._recycler)
         except pa.ArrowInvalid as error:
             raise DataError(
                 f"a window of {chunk.num_rows:,} rows cannot be gathered ({error}); texts or lists of one window "

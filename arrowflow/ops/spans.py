@@ -35,7 +35,7 @@ class Span:
     __slots__ = ("_items", "_offsets", "_scale", "_type")
 
     def __init__(self, type: pa.DataType, addresses: Places, starts: Places, counts: Places) -> None:
-        width = _width(type)
+        width = width_of(type)
         assert width is not None
         low = int(addresses.min())
         num_bytes = int((addresses + counts * width).max()) - low
@@ -58,12 +58,12 @@ class Span:
         items = self._offsets.take(owners)
         items += numbers if self._scale == 1 else numbers * self._scale
         if self._scale != 1:  # `take` would first copy a span whose items overlap
-            return _array(self._type, len(numbers), pa.py_buffer(self._items[items].view(np.uint8)))
+            return array_of(self._type, len(numbers), pa.py_buffer(self._items[items].view(np.uint8)))
         # Arrow's pool hands out pages that were touched before: new ones take 10 ns for each row of 64 bytes.
         buffer = pa.allocate_buffer(len(items) * self._items.itemsize)
         out: npt.NDArray[Any] = np.frombuffer(buffer, self._items.dtype)
         self._items.take(items, out=out, mode="clip")  # "raise" would make another copy first
-        return _array(self._type, len(numbers), buffer)
+        return array_of(self._type, len(numbers), buffer)
 
 
 def spans(chunks: Sequence[pa.RecordBatch], starts: Places) -> dict[str, Span]:
@@ -71,10 +71,10 @@ def spans(chunks: Sequence[pa.RecordBatch], starts: Places) -> dict[str, Span]:
     counts = np.array([chunk.num_rows for chunk in chunks], np.int64)
     found = {}
     for index, field in enumerate(chunks[0].schema):
-        if _width(field.type) is not None:
+        if width_of(field.type) is not None:
             addresses = []
             for chunk in chunks:
-                address = _address(chunk.column(index))
+                address = address_of(chunk.column(index))
                 if address is None:
                     break
                 addresses.append(address)
@@ -83,35 +83,36 @@ def spans(chunks: Sequence[pa.RecordBatch], starts: Places) -> dict[str, Span]:
     return found
 
 
-def _width(type: pa.DataType) -> int | None:
+def width_of(type: pa.DataType) -> int | None:
     """Returns the bytes of a value, or None where that is no fixed number."""
     if isinstance(type, pa.BaseExtensionType):
-        return _width(type.storage_type)
+        return width_of(type.storage_type)
     if pa.types.is_fixed_size_list(type):
-        inner = _width(type.value_type)
+        inner = width_of(type.value_type)
         return inner * int(type.list_size) or None if inner is not None else None
     if pa.types.is_fixed_size_binary(type) or pa.types.is_decimal(type) or pa.types.is_primitive(type):
         return type.bit_width // 8 or None if type.bit_width % 8 == 0 else None
     return None
 
 
-def _address(array: pa.Array) -> int | None:
+def address_of(array: pa.Array) -> int | None:
     """Returns the address of the first value, or None if there are nulls."""
     if isinstance(array, pa.ExtensionArray):
-        return _address(array.storage)
+        return address_of(array.storage)
     if array.null_count:
         return None
     if pa.types.is_fixed_size_list(array.type):
         size = array.type.list_size
-        return _address(array.values.slice(array.offset * size, len(array) * size))
+        return address_of(array.values.slice(array.offset * size, len(array) * size))
     values = array.buffers()[1]
     return None if values is None else int(values.address) + array.offset * array.type.bit_width // 8
 
 
-def _array(type: pa.DataType, num_rows: int, values: pa.Buffer) -> pa.Array:
+def array_of(type: pa.DataType, num_rows: int, values: pa.Buffer) -> pa.Array:
+    """Returns a column of fixed width without nulls, whose values lie side by side."""
     if isinstance(type, pa.BaseExtensionType):
-        return pa.ExtensionArray.from_storage(type, _array(type.storage_type, num_rows, values))
+        return pa.ExtensionArray.from_storage(type, array_of(type.storage_type, num_rows, values))
     if pa.types.is_fixed_size_list(type):
-        inner = _array(type.value_type, num_rows * int(type.list_size), values)
+        inner = array_of(type.value_type, num_rows * int(type.list_size), values)
         return pa.Array.from_buffers(type, num_rows, [None], null_count=0, children=[inner])
     return pa.Array.from_buffers(type, num_rows, [None, values], null_count=0)
