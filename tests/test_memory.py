@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from arrowflow.memory import MIN_BYTES, SPARE_SHARE, Recycler
+from arrowflow.memory import MAX_SIZES, MAX_SPARE, MIN_BYTES, SPARE_SHARE, Recycler
 
 SIZE = MIN_BYTES + 64
 
 
-def budget(blocks: float) -> int:
-    """Returns a budget of which so many blocks may wait."""
-    return int(SPARE_SHARE * SIZE * blocks)
+def budget(sizes: float) -> int:
+    """Returns a budget of which all spare blocks of so many sizes may wait."""
+    return int(SPARE_SHARE * MAX_SPARE * SIZE * sizes)
 
 
 def test_a_block_comes_back_when_its_last_reference_is_gone() -> None:
@@ -36,7 +37,7 @@ def test_a_block_comes_back_when_its_last_reference_is_gone() -> None:
 
 def test_small_ones_and_those_over_the_share_are_arrows_own() -> None:
     recycler = Recycler(budget(2))
-    for num_bytes in (0, 64, MIN_BYTES - 1, 3 * SIZE):
+    for num_bytes in (0, 64, MIN_BYTES - 1, 2 * SIZE + 1):
         buffer = recycler.allocate(num_bytes)
         assert buffer.size == num_bytes
         del buffer
@@ -44,24 +45,39 @@ def test_small_ones_and_those_over_the_share_are_arrows_own() -> None:
 
 
 def test_no_more_waits_than_its_share_of_the_budget() -> None:
-    recycler = Recycler(budget(2.5))
-    held = [recycler.allocate(SIZE) for _ in range(5)]
+    recycler = Recycler(budget(1.5))
+    held = [recycler.allocate(SIZE) for _ in range(MAX_SPARE + 2)]
     before = pa.total_allocated_bytes()
-    assert len({buffer.address for buffer in held}) == 5
+    assert len({buffer.address for buffer in held}) == MAX_SPARE + 2
     held.clear()
-    assert recycler.spare_bytes == 2 * SIZE
-    assert pa.total_allocated_bytes() == before - 3 * SIZE
+    assert recycler.spare_bytes == MAX_SPARE * SIZE
+    assert pa.total_allocated_bytes() == before - 2 * SIZE
 
 
-def test_sizes_that_nobody_wants_any_more_make_room() -> None:
+def test_sizes_that_came_first_make_room() -> None:
     recycler = Recycler(budget(2.5))
-    held = [recycler.allocate(SIZE + 64 * number) for number in range(2)]
-    held.clear()
-    other = recycler.allocate(2 * SIZE)
-    address = other.address
-    del other
-    assert recycler.spare_bytes == 2 * SIZE
-    assert recycler.allocate(2 * SIZE).address == address
+    for number in range(9):
+        recycler.allocate(SIZE + 64 * number)
+    assert recycler.spare_bytes == 2 * SIZE + 64 * (7 + 8)
+
+
+def test_chunks_of_many_sizes_cost_no_more_than_those_of_few() -> None:
+    recycler = Recycler(1 << 50)
+    for number in range(3 * MAX_SIZES):
+        recycler.allocate(SIZE + 64 * number)
+    assert recycler.spare_bytes <= MAX_SIZES * (SIZE + 64 * 3 * MAX_SIZES)
+
+
+def test_no_line_of_python_runs_when_a_block_comes_back() -> None:
+    """An interrupt would be raised in it, and be lost."""
+    recycler = Recycler(budget(2))
+    buffer = recycler.allocate(SIZE)
+    called: list[str] = []
+    sys.setprofile(lambda frame, event, argument: called.append(event))
+    del buffer
+    sys.setprofile(None)
+    assert called == ["c_call"]  # of `setprofile` itself
+    assert recycler.spare_bytes == SIZE
 
 
 def test_it_leaves_nothing_behind() -> None:
@@ -97,7 +113,7 @@ def test_no_block_is_in_two_hands() -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
-    assert recycler.spare_bytes <= 3 * SIZE + 4 * 64 * 4
+    assert recycler.spare_bytes <= 2 * MAX_SPARE * (SIZE + 64)
 
 
 @pytest.mark.parametrize("num_bytes", [MIN_BYTES, SIZE])

@@ -18,6 +18,7 @@ import itertools
 import json
 import os
 import re
+import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -260,9 +261,9 @@ def open_chunk(folder: str | os.PathLike[str], name: Name, *, fingerprint: str, 
 
 
 def _opened(path: Path, name: Name, fingerprint: str, *, verify: bool) -> Chunk:
-    if path.exists() and not path.is_file():
-        raise ChunkError("expected a chunk of a cache, found what is no file")
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # one look: another process may move the folder, and back
+            raise ChunkError("expected a chunk of a cache, found what is no file")
         # Closing gives the descriptor back; the map stays as long as a buffer of it.
         with pa.memory_map(str(path)) as source:
             mapped = source.read_buffer()

@@ -267,7 +267,7 @@ class Entry:
         # Nobody takes it for a leftover.
         entry._own_lock = entry.claim()
         # Unless it was renamed, being whole, nobody else can use it.
-        weakref.finalize(entry, shutil.rmtree, folder, ignore_errors=True)
+        weakref.finalize(entry, _remove, folder, os.getpid())
         return entry
 
     def commit(
@@ -350,16 +350,23 @@ class Entry:
         return listing.num_rows is not None
 
     def whole(self) -> tuple[Chunk, ...] | None:
-        """Returns all chunks of a complete entry, mapped and checked; else None."""
-        if self.num_rows is None:
+        """Returns all chunks of a complete entry, mapped and checked; else None, also where it has become another one."""
+        listing = self._listing
+        if listing.num_rows is None:
             return None
-        chunks = [self.chunk_at(name.first_row) for name in self._listing.chain]
-        return None if None in chunks or self.num_rows is None else tuple(filter(None, chunks))
+        chunks = [self.chunk_at(name.first_row) for name in listing.chain]
+        found = tuple(chunk for chunk in chunks if chunk is not None)
+        return found if [chunk.name for chunk in found] == listing.chain else None
 
     def touch(self) -> None:
         """Notes that it is used."""
         with contextlib.suppress(OSError):
             os.utime(self.folder / USED)
+
+
+def _remove(folder: Path, owner: int) -> None:
+    if os.getpid() == owner:  # and no child that was forked
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def start_in(chunk: Chunk, position: Position) -> int | None:

@@ -314,6 +314,44 @@ def test_an_entry_that_took_the_name_first_stays(root: Path, monkeypatch: pytest
     assert [path.name for path in root.iterdir()] == [final.folder.name]
 
 
+def test_an_entry_that_becomes_another_one_is_not_served_in_part(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (entry_of(root).filling() for _ in range(2))
+    filled(first, 1)
+    filled(second, 2)
+    first.finish()
+
+    def opened(folder: Path, name: Name, **options: Any) -> chunk.Chunk:
+        if name.first_row == 1 and second.folder.exists() and folder != second.folder:
+            shutil.rmtree(
+                folder
+            )  # cleared between a look at the first chunk and at the second, and filled anew
+            second.finish()
+        return open_chunk(folder, name, **options)
+
+    open_chunk = chunk.open_chunk
+    monkeypatch.setattr(entries, "open_chunk", opened)
+    entry = entry_of(root)
+    entry.refresh()
+    assert entry.whole() is None
+    assert runs_in(root) == [2, 2]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_a_child_that_ends_leaves_what_its_parent_is_filling(root: Path) -> None:
+    one = entry_of(root).filling()
+    child = os.fork()
+    if not child:
+        entries._remove(one.folder, os.getppid())  # its finalizer, which an orderly end calls
+        os._exit(0)
+    os.waitpid(child, 0)
+    filled(one, 1)
+    one.finish()
+    assert runs_in(root) == [1, 1]
+
+
 def test_one_of_two_threads_finishes_an_entry(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     final = entry_of(root)
     one = final.filling()
