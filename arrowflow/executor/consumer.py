@@ -1,10 +1,11 @@
 """`Consumer`: who calls `next()`. Takes items, waits for them, and runs what is cheap itself.
 
 To hand the interpreter lock to another thread and back takes 50 to 100 µs, which is more than many a call. So a
-consumer that *hurries*, that is comes back within 0.2 ms (1 ms where all calls hold that lock) to a run of which all that is left to do is known to be cheap,
-runs it itself, call by call, until it has an item; workers rest meanwhile. One that was away for longer finds what
-workers made in that time. Who runs a call never changes what comes of it, nor its order. One worker, the *guard*, looks
-every 20 ms whether the consumer gets anywhere: a function may wait for other calls, and then workers take over.
+consumer that *hurries*, that is comes back within 0.2 ms (1 ms where all calls hold that lock) to a run of which all
+that is left to do is known to be cheap, runs it itself, call by call, until it has an item; workers rest meanwhile. One
+that was away for longer finds what workers made in that time. Who runs a call never changes what comes of it, nor its
+order. One worker, the *guard*, looks every 20 ms whether the consumer gets anywhere: a function may wait for other
+calls, and then workers take over.
 
 What a user function does while the consumer runs it is the consumer's: an interrupt ends the run as it does anywhere in
 `next()`, and `close()` from another thread has to wait for the function to return.
@@ -64,9 +65,8 @@ class Consumer(Caller):
         self._patient = False  # it has waited for a while
         self._left = math.inf
         self._was_soon = True
-        self._spent_seconds = (
-            0.0  # in calls of its own, for the next item, that another thread could have spared it
-        )
+        # In calls of its own, for the next item, that another thread could have spared it.
+        self._spent_seconds = 0.0
         self._item_seconds = 0.0  # the same for an item lately
         self._hurry_seconds = HURRY_SECONDS
         self._trusts = True  # no call of its own was stuck so far
@@ -196,9 +196,7 @@ class Consumer(Caller):
         if last.cheap and self.engine.ledger.fits(0, TAKEN_SHARE):
             self._taken.extend(last.out)
             last.out.clear()
-        locked = all(
-            stage.holds_lock or (stage.exhausted and not stage.running) for stage in self.engine.order
-        )
+        locked = all(stage.holds_lock or stage.spent for stage in self.engine.order)
         self._hurry_seconds = LOCKED_HURRY_SECONDS if locked else HURRY_SECONDS
         self.engine.pool.kick()
 

@@ -100,7 +100,7 @@ class Pool:
 
     def _all_cheap(self) -> bool:
         """Whether no stage can start a call that takes long, as far as is known."""
-        return all(stage.cheap or (stage.exhausted and not stage.running) for stage in self.engine.order)
+        return all(stage.cheap or stage.spent for stage in self.engine.order)
 
     def _find(self) -> Stage | None:
         engine = self.engine

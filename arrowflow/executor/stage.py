@@ -78,6 +78,11 @@ class Stage(ABC):
         """Whether it will start no further call on new input."""
 
     @property
+    def spent(self) -> bool:
+        """Whether it will start no further call on new input, and none is in flight."""
+        return self.exhausted and not self.running
+
+    @property
     def needed(self) -> bool:
         """Whether nothing of what follows can go on, nor does the consumer have an item, until this puts one out.
 

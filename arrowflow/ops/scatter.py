@@ -17,7 +17,7 @@ from arrowflow.interchange.memory import unlocked
 from arrowflow.memory import Recycler
 from arrowflow.ops.base import join
 from arrowflow.ops.gather import gathered
-from arrowflow.ops.spans import address_of, array_of, width_of
+from arrowflow.ops.spans import addresses_of, array_of, width_of
 
 MIN_WIDTH: Final = 33
 
@@ -60,15 +60,8 @@ def reordered(
 def _addresses(index: int, chunks: Sequence[pa.RecordBatch]) -> list[int] | None:
     """Returns where a column's values begin in each chunk; None if it is not wide, or has nulls somewhere."""
     width = width_of(chunks[0].schema.types[index])
-    if width is None or width < MIN_WIDTH:
-        return None
-    found = []
-    for chunk in chunks:
-        address = address_of(chunk.column(index))
-        if address is None or not chunk.num_rows:
-            return None
-        found.append(address)
-    return found
+    is_wide = width is not None and width >= MIN_WIDTH
+    return addresses_of(chunks, index) if is_wide and all(chunk.num_rows for chunk in chunks) else None
 
 
 def _scattered(

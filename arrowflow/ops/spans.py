@@ -72,14 +72,20 @@ def spans(chunks: Sequence[pa.RecordBatch], starts: Places) -> dict[str, Span]:
     found = {}
     for index, field in enumerate(chunks[0].schema):
         if width_of(field.type) is not None:
-            addresses = []
-            for chunk in chunks:
-                address = address_of(chunk.column(index))
-                if address is None:
-                    break
-                addresses.append(address)
-            else:
+            addresses = addresses_of(chunks, index)
+            if addresses is not None:
                 found[field.name] = Span(field.type, np.array(addresses, np.int64), starts, counts)
+    return found
+
+
+def addresses_of(chunks: Sequence[pa.RecordBatch], index: int) -> list[int] | None:
+    """Returns where the values of a column of fixed width begin in each chunk, or None if there are nulls."""
+    found = []
+    for chunk in chunks:
+        address = _address(chunk.column(index))
+        if address is None:
+            return None
+        found.append(address)
     return found
 
 
@@ -95,15 +101,15 @@ def width_of(type: pa.DataType) -> int | None:
     return None
 
 
-def address_of(array: pa.Array) -> int | None:
+def _address(array: pa.Array) -> int | None:
     """Returns the address of the first value, or None if there are nulls."""
     if isinstance(array, pa.ExtensionArray):
-        return address_of(array.storage)
+        return _address(array.storage)
     if array.null_count:
         return None
     if pa.types.is_fixed_size_list(array.type):
         size = array.type.list_size
-        return address_of(array.values.slice(array.offset * size, len(array) * size))
+        return _address(array.values.slice(array.offset * size, len(array) * size))
     values = array.buffers()[1]
     return None if values is None else int(values.address) + array.offset * array.type.bit_width // 8
 
