@@ -17,13 +17,14 @@ JOIN_SECONDS = 5.0
 CORPUS = os.environ.get("ARROWFLOW_CORPUS")
 OUTCOME = pytest.StashKey[bool]()
 
-SLOW_MACHINES = [HealthCheck.too_slow]
-settings.register_profile("dev", deadline=None, suppress_health_check=SLOW_MACHINES)
-settings.register_profile("ci", deadline=None, suppress_health_check=SLOW_MACHINES, derandomize=True)
-settings.register_profile(
-    "quick", deadline=None, suppress_health_check=SLOW_MACHINES, derandomize=True, max_examples=25
-)
-settings.register_profile("thorough", deadline=None, suppress_health_check=SLOW_MACHINES, max_examples=2_000)
+for name, examples in {"quick": 20, "ci": 100, "dev": 100, "thorough": 2_000}.items():
+    settings.register_profile(
+        name,
+        max_examples=examples,
+        derandomize=name in {"quick", "ci"},
+        deadline=None,  # machines differ
+        suppress_health_check=[HealthCheck.too_slow],
+    )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
 
 

@@ -31,6 +31,7 @@ from arrowflow.ops.sample_from_datasets import stratified
 from arrowflow.optimizer import RULES
 from arrowflow.random import bits, generator, permutation
 from arrowflow.testing import chunked, cut
+from tests.effort import scaled
 from tests.ops import test_bucket_by_sequence_length as bucketing
 from tests.ops import test_group_by_window as grouping
 from tests.ops import test_pack_sequences as packing
@@ -868,7 +869,7 @@ def compare(plan: Plan, found: list[list[Row]], expected: list[list[Row]]) -> No
 
 
 @settings(
-    max_examples=max(300, settings.default.max_examples if settings.default else 0),
+    max_examples=scaled(150),
     # Without shrinking, which takes minutes here and would end the run by its time limit.
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )

@@ -364,7 +364,6 @@ def test_from_numpy_copies_nothing_where_layouts_agree() -> None:
         np.zeros(3, [("a", int), ("b", int)]),
         np.arange(4),
     ],
-    ids=repr,
 )
 def test_from_numpy_refuses_what_has_no_type_or_another_length(column: Any) -> None:
     refused(af.SchemaError, lambda: af.from_numpy({"ok": np.arange(3), "bad": column}), "bad")

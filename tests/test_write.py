@@ -28,6 +28,7 @@ from arrowflow.storage import UNFINISHED
 from arrowflow.testing import assert_same_rows, batches_of, chunked, cut, failing
 from arrowflow.write import Written, encoders, shards, targets, writer
 from arrowflow.write.shards import value_bits
+from tests.effort import scaled
 from tests.ops.tables import ALL_TYPES, ALL_TYPES_INSIDE, NUMBERS, ids, refused, rows_of
 
 FORMATS = ["parquet", "ipc"]
@@ -156,7 +157,7 @@ def test_files_do_not_depend_on_how_rows_arrive(
         assert contents[0] == contents[1] == contents[2]
 
 
-@settings(max_examples=25)
+@settings(max_examples=scaled(25))
 @given(
     st.lists(st.integers(0, 40), max_size=8),
     st.integers(1, 50),

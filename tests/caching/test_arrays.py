@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from arrowflow.caching import arrays
 from arrowflow.caching.arrays import array_digest, batch_digest
+from tests.effort import scaled
 from tests.ops.tables import ALL_TYPES
 
 WHOLE = ALL_TYPES.combine_chunks().to_batches()[0]
@@ -100,7 +101,7 @@ def test_null_is_not_zero_and_types_count() -> None:
     assert len(set(map(array_digest, made))) == len(made)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=scaled(100))
 @given(
     st.lists(st.none() | st.lists(st.none() | st.text(max_size=3), max_size=3), max_size=6),
     st.lists(st.none() | st.lists(st.none() | st.text(max_size=3), max_size=3), max_size=6),

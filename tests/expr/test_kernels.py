@@ -19,6 +19,7 @@ from pyarrow import _acero as acero
 
 from arrowflow.expr import Program, Project, Where, compile, normalise, output_fields, parse
 from arrowflow.expr.lowering import stored_integer
+from tests.effort import scaled
 
 INTEGERS: Final = {
     "i8": pa.int8(),
@@ -385,21 +386,21 @@ def check(index: int, batch: pa.RecordBatch, ulps: int = 0) -> None:
     assert found.type == program.schema.field("out").type
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=scaled(25))
 @given(BATCHES)
 def test_expressions_are_exact(batch: pa.RecordBatch) -> None:
     for index in range(len(EXACT)):
         check(index, batch)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=scaled(25))
 @given(BATCHES)
 def test_transcendental_functions_are_within_two_ulps(batch: pa.RecordBatch) -> None:
     for index in range(len(EXACT), len(EVERYTHING)):
         check(index, batch, ulps=2)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=scaled(15))
 @given(BATCHES)
 def test_predicates_keep_the_rows_that_the_engine_keeps(batch: pa.RecordBatch) -> None:
     for index in PREDICATES:

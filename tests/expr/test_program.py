@@ -33,6 +33,7 @@ from arrowflow.expr import (
     parse,
 )
 from arrowflow.expr.selection import BLOCK_ROWS
+from tests.effort import scaled
 
 c, f = pl.col, pc.field
 
@@ -123,7 +124,7 @@ def in_turn(steps: Sequence[Step], batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=scaled(80))
 @given(st.lists(st.sampled_from(STEPS), max_size=5), st.sampled_from([0, 1, 50]), st.integers(0, 20))
 def test_fused_steps_equal_steps_in_turn(steps: list[Step], rows: int, offset: int) -> None:
     batch = batch_of(rows + offset).slice(offset)

@@ -33,6 +33,7 @@ from arrowflow.formats import tfrecord, tfrecord_framing, tfrecord_proto
 from arrowflow.formats.tfrecord import TfrecordFormat
 from arrowflow.formats.tfrecord_example import ExampleDecoder, Misfit, joined
 from arrowflow.testing.contracts import check_dataset
+from tests.effort import scaled
 from tests.formats.make_tfrecords import DATA, FILES, NUM_BLOCKS_ROWS, PAD_BYTES, TYPES
 from tests.formats.reading import KINDS, open_footer, read_all
 from tests.formats.tfrecords import crc, encoded, framed, message, plain, varint
@@ -591,7 +592,7 @@ def check_like_protobuf(records: list[bytes], schema: pa.Schema = SCHEMA) -> Non
     assert same(found, expected)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scaled(60))
 @given(st.lists(odd_records(), min_size=1, max_size=30))
 def test_odd_records_mean_what_protobuf_says(records: list[bytes]) -> None:
     check_like_protobuf(records)
@@ -610,7 +611,7 @@ FEATURES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=scaled(30))
 @given(st.lists(st.tuples(FEATURES, st.randoms(use_true_random=False)), min_size=1, max_size=60))
 def test_usual_records_in_any_order(drawn: list[tuple[dict[str, Any], Any]]) -> None:
     records = []
@@ -621,7 +622,7 @@ def test_usual_records_in_any_order(drawn: list[tuple[dict[str, Any], Any]]) -> 
     check_like_protobuf(records)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scaled(60))
 @given(
     st.lists(FEATURES, min_size=1, max_size=20),
     st.lists(
@@ -641,7 +642,7 @@ def test_garbled_records_with_good_crcs(
     check_like_protobuf_if_it_reads(records)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scaled(60))
 @given(st.lists(st.binary(max_size=30), min_size=1, max_size=20))
 def test_garbage_with_good_crcs(records: list[bytes]) -> None:
     check_like_protobuf_if_it_reads(records)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from arrowflow.errors import DataError, SchemaError
 from arrowflow.loaders.numpy import NumpyExport
+from tests.effort import scaled
 
 FLAT = {
     **{kind: str(kind) for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64())},
@@ -56,7 +57,7 @@ def address(array: Any) -> int:
 
 
 @pytest.mark.parametrize("kind", FLAT, ids=str)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=scaled(10))
 @given(place=PLACES)
 def test_flat_columns_are_views(kind: Any, place: tuple[int, int]) -> None:
     start, num_rows = place
@@ -85,7 +86,7 @@ def test_values_are_those_of_arrow() -> None:
 
 
 @pytest.mark.parametrize("kind", COPIED, ids=str)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=scaled(25))
 @given(place=PLACES)
 def test_booleans_and_days_are_copied_and_writable(kind: Any, place: tuple[int, int]) -> None:
     column = values(kind, 80).slice(*place)
@@ -96,7 +97,7 @@ def test_booleans_and_days_are_copied_and_writable(kind: Any, place: tuple[int, 
     assert found.astype(np.int64).tolist() == [int(value) for value in plain.to_pylist()]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scaled(60))
 @given(
     kind=st.sampled_from([pa.int16(), pa.float64(), pa.bool_(), pa.date32(), pa.duration("s"), pa.binary(3)]),
     sizes=st.lists(st.integers(1, 4), min_size=1, max_size=3),
@@ -293,7 +294,7 @@ def test_arrays_keep_the_memory_alive() -> None:
     assert pa.total_allocated_bytes() < before + 800_000
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=scaled(30))
 @given(cuts=st.lists(st.integers(0, 60), max_size=6), owned=st.booleans())
 def test_slices_of_a_chunk_equal_batches(cuts: list[int], owned: bool) -> None:
     columns = {str(kind): values(kind, 60) for kind in [*FLAT, *COPIED, pa.binary(5)]}

@@ -20,6 +20,7 @@ import arrowflow as af
 from arrowflow.interchange.to_numpy import Ragged
 from arrowflow.loaders.numpy import NumpyExport
 from arrowflow.loaders.wishes import Wishes
+from tests.effort import scaled
 from tests.loaders.frameworks import ARRAYS, dtype_of, installed, load, plain
 
 array_loaders = pytest.mark.parametrize("name", installed(ARRAYS))
@@ -479,7 +480,7 @@ def test_dtypes_of_ragged_and_padded_lists(name: str) -> None:
         assert dtype_of(values) == "float32"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=scaled(40))
 @given(
     rows=st.lists(st.lists(st.one_of(st.none(), st.integers(0, 99)), max_size=4), min_size=1, max_size=9),
     offset=st.integers(0, 3),

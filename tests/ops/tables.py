@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import decimal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +124,11 @@ BATCHED_ALLOWED = ["select", "with_columns", "drop", "rename", "cast", "fill_nul
 BATCHED_ALLOWED += ["batch", "prefetch", "with_options", "map_rows", "scan"]
 BATCHED_REFUSED = ["unique", "rejection_resample", "window"]
 BATCHED_REFUSED += ["take", "skip", "shuffle", "filter", "shard", "enumerate", "zip", "choose_from_datasets"]
+
+
+def stands_for_all(case: str, cases: Iterable[str]) -> bool:
+    """Returns whether a case is the first one, which contract tests check in full, and the others with fewer cuts."""
+    return case == next(iter(cases))
 
 
 def rows_of(dataset: af.Dataset, column: str = "row", *, epoch: int = 0) -> list[Any]:

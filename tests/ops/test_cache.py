@@ -37,6 +37,7 @@ from tests.ops.tables import (
     numbers,
     refused,
     rows_of,
+    stands_for_all,
     write_shards,
 )
 
@@ -79,7 +80,11 @@ CASES: dict[str, Apply] = {
 @pytest.mark.parametrize("case", CASES)
 def test_contracts(case: str) -> None:
     check_operator(
-        CASES[case], NUMBERS, ordered_by="row" if case == "alone" else None, splits_matter="function" in case
+        CASES[case],
+        NUMBERS,
+        ordered_by="row" if case == "alone" else None,
+        splits_matter="function" in case,
+        in_full=stands_for_all(case, CASES),
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import arrowflow as af
 from arrowflow.testing import batches_of, check_operator
-from tests.ops.tables import NUMBERS, Apply, refused
+from tests.ops.tables import NUMBERS, Apply, refused, stands_for_all
 
 CASES: dict[str, Apply] = {
     "pyarrow": lambda ds: ds.cast({"n": pa.float32(), "row": pa.int32(), "b": pa.int8()}),
@@ -22,7 +22,9 @@ CASES: dict[str, Apply] = {
 @pytest.mark.parametrize("case", CASES)
 def test_contracts(case: str) -> None:
     keeps_row = case == "no change"
-    check_operator(CASES[case], NUMBERS, ordered_by="row" if keeps_row else None)
+    check_operator(
+        CASES[case], NUMBERS, ordered_by="row" if keeps_row else None, in_full=stands_for_all(case, CASES)
+    )
 
 
 def test_values_nulls_and_places_are_kept() -> None:

@@ -41,7 +41,7 @@ from arrowflow.testing import (
     raising,
     waiting,
 )
-from tests.ops.tables import ALL_TYPES, NUMBERS, ids, rows_of, write_shards
+from tests.ops.tables import ALL_TYPES, NUMBERS, ids, rows_of, stands_for_all, write_shards
 
 SMALL = af.Options(max_chunk_rows=3)
 KEY = "the functions of this module"
@@ -98,6 +98,7 @@ def test_contracts(case: str, root: Path) -> None:
         NUMBERS,
         ordered_by="row" if case == "alone" else None,
         splits_matter="function" in case,
+        in_full=stands_for_all(case, CASES),
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import arrowflow as af
 from arrowflow.testing import Fault, batches_of, check_dataset, check_operator, raising
-from tests.ops.tables import NUMBERS, Apply, numbers, refused, rows_of, sizes
+from tests.ops.tables import NUMBERS, Apply, numbers, refused, rows_of, sizes, stands_for_all
 from tests.ops.test_interleave import children, flat, pairs, sizes_of
 
 SMALL = af.Options(max_chunk_rows=3)
@@ -37,7 +37,7 @@ CASES: dict[str, Apply] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_contracts(case: str) -> None:
-    check_operator(CASES[case], NUMBERS)
+    check_operator(CASES[case], NUMBERS, in_full=stands_for_all(case, CASES))
 
 
 def test_contracts_of_random_elements() -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import arrowflow as af
 from arrowflow.ops import groups
 from arrowflow.testing import batches_of, check_dataset, check_operator, check_resume, chunked, cut
+from tests.effort import scaled
 from tests.ops.tables import ALL_TYPES, NUMBERS, numbers, refused, sizes
 
 
@@ -68,13 +69,13 @@ def test_contracts(size: int, max_groups: int, lag: int) -> None:
     def apply(ds: af.Dataset) -> af.Dataset:
         return ds.group_by_window(pl.col("row") * 5 % 7 % 3, size, max_groups=max_groups, max_lag_rows=lag)
 
-    check_operator(apply, NUMBERS)
+    check_operator(apply, NUMBERS, in_full=size == 3)
 
 
 @pytest.mark.parametrize("key", ["n", "s", "b", pl.col("x").is_null()])
 def test_contracts_of_other_keys(key: Any) -> None:
     """With null among them."""
-    check_operator(lambda ds: ds.group_by_window(key, 2, max_lag_rows=9), NUMBERS)
+    check_operator(lambda ds: ds.group_by_window(key, 2, max_lag_rows=9), NUMBERS, in_full=False)
 
 
 def test_contracts_of_what_may_stand_around_it() -> None:
@@ -98,7 +99,7 @@ DRAWN = {
 }
 
 
-@hypothesis.settings(max_examples=200, deadline=None)
+@hypothesis.settings(max_examples=scaled(200))
 @hypothesis.given(**DRAWN)
 def test_batches_are_those_of_the_definition(
     keys: list[int | None], size: int, max_groups: int, lag: int, sizes: list[int]
@@ -107,7 +108,7 @@ def test_batches_are_those_of_the_definition(
     assert row_lists(ds) == naive(keys, size, max_groups, lag)
 
 
-@hypothesis.settings(max_examples=20, deadline=None)
+@hypothesis.settings(max_examples=scaled(20))
 @hypothesis.given(**DRAWN)
 def test_it_resumes_from_every_step(
     keys: list[int | None], size: int, max_groups: int, lag: int, sizes: list[int]
@@ -118,7 +119,7 @@ def test_it_resumes_from_every_step(
 
 
 @hypothesis.settings(
-    max_examples=25, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
+    max_examples=scaled(25), suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
 )
 @hypothesis.given(**DRAWN | {"most_keys": st.integers(0, 3)})
 def test_keys_in_a_state_are_bounded(

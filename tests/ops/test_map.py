@@ -47,6 +47,7 @@ from tests.ops.tables import (
     rows_of,
     same_frame,
     sizes,
+    stands_for_all,
     two_thirds,
 )
 
@@ -112,7 +113,7 @@ def head_of_noise(batch: pa.RecordBatch, rng: np.random.Generator) -> pa.RecordB
 
 @pytest.mark.parametrize("case", CASES)
 def test_contracts(case: str) -> None:
-    check_operator(CASES[case], NUMBERS, ordered_by="row")
+    check_operator(CASES[case], NUMBERS, ordered_by="row", in_full=stands_for_all(case, CASES))
 
 
 @pytest.mark.parametrize("case", PIECES)
@@ -122,6 +123,7 @@ def test_contracts_where_splits_are_seen(case: str) -> None:
         NUMBERS,
         splits_matter=True,
         epochs_differ=case in {"random", "random again", "repeated"},
+        in_full=stands_for_all(case, PIECES),
     )
 
 
@@ -134,6 +136,7 @@ def test_contracts_in_worker_processes(case: str) -> None:
         splits_matter=pieces,
         epochs_differ=pieces,
         ordered_by=None if pieces else "row",
+        in_full=False,
     )
 
 
@@ -650,7 +653,11 @@ def test_contracts_of_a_class() -> None:
         ordered_by="row",
     )
     check_operator(
-        lambda ds: ds.with_options(SMALL).map(Noisy, seed=5), NUMBERS, splits_matter=True, epochs_differ=True
+        lambda ds: ds.with_options(SMALL).map(Noisy, seed=5),
+        NUMBERS,
+        splits_matter=True,
+        epochs_differ=True,
+        in_full=False,
     )
 
 

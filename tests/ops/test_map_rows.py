@@ -10,7 +10,7 @@ import pytest
 
 import arrowflow as af
 from arrowflow.testing import Fault, assert_same_batches, batches_of, check_operator, raising, returning
-from tests.ops.tables import ALL_TYPES, NUMBERS, Apply, numbers, refused, rows_of, sizes
+from tests.ops.tables import ALL_TYPES, NUMBERS, Apply, numbers, refused, rows_of, sizes, stands_for_all
 
 SMALL = af.Options(max_chunk_rows=3)
 DECLARED = pa.schema([("row", pa.int64()), ("double", pa.float32())])
@@ -50,7 +50,12 @@ CASES: dict[str, Apply] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_contracts(case: str) -> None:
-    check_operator(CASES[case], NUMBERS, ordered_by=None if case == "above batch" else "row")
+    check_operator(
+        CASES[case],
+        NUMBERS,
+        ordered_by=None if case == "above batch" else "row",
+        in_full=stands_for_all(case, CASES),
+    )
 
 
 def test_contracts_of_random_rows() -> None:

@@ -13,7 +13,7 @@ import pytest
 import arrowflow as af
 from arrowflow.ops.scan import MAX_STATE_BYTES
 from arrowflow.testing import Fault, batches_of, check_operator, check_resume, raising, returning
-from tests.ops.tables import NUMBERS, Apply, numbers, refused, rows_of, sizes
+from tests.ops.tables import NUMBERS, Apply, numbers, refused, rows_of, sizes, stands_for_all
 
 SMALL = af.Options(max_chunk_rows=3)
 SUMS = pa.schema([("row", pa.int64()), ("sum", pa.int64())])
@@ -60,12 +60,12 @@ PIECES: dict[str, Apply] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_contracts(case: str) -> None:
-    check_operator(CASES[case], NUMBERS)
+    check_operator(CASES[case], NUMBERS, in_full=stands_for_all(case, CASES))
 
 
 @pytest.mark.parametrize("case", PIECES)
 def test_contracts_where_splits_are_seen(case: str) -> None:
-    check_operator(PIECES[case], NUMBERS, splits_matter=True)
+    check_operator(PIECES[case], NUMBERS, splits_matter=True, in_full=stands_for_all(case, PIECES))
 
 
 def test_it_is_the_running_sum() -> None:

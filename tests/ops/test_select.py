@@ -10,7 +10,7 @@ import pytest
 
 import arrowflow as af
 from arrowflow.testing import check_operator
-from tests.ops.tables import NUMBERS, Apply, refused
+from tests.ops.tables import NUMBERS, Apply, refused, stands_for_all
 
 CASES: dict[str, Apply] = {
     "names": lambda ds: ds.select("s", "row"),
@@ -24,7 +24,7 @@ CASES: dict[str, Apply] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_contracts(case: str) -> None:
-    check_operator(CASES[case], NUMBERS, ordered_by="row")
+    check_operator(CASES[case], NUMBERS, ordered_by="row", in_full=stands_for_all(case, CASES))
 
 
 def test_columns_come_in_the_given_order() -> None:

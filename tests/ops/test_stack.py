@@ -8,7 +8,7 @@ import pytest
 
 import arrowflow as af
 from arrowflow.testing import check_operator
-from tests.ops.tables import NUMBERS, Apply, refused
+from tests.ops.tables import NUMBERS, Apply, refused, stands_for_all
 
 WHOLE = af.from_arrow(NUMBERS).fill_null(0).to_table()
 
@@ -27,7 +27,7 @@ CASES: dict[str, Apply] = {
 @pytest.mark.parametrize("case", CASES)
 def test_contracts(case: str) -> None:
     table = NUMBERS if case == "over nulls elsewhere" else WHOLE
-    check_operator(CASES[case], table, ordered_by="row")
+    check_operator(CASES[case], table, ordered_by="row", in_full=stands_for_all(case, CASES))
 
 
 def test_inputs_are_replaced_and_groups_come_behind() -> None:

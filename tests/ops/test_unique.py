@@ -16,7 +16,8 @@ import arrowflow as af
 from arrowflow.ops.unique import Keys, SeenKeys, different
 from arrowflow.plan.traits import Resume
 from arrowflow.testing import batches_of, check_operator, chunked, cut
-from tests.ops.tables import ALL_TYPES, NUMBERS, Apply, numbers, refused, rows_of
+from tests.effort import scaled
+from tests.ops.tables import ALL_TYPES, NUMBERS, Apply, numbers, refused, rows_of, stands_for_all
 
 KEYS = NUMBERS.append_column("key", pa.array([None if i % 5 == 3 else i % 4 for i in range(17)], pa.int32()))
 KEYS = KEYS.append_column("text", pa.array([None if i % 3 == 0 else "ab"[i % 2] for i in range(17)]))
@@ -44,12 +45,12 @@ def same(row: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_contracts(case: str) -> None:
-    check_operator(CASES[case], KEYS, splits_matter=case == "in pieces")
+    check_operator(CASES[case], KEYS, splits_matter=case == "in pieces", in_full=stands_for_all(case, CASES))
 
 
 @pytest.mark.parametrize("case", SOURCE_EPOCHS)
 def test_contracts_where_epochs_differ(case: str) -> None:
-    check_operator(SOURCE_EPOCHS[case], KEYS, epochs_differ=True)
+    check_operator(SOURCE_EPOCHS[case], KEYS, epochs_differ=True, in_full=stands_for_all(case, SOURCE_EPOCHS))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,7 @@ def test_zeros_and_nans_are_equal_whatever_their_bits() -> None:
     assert rows_of(af.from_arrow(table).unique("x")) == [0, 2, 4]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=scaled(40))
 @given(data=st.data())
 def test_random_keys(data: Any) -> None:
     keys = data.draw(st.lists(st.tuples(st.integers(0, 6), st.sampled_from(["", "a", None])), max_size=60))
@@ -105,7 +106,7 @@ def test_random_keys(data: Any) -> None:
 # ------------------------------------------------------------------------------------------ keys
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=scaled(100))
 @given(
     st.lists(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=12), max_size=12)
 )

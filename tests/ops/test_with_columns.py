@@ -9,7 +9,7 @@ import pytest
 
 import arrowflow as af
 from arrowflow.testing import assert_same_values, check_operator
-from tests.ops.tables import NUMBERS, Apply, refused
+from tests.ops.tables import NUMBERS, Apply, refused, stands_for_all
 
 CASES: dict[str, Apply] = {
     "added": lambda ds: ds.with_columns(y=pl.col("x") * 2, z=pc.field("n") - pc.scalar(1)),
@@ -24,7 +24,7 @@ CASES: dict[str, Apply] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_contracts(case: str) -> None:
-    check_operator(CASES[case], NUMBERS, ordered_by="row")
+    check_operator(CASES[case], NUMBERS, ordered_by="row", in_full=stands_for_all(case, CASES))
 
 
 def test_replaced_columns_keep_their_places() -> None:

@@ -24,8 +24,8 @@ def other(*split_sizes: int) -> af.Dataset:
 @pytest.mark.parametrize("table", [NUMBERS, ALL_TYPES_INSIDE])
 def test_contracts(table: pa.Table) -> None:
     check_operator(lambda ds: af.zip(ds, other(4, 0, 1, 30)), table, ordered_by="row")
-    check_operator(lambda ds: af.zip(other(3, 5, 1), ds), table)
-    check_operator(lambda ds: af.zip(ds, ds.select(also="row"), other(9)).batch(4), table)
+    check_operator(lambda ds: af.zip(other(3, 5, 1), ds), table, in_full=False)
+    check_operator(lambda ds: af.zip(ds, ds.select(also="row"), other(9)).batch(4), table, in_full=False)
 
 
 def test_contracts_of_epochs() -> None:
