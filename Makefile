@@ -1,20 +1,29 @@
 # `make demo` and `make test` each set up a fresh clone by themselves: they need python3 >= 3.11 and make.
-# Another interpreter: make PYTHON=python3.12 test. More arguments for pytest: make PYTEST_ARGS="-x -k shuffle" test.
+# Another interpreter: make PYTHON=python3.12 test. Other arguments for pytest: make PYTEST_ARGS="-x -k shuffle" test.
 
 PYTHON ?= python3
 VENV ?= .venv
-PYTEST_ARGS ?= --cov
+PYTEST_ARGS ?= --numprocesses=auto
+MINUTES ?= 10
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 
 .DELETE_ON_ERROR:
-.PHONY: demo test lint format bench setup clean
+.PHONY: demo test coverage soak lint format bench setup clean
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/python examples/tpch.py
 
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# Coverage traces by `sys.monitoring` where that can see branches, which is from Python 3.14 on.
+coverage: $(VENV)/.installed-test
+	$(BIN)/python -m pytest --numprocesses=auto --cov
+
+# Searches for differences with new seeds, for as long as MINUTES says.
+soak: $(VENV)/.installed-test
+	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 
 lint: $(VENV)/.installed-test $(VENV)/.installed-lint
 	$(BIN)/ruff format --check .

@@ -253,7 +253,7 @@ def rerun(root: Path, runs: Iterator[int], chunks: Iterable[int] = range(4)) -> 
 def test_rows_of_two_runs_never_meet(damage: str, root: Path) -> None:
     runs = itertools.count()
     assert set(rows_of(rerun(root, runs), "run")) == {0}
-    for number in range(4):
+    for number in range(2):
         entries._entries.clear()
         gc.collect()
         path = chunks_of(root)[number]
@@ -475,7 +475,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("case", DAMAGE)
 def test_damage_is_noticed_and_computed_again(case: str, root: Path) -> None:
-    for number in range(len(chunks_of(root)) or 5):
+    for number in (0, 2, 4):
         ds = complete(root)
         entries._entries.clear()
         DAMAGE[case](chunks_of(root)[number])
@@ -661,7 +661,7 @@ def test_all_rows_are_shuffled(root: Path) -> None:
 @pytest.mark.parametrize("count", [0, 1, 39, 40, 41, 80, 130, 199, 200, 500])
 def test_what_is_skipped_is_not_read(count: int, root: Path) -> None:
     ds = complete(root)
-    check_resume(lambda: ds.skip(count).batch(7))
+    check_resume(lambda: ds.skip(count).batch(7), in_full=False)
     first = ids(ds.skip(count))
     assert first == list(range(count, 200))
     if count > 80:
