@@ -96,7 +96,8 @@ class Lowering:
             require(isinstance(value, float) or abs(value) <= 1 << 24)
             dtype = numpy_dtype(type)
             assert dtype is not None
-            return self.graph.constant(dtype.type(value), type)
+            with np.errstate(over="ignore"):  # infinite in a float32, as for the engine
+                return self.graph.constant(dtype.type(value), type)
         return self.constant(literal, type)
 
     def widens(self, source: pa.DataType, target: pa.DataType) -> bool:

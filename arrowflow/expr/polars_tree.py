@@ -9,7 +9,7 @@ import io
 import json
 import warnings
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 import polars as pl
@@ -105,6 +105,45 @@ def read(text: str) -> Node:
     return _read(json.loads(text))
 
 
+@lru_cache(maxsize=1024)
+def spread(text: str) -> str | None:
+    """Returns the JSON form of an expression that gives the same for a row, whichever rows are beside it.
+
+    Where all rows of a chunk take the same constant from `when` or `coalesce`, Polars goes on with that constant
+    instead of a column, and treats it as one: it divides by its reciprocal, and compares it to a single row. So these
+    constants become columns, if anything is computed from them. None where there are none.
+    """
+    tree = json.loads(text)
+    found = _spread(tree, used=False)
+    return None if found == tree else json.dumps(found)
+
+
+def _spread(node: Json, *, used: bool) -> Json:
+    if isinstance(node, list):
+        return [_spread(part, used=used) for part in node]
+    if not isinstance(node, dict):
+        return node
+    (kind, body), *_ = node.items()
+    if kind == "Ternary" and not _is_constant(body["predicate"]):
+        branches = {part: _branch(body[part], used=used) for part in ("truthy", "falsy")}
+        return {kind: {"predicate": _spread(body["predicate"], used=True)} | branches}
+    if kind == "Function" and body["function"] == "Coalesce":
+        return {kind: body | {"input": [_branch(part, used=used) for part in body["input"]]}}
+    return {key: _spread(part, used=used or kind != "Alias") for key, part in node.items()}
+
+
+def _branch(node: Json, *, used: bool) -> Json:
+    if not used or not _is_constant(node):
+        return _spread(node, used=used)
+    # Not a cast or a call: a bare number still takes its type from what is around it.
+    return {"Ternary": {"predicate": json.loads(_every_other()), "truthy": node, "falsy": node}}
+
+
+@cache
+def _every_other() -> str:
+    return serialise(pl.int_range(pl.len()) % 2 == 0)
+
+
 _TEMPORAL: Final = frozenset(("Date", "Datetime", "Time", "Duration"))
 
 
@@ -164,9 +203,11 @@ def _read_function(node: Json, body: Json) -> Node:
 
 def _folded(node: Json) -> Literal | None:
     """A constant such as `pl.date(1995, 1, 1)`, which Polars writes as a cast of another one."""
-    if _roots(node) or _kinds(node) & {"Series", "Selector", "Element", "Field"}:
-        return None
-    return _constant(node)
+    return _constant(node) if _is_constant(node) else None
+
+
+def _is_constant(node: Json) -> bool:
+    return not _roots(node) and not _kinds(node) & {"Series", "Selector", "Element", "Field"}
 
 
 def _constant(node: Json) -> Literal | None:

@@ -163,7 +163,8 @@ class _Reader:
         if pa.types.is_temporal(type):
             return self._stored(literal, type)
         if pa.types.is_floating(type) and isinstance(value, int | float):
-            narrow = float(_NARROW[type.bit_width](value))
+            with np.errstate(over="ignore"):
+                narrow = float(_NARROW[type.bit_width](value))
             return [] if math.isnan(value) or abs(value) > _EXACT_FLOAT else [value, narrow]
         try:
             if pa.types.is_decimal(type):
