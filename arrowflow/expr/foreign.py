@@ -16,6 +16,7 @@ import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import DataError, PlanError, closest
+from arrowflow.expr.arrow_tree import shown
 from arrowflow.expr.forks import check_polars
 from arrowflow.expr.slices import readable
 from arrowflow.expr.types import convert, normalise, polars_reads
@@ -235,5 +236,6 @@ def _guard(kind: type[PlanError] | type[DataError], what: object, run: Callable[
     except POLARS_ERRORS as error:
         if isinstance(error, PlanError | DataError):
             raise
-        shown = " ".join(str(what).split())[:300]
-        raise kind(f"cannot evaluate {shown}: {error}") from error
+        listed = what if isinstance(what, list) else [what]
+        text = ", ".join(" ".join(shown(expr).split()) for expr in listed)[:300]
+        raise kind(f"cannot evaluate {text}: {error}") from error

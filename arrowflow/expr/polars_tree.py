@@ -13,11 +13,12 @@ from functools import cache, lru_cache
 from typing import Any, Final
 
 import polars as pl
+import pyarrow as pa
 
 from arrowflow.errors import PlanError
 from arrowflow.expr.polars_check import blame, function_path, is_literal_list
 from arrowflow.expr.tree import Call, Column, Literal, Node
-from arrowflow.expr.types import normalise
+from arrowflow.expr.types import convert, exact_values, normalise
 
 Json = Any
 
@@ -214,11 +215,13 @@ def _constant(node: Json) -> Literal | None:
     expr = deserialise(json.dumps(node))
     try:
         series = None if expr is None else pl.select(expr).to_series()
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
-        return None  # it fails at run time, in its own words
-    if series is None or series.len() != 1 or not _exact(series.dtype):
-        return None
-    return Literal(series.to_list()[0], normalise(series.clear().to_arrow().type))
+        if series is None or series.len() != 1 or not _is_flat(series.dtype):
+            return None
+        array = series.to_arrow()
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, pa.ArrowException):
+        return None  # it fails at run time, in its own words, or is of a type that Arrow does not have
+    type = normalise(array.type)
+    return Literal(exact_values(convert(array, type))[0], type)
 
 
 def _kinds(node: Json) -> set[str]:
@@ -256,10 +259,6 @@ def _read_literal(node: Json) -> Node:
     return found or _opaque(node)
 
 
-def _exact(dtype: pl.DataType) -> bool:
-    """Whether a Python object can hold every value of `dtype`: datetime cannot hold nanoseconds."""
+def _is_flat(dtype: pl.DataType) -> bool:
     inner = dtype.inner if isinstance(dtype, pl.List) else dtype
-    return (
-        not (isinstance(inner, pl.Datetime | pl.Duration) and inner.time_unit == "ns")
-        and not inner.is_nested()
-    )
+    return not inner.is_nested() and inner != pl.Object

@@ -18,7 +18,7 @@ from arrowflow.expr.lower_polars import PolarsLowering
 from arrowflow.expr.lowering import Lowering, Unsupported
 from arrowflow.expr.steps import Cast, FillNull, Keep, Output, Stack
 from arrowflow.expr.tree import Call, Column, Literal
-from arrowflow.expr.types import is_number, numpy_dtype, scalar
+from arrowflow.expr.types import exact_values, is_number, numpy_dtype, scalar
 from arrowflow.records import dataclass
 
 
@@ -210,11 +210,12 @@ def _safe(graph: Graph, op: Op | None, type: pa.DataType) -> Op | None:
 def _fill_slot(fill: FillNull, type: pa.DataType, op: Op | None, graph: Graph) -> Slot:
     if fill.value is None:
         raise PlanError(f"column {fill.name!r}: fill_null needs a value, got None")
-    value = scalar(fill.value, type)
+    given = fill.value if isinstance(fill.value, Literal) else Literal(fill.value, None)
+    value = scalar(given.value, type, given.type)
     if op is not None and not pa.types.is_decimal(type):
         engine = ArrowLowering(graph, {}, lambda call: type)
         try:
-            constant = engine.constant_as(Literal(fill.value, type), type)
+            constant = engine.constant_as(Literal(exact_values(pa.repeat(value, 1))[0], type), type)
             return Computed(graph.op("fill", (op, constant), type), type)
         except Unsupported:
             pass
