@@ -18,7 +18,7 @@ import pyarrow as pa
 from arrowflow.errors import DataError, PlanError, closest
 from arrowflow.expr.arrow_tree import shown
 from arrowflow.expr.forks import check_polars
-from arrowflow.expr.slices import readable
+from arrowflow.expr.slices import polars_frame
 from arrowflow.expr.types import convert, normalise, polars_reads
 from arrowflow.lazy import compute as pc
 from arrowflow.records import dataclass
@@ -120,9 +120,7 @@ def _frame(batch: pa.RecordBatch, names: Sequence[str]) -> pl.DataFrame:
     if not names:
         check_polars()
         return pl.DataFrame({_FILLER: pl.repeat(0, batch.num_rows, dtype=pl.Int8, eager=True)})
-    frame = pl.from_arrow(readable(batch.select(list(names))))
-    assert isinstance(frame, pl.DataFrame)
-    return frame
+    return polars_frame(batch.select(list(names)))
 
 
 ENUM_VALUES: Final = "enum_values"
