@@ -82,11 +82,11 @@ class ArrowLowering(Lowering):
     def is_in(self, call: Call) -> Op:
         """Lowers membership in a list of constants."""
         values = call.option("value_set")
-        require(isinstance(values, tuple) and None not in values)
         require(call.option("null_matching_behavior") == _MATCH)
-        assert isinstance(values, tuple)
+        assert isinstance(values, Literal) and isinstance(values.value, list) and values.type is not None
+        require(None not in values.value)
         op = self.lower(call.args[0])
-        found = self.membership(op, values, op.type)
+        found = self.membership(op, tuple(values.value), values.type.value_type)
         no = self.graph.constant(np.bool_(False), pa.bool_())
         return self.graph.op("fill", (found, no), pa.bool_())
 

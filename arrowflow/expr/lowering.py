@@ -75,10 +75,10 @@ class Lowering:
         if pa.types.is_boolean(type):
             require(isinstance(value, bool))
             return self.graph.constant(np.bool_(value), type)
-        require(literal.type is not None and type.equals(literal.type))
+        require(pa.types.is_temporal(type) and literal.type is not None and type.equals(literal.type))
         dtype = numpy_dtype(type)
         assert dtype is not None
-        return self.graph.constant(dtype.type(stored_integer(value, type)), type)
+        return self.graph.constant(dtype.type(value), type)
 
     def operand(self, node: Node, type: pa.DataType) -> Op:
         """Returns `node` as an operand of arithmetic in `type`."""
@@ -96,7 +96,8 @@ class Lowering:
             require(isinstance(value, float) or abs(value) <= 1 << 24)
             dtype = numpy_dtype(type)
             assert dtype is not None
-            return self.graph.constant(dtype.type(value), type)
+            with np.errstate(over="ignore"):  # infinite in a float32, as for the engine
+                return self.graph.constant(dtype.type(value), type)
         return self.constant(literal, type)
 
     def widens(self, source: pa.DataType, target: pa.DataType) -> bool:

@@ -19,6 +19,7 @@ import pyarrow as pa
 from arrowflow.expr.expression import Expr
 from arrowflow.expr.lowering import Unsupported, decimal_digits, exact_number, stored_integer
 from arrowflow.expr.tree import BETWEEN, COMPARISONS, MIRRORED, Call, Column, Literal, Node
+from arrowflow.expr.types import exact_values, numpy_dtype, temporal_array
 from arrowflow.records import dataclass
 
 
@@ -138,17 +139,17 @@ class _Reader:
         return self._bounds(function, left.name, values) if values else None
 
     def _membership(self, node: Call) -> Test | None:
-        column, values, type = node.args[0], node.option("value_set"), None
-        if len(node.args) == 2 and isinstance(node.args[1], Literal):
-            values, type = node.args[1].value, node.args[1].type.value_type if node.args[1].type else None
+        column, values = node.args[0], node.args[1] if self.polars else node.option("value_set")
         if (
             not isinstance(column, Column)
-            or not isinstance(values, list | tuple)
+            or not isinstance(values, Literal)
+            or not isinstance(values.value, list)
+            or values.type is None
             or column.name not in self.schema.names
         ):
             return None
         own = self.schema.field(column.name).type
-        found = [self._comparable(Literal(value, type or own), own) for value in values]
+        found = [self._comparable(Literal(value, values.type.value_type), own) for value in values.value]
         if not found or not all(found):
             return None
         tests = [self._bounds("equal", column.name, parts) for parts in found]
@@ -163,7 +164,8 @@ class _Reader:
         if pa.types.is_temporal(type):
             return self._stored(literal, type)
         if pa.types.is_floating(type) and isinstance(value, int | float):
-            narrow = float(_NARROW[type.bit_width](value))
+            with np.errstate(over="ignore"):
+                narrow = float(_NARROW[type.bit_width](value))
             return [] if math.isnan(value) or abs(value) > _EXACT_FLOAT else [value, narrow]
         try:
             if pa.types.is_decimal(type):
@@ -180,11 +182,19 @@ class _Reader:
         # Polars compares in the coarser of two units, so that only equal units are understood.
         if literal.type is None or (self.polars and not literal.type.equals(type)):
             return []
+        if not pa.types.is_temporal(literal.type) or numpy_dtype(literal.type) is None:
+            return []
         if getattr(type, "tz", None) is None and getattr(literal.type, "tz", None) is not None:
             return []
+        if type.equals(literal.type):
+            return [literal.value]
+        assert isinstance(literal.value, int)
+        given = temporal_array(literal.value, literal.type)
         try:
-            return [stored_integer(literal.value, type)]
-        except Unsupported:
+            found = given.cast(type)
+            # A date takes the day of a moment, and says nothing of the hours.
+            return exact_values(found) if found.cast(literal.type).equals(given) else []
+        except pa.ArrowException:
             return []
 
     def _bounds(self, function: str, name: str, values: Sequence[Any]) -> Test:
