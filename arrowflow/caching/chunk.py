@@ -27,8 +27,8 @@ import pyarrow as pa
 import xxhash
 
 from arrowflow.errors import ArrowflowError, CacheFullError, SchemaError, SourceError, WriteError
+from arrowflow.expr.codes import has_dictionary
 from arrowflow.formats.ipc_aligned import write_aligned
-from arrowflow.formats.ipc_dictionaries import has_dictionary
 from arrowflow.plan.position import Position, listed, tupled
 
 VERSION: Final = 2

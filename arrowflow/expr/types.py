@@ -16,6 +16,7 @@ import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import DataError, PlanError
+from arrowflow.expr.codes import masked
 from arrowflow.lazy import compute as pc
 
 Array = npt.NDArray[Any]
@@ -132,13 +133,17 @@ def convert(array: pa.Array, type: pa.DataType) -> pa.Array:
     """Returns `array` as `type`, which is what `normalise` says of the array's own type.
 
     Raises:
-        DataError: The values need offsets that `type` does not have (2 GiB of text in one array).
+        DataError: The values need offsets that `type` does not have (2 GiB of text in one array), or codes lie
+            outside of their dictionary.
     """
     if array.type.equals(type):
         return array
     try:
-        return _convert(array, type)
-    except pa.ArrowInvalid as error:
+        try:
+            return _convert(array, type)
+        except pa.ArrowIndexError:
+            return _convert(masked(array), type)
+    except (pa.ArrowInvalid, pa.ArrowIndexError) as error:
         raise DataError(
             f"{array.type} does not fit {type} in one chunk of {len(array)} rows: {error}"
         ) from error
