@@ -7,6 +7,7 @@ and the file that serves fetched ranges share no type with anything but each oth
 
 from __future__ import annotations
 
+import errno
 import fnmatch
 import importlib
 import io
@@ -32,6 +33,13 @@ MAX_RANGE_BYTES: Final = 64 << 20
 
 UNFINISHED: Final = "_UNFINISHED"
 """Name of the file that a writer keeps in a folder for as long as what lies there is not a whole dataset."""
+
+NO_ROOM: Final = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk is full to this user",
+    errno.EFBIG: "a file may not be that large (see `ulimit -f`, and what the file system takes)",
+}
+"""Errors of the operating system that say that a file cannot grow, and what each of them means."""
 
 Range = tuple[int, int]
 """Bytes of a file, from the first to before the second."""

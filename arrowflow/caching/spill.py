@@ -22,11 +22,11 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from arrowflow.errors import CacheFullError, PlanError, WriteError
+from arrowflow.storage import NO_ROOM
 
 FIRST_SEGMENT_BYTES: Final = 64 << 20
 MAX_SEGMENT_BYTES: Final = 4 << 30
 ALIGNMENT: Final = 64
-FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 TOO_MANY: Final = (errno.EMFILE, errno.ENFILE)
 
 
@@ -111,9 +111,10 @@ class SpillFile:
         return segment
 
     def _failed(self, error: OSError, num_bytes: int) -> CacheFullError | WriteError:
-        if error.errno in FULL:
+        if error.errno in NO_ROOM:
             return CacheFullError(
-                f"{num_bytes:,} bytes were to be spilled to {self._folder!r}, and there is no room ({error.strerror}); "
+                f"{num_bytes:,} bytes were to be spilled to {self._folder!r}, and there is no room, since "
+                f"{NO_ROOM[error.errno]} ({error.strerror}); "
                 "free space there, name another folder in cache(spill=…), or raise ram_budget"
             )
         if error.errno in TOO_MANY:

@@ -392,7 +392,7 @@ def failing(number: int, calls: int) -> Callable[..., Any]:
     return call
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 @pytest.mark.parametrize("call", ["open", "writev", "second writev", "fsync", "close", "rename"])
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int) -> None:
     large = pa.record_batch({"x": pa.nulls(300_000, pa.int64())})
