@@ -232,10 +232,8 @@ class Entry:
             return self._claim()
         except OSError as error:
             if error.errno in NO_ROOM:
-                raise CacheFullError(
-                    f"the cache in {str(self.root)!r} cannot begin, since {NO_ROOM[error.errno]} ({error}); make room, or "
-                    'let the pipeline go on without: cache(path, on_full="bypass")'
-                ) from error
+                text = f"the cache in {str(self.root)!r} cannot begin, since {NO_ROOM[error.errno]} ({error}); make room, "
+                raise CacheFullError(text + 'or go on without: cache(path, on_full="bypass")') from error
             raise WriteError(
                 f"the cache folder {str(self.root)!r} cannot be written: {error}; name a folder that can, or cache in "
                 "memory with cache()"
