@@ -19,6 +19,12 @@ def root_of(filesystem: Any) -> str | None:
     return "" if isinstance(filesystem, pafs.LocalFileSystem) else None
 
 
+def is_link(filesystem: Any, path: str) -> bool:
+    """Returns whether a path is that of a symbolic link of this machine."""
+    root = root_of(filesystem)
+    return root is not None and Path(root + path).is_symlink()
+
+
 def below(filesystem: Any, base: str, *, hidden: bool = True) -> list[Any]:
     """Returns what there is to know of all that lies below a folder, also behind links, but each real folder once.
 

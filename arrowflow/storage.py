@@ -16,7 +16,6 @@ import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -24,7 +23,7 @@ import pyarrow as pa
 
 from arrowflow.errors import ArrowflowError, PlanError, SourceError, closest
 from arrowflow.lazy import fs as pafs
-from arrowflow.links import below, once, root_of
+from arrowflow.links import below, is_link, once, root_of
 from arrowflow.records import dataclass
 
 HOLE_BYTES: Final = 1 << 20
@@ -531,8 +530,7 @@ def _is_hidden(relative: str) -> bool:
 
 
 def _missing(filesystem: Any, path: str) -> str:
-    root = root_of(filesystem)
-    if root is not None and Path(root + path).is_symlink():
+    if is_link(filesystem, path):
         return "it is a link that leads nowhere, or back to itself; mend the link, or name the file itself"
     selector = pafs.FileSelector(posixpath.dirname(path), allow_not_found=True)
     names = [posixpath.basename(info.path) for info in filesystem.get_file_info(selector)]

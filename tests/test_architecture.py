@@ -78,7 +78,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "delivery": ("ops.base", "physical.tuning"),
     "iterator": ("autotune", "clock", "delivery", "progress", "run", *BELOW_RUN),
     "loaders": ("interchange", *BELOW_LOADERS),
-    "write": ("errors", "formats", "options", "storage"),
+    "write": ("caching.claim", "errors", "formats", "links", "options", "storage"),
     "dataset": ("caching", "interchange", "loaders", "write", *BELOW_LOADERS),
     "combining": ("dataset", "errors", "ops", "options", "plan"),
     "sources": ("dataset", "errors", "interchange", "ops", "options"),
