@@ -16,6 +16,7 @@ import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -281,6 +282,20 @@ def locate(path: object, *, filesystem: Any = None, operator: str) -> tuple[Any,
     return opener.filesystem, place
 
 
+def local_path(text: str, operator: str) -> str:
+    """Returns the absolute path of a local file or folder; `~` is the home of the user, as in a shell.
+
+    Raises:
+        PlanError: No file can have such a name; or the working directory, or the home, is not known.
+    """
+    try:
+        if b"\0" in text.encode():
+            raise ValueError("names of files have no null bytes")
+        return os.path.abspath(Path(text).expanduser() if text == "~" or text.startswith("~/") else text)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise PlanError(f"{operator}: {text!r} is no path of a file ({error}); name another one") from error
+
+
 def flush(path: str | os.PathLike[str]) -> None:
     """Waits until a local file, or the names in a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -307,7 +322,7 @@ class _Opener:
         if not _URL.match(text):
             if self.filesystem is not self._local:
                 self._same(self._local, text)
-            return os.path.abspath(text).replace(os.sep, "/")
+            return local_path(text, self.operator).replace(os.sep, "/")
         url, mark, query = text.partition("?")
         base, pattern = _split_pattern(url)
         filesystem, path = _from_url(base + mark + query, self.operator)
@@ -323,7 +338,7 @@ class _Opener:
             parts = urlsplit(text)
             text = unquote(parts.netloc + parts.path)
         if isinstance(self.filesystem, pafs.LocalFileSystem):
-            return os.path.abspath(text).replace(os.sep, "/")
+            return local_path(text, self.operator).replace(os.sep, "/")
         return text
 
     def _same(self, filesystem: Any, text: str) -> None:

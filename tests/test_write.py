@@ -358,7 +358,7 @@ def test_links_to_folders_are_not_replaced(tmp_path: Path, local: bool) -> None:
     """Elsewhere deleting what they lead to would delete it there."""
     af.range(3).write_parquet(tmp_path / "elsewhere")
     filesystem = None if local else pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
-    for number, target in enumerate((tmp_path / "elsewhere", "..")):
+    for number, target in enumerate((str(tmp_path / "elsewhere"), "..")):
         path = tmp_path / str(number) / "out"
         af.range(4).write_parquet(path)
         (path / "link").symlink_to(target)

@@ -390,7 +390,7 @@ def entry(
     compression: str | None,
 ) -> Entry:
     """Returns the entry of this process: what one pipeline has mapped and checked, others need not."""
-    path = Path(root).resolve()
+    path = Path(os.path.realpath(root))  # which links that lead to each other do not stop
     key = (path, fingerprint, repeatable, verify, compression)
     found = _entries.get(key)
     if found is None:

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from arrowflow.errors import CacheFullError, PlanError, WriteError
-from arrowflow.storage import NO_ROOM
+from arrowflow.storage import NO_ROOM, local_path
 
 FIRST_SEGMENT_BYTES: Final = 64 << 20
 MAX_SEGMENT_BYTES: Final = 4 << 30
@@ -189,7 +189,7 @@ def spill_folder(spill: str | os.PathLike[str] | None) -> str | None:
     path: Any = os.fspath(spill) if isinstance(spill, os.PathLike) else spill
     if not isinstance(path, str) or not path or "://" in path:
         raise PlanError(f"cache: spill is the path of a local folder, got {spill!r}")
-    return os.path.abspath(path)
+    return local_path(path, "cache: spill")
 
 
 def _write(chunk: pa.RecordBatch, sink: Any) -> None:

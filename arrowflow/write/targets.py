@@ -93,7 +93,7 @@ class LocalFolder:
     """A folder of this machine's file system."""
 
     def __init__(self, path: str, *, suffix: str, overwrite: bool) -> None:
-        self._path = Path(path).resolve()
+        self._path = Path(os.path.realpath(path))  # also of links that lead to each other
         self._suffix = suffix
         self._overwrite = overwrite
         self._staging: Path | None = None
@@ -277,7 +277,7 @@ def check_free(filesystem: Any, path: str, suffix: str, *, overwrite: bool, but:
         but: A folder in it that does not count.
     """
     (info,) = filesystem.get_file_info([path])
-    if info.is_file:
+    if info.type in (pafs.FileType.File, pafs.FileType.Unknown):
         raise WriteError(
             "there is a file of that name, where a folder of shards is to be made; remove it, or choose another path"
         ).locate(file=path)
