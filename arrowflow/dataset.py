@@ -1740,7 +1740,9 @@ class Dataset:
         A half-written dataset never looks whole. On the local file system the folder gets its name in one step, once
         all shards are on the disk; an error, an interrupt or a crash leaves the name as it was, but for a crash in the
         middle of the last step of an overwrite, which is two: then the name is gone, and the old folder and the new
-        one lie beside it as `.replaced-…` and `.writing-…`. Elsewhere shards get their names when all are stored, and
+        one lie beside it as `.replaced-…` and `.writing-…`. The next write into this place gives the old one its name
+        back, and removes what dead processes have left; who still writes holds a lock. Of several that overwrite at
+        the same time, in any threads, processes and machines, the last to finish is seen. Elsewhere shards get their names when all are stored, and
         `read_parquet` refuses the folder while they do. Needs the memory of one row group, twice. The borders of
         batches are not kept; where files and row groups end follows from the rows alone.
 

@@ -48,7 +48,9 @@ def read_parquet(
     string, or what `schema=` says; `__HIVE_DEFAULT_PARTITION__` is null. Folders that a filter rules out are not read.
 
     Args:
-        paths: A path, a glob, a directory, a URL that `pyarrow.fs` or fsspec knows, or a list of them.
+        paths: A path, a glob, a directory, a URL that `pyarrow.fs` or fsspec knows, or a list of them. In directories
+            links to folders are followed, and no folder is read twice; names that start with `.` or `_`, and what is no
+            file, are left out.
         columns: Names of the columns to keep; the same as `.select(columns)`.
         filter: The rows to keep; the same as `.filter(filter)`, before `columns` are selected.
         filesystem: A file system of `pyarrow.fs` or fsspec, instead of telling by the paths.

@@ -7,6 +7,7 @@ and the file that serves fetched ranges share no type with anything but each oth
 
 from __future__ import annotations
 
+import errno
 import fnmatch
 import importlib
 import io
@@ -15,6 +16,7 @@ import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -22,6 +24,7 @@ import pyarrow as pa
 
 from arrowflow.errors import ArrowflowError, PlanError, SourceError, closest
 from arrowflow.lazy import fs as pafs
+from arrowflow.links import below, is_link, once, root_of
 from arrowflow.records import dataclass
 
 HOLE_BYTES: Final = 1 << 20
@@ -32,6 +35,13 @@ MAX_RANGE_BYTES: Final = 64 << 20
 
 UNFINISHED: Final = "_UNFINISHED"
 """Name of the file that a writer keeps in a folder for as long as what lies there is not a whole dataset."""
+
+NO_ROOM: Final = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk is full to this user",
+    errno.EFBIG: "a file may not be that large (see `ulimit -f`, and what the file system takes)",
+}
+"""Errors of the operating system that say that a file cannot grow, and what each of them means."""
 
 Range = tuple[int, int]
 """Bytes of a file, from the first to before the second."""
@@ -214,14 +224,15 @@ def resolve(
     Args:
         paths: One path, URL, glob (`*`, `?`, `[a-z]`, `**`) or directory, or a sequence of them. In a URL `?`
             starts the query and is no wildcard. In directories, and where wildcards meet them, names that
-            start with `.` or `_` are left out.
+            start with `.` or `_` are left out, and so are pipes, sockets, devices and links that lead nowhere. Links
+            to folders are followed, but no folder is listed twice, and no file comes twice from one of the paths.
         filesystem: A `pyarrow.fs` or fsspec file system, to which all paths then belong.
         suffixes: Endings of the files that are taken from directories.
         operator: The operator to name in errors.
 
     Raises:
         SourceError: A path is missing, a glob or a directory is empty, a file system cannot be reached.
-        PlanError: `paths` is no path, or the paths belong to different file systems.
+        PlanError: `paths` is no path, or one of a pipe, socket or device; or they belong to different file systems.
 
     Example:
         >>> import pathlib, tempfile
@@ -271,6 +282,20 @@ def locate(path: object, *, filesystem: Any = None, operator: str) -> tuple[Any,
     return opener.filesystem, place
 
 
+def local_path(text: str, operator: str) -> str:
+    """Returns the absolute path of a local file or folder; `~` is the home of the user, as in a shell.
+
+    Raises:
+        PlanError: No file can have such a name; or the working directory, or the home, is not known.
+    """
+    try:
+        if b"\0" in text.encode():
+            raise ValueError("names of files have no null bytes")
+        return os.path.abspath(Path(text).expanduser() if text == "~" or text.startswith("~/") else text)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise PlanError(f"{operator}: {text!r} is no path of a file ({error}); name another one") from error
+
+
 def flush(path: str | os.PathLike[str]) -> None:
     """Waits until a local file, or the names in a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -297,7 +322,7 @@ class _Opener:
         if not _URL.match(text):
             if self.filesystem is not self._local:
                 self._same(self._local, text)
-            return os.path.abspath(text).replace(os.sep, "/")
+            return local_path(text, self.operator).replace(os.sep, "/")
         url, mark, query = text.partition("?")
         base, pattern = _split_pattern(url)
         filesystem, path = _from_url(base + mark + query, self.operator)
@@ -313,7 +338,7 @@ class _Opener:
             parts = urlsplit(text)
             text = unquote(parts.netloc + parts.path)
         if isinstance(self.filesystem, pafs.LocalFileSystem):
-            return os.path.abspath(text).replace(os.sep, "/")
+            return local_path(text, self.operator).replace(os.sep, "/")
         return text
 
     def _same(self, filesystem: Any, text: str) -> None:
@@ -410,6 +435,7 @@ def _list(
     for path, info in zip(paths, filesystem.get_file_info(paths), strict=True):
         # A directory has no size, and asking for that is 20 times as fast as for the type.
         if info.size is not None or info.type in (pafs.FileType.File, pafs.FileType.Unknown):
+            _check_regular(filesystem, info, operator)
             found.append((info, None))
         elif info.type == pafs.FileType.Directory:
             start = len(path.rstrip("/"))
@@ -422,11 +448,20 @@ def _list(
     return found
 
 
+def _check_regular(filesystem: Any, info: Any, operator: str) -> None:
+    """Raises `PlanError` for a pipe, socket or device of this machine, which to open may mean to wait for ever."""
+    if info.size is None and info.type == pafs.FileType.Unknown and root_of(filesystem) is not None:
+        raise PlanError(
+            "expected a file, found a pipe, socket or device, which can be read but once; copy what comes from it into "
+            "a file, or read it in a from_generator"
+        ).locate(operator=operator, file=info.path)
+
+
 def _directory(filesystem: Any, path: str, suffixes: tuple[str, ...], operator: str) -> list[Any]:
     depth = len(path.rstrip("/")) + 1
     listed = [
         info
-        for info in _children(filesystem, path, recursive=True)
+        for info in _checked(below(filesystem, path, hidden=False), path)
         if (info.size is not None or info.is_file) and not _is_hidden(info.path[depth:])
     ]
     found = [info for info in listed if info.path.lower().endswith(suffixes)]
@@ -443,24 +478,26 @@ def _glob(filesystem: Any, pattern: str, suffixes: tuple[str, ...], operator: st
     for info in _expand(filesystem, base, rest.strip("/").split("/")):
         if info.type == pafs.FileType.File:
             found[info.path] = info
-        elif not rest.endswith("**"):
+        elif info.type == pafs.FileType.Directory and not rest.endswith("**"):
             found |= {each.path: each for each in _directory(filesystem, info.path, suffixes, operator)}
     if not found:
         raise SourceError("the glob matches no file; check it, and the folder that it starts in").locate(
             operator=operator, file=pattern
         )
-    return list(found.values())
+    return once(filesystem, found.values())
 
 
 def _expand(filesystem: Any, base: str, pattern: list[str]) -> Iterator[Any]:
     """Matches one segment of a glob after the other, so that only folders which match are listed."""
     if pattern[0] == "**":
         depth = len(base.rstrip("/")) + 1
-        for info in _children(filesystem, base, recursive=True):
+        hidden = any(segment.startswith((".", "_")) for segment in pattern)
+        for info in _checked(below(filesystem, base, hidden=hidden), base):
             if _matches(info.path[depth:].split("/"), pattern):
                 yield info
         return
-    for info in _children(filesystem, base):
+    selector = pafs.FileSelector(base, allow_not_found=True)
+    for info in _checked(filesystem.get_file_info(selector), base):
         if not _matches_name(posixpath.basename(info.path), pattern[0]):
             continue
         if len(pattern) == 1:
@@ -481,10 +518,8 @@ def _matches_name(name: str, pattern: str) -> bool:
     return fnmatch.fnmatchcase(name, pattern) and (not _is_hidden(name) or pattern[0] == name[0])
 
 
-def _children(filesystem: Any, base: str, *, recursive: bool = False) -> list[Any]:
-    """Lists a folder; one in which a writer has not finished is refused, since what is there may be a part."""
-    selector = pafs.FileSelector(base, allow_not_found=True, recursive=recursive)
-    infos = list(filesystem.get_file_info(selector))
+def _checked(infos: list[Any], base: str) -> list[Any]:
+    """Returns what a folder holds; one in which a writer has not finished is refused, since that may be a part."""
     depth = len(base.rstrip("/")) + 1
     for info in infos:
         is_marker = info.path.endswith(UNFINISHED) and info.base_name == UNFINISHED
@@ -510,6 +545,8 @@ def _is_hidden(relative: str) -> bool:
 
 
 def _missing(filesystem: Any, path: str) -> str:
+    if is_link(filesystem, path):
+        return "it is a link that leads nowhere, or back to itself; mend the link, or name the file itself"
     selector = pafs.FileSelector(posixpath.dirname(path), allow_not_found=True)
     names = [posixpath.basename(info.path) for info in filesystem.get_file_info(selector)]
     hint = closest(posixpath.basename(path), names) if names else "its folder is missing or empty"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
 
-from arrowflow.errors import PlanError, SourceError
+import arrowflow as af
+from arrowflow.errors import PlanError, SourceError, WriteError
 from arrowflow.storage import Fetched, File, Store, coalesce, resolve
 
 SUFFIXES = (".parquet", ".pq")
@@ -311,3 +313,69 @@ def test_a_row_is_no_path() -> None:
     """What `interleave(af.read_parquet)` hands over."""
     with pytest.raises(PlanError, match=r'row\["path"\]'):
         resolve({"path": "x.parquet"}, suffixes=(".parquet",), operator="read_parquet")
+
+
+ODD = {
+    "a null byte": "a\0b",
+    "no UTF-8": "\udcff",
+    "a long name": "x" * 300,
+    "a long path": "/".join(["y" * 200] * 30),
+    "a link to itself": "loop",
+    "below a link to itself": "loop/a",
+    "below a file": "file/a",
+}
+
+
+def uses(path: str) -> dict[str, Callable[[], Any]]:
+    """Returns all that takes paths of local files, but for the upkeep of caches."""
+    small = af.Options(ram_budget="64KiB")
+    return {
+        "read": lambda: af.read_parquet(path).to_table(),
+        "count": lambda: af.read_csv(path).num_rows,
+        "list": lambda: af.list_files(path).to_table(),
+        "write": lambda: af.range(3).write_parquet(path),
+        "overwrite": lambda: af.range(3).write_ipc(path, overwrite=True),
+        "cache": lambda: af.range(3).cache(path).to_table(),
+        "bypass": lambda: af.range(3).cache(path, on_full="bypass").to_table(),
+        "shuffled": lambda: af.range(3).cache(path).shuffle().to_table(),
+        "spill": lambda: af.range(30_000).with_options(small).cache(spill=path).to_table(),
+    }
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_paths_that_cannot_be(tmp_path: Path, case: str) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "file").touch()
+    path = f"{tmp_path}/{ODD[case]}"
+    for name, use in uses(path).items():
+        with pytest.raises((PlanError, SourceError, WriteError)) as caught:
+            use()
+        assert caught.value.operator is not None or ":" in str(caught.value), name
+    for upkeep in (af.cache_info, af.cache_clear):
+        with suppress(PlanError, SourceError):
+            assert upkeep(path) == []
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["file", "loop"]
+
+
+def test_the_home_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder called `~` in the working directory is never what was meant."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "work").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path / "work")
+    af.range(3).write_parquet("~/numbers")
+    assert af.read_parquet("~/numbers").num_rows == af.read_parquet("~/numb*/*.parquet").num_rows == 3
+    assert af.range(3).cache("~/cache").to_table().num_rows == 3
+    assert [entry.num_rows for entry in af.cache_info("~/cache")] == [3]
+    assert sorted(path.name for path in (tmp_path / "home").iterdir()) == ["cache", "numbers"]
+    assert list((tmp_path / "work").iterdir()) == []
+    (tmp_path / "work/~a.parquet").touch()
+    assert names("~a.parquet") == ["~a.parquet"]
+
+
+def test_a_working_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    for use in uses("relative").values():
+        with pytest.raises((PlanError, SourceError, WriteError)):
+            use()

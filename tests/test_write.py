@@ -354,6 +354,28 @@ def test_links_stay(tmp_path: Path) -> None:
     assert af.read_parquet(tmp_path / "real").num_rows == 4
 
 
+@pytest.mark.parametrize("local", [True, False])
+def test_links_to_folders_are_not_replaced(tmp_path: Path, local: bool) -> None:
+    """Elsewhere deleting what they lead to would delete it there."""
+    af.range(3).write_parquet(tmp_path / "elsewhere")
+    filesystem = None if local else pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
+    for number, target in enumerate((str(tmp_path / "elsewhere"), "..")):
+        path = tmp_path / str(number) / "out"
+        af.range(4).write_parquet(path)
+        (path / "link").symlink_to(target)
+        refused(
+            af.WriteError,
+            lambda: af.range(9).write_parquet(
+                path if local else f"{number}/out",  # noqa: B023
+                filesystem=filesystem,
+                overwrite=True,
+            ),
+            "/link'",
+        )
+        assert (path / "part-00000.parquet").exists()
+    assert ids(af.read_parquet(tmp_path / "elsewhere")) == [0, 1, 2]
+
+
 def test_a_dataset_may_replace_what_it_reads(tmp_path: Path) -> None:
     for format in FORMATS:
         path = tmp_path / format
@@ -473,8 +495,8 @@ class Steps:
         monkeypatch.setattr(owner, name, step)
 
 
-@pytest.fixture
-def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
+def watched(monkeypatch: pytest.MonkeyPatch) -> Steps:
+    """Returns what a writer of local Parquet files does."""
     found = Steps()
     for owner, name in (
         (targets.LocalFolder, "open"),
@@ -488,6 +510,11 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
     ):
         found.wrap(owner, name, monkeypatch)
     return found
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
+    return watched(monkeypatch)
 
 
 OLD, NEW = list(range(4)), list(range(9))
@@ -539,16 +566,18 @@ def test_a_fault_at_any_step_leaves_nothing(
 
     count = count_steps(steps, prepare(tmp_path / "clean"), overwrite=overwrite)
     assert count > 20
-    last_flush = max(number for number, name in enumerate(steps.names) if name == "flush")
+    names = list(steps.names)
+    last_flush = max(number for number, name in enumerate(names) if name == "flush")
     for number in range(count):
         for done in (False, True):
             path = prepare(tmp_path / f"{number}{done}")
             steps.names.clear()
             steps.hook = raising_at(number, done, error)
             # What is visible and whole is no failure, even if the disk does not confirm the name.
-            is_late = number == last_flush and isinstance(error, OSError)
+            name = names[number]
+            is_late = number == last_flush or (number > last_flush and name == "rename")
+            is_late &= isinstance(error, OSError)
             attempt(path, None if is_late else type(error), overwrite=overwrite)
-            name = steps.names[number]
             published = name == "rmtree" or "rename" in steps.names[:number] + [name] * done
             found = look(path)
             if found == NEW:

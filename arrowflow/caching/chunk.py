@@ -13,7 +13,6 @@ of the map, aligned to 64 bytes. A mapping outlives the removal of its file.
 from __future__ import annotations
 
 import contextlib
-import errno
 import itertools
 import json
 import os
@@ -27,9 +26,10 @@ import pyarrow as pa
 import xxhash
 
 from arrowflow.errors import ArrowflowError, CacheFullError, SchemaError, SourceError, WriteError
+from arrowflow.expr.codes import has_dictionary
 from arrowflow.formats.ipc_aligned import write_aligned
-from arrowflow.formats.ipc_dictionaries import has_dictionary
 from arrowflow.plan.position import Position, listed, tupled
+from arrowflow.storage import NO_ROOM
 
 VERSION: Final = 2
 """Version of the header; chunks of another one are not read."""
@@ -41,7 +41,6 @@ TEMPORARY: Final = ".tmp-"
 """With this start the names of chunks that are being written, or whose writer was killed."""
 
 _NAME: Final = re.compile(r"([0-9]{15,})-([0-9]+)-([0-9a-f]{16})(-end)?\.arrow")
-FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _counter: Final = itertools.count()
 
 
@@ -218,7 +217,7 @@ def batch_bytes(batch: pa.RecordBatch) -> int:
 
 
 def _failure(error: OSError, folder: Path, num_bytes: int) -> ArrowflowError:
-    if error.errno not in FULL:
+    if error.errno not in NO_ROOM:
         text = (
             f"a chunk cannot be written: {error}; name a folder that can be, or cache in memory with cache()"
         )
@@ -228,9 +227,8 @@ def _failure(error: OSError, folder: Path, num_bytes: int) -> ArrowflowError:
         free = f"{found.f_bavail * found.f_frsize:,} bytes are free"
     except OSError:
         free = "nobody knows how many are free"
-    quota = " to this user" if error.errno == errno.EDQUOT else ""
     return CacheFullError(
-        f"the disk is full{quota}: the next chunk has {num_bytes:,} bytes, and {free}; make room, remove entries with "
+        f"{NO_ROOM[error.errno]}: the next chunk has {num_bytes:,} bytes, and {free}; make room, remove entries with "
         'af.cache_clear(path, max_bytes=...), or let the pipeline go on without: cache(path, on_full="bypass")'
     ).locate(operator="cache", file=str(folder))
 

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from arrowflow.caching.chunk import FULL, Chunk, ChunkError, Link, Name, open_chunk, write_chunk
+from arrowflow.caching.chunk import Chunk, ChunkError, Link, Name, open_chunk, write_chunk
 from arrowflow.caching.claim import Claim, claim
 from arrowflow.caching.folder import (
     ABOUT,
@@ -46,7 +46,7 @@ from arrowflow.caching.folder import (
 from arrowflow.caching.listing import NOTHING, Listing, listed
 from arrowflow.errors import CacheFullError, WriteError
 from arrowflow.plan.position import Position
-from arrowflow.storage import UNFINISHED, flush
+from arrowflow.storage import NO_ROOM, UNFINISHED, flush
 
 logger = logging.getLogger("arrowflow")
 
@@ -231,10 +231,9 @@ class Entry:
                     return self._claim()
             return self._claim()
         except OSError as error:
-            if error.errno in FULL:
-                raise CacheFullError(
-                    f"the cache in {str(self.root)!r} cannot begin, since the disk is full: {error}"
-                ) from error
+            if error.errno in NO_ROOM:
+                text = f"the cache in {str(self.root)!r} cannot begin, since {NO_ROOM[error.errno]} ({error}); make room, "
+                raise CacheFullError(text + 'or go on without: cache(path, on_full="bypass")') from error
             raise WriteError(
                 f"the cache folder {str(self.root)!r} cannot be written: {error}; name a folder that can, or cache in "
                 "memory with cache()"
@@ -391,7 +390,7 @@ def entry(
     compression: str | None,
 ) -> Entry:
     """Returns the entry of this process: what one pipeline has mapped and checked, others need not."""
-    path = Path(root).resolve()
+    path = Path(os.path.realpath(root))  # which links that lead to each other do not stop
     key = (path, fingerprint, repeatable, verify, compression)
     found = _entries.get(key)
     if found is None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from arrowflow.caching.chunk import Name
+from arrowflow.errors import SourceError
 
 
 class Listing(NamedTuple):
@@ -53,6 +54,10 @@ def listed(folder: Path, left_out: Collection[Name] = ()) -> Listing:
         files = [found.name for found in folder.iterdir()]
     except (FileNotFoundError, NotADirectoryError):  # never begun, or cleared
         return NOTHING
+    except OSError as error:
+        raise SourceError(
+            f"the folder of a cache cannot be listed ({error}); name one that can, or cache in memory with cache()"
+        ).locate(operator="cache", file=str(folder)) from error
     return listing_of(files, left_out)
 
 

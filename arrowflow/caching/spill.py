@@ -22,11 +22,11 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from arrowflow.errors import CacheFullError, PlanError, WriteError
+from arrowflow.storage import NO_ROOM, local_path
 
 FIRST_SEGMENT_BYTES: Final = 64 << 20
 MAX_SEGMENT_BYTES: Final = 4 << 30
 ALIGNMENT: Final = 64
-FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 TOO_MANY: Final = (errno.EMFILE, errno.ENFILE)
 
 
@@ -111,9 +111,10 @@ class SpillFile:
         return segment
 
     def _failed(self, error: OSError, num_bytes: int) -> CacheFullError | WriteError:
-        if error.errno in FULL:
+        if error.errno in NO_ROOM:
             return CacheFullError(
-                f"{num_bytes:,} bytes were to be spilled to {self._folder!r}, and there is no room ({error.strerror}); "
+                f"{num_bytes:,} bytes were to be spilled to {self._folder!r}, and there is no room, since "
+                f"{NO_ROOM[error.errno]} ({error.strerror}); "
                 "free space there, name another folder in cache(spill=…), or raise ram_budget"
             )
         if error.errno in TOO_MANY:
@@ -188,7 +189,7 @@ def spill_folder(spill: str | os.PathLike[str] | None) -> str | None:
     path: Any = os.fspath(spill) if isinstance(spill, os.PathLike) else spill
     if not isinstance(path, str) or not path or "://" in path:
         raise PlanError(f"cache: spill is the path of a local folder, got {spill!r}")
-    return os.path.abspath(path)
+    return local_path(path, "cache: spill")
 
 
 def _write(chunk: pa.RecordBatch, sink: Any) -> None:

@@ -28,7 +28,7 @@ from arrowflow.caching.listing import listing_of
 from arrowflow.errors import PlanError, SourceError, WriteError
 from arrowflow.options import parse_bytes
 from arrowflow.records import dataclass
-from arrowflow.storage import UNFINISHED
+from arrowflow.storage import UNFINISHED, local_path
 
 GRACE: Final = timedelta(minutes=1)
 """How long what has no lock may be on its way: between a folder and its lock there are two system calls."""
@@ -155,7 +155,7 @@ def local_folder(operator: str, path: str | os.PathLike[str]) -> Path:
     given: Any = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(given, str) or not given or "://" in given:
         raise PlanError(f"{operator}: expected the path of a local folder, got {path!r}")
-    return Path(given).absolute()
+    return Path(local_path(given, operator))
 
 
 def _age(older_than: timedelta | float | None) -> timedelta | None:

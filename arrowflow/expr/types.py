@@ -15,7 +15,8 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from arrowflow.errors import DataError, PlanError
+from arrowflow.errors import DataError, PlanError, SchemaError
+from arrowflow.expr.codes import has_dictionary, masked
 from arrowflow.lazy import compute as pc
 
 Array = npt.NDArray[Any]
@@ -132,16 +133,23 @@ def convert(array: pa.Array, type: pa.DataType) -> pa.Array:
     """Returns `array` as `type`, which is what `normalise` says of the array's own type.
 
     Raises:
-        DataError: The values need offsets that `type` does not have (2 GiB of text in one array).
+        DataError: The values need offsets that `type` does not have (2 GiB of text in one array), or codes lie
+            outside of their dictionary.
+        SchemaError: Arrow cannot decode such a type inside of another one.
     """
     if array.type.equals(type):
         return array
     try:
-        return _convert(array, type)
-    except pa.ArrowInvalid as error:
+        try:
+            return _convert(array, type)
+        except pa.ArrowIndexError:
+            return _convert(masked(array), type)
+    except (pa.ArrowInvalid, pa.ArrowIndexError) as error:
         raise DataError(
             f"{array.type} does not fit {type} in one chunk of {len(array)} rows: {error}"
         ) from error
+    except pa.ArrowNotImplementedError as error:
+        raise SchemaError(f"cannot take {array.type} as {type} ({error}); cast the column first") from error
 
 
 def _convert(array: pa.Array, type: pa.DataType) -> pa.Array:
@@ -149,6 +157,10 @@ def _convert(array: pa.Array, type: pa.DataType) -> pa.Array:
         # Not `dictionary_decode`, which cannot take from views, as Polars has them.
         array = convert(array.dictionary, type).take(array.indices)
     elif pa.types.is_run_end_encoded(array.type):
+        if has_dictionary(array.type):  # which Arrow cannot repeat
+            values = convert(array.values, normalise(array.type.value_type))
+            runs = pa.RunEndEncodedArray.from_arrays(array.run_ends, values)
+            array = runs.slice(array.offset, len(array))
         array = pc.run_end_decode(array)
     return array if array.type.equals(type) else array.cast(type)
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from arrowflow.errors import PlanError, SourceError
+from arrowflow.expr.codes import masked
 from arrowflow.formats.format import Footer, MayMatch, Split, check_names, reading
 from arrowflow.formats.ipc_metadata import Batch, Block, first_buffers, parse_batch, parse_footer
 from arrowflow.formats.private_map import map_private
@@ -191,7 +192,12 @@ def _checked(batch: pa.RecordBatch | None, split: Split, footer: Footer, wanted:
     batch.validate()
     for place, index in enumerate(wanted):
         if index in footer.details.unsafe:
-            batch.column(place).validate(full=True)
+            try:
+                batch.column(place).validate(full=True)
+            except pa.ArrowInvalid:
+                column = masked(batch.column(place))
+                column.validate(full=True)
+                batch = batch.set_column(place, batch.schema.field(place), column)
     return batch
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
+from arrowflow.expr.codes import has_dictionary
+
 
 def same_file(batches: Sequence[pa.RecordBatch]) -> bool:
     """Returns whether record batches of one schema have the same dictionaries.
@@ -19,22 +21,6 @@ def same_file(batches: Sequence[pa.RecordBatch]) -> bool:
         return True
     first, *others = ([d for column in batch.columns for d in _dictionaries(column)] for batch in batches)
     return all(len(first) == len(other) and all(map(pa.Array.equals, first, other)) for other in others)
-
-
-def has_dictionary(type: pa.DataType) -> bool:
-    """Returns whether a type is a dictionary, or has one inside.
-
-    Example:
-        >>> has_dictionary(pa.list_(pa.dictionary(pa.int8(), pa.string())))
-        True
-    """
-    if isinstance(type, pa.BaseExtensionType):
-        return has_dictionary(type.storage_type)
-    if pa.types.is_dictionary(type):
-        return True
-    if pa.types.is_run_end_encoded(type):
-        return has_dictionary(type.value_type)
-    return any(has_dictionary(type.field(index).type) for index in range(type.num_fields))
 
 
 def _dictionaries(array: pa.Array) -> Iterator[pa.Array]:

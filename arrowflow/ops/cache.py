@@ -70,9 +70,7 @@ class Cache(RowOperator):
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
         """Puts what is below into one exact order."""
-        if self.spill is not None and not (
-            Path(self.spill).is_dir() and os.access(self.spill, os.W_OK | os.X_OK)
-        ):
+        if self.spill is not None and not _can_be_written(self.spill):
             raise PlanError(
                 f"spill={self.spill!r} is no folder that can be written; make it first, or name another one"
             )
@@ -112,6 +110,13 @@ class Cache(RowOperator):
                 facts=lambda: (*facts_below(self.inputs[0]), shelf.prefix.describe()),
             ),
         )
+
+
+def _can_be_written(folder: str) -> bool:
+    try:
+        return Path(folder).is_dir() and os.access(folder, os.W_OK | os.X_OK)
+    except OSError:  # a name that is too long, or in a folder that is not to be looked into
+        return False
 
 
 def _key(plan: Node, options: ResolvedOptions) -> tuple[Any, ...]:

@@ -138,10 +138,8 @@ class DiskCacheKernel(BoundaryKernel):
             return False
         try:
             self._claim = found.claim()
-        except CacheFullError:
-            if not self._bypasses:
-                raise
-            self._progress.full = True
+        except CacheFullError as error:
+            self._progress.go_on_without(error, bypasses=self._bypasses)
             return False
         if self._claim is not None:
             found.refresh()
@@ -213,6 +211,9 @@ class DiskCacheKernel(BoundaryKernel):
         group = self._group
         if group is None:
             group = self._group = self._new_group(now)
+        if group is None:
+            yield item
+            return
         slow, self._latest = now - (now if self._latest is None else self._latest), now
         group.add(item)
         if group.num_rows and self._is_due(group, now, slow):
@@ -224,9 +225,14 @@ class DiskCacheKernel(BoundaryKernel):
                 self._leaving, self._waited = True, 0.0
                 yield from self._serve()
 
-    def _new_group(self, now: float) -> Group:
-        if self._target is self._entry and not self._entry.repeatable:
-            self._target = self._entry.filling()
+    def _new_group(self, now: float) -> Group | None:
+        """Returns a group without items; None where the disk is full, and the run goes on without."""
+        try:
+            if self._target is self._entry and not self._entry.repeatable:
+                self._target = self._entry.filling()
+        except CacheFullError as error:
+            self._progress.go_on_without(error, bypasses=self._bypasses)
+            return None
         return Group(self._target, self._claim, self._row, self._position, self._schema, now)
 
     def _is_due(self, group: Group, now: float, slow: float) -> bool:
@@ -242,6 +248,8 @@ class DiskCacheKernel(BoundaryKernel):
         group, self._group = self._group, None
         if group is None:
             group = self._new_group(0.0)
+        if group is None:
+            return
         group.end = end
         self._schema = group.schema
         self._row += group.num_rows

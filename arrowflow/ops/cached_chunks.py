@@ -104,6 +104,13 @@ class Progress:
     full: bool = False
     ended: bool = False
 
+    def go_on_without(self, error: CacheFullError, *, bypasses: bool) -> None:
+        """Notes that there is no room; raises the error, unless the run may go on."""
+        if not bypasses:
+            raise error
+        logger.warning("cache: %s; the run goes on without caching", error)
+        self.full = True
+
 
 def progress_of(context: Context, found: Entry) -> Progress:
     """Returns what the kernels of a run know of an entry together."""
@@ -143,10 +150,7 @@ class ChunkKernel(ReaderKernel):
                     group.first_row, group.before, group.items, group.schema, end=group.end
                 )
             except CacheFullError as error:
-                if not self._bypasses:
-                    raise
-                logger.warning("cache: %s; the run goes on without caching", error)
-                self._progress.full = True
+                self._progress.go_on_without(error, bypasses=self._bypasses)
         if committed is not None:
             self._progress.ended |= group.end
             if self._in_place:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from arrowflow.errors import SchemaError
+from arrowflow.expr.codes import masked
 from arrowflow.expr.types import convert, normalise
 from arrowflow.formats.types import convert as decode
 from arrowflow.formats.types import has_list_view
@@ -223,6 +224,6 @@ def _normalised(name: str, column: pa.Array, type: pa.DataType) -> pa.Array:
     if not has_list_view(column.type):
         return convert(column, type)
     try:
-        return decode(column, type)  # Arrow's own cast makes lists that are not valid
+        return decode(masked(column), type)  # Arrow's own cast makes lists that are not valid
     except pa.ArrowNotImplementedError as error:
         raise SchemaError(f"column {name!r}: cannot take {error}; cast it to lists first") from error

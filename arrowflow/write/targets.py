@@ -2,29 +2,39 @@
 
 * **On the local file system** shards are written into a hidden folder beside the target, each is flushed to the disk,
   and the folder takes the target's name in one step. Whoever lists the target sees nothing, what was there before, or
-  all of it. With `overwrite` the old folder is renamed away right before: between these two steps there is none.
+  all of it. With `overwrite` the old folder is renamed away right before: between these two steps there is none. Who
+  finds then that another writer has taken the name replaces that one's, too; so the last to finish is seen.
 * **Elsewhere** (object stores) no step moves a folder. Shards are written below a hidden prefix of the target; when
   all are there, a marker named `_UNFINISHED` is put, what they replace is deleted, they are moved to their names, and
   the marker is removed: the step that makes them visible. Until then `read_parquet` and its kind refuse the target;
   other readers do not know the marker. Two writers to one target at the same time are not told apart there.
 
 A process that is killed leaves a folder that readers skip (`.writing-…`, `_writing-…`), or the marker; at worst,
-between the two renames of an overwrite, also the old dataset under the name `.replaced-…`.
+between the two renames of an overwrite, also the old dataset under the name `.replaced-…`. The next writer of a local
+folder sees to that: `leftovers.py`.
 """
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
 import re
-import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+import pyarrow as pa
+
+from arrowflow.caching.claim import Claim
 from arrowflow.errors import WriteError
 from arrowflow.lazy import fs as pafs
+from arrowflow.links import below, is_link
 from arrowflow.storage import UNFINISHED, flush, locate
+from arrowflow.write import leftovers
+
+logger = logging.getLogger("arrowflow")
 
 _KEPT_BY_WRITERS: Final = re.compile(r"(^|/)(_[^/]*|\.[^/]*\.crc|\.DS_Store)$")
 """Names of files that other writers and file managers put beside shards, and that go with these."""
@@ -83,12 +93,12 @@ class LocalFolder:
     """A folder of this machine's file system."""
 
     def __init__(self, path: str, *, suffix: str, overwrite: bool) -> None:
-        self._path = Path(path).resolve()
+        self._path = Path(os.path.realpath(path))  # also of links that lead to each other
         self._suffix = suffix
         self._overwrite = overwrite
-        token = os.urandom(8).hex()
-        self._staging = self._path.parent / f".writing-{token}"
-        self._replaced = self._path.parent / f".replaced-{token}"
+        self._staging: Path | None = None
+        self._claim: Claim | None = None
+        self._replaced: list[Path] = []
         self._filesystem = pafs.LocalFileSystem()
 
     @property
@@ -108,43 +118,81 @@ class LocalFolder:
         """See `Target.begin`."""
         self.check()
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._staging.mkdir()
+        leftovers.sweep(self._path, self._is_replaceable)
+        self.check()
+        self._staging, self._claim = leftovers.begin(self._path)
 
     def open(self, name: str) -> Any:
         """See `Target.open`."""
-        return self._filesystem.open_output_stream(str(self._staging / name), compression=None)
+        return self._filesystem.open_output_stream(str(self._hidden / name), compression=None)
 
     def seal(self, name: str) -> None:
         """See `Target.seal`: a name must never be there before what it names is on the disk."""
-        flush(self._staging / name)
+        flush(self._hidden / name)
 
     def publish(self, names: Sequence[str]) -> tuple[str, ...]:
-        """See `Target.publish`: what may be deleted is looked at once nobody can add to it by its name."""
-        flush(self._staging)
-        if self._overwrite and self._path.exists():
-            self._path.rename(self._replaced)
-            _check_replaceable(self._filesystem, str(self._replaced), self._suffix, named=self.path)
-        try:
-            self._staging.rename(self._path)
-        except OSError as error:
-            if not self._path.exists() or not any(self._path.iterdir()):
-                raise
-            raise WriteError("somebody else has written there meanwhile; nothing was changed").locate(
-                file=self.path
-            ) from error
+        """See `Target.publish`. Of writers that overwrite at the same time each takes the name, the last one keeps it."""
+        flush(self._hidden)
+        while not self._take_name():
+            pass  # another writer was faster, and is done
         with suppress(OSError):  # it is visible and whole, whatever comes of it
             flush(self._path.parent)
-        shutil.rmtree(self._replaced, ignore_errors=True)
+        for replaced in self._replaced:
+            leftovers.remove(replaced)
+        leftovers.end(self._hidden, self._claim)
         return tuple(str(self._path / name) for name in names)
 
     def discard(self) -> None:
         """See `Target.discard`: what was renamed away comes back, unless something else is in its place."""
-        with suppress(OSError):
-            if self._replaced.exists() and not self._path.exists():
-                self._replaced.rename(self._path)
-        shutil.rmtree(self._staging, ignore_errors=True)
-        if self._path.exists():
-            shutil.rmtree(self._replaced, ignore_errors=True)
+        for replaced in reversed(self._replaced):
+            with suppress(OSError):
+                replaced.rename(self._path)
+                continue
+            if self._is_replaceable(replaced):
+                leftovers.remove(replaced)
+            else:
+                logger.warning("%s: what was there lies in %r now", self._path, str(replaced))
+        if self._staging is not None:
+            leftovers.end(self._staging, self._claim)
+
+    @property
+    def _hidden(self) -> Path:
+        assert self._staging is not None
+        return self._staging
+
+    def _take_name(self) -> bool:
+        """Gives the shards their name; False where somebody else has taken it, and what that one wrote is replaced."""
+        if self._overwrite:
+            self._take_away()
+        try:
+            self._hidden.rename(self._path)
+        except OSError as error:
+            if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
+                raise
+            if self._overwrite:
+                return False
+            raise WriteError("somebody else has written there meanwhile; nothing was changed").locate(
+                file=self.path
+            ) from error
+        return True
+
+    def _take_away(self) -> None:
+        """Renames what is there; what may be deleted is looked at once nobody can add to it by its name."""
+        replaced = self._path.with_name(leftovers.REPLACED + leftovers.new_name(self._path))
+        self._replaced.append(replaced)
+        try:
+            self._path.rename(replaced)
+        except FileNotFoundError:
+            self._replaced.pop()
+            return
+        _check_replaceable(self._filesystem, str(replaced), self._suffix, named=self.path)
+
+    def _is_replaceable(self, folder: Path) -> bool:
+        try:
+            _check_replaceable(self._filesystem, str(folder), self._suffix)
+        except (OSError, pa.ArrowException):
+            return False
+        return True
 
 
 class RemoteFolder:
@@ -229,7 +277,7 @@ def check_free(filesystem: Any, path: str, suffix: str, *, overwrite: bool, but:
         but: A folder in it that does not count.
     """
     (info,) = filesystem.get_file_info([path])
-    if info.is_file:
+    if info.type in (pafs.FileType.File, pafs.FileType.Unknown):
         raise WriteError(
             "there is a file of that name, where a folder of shards is to be made; remove it, or choose another path"
         ).locate(file=path)
@@ -247,7 +295,11 @@ def _check_replaceable(
     filesystem: Any, path: str, suffix: str, *, but: str = "", named: str | None = None
 ) -> None:
     """Raises `WriteError` where a folder holds other files than shards; it may be `named` otherwise in errors."""
-    found = [info.path[len(path) :] for info in _listed(filesystem, path, but=but) if info.is_file]
+    found = [
+        info.path[len(path) :]
+        for info in _listed(filesystem, path, but=but)
+        if info.is_file or is_link(filesystem, info.path)
+    ]
     foreign = [each for each in found if not each.endswith(suffix) and not _KEPT_BY_WRITERS.search(each)]
     if foreign:
         place = path if named is None else named
@@ -258,8 +310,7 @@ def _check_replaceable(
 
 
 def _listed(filesystem: Any, path: str, *, but: str) -> list[Any]:
-    selector = pafs.FileSelector(path, allow_not_found=True, recursive=True)
-    infos = filesystem.get_file_info(selector)
+    infos = below(filesystem, path)
     return [info for info in infos if not but or not f"{info.path}/".startswith(f"{but}/")]
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import xxhash
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import arrowflow as af
@@ -24,7 +24,7 @@ from arrowflow.caching.chunk import HEADER, Chunk, ChunkError, Link, Name, open_
 from arrowflow.errors import CacheFullError, SchemaError, SourceError, WriteError
 from arrowflow.formats.ipc_aligned import ALIGNMENT
 from arrowflow.plan.position import Position
-from tests.formats.ipc_columns import COLUMNS, ROWS, batches
+from tests.formats.ipc_columns import CODE_BENEATH_A_NULL, COLUMNS, ROWS, batches
 
 FINGERPRINT = "0123456789abcdef" * 2
 BATCH = pa.record_batch(COLUMNS)
@@ -129,6 +129,7 @@ def test_there_and_back(tmp_path: Path, compression: str | None, verify: bool) -
 
 
 @given(batches(), st.sampled_from(COMPRESSIONS))
+@example(CODE_BENEATH_A_NULL, None)
 def test_any_batch(
     tmp_path_factory: pytest.TempPathFactory, batch: pa.RecordBatch, compression: str | None
 ) -> None:
@@ -391,7 +392,7 @@ def failing(number: int, calls: int) -> Callable[..., Any]:
     return call
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 @pytest.mark.parametrize("call", ["open", "writev", "second writev", "fsync", "close", "rename"])
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int) -> None:
     large = pa.record_batch({"x": pa.nulls(300_000, pa.int64())})

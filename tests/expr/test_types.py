@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from arrowflow.errors import DataError, PlanError
+from arrowflow.errors import DataError, PlanError, SchemaError
 from arrowflow.expr import convert, normalise
 from arrowflow.expr.types import arrow_type, numpy_dtype, polars_reads, scalar
 
@@ -53,6 +53,9 @@ def test_normalise(type: pa.DataType, expected: pa.DataType) -> None:
         pa.array(["a", None, "bc"]).dictionary_encode(),
         pa.array([["a"], None, []], pa.large_list(pa.string_view())),
         pc.run_end_encode(pa.array([1, 1, 2])),
+        pa.RunEndEncodedArray.from_arrays(
+            pa.array([2, 3, 9], pa.int32()), pa.array(["a", None, "b"]).dictionary_encode()
+        ).slice(1, 5),
         pa.array([{"x": "a"}, None], pa.struct([("x", pa.large_string())])),
         pa.array([1, 2]),
     ],
@@ -66,6 +69,13 @@ def test_convert(array: pa.Array) -> None:
 def test_convert_refuses_what_does_not_fit() -> None:
     with pytest.raises(DataError, match="does not fit"):
         convert(pa.array([300]), pa.int8())
+
+
+def test_convert_refuses_what_arrow_cannot_decode() -> None:
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([2], pa.int32()), pa.array(["a"]))
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), runs)
+    with pytest.raises(SchemaError, match="cast the column first"):
+        convert(lists, normalise(lists.type))
 
 
 def test_arrow_type() -> None:

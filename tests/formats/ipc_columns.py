@@ -68,6 +68,11 @@ COLUMNS: dict[str, pa.Array] = {
 }
 """An array of each kind of type, with nulls where there can be."""
 
+CODE_BENEATH_A_NULL = pa.record_batch(
+    {"column 0": pa.array([None], pa.struct([("0", pa.dictionary(pa.int8(), pa.string()))]))}
+)
+"""One row whose code lies outside of its dictionary, which has no entries."""
+
 _LEAVES: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.null(): st.none(),
     pa.bool_(): st.booleans(),

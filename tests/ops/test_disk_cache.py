@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import gc
 import itertools
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -575,6 +577,52 @@ def test_a_full_disk_is_an_error_or_ends_the_caching(root: Path, monkeypatch: py
     assert ids(ds.cache(root, on_full="bypass")) == list(range(60))
     monkeypatch.setattr(entries, "write_chunk", write)
     assert ids(ds.cache(root)) == list(range(60))
+
+
+NUMBERS_OF_ROWS = pa.schema([("x", pa.int64())])
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_files_that_may_not_be_that_large(
+    root: Path, compression: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    ds = af.from_numpy({"x": np.random.default_rng(0).standard_normal(100_000)})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, limits[1]))
+        found = ds.cache(root, on_full="bypass", compression=compression).to_table()
+        with pytest.raises(af.CacheFullError, match="may not be that large"):
+            ds.cache(root, compression=compression).to_table()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert found.equals(ds.to_table())
+    assert "the run goes on without caching" in caplog.text
+    assert chunks_of(root) == []
+    assert ds.cache(root, compression=compression).to_table().equals(found)
+    assert [entry.complete for entry in af.cache_info(root)] == [True]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+@pytest.mark.parametrize("count", [0, 3])
+def test_a_full_disk_before_the_first_chunk(
+    number: int, count: int, root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of an input that is not repeatable, too, which begins a folder of its own."""
+
+    def rows() -> Iterator[dict[str, int]]:
+        yield from ({"x": number} for number in range(count))
+
+    def refuse(*given: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(entries, "make_folder", refuse)
+    for ds in (af.from_generator(rows, schema=NUMBERS_OF_ROWS), af.range(count).rename({"id": "x"})):
+        with pytest.raises(af.CacheFullError, match="on_full"):
+            ds.cache(root, key="rows").to_table()
+        caplog.clear()
+        assert rows_of(ds.cache(root, key="rows", on_full="bypass"), "x") == list(range(count))
+        assert caplog.text.count("the run goes on without caching") == 1
+    assert not root.exists() or chunks_of(root) == []
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:

@@ -1,0 +1,138 @@
+"""Hidden names beside a local target: of what a writer makes, of what it replaces, and of what nobody needs any more.
+
+* `.writing-K-T` and `.writing-K-T.lock`: the shards of a live writer, and the lock that it holds. The lock is there
+  before the folder and goes after it, and it dies with its process: so a lock that can be taken belongs to the dead.
+  File systems without locks keep what they have.
+* `.replaced-K-T`: a whole dataset that gave up its name, for as long as the next one has not taken that. Who finds the
+  name free gives it back.
+* `.removed-K-T`: what is being deleted, and never a whole dataset again.
+
+K stands for the name of the target, T for nothing else.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from arrowflow.caching.claim import Claim, claim, lock
+
+WRITING: Final = ".writing-"
+REPLACED: Final = ".replaced-"
+REMOVED: Final = ".removed-"
+LOCK: Final = ".lock"
+
+MAX_TRIES: Final = 8
+"""How often a lock is made anew that somebody took for a dead one's, between its making and its locking."""
+
+_NO_LOCKS: Final = frozenset({errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
+_TOKEN: Final = r"[0-9a-f]{16}-[0-9a-f]{16}"
+
+
+def new_name(target: Path) -> str:
+    """Returns the end of a hidden name that belongs to a target, and to nobody else."""
+    return f"{_key(target)}-{os.urandom(8).hex()}"
+
+
+def _key(target: Path) -> str:
+    return hashlib.blake2b(os.fsencode(target.name), digest_size=8).hexdigest()
+
+
+def begin(target: Path) -> tuple[Path, Claim | None]:
+    """Makes the hidden folder of a writer, and locks it; None where the file system has no locks."""
+    for _ in range(MAX_TRIES):
+        staging = target.with_name(WRITING + new_name(target))
+        try:
+            held = claim(lock_of(staging))
+            if held is None:
+                continue
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            held = None
+        try:
+            staging.mkdir()
+        except BaseException:
+            end(staging, held)
+            raise
+        return staging, held
+    raise FileNotFoundError(errno.ENOENT, "no lock can be kept in the folder", str(target.parent))
+
+
+def lock_of(staging: Path) -> Path:
+    """Returns the lock of a hidden folder."""
+    return staging.with_name(staging.name + LOCK)
+
+
+def end(staging: Path, held: Claim | None) -> None:
+    """Removes the hidden folder of a writer, if it is still there, and its lock. Raises nothing."""
+    shutil.rmtree(staging, ignore_errors=True)
+    with suppress(OSError):
+        lock_of(staging).unlink(missing_ok=True)
+    if held is not None:
+        held.release()
+
+
+def remove(replaced: Path) -> None:
+    """Removes a dataset that was replaced, so that at no time a part of it looks whole. Raises nothing."""
+    doomed = replaced.with_name(REMOVED + replaced.name.removeprefix(REPLACED))
+    try:
+        replaced.rename(doomed)
+    except OSError:
+        shutil.rmtree(replaced, ignore_errors=True)
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def sweep(target: Path, is_replaceable: Callable[[Path], bool]) -> None:
+    """Removes what dead writers left beside a target, and gives back what lost its name to it. Raises nothing.
+
+    Args:
+        target: The folder that is to be written.
+        is_replaceable: Whether a dataset may be deleted.
+    """
+    names = []
+    with suppress(OSError), os.scandir(target.parent) as found:
+        names = [each.name for each in found if each.name.startswith(".")]
+    for name in names:
+        path = target.with_name(name)
+        if re.fullmatch(f"{re.escape(REMOVED)}{_TOKEN}", name):
+            shutil.rmtree(path, ignore_errors=True)
+        elif re.fullmatch(f"{re.escape(WRITING)}{_TOKEN}{re.escape(LOCK)}", name):
+            _sweep_dead(path)
+    replaced = [target.with_name(name) for name in names if name.startswith(f"{REPLACED}{_key(target)}-")]
+    for path in sorted(replaced, key=_age):
+        with suppress(OSError):
+            path.rename(target)  # only where there is nothing, or an empty folder
+            continue
+        with suppress(OSError):
+            if is_replaceable(path):
+                remove(path)
+
+
+def _sweep_dead(path: Path) -> None:
+    """Removes a lock that nobody holds, and its folder; the folder first, so that the lock names all that is left."""
+    with suppress(OSError):
+        descriptor = lock(path, create=False)
+        if descriptor is not None:
+            try:
+                shutil.rmtree(path.with_name(path.name.removesuffix(LOCK)), ignore_errors=True)
+                path.unlink()
+            finally:
+                os.close(descriptor)
+
+
+def _age(path: Path) -> int:
+    """Sorts those first that lost their name last."""
+    try:
+        return -path.stat().st_ctime_ns
+    except OSError:
+        return 0
