@@ -184,7 +184,7 @@ class _Reader:
 
     def _call(self, start: int, name: str) -> Node:
         args: list[Node] = []
-        options: dict[str, object] = {"checked": name.endswith("_checked")}
+        options: dict[str, object] = {"checked": True} if name.endswith("_checked") else {}
         while self.entries[self.at][0] != "end":
             key, value = self.entries[self.at]
             if key == "options":
@@ -212,6 +212,7 @@ class _Reader:
 def _options(column: pa.Array) -> dict[str, Any]:
     values = column[0].as_py()
     types = {part.name: part.type for part in column.type.fields}
+    del values["_type_name"]
     if "to_type" in values:
         values["to_type"] = types["to_type"]
     return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
