@@ -39,8 +39,9 @@ class ArrowLowering(Lowering):
         op = self.lower(left)
         if op.type.equals(right.type) or (op.type in FLOATS and pa.types.is_integer(right.type)):
             return super().comparison(call, left, right)
-        # Compared in the wider of both types; pyarrow checks the conversion of 64 bits, which may fail.
-        require(_fits(op.type, right.type))
+        # Compared in the wider of both types; pyarrow checks the conversion of 64 bits, which may fail. Where a float32
+        # holds the constant, pyarrow takes one.
+        require(_fits(op.type, right.type) and (right.type not in FLOATS or _fits(op.type, pa.float32())))
         constant = self.constant(right, right.type)
         return self.compare(call.function, self.graph.convert(op, right.type), constant, constant=True)
 
@@ -109,9 +110,10 @@ def safe_cast(graph: Graph, op: Op, type: pa.DataType) -> Op:
 
 def _fits(source: pa.DataType, target: pa.DataType) -> bool:
     """Whether every number of `source` is one of `target`, so that no check can fail."""
-    given, wanted = numpy_dtype(source), numpy_dtype(target)
-    if given is None or wanted is None:
+    if not is_number(source) or not is_number(target):
         return False
+    given, wanted = numpy_dtype(source), numpy_dtype(target)
+    assert given is not None and wanted is not None
     return bool(np.can_cast(given, wanted, "safe") and not (given.itemsize == 8 and given != wanted))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +38,7 @@ class PolarsLowering(Lowering):
         """Returns the comparison of two lowered operands, by the rules of the engine."""
         graph, boolean = self.graph, pa.bool_()
         if left.type not in FLOATS:
+            require(not pa.types.is_float16(left.type))
             return super().compare(function, left, right, constant=constant)
         if constant:  # which is not NaN: then NaN is greater, and not (x <= c) says so
             if function in ("greater", "greater_equal"):
@@ -70,6 +71,9 @@ class PolarsLowering(Lowering):
         """Lowers `+`, `-`, `*` and `/`."""
         type = self.type_of(call)
         require(is_number(type))
+        for constant, other in ((left, right), (right, left)):
+            if isinstance(constant, Literal):
+                self._check_constant(call.function, constant.value, self.lower(other).type)
         first, second = self.operand(left, type), self.operand(right, type)
         if call.function == "divide" and isinstance(right, Literal):
             # Polars multiplies by the reciprocal of a constant, which rounds differently.
@@ -77,6 +81,13 @@ class PolarsLowering(Lowering):
             reciprocal = self.graph.constant(second.dtype.type(1) / second.param, type)
             return self.graph.op("multiply", (first, reciprocal), type)
         return self.graph.op(call.function, (first, second), type)
+
+    def _check_constant(self, function: str, value: Any, type: pa.DataType) -> None:
+        """Refuses constants that Polars adds to, or divides, a column of `type` in a way of its own."""
+        if function in ("add", "subtract"):
+            require(value != 0)  # it yields the other side, of which -0.0 keeps its sign, or negates it
+        if function == "divide" and pa.types.is_unsigned_integer(type):
+            require(value >= 0)  # else both are signed integers first, which may not hold them
 
     def integer_division(self, call: Call, dividend: Node, divisor: Node) -> Op:
         """Lowers `//` and `%`."""

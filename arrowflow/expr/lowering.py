@@ -68,7 +68,7 @@ class Lowering:
         if pa.types.is_boolean(type):
             require(isinstance(value, bool))
             return self.graph.constant(np.bool_(value), type)
-        require(literal.type is not None and type.equals(literal.type))
+        require(literal.type is not None and type.equals(literal.type) and not in_nanoseconds(type))
         dtype = numpy_dtype(type)
         assert dtype is not None
         return self.graph.constant(dtype.type(stored_integer(value, type)), type)
@@ -178,6 +178,11 @@ def decimal_digits(value: object, type: pa.DataType) -> int:
         scaled = decimal.Decimal(value).scaleb(type.scale)
         require(scaled == scaled.to_integral_value() and abs(scaled) < 10**type.precision)
         return int(scaled)
+
+
+def in_nanoseconds(type: pa.DataType) -> bool:
+    """Returns whether values of `type` lose digits when they become Python objects, which stop at microseconds."""
+    return getattr(type, "unit", None) == "ns"
 
 
 def stored_integer(value: object, type: pa.DataType) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from arrowflow.expr.expression import Expr
-from arrowflow.expr.lowering import decimal_digits, exact_number, require, stored_integer
+from arrowflow.expr.lowering import decimal_digits, exact_number, in_nanoseconds, require, stored_integer
 from arrowflow.expr.tree import (
     BETWEEN,
     COMPARISONS,
@@ -211,7 +211,9 @@ class _Reader:
 
     def _stored(self, literal: Literal, type: pa.DataType) -> list[Any]:
         # Polars compares in the coarser of two units, so that only equal units are understood.
-        if literal.type is None or (self.polars and not literal.type.equals(type)):
+        if literal.type is None or in_nanoseconds(literal.type):
+            return []
+        if self.polars and not literal.type.equals(type):
             return []
         if getattr(type, "tz", None) is None and getattr(literal.type, "tz", None) is not None:
             return []
@@ -290,7 +292,7 @@ def _bound(value: object, type: pa.DataType) -> object | None:
     if pa.types.is_date32(type) and isinstance(value, datetime.date):
         # The common case, 100 times as fast as the general one, which takes 0.1 ms a bound.
         return value.toordinal() - _EPOCH_ORDINAL
-    if getattr(type, "unit", None) == "ns":  # datetime cannot hold it
+    if in_nanoseconds(type):
         return None
     try:
         return stored_integer(value, type)
