@@ -194,8 +194,6 @@ def stored_integer(value: object, type: pa.DataType) -> int:
         9131
     """
     require(isinstance(value, datetime.date | datetime.time | datetime.timedelta))
-    # The time of day would be lost.
-    require(not (isinstance(value, datetime.datetime) and pa.types.is_date(type)))
     try:
         found = scalar(value, type)
         return int(found.cast(pa.int32() if type.bit_width == 32 else pa.int64()).as_py())
