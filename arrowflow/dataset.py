@@ -40,7 +40,7 @@ from arrowflow.ops.concatenate import Concatenate
 from arrowflow.ops.disk_cache import DiskCache
 from arrowflow.ops.drop import Drop
 from arrowflow.ops.enumerate import Enumerate
-from arrowflow.ops.fill_null import FillNull
+from arrowflow.ops.fill_null import FillNull, constant
 from arrowflow.ops.filter import Filter, FilterBy
 from arrowflow.ops.flat_map import FlatMap
 from arrowflow.ops.from_memory import normalised_schema
@@ -230,8 +230,9 @@ class Dataset:
         if value is None:
             raise PlanError("fill_null: expected a value, got None")
         if isinstance(value, Mapping):
-            return Dataset(FillNull(inputs=(self._plan,), by_column=tuple(value.items())))
-        return Dataset(FillNull(inputs=(self._plan,), value=value))
+            pairs = tuple((name, constant(single)) for name, single in value.items())
+            return Dataset(FillNull(inputs=(self._plan,), by_column=pairs))
+        return Dataset(FillNull(inputs=(self._plan,), value=constant(value)))
 
     def stack(self, *, dtype: Any = None, **groups: Sequence[str]) -> Dataset:
         """Puts columns side by side into one `fixed_size_list` column, which loaders hand out as `(B, n)`.

@@ -17,6 +17,7 @@ import pyarrow.ipc
 
 from arrowflow.errors import PlanError
 from arrowflow.expr.tree import Call, Column, Literal, Node
+from arrowflow.expr.types import exact_values
 from arrowflow.lazy import compute as pc
 from arrowflow.records import dataclass
 
@@ -78,6 +79,14 @@ def serialise(expr: pc.Expression) -> bytes:
         ) from error
 
 
+def shown(expr: object) -> str:
+    """Returns the text of an expression of either engine; pyarrow has none where a literal is not UTF-8."""
+    try:
+        return str(expr)
+    except UnicodeDecodeError:
+        return str(read(serialise(expr)))
+
+
 def deserialise(data: bytes) -> pc.Expression:
     """Returns the expression whose serialised form is `data`."""
     return pc.Expression._deserialize(pa.py_buffer(data))
@@ -118,7 +127,11 @@ def text(data: bytes) -> str:
 
 
 def _constant_text(column: pa.Array) -> str:
-    return f"{column.type}:{column[0].as_py()!r}"
+    return f"{column.type}:{_constant(column)!r}"
+
+
+def _constant(column: pa.Array) -> object:
+    return _options(column) if pa.types.is_struct(column.type) else exact_values(column)[0]
 
 
 def entries(data: bytes) -> list[tuple[str, str]]:
@@ -179,7 +192,7 @@ class _Reader:
             return Call("arrow:field", (Column(parts[0]),), (), self._part(start))
         if key == "literal":
             column = self.constants.column(int(value))
-            return Literal(column[0].as_py(), column.type)
+            return Literal(_constant(column), column.type)
         return self._call(start, value)
 
     def _call(self, start: int, name: str) -> Node:
@@ -210,9 +223,14 @@ class _Reader:
 
 
 def _options(column: pa.Array) -> dict[str, Any]:
-    values = column[0].as_py()
-    types = {part.name: part.type for part in column.type.fields}
-    del values["_type_name"]
-    if "to_type" in values:
-        values["to_type"] = types["to_type"]
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    found: dict[str, Any] = {}
+    for index, part in enumerate(column.type.fields):
+        if part.name == "_type_name":  # of the options' class
+            continue
+        value = exact_values(column.field(index))[0]
+        found[part.name] = tuple(value) if isinstance(value, list) else value
+        if part.name == "to_type":  # the type of a null
+            found[part.name] = part.type
+        elif part.name == "value_set":
+            found[part.name] = Literal(value, part.type)
+    return found

@@ -76,7 +76,7 @@ class Expr:
         return hash((self.name, self.digest()))
 
     def __repr__(self) -> str:
-        return f"{'pl' if self.engine == 'polars' else 'pc'}: {self.source!s}"
+        return f"{'pl' if self.engine == 'polars' else 'pc'}: {arrow_tree.shown(self.source)}"
 
 
 def parse(value: object, *, operator: str, allow_name: bool = False) -> Expr:
@@ -146,7 +146,7 @@ def _refuse(fault: str | None, value: Source) -> None:
 
 
 def _shown(value: Source) -> str:
-    shown = " ".join(str(value).split())
+    shown = " ".join(arrow_tree.shown(value).split())
     return shown if len(shown) <= 200 else shown[:199] + "…"
 
 

@@ -16,8 +16,9 @@ import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import DataError, PlanError, closest
+from arrowflow.expr.arrow_tree import shown
 from arrowflow.expr.forks import check_polars
-from arrowflow.expr.slices import readable
+from arrowflow.expr.slices import polars_frame
 from arrowflow.expr.types import convert, normalise, polars_reads
 from arrowflow.lazy import compute as pc
 from arrowflow.records import dataclass
@@ -64,32 +65,50 @@ def evaluate_empty(expr: pl.Expr | pc.Expression, frame: pl.DataFrame) -> pl.Sch
     return _guard(PlanError, expr, lambda: frame.select(expr).schema)
 
 
-def run_polars(exprs: Sequence[tuple[pl.Expr, pa.DataType]], batch: pa.RecordBatch) -> list[pa.Array]:
+def run_polars(
+    exprs: Sequence[tuple[pl.Expr, pa.DataType]], batch: pa.RecordBatch, *, inside_lists: bool = False
+) -> list[pa.Array]:
     """Returns what each Polars expression yields on `batch`, as the type it is paired with.
+
+    Args:
+        exprs: The expressions.
+        batch: The columns that they read.
+        inside_lists: Whether one of them is evaluated on the values inside of lists, too.
 
     Raises:
         DataError: Polars cannot evaluate one of them on these values.
     """
-    return _guard(DataError, [expr for expr, _ in exprs], lambda: _run_polars(exprs, batch))
+    # Of one row, or one value in all lists, Polars cannot tell a column from a constant, and rounds a division otherwise:
+    # such a chunk would not be like its neighbours.
+    run = _run_twice if batch.num_rows == 1 or inside_lists else _run_polars
+    return _guard(DataError, [expr for expr, _ in exprs], lambda: run(exprs, batch))
+
+
+def _run_twice(exprs: Sequence[tuple[pl.Expr, pa.DataType]], batch: pa.RecordBatch) -> list[pa.Array]:
+    arrays = _run_polars(exprs, pa.concat_batches([batch, batch]))
+    return [array.slice(0, batch.num_rows) for array in arrays]
 
 
 def _run_polars(exprs: Sequence[tuple[pl.Expr, pa.DataType]], batch: pa.RecordBatch) -> list[pa.Array]:
-    if batch.num_rows == 1:
-        # Of one row Polars cannot tell a column from a constant, and rounds a division otherwise: a chunk of one row
-        # would not be like its neighbours.
-        double = pa.concat_batches([batch, batch])
-        return [array.slice(0, 1) for array in _run_polars(exprs, double)]
     frame = _frame(batch, batch.schema.names)
     named = [expr.alias(str(index)) for index, (expr, _) in enumerate(exprs)]
-    # Constants alone yield one row, however many the frame has.
-    result = (
-        frame.select(pl.lit(0).alias(_FILLER), *named) if batch.num_columns == 0 else frame.select(*named)
-    )
-    if result.height != batch.num_rows:
-        result = frame.with_columns(*named)
     return [
-        convert(_one(result.get_column(str(index)).to_arrow(compat_level=_OLDEST)), type)
-        for index, (_, type) in enumerate(exprs)
+        convert(_one(series.to_arrow(compat_level=_OLDEST)), type)
+        for series, (_, type) in zip(_evaluated(frame, named), exprs, strict=True)
+    ]
+
+
+def _evaluated(frame: pl.DataFrame, exprs: Sequence[pl.Expr]) -> list[pl.Series]:
+    """Constants, and what Polars finds to be one, yield a single row, however many the frame has."""
+    try:
+        found = frame.select(*exprs)
+        if found.height == frame.height:
+            return found.get_columns()
+    except pl.exceptions.ShapeError:
+        pass  # a single row beside columns
+    single = [frame.select(expr).to_series() for expr in exprs]
+    return [
+        series if len(series) == frame.height else series.new_from_index(0, frame.height) for series in single
     ]
 
 
@@ -101,9 +120,7 @@ def _frame(batch: pa.RecordBatch, names: Sequence[str]) -> pl.DataFrame:
     if not names:
         check_polars()
         return pl.DataFrame({_FILLER: pl.repeat(0, batch.num_rows, dtype=pl.Int8, eager=True)})
-    frame = pl.from_arrow(readable(batch.select(list(names))))
-    assert isinstance(frame, pl.DataFrame)
-    return frame
+    return polars_frame(batch.select(list(names)))
 
 
 ENUM_VALUES: Final = "enum_values"
@@ -217,5 +234,6 @@ def _guard(kind: type[PlanError] | type[DataError], what: object, run: Callable[
     except POLARS_ERRORS as error:
         if isinstance(error, PlanError | DataError):
             raise
-        shown = " ".join(str(what).split())[:300]
-        raise kind(f"cannot evaluate {shown}: {error}") from error
+        listed = what if isinstance(what, list) else [what]
+        text = ", ".join(" ".join(shown(expr).split()) for expr in listed)[:300]
+        raise kind(f"cannot evaluate {text}: {error}") from error

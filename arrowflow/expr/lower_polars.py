@@ -6,7 +6,6 @@ takes the type of its neighbour; decimals become floats by division.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
@@ -16,7 +15,8 @@ import pyarrow as pa
 from arrowflow.expr.graph import Op
 from arrowflow.expr.lowering import FLOATS, SHARED, Lowering, require
 from arrowflow.expr.tree import BETWEEN, COMPARISONS, Call, Literal, Node, Unsupported
-from arrowflow.expr.types import is_number, numpy_dtype
+from arrowflow.expr.types import is_number, numpy_dtype, scalar
+from arrowflow.lazy import compute as pc
 
 # A decimal of so many digits is exact in a float64, in which Polars divides it by its power of ten.
 EXACT_DIGITS: Final = 15
@@ -121,7 +121,8 @@ class PolarsLowering(Lowering):
             raise Unsupported
         # As Polars does it: of a float32 e, the logarithm is not 1.
         natural = self.graph.op("log", (op,), op.type)
-        divisor = self.graph.constant(op.dtype.type(math.log(op.dtype.type(number))), op.type)
+        # By the C library, as Polars: that of another library may be an ulp away, which the quotient would double.
+        divisor = self.graph.constant(op.dtype.type(pc.ln(scalar(number, op.type)).as_py()), op.type)
         return self.graph.op("divide", (natural, divisor), op.type)
 
     def between(self, call: Call, value: Node, low: Node, high: Node, *, closed: str) -> Op:

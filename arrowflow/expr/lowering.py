@@ -68,10 +68,10 @@ class Lowering:
         if pa.types.is_boolean(type):
             require(isinstance(value, bool))
             return self.graph.constant(np.bool_(value), type)
-        require(literal.type is not None and type.equals(literal.type) and not in_nanoseconds(type))
+        require(pa.types.is_temporal(type) and literal.type is not None and type.equals(literal.type))
         dtype = numpy_dtype(type)
         assert dtype is not None
-        return self.graph.constant(dtype.type(stored_integer(value, type)), type)
+        return self.graph.constant(dtype.type(value), type)
 
     def operand(self, node: Node, type: pa.DataType) -> Op:
         """Returns `node` as an operand of arithmetic in `type`."""
@@ -89,7 +89,8 @@ class Lowering:
             require(isinstance(value, float) or abs(value) <= 1 << 24)
             dtype = numpy_dtype(type)
             assert dtype is not None
-            return self.graph.constant(dtype.type(value), type)
+            with np.errstate(over="ignore"):  # infinite in a float32, as for the engine
+                return self.graph.constant(dtype.type(value), type)
         return self.constant(literal, type)
 
     def widens(self, source: pa.DataType, target: pa.DataType) -> bool:
@@ -164,7 +165,7 @@ def exact_number(value: object, type: pa.DataType) -> np.generic:
         limits = np.iinfo(dtype)
         require(isinstance(value, int) and limits.min <= value <= limits.max)
     else:
-        require(not math.isnan(value) and (abs(value) <= np.finfo(dtype).max or abs(value) == float("inf")))
+        require(not math.isnan(value) and (abs(value) <= float(np.finfo(dtype).max) or abs(value) == float("inf")))
         require(float(dtype.type(value)) == value)
     number: np.generic = dtype.type(value)
     return number
@@ -178,11 +179,6 @@ def decimal_digits(value: object, type: pa.DataType) -> int:
         scaled = decimal.Decimal(value).scaleb(type.scale)
         require(scaled == scaled.to_integral_value() and abs(scaled) < 10**type.precision)
         return int(scaled)
-
-
-def in_nanoseconds(type: pa.DataType) -> bool:
-    """Returns whether values of `type` lose digits when they become Python objects, which stop at microseconds."""
-    return getattr(type, "unit", None) == "ns"
 
 
 def stored_integer(value: object, type: pa.DataType) -> int:

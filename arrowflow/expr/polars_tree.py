@@ -9,15 +9,16 @@ import io
 import json
 import warnings
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 import polars as pl
+import pyarrow as pa
 
 from arrowflow.errors import PlanError
 from arrowflow.expr.polars_check import blame, function_path, is_literal_list
 from arrowflow.expr.tree import Call, Column, Literal, Node
-from arrowflow.expr.types import normalise
+from arrowflow.expr.types import convert, exact_values, normalise
 
 Json = Any
 
@@ -105,6 +106,45 @@ def read(text: str) -> Node:
     return _read(json.loads(text))
 
 
+@lru_cache(maxsize=1024)
+def spread(text: str) -> str | None:
+    """Returns the JSON form of an expression that gives the same for a row, whichever rows are beside it.
+
+    Where all rows of a chunk take the same constant from `when` or `coalesce`, Polars goes on with that constant
+    instead of a column, and treats it as one: it divides by its reciprocal, and compares it to a single row. So these
+    constants become columns, if anything is computed from them. None where there are none.
+    """
+    tree = json.loads(text)
+    found = _spread(tree, used=False)
+    return None if found == tree else json.dumps(found)
+
+
+def _spread(node: Json, *, used: bool) -> Json:
+    if isinstance(node, list):
+        return [_spread(part, used=used) for part in node]
+    if not isinstance(node, dict):
+        return node
+    (kind, body), *_ = node.items()
+    if kind == "Ternary" and not _is_constant(body["predicate"]):
+        branches = {part: _branch(body[part], used=used) for part in ("truthy", "falsy")}
+        return {kind: {"predicate": _spread(body["predicate"], used=True)} | branches}
+    if kind == "Function" and body["function"] == "Coalesce":
+        return {kind: body | {"input": [_branch(part, used=used) for part in body["input"]]}}
+    return {key: _spread(part, used=used or kind != "Alias") for key, part in node.items()}
+
+
+def _branch(node: Json, *, used: bool) -> Json:
+    if not used or not _is_constant(node):
+        return _spread(node, used=used)
+    # Not a cast or a call: a bare number still takes its type from what is around it.
+    return {"Ternary": {"predicate": json.loads(_every_other()), "truthy": node, "falsy": node}}
+
+
+@cache
+def _every_other() -> str:
+    return serialise(pl.int_range(pl.len()) % 2 == 0)
+
+
 _TEMPORAL: Final = frozenset(("Date", "Datetime", "Time", "Duration"))
 
 
@@ -170,20 +210,24 @@ def _read_function(node: Json, body: Json) -> Node:
 
 def _folded(node: Json) -> Literal | None:
     """A constant such as `pl.date(1995, 1, 1)`, which Polars writes as a cast of another one."""
-    if _roots(node) or _kinds(node) & {"Series", "Selector", "Element", "Field"}:
-        return None
-    return _constant(node)
+    return _constant(node) if _is_constant(node) else None
+
+
+def _is_constant(node: Json) -> bool:
+    return not _roots(node) and not _kinds(node) & {"Series", "Selector", "Element", "Field"}
 
 
 def _constant(node: Json) -> Literal | None:
     expr = deserialise(json.dumps(node))
     try:
         series = None if expr is None else pl.select(expr).to_series()
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
-        return None  # it fails at run time, in its own words
-    if series is None or series.len() != 1 or not _exact(series.dtype):
-        return None
-    return Literal(series.to_list()[0], normalise(series.clear().to_arrow().type))
+        if series is None or series.len() != 1 or not _is_flat(series.dtype):
+            return None
+        array = series.to_arrow()
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, pa.ArrowException):
+        return None  # it fails at run time, in its own words, or is of a type that Arrow does not have
+    type = normalise(array.type)
+    return Literal(exact_values(convert(array, type))[0], type)
 
 
 def _kinds(node: Json) -> set[str]:
@@ -221,10 +265,6 @@ def _read_literal(node: Json) -> Node:
     return found or _opaque(node)
 
 
-def _exact(dtype: pl.DataType) -> bool:
-    """Whether a Python object can hold every value of `dtype`: datetime cannot hold nanoseconds."""
+def _is_flat(dtype: pl.DataType) -> bool:
     inner = dtype.inner if isinstance(dtype, pl.List) else dtype
-    return (
-        not (isinstance(inner, pl.Datetime | pl.Duration) and inner.time_unit == "ns")
-        and not inner.is_nested()
-    )
+    return not inner.is_nested() and inner != pl.Object

@@ -21,6 +21,7 @@ from arrowflow.expr.slots import (
     metadata_of,
     names_of,
     slot_of,
+    steady,
     type_of_expr,
 )
 from arrowflow.expr.stage import Stage
@@ -211,7 +212,7 @@ class _Builder:
                 f"a filter needs one boolean expression, {expr!r} gives {', '.join(map(str, types))}"
             )
         op = lowered(parts[0], types[0], self._env(), self.schema, self.graph)
-        return parts[0] if op is None else op
+        return steady(parts[0], types[0], self.schema) if op is None else op
 
     def _project(self, step: Project) -> bool:
         _check_names([name for name, _ in step.outputs])

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from arrowflow.expr.expression import Expr
-from arrowflow.expr.lowering import decimal_digits, exact_number, in_nanoseconds, require, stored_integer
+from arrowflow.expr.lowering import decimal_digits, exact_number, require, stored_integer
 from arrowflow.expr.tree import (
     BETWEEN,
     COMPARISONS,
@@ -29,6 +29,7 @@ from arrowflow.expr.tree import (
     Unsupported,
     apply,
 )
+from arrowflow.expr.types import exact_values, numpy_dtype, temporal_array
 from arrowflow.records import dataclass
 
 
@@ -161,27 +162,23 @@ class _Reader:
         column: Node,
         values: Node | None = None,
         *,
-        value_set: tuple[object, ...] = (),
+        value_set: Node | None = None,
         nulls_equal: bool = False,
         null_matching_behavior: int = 0,
     ) -> Test | None:
         """Returns the test of being in a list, which Polars has as an argument and pyarrow as an option."""
         del nulls_equal, null_matching_behavior  # a list that holds a null is not understood anyway
-        if values is None:
-            return self._membership(column, value_set, None)
-        if not isinstance(values, Literal) or values.type is None:
-            return None
-        return self._membership(column, values.value, values.type.value_type)
-
-    def _membership(self, column: Node, values: object, type: pa.DataType | None) -> Test | None:
+        values = value_set if values is None else values
         if (
             not isinstance(column, Column)
-            or not isinstance(values, list | tuple)
+            or not isinstance(values, Literal)
+            or not isinstance(values.value, list)
+            or values.type is None
             or column.name not in self.schema.names
         ):
             return None
         own = self.schema.field(column.name).type
-        found = [self._comparable(Literal(value, type or own), own) for value in values]
+        found = [self._comparable(Literal(value, values.type.value_type), own) for value in values.value]
         if not found or not all(found):
             return None
         tests = [self._bounds("equal", column.name, parts) for parts in found]
@@ -196,7 +193,8 @@ class _Reader:
         if pa.types.is_temporal(type):
             return self._stored(literal, type)
         if pa.types.is_floating(type) and isinstance(value, int | float):
-            narrow = float(_NARROW[type.bit_width](value))
+            with np.errstate(over="ignore"):
+                narrow = float(_NARROW[type.bit_width](value))
             return [] if math.isnan(value) or abs(value) > _EXACT_FLOAT else [value, narrow]
         try:
             if pa.types.is_decimal(type):
@@ -211,15 +209,21 @@ class _Reader:
 
     def _stored(self, literal: Literal, type: pa.DataType) -> list[Any]:
         # Polars compares in the coarser of two units, so that only equal units are understood.
-        if literal.type is None or in_nanoseconds(literal.type):
+        if literal.type is None or (self.polars and not literal.type.equals(type)):
             return []
-        if self.polars and not literal.type.equals(type):
+        if not pa.types.is_temporal(literal.type) or numpy_dtype(literal.type) is None:
             return []
         if getattr(type, "tz", None) is None and getattr(literal.type, "tz", None) is not None:
             return []
+        if type.equals(literal.type):
+            return [literal.value]
+        assert isinstance(literal.value, int)
+        given = temporal_array(literal.value, literal.type)
         try:
-            return [stored_integer(literal.value, type)]
-        except Unsupported:
+            found = given.cast(type)
+            # A date takes the day of a moment, and says nothing of the hours.
+            return exact_values(found) if found.cast(literal.type).equals(given) else []
+        except pa.ArrowException:
             return []
 
     def _bounds(self, function: str, name: str, values: Sequence[Any]) -> Test:
@@ -292,7 +296,7 @@ def _bound(value: object, type: pa.DataType) -> object | None:
     if pa.types.is_date32(type) and isinstance(value, datetime.date):
         # The common case, 100 times as fast as the general one, which takes 0.1 ms a bound.
         return value.toordinal() - _EPOCH_ORDINAL
-    if in_nanoseconds(type):
+    if getattr(type, "unit", None) == "ns":  # datetime cannot hold it
         return None
     try:
         return stored_integer(value, type)

@@ -1,7 +1,8 @@
-"""Slices that Arrow misreads."""
+"""Slices that Arrow misreads, and batches as Polars reads them right."""
 
 from __future__ import annotations
 
+import polars as pl
 import pyarrow as pa
 
 from arrowflow.expr.forks import check_polars
@@ -66,6 +67,26 @@ def readable(batch: pa.RecordBatch) -> pa.RecordBatch:
         if _holds_masked_slice(column):
             batch = batch.set_column(index, batch.schema.field(index), pa.concat_arrays([column]))
     return batch
+
+
+def polars_frame(batch: pa.RecordBatch, *, rechunk: bool = True) -> pl.DataFrame:
+    """Returns a batch as a data frame with the same names; `pl.from_arrow` calls the column "" `column_0`.
+
+    Raises:
+        ForkError: Polars cannot read anything in this process.
+
+    Example:
+        >>> polars_frame(pa.record_batch({"": [1], "column_0": [2]})).columns
+        ['', 'column_0']
+    """
+    names = batch.schema.names
+    if "" in names:
+        batch = batch.rename_columns([str(index) for index in range(len(names))])
+    frame = pl.from_arrow(readable(batch), rechunk=rechunk)
+    assert isinstance(frame, pl.DataFrame)
+    if "" in names:
+        frame.columns = names
+    return frame
 
 
 def _holds_masked_slice(array: pa.Array) -> bool:

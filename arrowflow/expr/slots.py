@@ -18,7 +18,7 @@ from arrowflow.expr.lower_polars import PolarsLowering
 from arrowflow.expr.lowering import Lowering
 from arrowflow.expr.steps import Cast, FillNull, Keep, Output, Stack
 from arrowflow.expr.tree import Call, Column, Literal, Unsupported
-from arrowflow.expr.types import is_number, numpy_dtype, scalar
+from arrowflow.expr.types import exact_values, is_number, numpy_dtype, scalar
 from arrowflow.records import dataclass
 
 
@@ -111,6 +111,17 @@ def type_of_expr(expr: Expr, schema: pa.Schema) -> pa.DataType:
     return polars_type(expr.source, text, schema, expr.columns)
 
 
+def steady(expr: Expr, type: pa.DataType, schema: pa.Schema) -> Expr:
+    """Returns `expr`, which yields `type`, as its engine is to run it: so that chunks change nothing."""
+    if expr.engine == "arrow":
+        return expr
+    text = polars_tree.spread(str(expr.serialised()))
+    source = None if text is None else polars_tree.deserialise(text)
+    if text is None or source is None or not polars_type(source, text, schema, expr.columns).equals(type):
+        return expr
+    return Expr(expr.engine, source, expr.name, expr.columns)
+
+
 def lowered(
     expr: Expr, type: pa.DataType, env: Mapping[str, Op], schema: pa.Schema, graph: Graph
 ) -> Op | None:
@@ -163,7 +174,7 @@ def _expr_slot(expr: Expr, env: Mapping[str, Op], schema: pa.Schema, graph: Grap
         return Passed(tree.name, schema.field(tree.name).type)
     type = type_of_expr(expr, schema)
     op = lowered(expr, type, env, schema, graph)
-    return Foreign(expr, type) if op is None else Computed(op, type)
+    return Foreign(steady(expr, type, schema), type) if op is None else Computed(op, type)
 
 
 def _cast_slot(cast: Cast, schema: pa.Schema, op: Op | None, graph: Graph) -> Slot:
@@ -199,11 +210,12 @@ def _safe(graph: Graph, op: Op | None, type: pa.DataType) -> Op | None:
 def _fill_slot(fill: FillNull, type: pa.DataType, op: Op | None, graph: Graph) -> Slot:
     if fill.value is None:
         raise PlanError(f"column {fill.name!r}: fill_null needs a value, got None")
-    value = scalar(fill.value, type)
+    given = fill.value if isinstance(fill.value, Literal) else Literal(fill.value, None)
+    value = scalar(given.value, type, given.type)
     if op is not None and not pa.types.is_decimal(type):
         engine = ArrowLowering(graph, {}, lambda call: type)
         try:
-            constant = engine.constant_as(Literal(fill.value, type), type)
+            constant = engine.constant_as(Literal(exact_values(pa.repeat(value, 1))[0], type), type)
             return Computed(graph.op("fill", (op, constant), type), type)
         except Unsupported:
             pass

@@ -153,7 +153,11 @@ class _Foreigners:
         reads = reads or {"": pa.nulls(rows)}
         batch = pa.RecordBatch.from_arrays(list(reads.values()), names=list(reads))
         exprs = [(slot.expr.source, slot.type) for slot in self.slots]
-        arrays = run_polars(exprs, batch) if self.engine == "polars" else run_arrow(exprs, batch)
+        if self.engine == "arrow":
+            arrays = run_arrow(exprs, batch)
+        else:
+            inside_lists = any('{"Eval":' in str(slot.expr.serialised()) for slot in self.slots)
+            arrays = run_polars(exprs, batch, inside_lists=inside_lists)
         return dict(zip(self.names, arrays, strict=True))
 
 

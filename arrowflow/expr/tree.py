@@ -31,7 +31,8 @@ class Literal:
     """A constant.
 
     Attributes:
-        value: It as a Python object; None is null.
+        value: It as a Python object, of a date or time the integer that is stored; None is null. A list of them for
+            `is_in`.
         type: Its Arrow type, or None for a bare Python number in Polars, which takes its neighbour's type.
     """
 

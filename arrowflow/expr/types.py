@@ -177,8 +177,10 @@ def is_number(type: pa.DataType) -> bool:
     return bool(pa.types.is_integer(type) or type in (pa.float32(), pa.float64()))
 
 
-def scalar(value: object, type: pa.DataType) -> pa.Scalar:
+def scalar(value: Any, type: pa.DataType, given: pa.DataType | None = None) -> pa.Scalar:
     """Returns `value` as an Arrow scalar of `type`, without importing pandas as `pa.scalar` does.
+
+    With a temporal type `given` the value is the integer that is stored.
 
     Raises:
         PlanError: `value` cannot be held by `type`.
@@ -186,6 +188,8 @@ def scalar(value: object, type: pa.DataType) -> pa.Scalar:
     if pa.types.is_decimal(type) and isinstance(value, int):
         value = decimal.Decimal(value)  # pyarrow refuses to make a small decimal of a 64-bit integer
     try:
+        if given is not None and pa.types.is_temporal(given):
+            return temporal_array(value, given).cast(type)[0]
         series = pl.Series("", [value], strict=True)
         if series.dtype == pl.Null and value is not None:
             raise TypeError(f"no column can hold it: {value!r}")
@@ -193,19 +197,54 @@ def scalar(value: object, type: pa.DataType) -> pa.Scalar:
         if _loses(value, found):
             raise ValueError(f"it would become {found}")
         return found
-    except (TypeError, ValueError, OverflowError, pa.ArrowException, pl.exceptions.PolarsError) as error:
+    except (
+        TypeError,
+        ValueError,
+        OverflowError,
+        RuntimeError,
+        pa.ArrowException,
+        pl.exceptions.PolarsError,
+    ) as error:
         raise PlanError(f"{value!r} cannot be a value of type {type}: {error}") from error
 
 
-def _loses(value: object, found: pa.Scalar) -> bool:
+def _loses(value: Any, found: pa.Scalar) -> bool:
     """Returns whether `found` is less than `value`, of which neither Polars nor pyarrow say a word."""
-    if pa.types.is_floating(found.type):
-        finite = isinstance(value, int | float | decimal.Decimal) and abs(value) < float("inf")
-        return finite and math.isinf(found.as_py())
+    if pa.types.is_floating(found.type) and found.is_valid:
+        number = value if isinstance(value, int | float | decimal.Decimal) else 0
+        return math.isinf(found.as_py()) and not math.isinf(number)
     if isinstance(value, datetime.datetime) and pa.types.is_date(found.type):
         return value.time() != datetime.time()
     # Pandas' moments and spans are also Python's, which hold no nanoseconds.
     return bool(getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0))
+
+
+def exact_values(array: pa.Array) -> list[Any]:
+    """Returns the values as Python objects that hold them exactly: times as the integers that they are stored as.
+
+    Python's own times end with the year 9999 and at microseconds, and those of nanoseconds would import pandas. Text
+    that is not UTF-8 comes as bytes.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> exact_values(pa.array([2**40, None]).cast(pa.timestamp("s")))
+        [1099511627776, None]
+    """
+    type = array.type
+    if pa.types.is_list(type) or pa.types.is_large_list(type):
+        return [exact_values(item.values) if item.is_valid else None for item in array]
+    if pa.types.is_temporal(type) and not pa.types.is_interval(type):
+        array = array.view(pa.int32() if type.bit_width == 32 else pa.int64())
+    try:
+        found: list[Any] = array.to_pylist()
+    except UnicodeDecodeError:
+        found = array.cast(pa.binary()).to_pylist()
+    return found
+
+
+def temporal_array(value: int, type: pa.DataType) -> pa.Array:
+    """Returns an array of the one value of the temporal `type` that is stored as the integer `value`."""
+    return pa.Array.from_buffers(type, 1, [None, pa.py_buffer(np.array([value], numpy_dtype(type)))])
 
 
 _READABLE: Final[tuple[Callable[[pa.DataType], bool], ...]] = (

@@ -9,7 +9,7 @@ import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import SchemaError
-from arrowflow.expr.slices import readable
+from arrowflow.expr.slices import polars_frame
 from arrowflow.interchange.to_numpy import is_text
 from arrowflow.loaders.wishes import Wishes, check_known
 
@@ -82,9 +82,7 @@ class PolarsExport:
             batch = batch.select(self._columns)
         for i in self._extensions:
             batch = batch.set_column(i, self._schema.field(i).name, batch.column(i).storage)
-        frame = pl.from_arrow(readable(batch), rechunk=False)
-        assert isinstance(frame, pl.DataFrame)
-        return frame
+        return polars_frame(batch, rechunk=False)
 
     def chunk(self, batch: Any) -> Callable[[int, int], pl.DataFrame]:
         """Converts a large batch once, for cutting data frames out of it."""

@@ -12,6 +12,8 @@ import pyarrow as pa
 from arrowflow.errors import PlanError
 from arrowflow.expr import FillNull as FillNullStep
 from arrowflow.expr import Keep, Project, Step
+from arrowflow.expr.tree import Literal
+from arrowflow.expr.types import exact_values
 from arrowflow.ops.columns import ColumnOperator, check_columns
 from arrowflow.records import dataclass
 
@@ -46,7 +48,8 @@ class FillNull(ColumnOperator):
         values = dict(self.by_column) if self.by_column is not None else self._everywhere(schema)
         check_columns(list(values), schema)
         for name, value in values.items():
-            if not isinstance(value, str) and pa.types.is_string(schema.field(name).type):
+            text = isinstance(value.value if isinstance(value, Literal) else value, str)
+            if not text and pa.types.is_string(schema.field(name).type):
                 # Arrow would write the number as a text.
                 raise PlanError(f"column {name!r} holds texts, and {value!r} is none")
         return (
@@ -68,6 +71,13 @@ class FillNull(ColumnOperator):
         return dict.fromkeys(names, self.value)
 
 
+def constant(value: Any) -> Any:
+    """Returns a value, one of Arrow as a literal: Python's own times do not reach as far, nor does their text."""
+    if not isinstance(value, pa.Scalar):
+        return value
+    return Literal(exact_values(pa.repeat(value, 1))[0], value.type)
+
+
 def holds(type: pa.DataType, value: Any) -> bool:
     """Whether a column of `type` takes `value` as it is: whole numbers go into every number, fractions do not.
 
@@ -77,6 +87,8 @@ def holds(type: pa.DataType, value: Any) -> bool:
     """
     types = pa.types
     match value:
+        case Literal():
+            return bool(type.equals(value.type))
         case bool():
             return bool(types.is_boolean(type))
         case int():

@@ -59,7 +59,7 @@ def expand_named(exprs: Named, schema: pa.Schema) -> list[tuple[str, Expr]]:
 
 
 def _name(given: str | None, expr: Expr) -> str:
-    name = given or expr.name
+    name = expr.name if given is None else given
     if name is None:
         raise PlanError(f"{expr!r} has no name of its own; pass it by keyword, as name=…")
     return name

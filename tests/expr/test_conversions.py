@@ -86,6 +86,12 @@ def check_table(
             )
 
 
+def equal(found: pa.Array, expected: pa.Array) -> bool:
+    if isinstance(found, pa.FixedSizeListArray):
+        return found.type.equals(expected.type) and equal(found.flatten(), expected.flatten())
+    return same(found, expected, 0)
+
+
 def by_polars(sources: Sequence[pl.Expr], batch: pa.RecordBatch) -> list[pa.Array]:
     frame = pl.from_arrow(batch)
     assert isinstance(frame, pl.DataFrame)

@@ -47,7 +47,7 @@ BETWEEN: Final[dict[str, list[Any]]] = {
     "i": [0.5, 2**40, 1],
     "g": [float(2**53), 0.5],
     "f": [0, 1, 0.1],
-    "h": [0.1, 1, 0],
+    "h": [0.1, 1, 0, 1e39],
     "q": [0, 1, Decimal("0.333")],
     "t": [moment(2).replace(microsecond=1)],
     "m": [moment(2).replace(microsecond=1)],

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import arrowflow as af
+from arrowflow.expr.types import temporal_array
 from arrowflow.testing import assert_same_values, check_operator
 from tests.ops.tables import ALL_TYPES, NUMBERS, Apply, refused
 
@@ -86,3 +87,32 @@ def test_unknown_columns_are_refused_with_the_closest_names() -> None:
 )
 def test_a_value_that_fits_nowhere_is_refused(value: Any) -> None:
     refused(af.PlanError, lambda: af.from_arrow(NUMBERS).fill_null(value).schema, "fill_null")
+
+
+@pytest.mark.parametrize(
+    ("type", "stored"),
+    [
+        (pa.timestamp("ns"), 1),
+        (pa.timestamp("s"), 2**40),
+        (pa.timestamp("us", "UTC"), 2**62),
+        (pa.duration("ns"), 1),
+        (pa.time64("ns"), 1),
+        (pa.date32(), 2**30),
+    ],
+    ids=str,
+)
+def test_scalars_of_arrow_reach_further_than_times_of_python(type: pa.DataType, stored: int) -> None:
+    value = temporal_array(stored, type)
+    dataset = af.from_arrow(pa.table({"x": pa.nulls(2, type), "y": pa.nulls(2, pa.int8())}))
+    expected = pa.concat_arrays([value, value])
+    for found in (dataset.fill_null(value[0]), dataset.fill_null({"x": value[0]})):
+        assert found.to_table()["x"].combine_chunks().equals(expected)
+        assert str(stored) in found.explain()
+        assert found.to_table()["y"].null_count == 2
+
+
+def test_scalars_of_other_types_are_values() -> None:
+    dataset = af.from_arrow(pa.table({"x": pa.nulls(1, pa.int8()), "t": pa.nulls(1, pa.timestamp("ns"))}))
+    assert dataset.fill_null({"x": pa.scalar(5)}).to_table()["x"].to_pylist() == [5]
+    with pytest.raises(af.PlanError, match="fill_null: 1099511627776 cannot be a value of type timestamp"):
+        _ = dataset.fill_null({"t": temporal_array(2**40, pa.timestamp("s"))[0]}).schema
