@@ -81,7 +81,7 @@ def check_table(
         found = pa.Table.from_batches(chunks).combine_chunks()
         for source, column, wanted in zip(sources, found.columns, expected, strict=True):
             array = pa.concat_arrays(column.chunks)
-            assert same(array, wanted, 0), (
+            assert equal(array, wanted), (
                 f"{source} of {batch.schema.types}, {rows} rows: {array}, not {wanted}"
             )
 
@@ -268,42 +268,12 @@ def test_functions_of_one_column(type: pa.DataType) -> None:
         *(x.abs(), -x, x.floor(), x.ceil(), x.sqrt(), ~x, x & c("b"), x | c("b"), x.to_physical()),
         *(x.is_nan(), x.is_not_nan(), x.is_finite(), x.is_infinite(), x.is_null(), x.is_not_null()),
         *(x**2, x**2.0, x ** pl.lit(2, dtype=pl.Int8), x ** pl.lit(2, dtype=pl.Float64), x.fill_null(-1)),
-        *(
-            x // 0,
-            x % 0,
-            x / 0,
-            x.round(1),
-            x.round(mode="half_away_from_zero"),
-            x.fill_nan(0),
-            x.clip(2, None),
-        ),
-        *(
-            x.is_between(low, 5, closed=closed)
-            for low in (-1, 0.5)
-            for closed in ("both", "left", "right", "none")
-        ),
-        x.clip(5, 2),
+        *(x // 0, x % 0, x / 0, x.is_between(-1, 5), x.is_between(0.5, 5, closed="left")),
     ]
     arrow = [
-        *(
-            pc.abs(y),
-            pc.abs_checked(y),
-            pc.negate(y),
-            pc.negate_checked(y),
-            pc.floor(y),
-            pc.ceil(y),
-            pc.sqrt(y),
-        ),
-        *(
-            pc.is_nan(y),
-            pc.is_inf(y),
-            pc.is_finite(y),
-            y.is_null(),
-            y.is_null(nan_is_null=True),
-            y.is_valid(),
-        ),
-        *(~y, y & f("b"), y | f("b"), pc.and_(y, f("b")), pc.sqrt_checked(y), pc.multiply_checked(y, y)),
-        *(pc.divide_checked(y, 2), pc.divide_checked(y, 0), pc.power_checked(y, 2), pc.round(y, 1)),
+        *(pc.abs(y), pc.abs_checked(y), pc.negate(y), pc.negate_checked(y), pc.floor(y), pc.ceil(y)),
+        *(pc.sqrt(y), pc.is_nan(y), pc.is_inf(y), pc.is_finite(y), y.is_null(), y.is_valid(), ~y, y & f("b")),
+        *(y | f("b"), pc.multiply_checked(y, y), pc.divide_checked(y, 2), pc.divide_checked(y, 0)),
     ]
     assert check_all([*polars, *arrow], batch) or type == DECIMALS[-1]
 
@@ -329,8 +299,4 @@ def test_what_does_not_fit_is_null(source: Any, expected: list[object]) -> None:
     batch = pa.RecordBatch.from_pydict(table)
     program = program_of(source, batch.schema)
     assert program is not None
-    assert program.run(batch).column("out").to_pylist()[0] == expected[0]
-
-
-def test_all_integers_are_walked() -> None:
-    assert {type for type in NUMBERS if pa.types.is_integer(type)} == set(INTEGERS)
+    assert program.run(batch).column("out").to_pylist() == expected
