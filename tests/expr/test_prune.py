@@ -266,8 +266,7 @@ def comparisons(column: Any, constants: Any) -> list[Any]:
     found = []
     for constant in constants:
         with contextlib.suppress(TypeError, ValueError, pl.exceptions.PolarsError, pa.ArrowException):
-            for left, right in ((column, constant), (constant, column)):
-                found += [left > right, left >= right, left == right, left != right]
+            found += [column > constant, column >= constant, column == constant, constant >= column]
             if isinstance(column, pl.Expr):
                 found += [column.is_in([constant]), column.is_in([constant], nulls_equal=True)]
                 found += [
@@ -283,7 +282,7 @@ def comparisons(column: Any, constants: Any) -> list[Any]:
 @pytest.mark.parametrize("type", [type for type in TYPES if not pa.types.is_float16(type)], ids=str)
 def test_the_edges_of_every_type_are_not_pruned_away(type: pa.DataType) -> None:
     sink = io.BytesIO()
-    pq.write_table(pa.table({"x": edges(type)}).sort_by("x"), sink, row_group_size=2)
+    pq.write_table(pa.table({"x": edges(type)}).sort_by("x"), sink, row_group_size=ROWS)
     file = pq.ParquetFile(sink)
     table = file.read()
     (batch,) = table.combine_chunks().to_batches()
@@ -300,6 +299,6 @@ def test_the_edges_of_every_type_are_not_pruned_away(type: pa.DataType) -> None:
         if skip is None or flags is None:
             continue
         for group, known in enumerate(statistics):
-            rows = flags.slice(2 * group, 2)
+            rows = flags.slice(ROWS * group, ROWS)
             if skip(known, len(rows)):
                 assert True not in rows.to_pylist(), f"{source} {known}"
