@@ -165,7 +165,9 @@ def exact_number(value: object, type: pa.DataType) -> np.generic:
         limits = np.iinfo(dtype)
         require(isinstance(value, int) and limits.min <= value <= limits.max)
     else:
-        require(not math.isnan(value) and (abs(value) <= float(np.finfo(dtype).max) or abs(value) == float("inf")))
+        require(
+            not math.isnan(value) and (abs(value) <= float(np.finfo(dtype).max) or abs(value) == float("inf"))
+        )
         require(float(dtype.type(value)) == value)
     number: np.generic = dtype.type(value)
     return number
