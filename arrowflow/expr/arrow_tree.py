@@ -197,7 +197,7 @@ class _Reader:
 
     def _call(self, start: int, name: str) -> Node:
         args: list[Node] = []
-        options: dict[str, object] = {"checked": name.endswith("_checked")}
+        options: dict[str, object] = {"checked": True} if name.endswith("_checked") else {}
         while self.entries[self.at][0] != "end":
             key, value = self.entries[self.at]
             if key == "options":
@@ -225,6 +225,8 @@ class _Reader:
 def _options(column: pa.Array) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for index, part in enumerate(column.type.fields):
+        if part.name == "_type_name":  # of the options' class
+            continue
         value = exact_values(column.field(index))[0]
         found[part.name] = tuple(value) if isinstance(value, list) else value
         if part.name == "to_type":  # the type of a null

@@ -7,93 +7,81 @@ stays with pyarrow, unless the types alone say that the check cannot fail.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
 
 from arrowflow.expr.graph import Graph, Op
 from arrowflow.expr.lowering import FLOATS, SHARED, Lowering, require
-from arrowflow.expr.tree import COMPARISONS, MIRRORED, Call, Literal
+from arrowflow.expr.tree import COMPARISONS, MIRRORED, Call, Literal, Node
 from arrowflow.expr.types import is_number, numpy_dtype
 
 EXACT_DIGITS: Final = 15
-_MATCH: Final = 0  # null_matching_behavior of `is_in`: null is found if the set has it, else not found
 
 
 class ArrowLowering(Lowering):
     """Lowers expressions that pyarrow owns."""
 
-    rules: ClassVar[dict[str, Callable[[Any, Call], Op]]]
+    rules: ClassVar[dict[str, Callable[..., Op]]]
 
     def widens(self, source: pa.DataType, target: pa.DataType) -> bool:
         """Returns whether a constant of the one type may be taken as the other without a change of meaning."""
         return _fits(source, target)
 
-    def comparison(self, call: Call) -> Op:
+    def comparison(self, call: Call, left: Node, right: Node) -> Op:
         """Lowers `==`, `!=`, `<`, `<=`, `>` and `>=`."""
-        left, right = call.args
         if isinstance(left, Literal):
-            return self.comparison(Call(MIRRORED[call.function], (right, left)))
+            require(not isinstance(right, Literal))
+            return self.lower(Call(MIRRORED[call.function], (right, left)))
         if not isinstance(right, Literal) or right.type is None or not is_number(right.type):
-            return super().comparison(call)
+            return super().comparison(call, left, right)
         op = self.lower(left)
         if op.type.equals(right.type) or (op.type in FLOATS and pa.types.is_integer(right.type)):
-            return super().comparison(call)
-        # Compared in the wider of both types; pyarrow checks the conversion of 64 bits, which may fail.
-        require(_fits(op.type, right.type))
+            return super().comparison(call, left, right)
+        # Compared in the wider of both types; pyarrow checks the conversion of 64 bits, which may fail. Where a float32
+        # holds the constant, pyarrow takes one.
+        require(_fits(op.type, right.type) and (right.type not in FLOATS or _fits(op.type, pa.float32())))
         constant = self.constant(right, right.type)
         return self.compare(call.function, self.graph.convert(op, right.type), constant, constant=True)
 
-    def arithmetic(self, call: Call) -> Op:
+    def arithmetic(self, call: Call, left: Node, right: Node, *, checked: bool = False) -> Op:
         """Lowers `+`, `-`, `*` and `/`."""
         type = self.type_of(call)
-        checked = bool(call.option("checked"))
         require(type in FLOATS or (pa.types.is_integer(type) and not checked and call.function != "divide"))
-        left, right = (self.operand(arg, type) for arg in call.args)
+        operands = (self.operand(left, type), self.operand(right, type))
         if call.function == "divide" and checked:
-            require(isinstance(call.args[1], Literal) and right.param != 0)
-        return self.graph.op(call.function, (left, right), type)
+            require(isinstance(right, Literal) and operands[1].param != 0)
+        return self.graph.op(call.function, operands, type)
 
-    def absolute(self, call: Call) -> Op:
+    def absolute(self, call: Call, value: Node, *, checked: bool = False) -> Op:
         """Lowers the absolute value and the negation."""
-        op = self.lower(call.args[0])
-        require(op.type in FLOATS or (pa.types.is_signed_integer(op.type) and not call.option("checked")))
+        op = self.lower(value)
+        require(op.type in FLOATS or (pa.types.is_signed_integer(op.type) and not checked))
         return self.graph.op(call.function, (op,), op.type)
 
-    def power(self, call: Call) -> Op:
+    def power(self, call: Call, base: Node, exponent: Node, *, checked: bool = False) -> Op:
         """Lowers `**` with a constant exponent."""
+        require(not checked)
         type = self.type_of(call)
-        base, exponent = call.args
         require(type in FLOATS and isinstance(exponent, Literal) and exponent.value == 2)
         op = self.lower(base)
         require(op.type.equals(type))
         return self.graph.op("square", (op,), type)
 
-    def if_else(self, call: Call) -> Op:
+    def if_else(self, call: Call, test: Node, yes: Node, no: Node) -> Op:
         """Lowers a choice between two values by a condition."""
         type = self.type_of(call)
         require(numpy_dtype(type) is not None and not pa.types.is_decimal(type))
-        condition = self.lower(call.args[0])
+        condition = self.lower(test)
         require(pa.types.is_boolean(condition.type))
-        yes, no = (self.branch(arg, type) for arg in call.args[1:])
-        return self.graph.op("if_else_null", (condition, yes, no), type)
+        branches = (self.branch(yes, type), self.branch(no, type))
+        return self.graph.op("if_else_null", (condition, *branches), type)
 
-    def is_in(self, call: Call) -> Op:
-        """Lowers membership in a list of constants."""
-        values = call.option("value_set")
-        require(call.option("null_matching_behavior") == _MATCH)
-        assert isinstance(values, Literal) and isinstance(values.value, list) and values.type is not None
-        require(None not in values.value)
-        op = self.lower(call.args[0])
-        found = self.membership(op, tuple(values.value), values.type.value_type)
-        no = self.graph.constant(np.bool_(False), pa.bool_())
-        return self.graph.op("fill", (found, no), pa.bool_())
-
-    def cast(self, call: Call) -> Op:
+    def cast(self, call: Call, value: Node, *, to_type: pa.DataType, **allowed: object) -> Op:
         """Lowers a conversion between types."""
-        type = call.option("to_type")
-        return safe_cast(self.graph, self.lower(call.args[0]), type)
+        require(not any(allowed.values()))
+        return safe_cast(self.graph, self.lower(value), to_type)
 
 
 def safe_cast(graph: Graph, op: Op, type: pa.DataType) -> Op:
@@ -122,9 +110,10 @@ def safe_cast(graph: Graph, op: Op, type: pa.DataType) -> Op:
 
 def _fits(source: pa.DataType, target: pa.DataType) -> bool:
     """Whether every number of `source` is one of `target`, so that no check can fail."""
-    given, wanted = numpy_dtype(source), numpy_dtype(target)
-    if given is None or wanted is None:
+    if not is_number(source) or not is_number(target):
         return False
+    given, wanted = numpy_dtype(source), numpy_dtype(target)
+    assert given is not None and wanted is not None
     return bool(np.can_cast(given, wanted, "safe") and not (given.itemsize == 8 and given != wanted))
 
 
@@ -134,7 +123,6 @@ ArrowLowering.rules = SHARED | {
     **dict.fromkeys(("abs", "negate"), ArrowLowering.absolute),
     "log": Lowering.float_function,
     "power": ArrowLowering.power,
-    "is_in": ArrowLowering.is_in,
     "if_else": ArrowLowering.if_else,
     "cast": ArrowLowering.cast,
 }

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from arrowflow.expr.graph import Op
-from arrowflow.expr.lowering import FLOATS, SHARED, Lowering, Unsupported, require
-from arrowflow.expr.tree import BETWEEN, COMPARISONS, Call, Literal, Node
+from arrowflow.expr.lowering import FLOATS, SHARED, Lowering, require
+from arrowflow.expr.tree import BETWEEN, COMPARISONS, Call, Literal, Node, Unsupported
 from arrowflow.expr.types import is_number, numpy_dtype, scalar
 from arrowflow.lazy import compute as pc
 
@@ -25,16 +25,20 @@ EXACT_DIGITS: Final = 15
 class PolarsLowering(Lowering):
     """Lowers expressions that Polars owns."""
 
-    rules: ClassVar[dict[str, Callable[[Any, Call], Op]]]
+    rules: ClassVar[dict[str, Callable[..., Op]]]
 
     def widens(self, source: pa.DataType, target: pa.DataType) -> bool:
         """Returns whether a constant of the one type may be taken as the other without a change of meaning."""
-        return True  # arithmetic is done in the common supertype, to which both sides are converted unchecked
+        given, wanted = numpy_dtype(source), numpy_dtype(target)
+        return target in FLOATS or (
+            given is not None and wanted is not None and np.can_cast(given, wanted, "safe")
+        )
 
     def compare(self, function: str, left: Op, right: Op, *, constant: bool) -> Op:
         """Returns the comparison of two lowered operands, by the rules of the engine."""
         graph, boolean = self.graph, pa.bool_()
         if left.type not in FLOATS:
+            require(not pa.types.is_float16(left.type))
             return super().compare(function, left, right, constant=constant)
         if constant:  # which is not NaN: then NaN is greater, and not (x <= c) says so
             if function in ("greater", "greater_equal"):
@@ -63,46 +67,54 @@ class PolarsLowering(Lowering):
             return self.constant_as(literal, type)
         return self.constant(literal, type)
 
-    def arithmetic(self, call: Call) -> Op:
+    def arithmetic(self, call: Call, left: Node, right: Node) -> Op:
         """Lowers `+`, `-`, `*` and `/`."""
         type = self.type_of(call)
         require(is_number(type))
-        left, right = (self.operand(arg, type) for arg in call.args)
-        if call.function == "divide" and isinstance(call.args[1], Literal):
+        for constant, other in ((left, right), (right, left)):
+            if isinstance(constant, Literal):
+                self._check_constant(call.function, constant.value, self.lower(other).type)
+        first, second = self.operand(left, type), self.operand(right, type)
+        if call.function == "divide" and isinstance(right, Literal):
             # Polars multiplies by the reciprocal of a constant, which rounds differently.
-            require(right.param != 0)
-            reciprocal = self.graph.constant(right.dtype.type(1) / right.param, type)
-            return self.graph.op("multiply", (left, reciprocal), type)
-        return self.graph.op(call.function, (left, right), type)
+            require(second.param != 0)
+            reciprocal = self.graph.constant(second.dtype.type(1) / second.param, type)
+            return self.graph.op("multiply", (first, reciprocal), type)
+        return self.graph.op(call.function, (first, second), type)
 
-    def integer_division(self, call: Call) -> Op:
+    def _check_constant(self, function: str, value: Any, type: pa.DataType) -> None:
+        """Refuses constants that Polars adds to, or divides, a column of `type` in a way of its own."""
+        if function in ("add", "subtract"):
+            require(value != 0)  # it yields the other side, of which -0.0 keeps its sign, or negates it
+        if function == "divide" and pa.types.is_unsigned_integer(type):
+            require(value >= 0)  # else both are signed integers first, which may not hold them
+
+    def integer_division(self, call: Call, dividend: Node, divisor: Node) -> Op:
         """Lowers `//` and `%`."""
         # Only by a positive constant: division by zero is null, and floats are divided by another algorithm.
         type = self.type_of(call)
-        divisor = call.args[1]
         require(pa.types.is_integer(type) and isinstance(divisor, Literal))
-        left, right = (self.operand(arg, type) for arg in call.args)
-        require(right.param > 0)
-        return self.graph.op(call.function, (left, right), type)
+        operands = (self.operand(dividend, type), self.operand(divisor, type))
+        require(operands[1].param > 0)
+        return self.graph.op(call.function, operands, type)
 
-    def power(self, call: Call) -> Op:
+    def power(self, call: Call, base: Node, exponent: Node) -> Op:
         """Lowers `**` with a constant exponent."""
         type = self.type_of(call)
-        base, exponent = call.args
         require(type in FLOATS and isinstance(exponent, Literal) and exponent.value == 2)
         op = self.lower(base)
         require(op.type.equals(type))
         return self.graph.op("square", (op,), type)
 
-    def absolute(self, call: Call) -> Op:
+    def absolute(self, call: Call, value: Node) -> Op:
         """Lowers the absolute value and the negation."""
-        op = self.lower(call.args[0])
+        op = self.lower(value)
         require(op.type in FLOATS or pa.types.is_signed_integer(op.type))
         return self.graph.op(call.function, (op,), op.type)
 
-    def logarithm(self, call: Call) -> Op:
+    def logarithm(self, call: Call, value: Node, base: Node) -> Op:
         """Lowers logarithms of a constant base."""
-        op, base = self.lower(call.args[0]), call.args[1]
+        op = self.lower(value)
         require(op.type in FLOATS)
         number = base.value if isinstance(base, Literal) else None
         if not isinstance(number, int | float) or number <= 1:
@@ -113,52 +125,34 @@ class PolarsLowering(Lowering):
         divisor = self.graph.constant(op.dtype.type(pc.ln(scalar(number, op.type)).as_py()), op.type)
         return self.graph.op("divide", (natural, divisor), op.type)
 
-    def clip(self, call: Call) -> Op:
-        """Lowers the restriction to an interval."""
-        op = self.lower(call.args[0])
-        require(is_number(op.type) and self.type_of(call).equals(op.type))
-        bounds = list(call.args[1:])
-        for option, kernel in (("has_min", "clip_low"), ("has_max", "clip_high")):
-            if call.option(option):
-                bound = bounds.pop(0)
-                require(isinstance(bound, Literal))
-                op = self.graph.op(kernel, (op, self.operand(bound, op.type)), op.type)
-        return op
-
-    def between(self, call: Call) -> Op:
+    def between(self, call: Call, value: Node, low: Node, high: Node, *, closed: str) -> Op:
         """Lowers a test for lying in an interval."""
-        value, *bounds = call.args
-        names = BETWEEN[str(call.option("closed"))]
-        tests = tuple(
-            self.comparison(Call(name, (value, bound))) for name, bound in zip(names, bounds, strict=True)
-        )
-        return self.graph.op("and", tests, pa.bool_())
+        require(closed in BETWEEN)
+        above, below = BETWEEN[closed]
+        tests = (Call(above, (value, low)), Call(below, (value, high)))
+        return self.graph.op("and", tuple(self.lower(test) for test in tests), pa.bool_())
 
-    def is_in(self, call: Call) -> Op:
-        """Lowers membership in a list of constants."""
-        values = call.args[1]
-        require(isinstance(values, Literal) and isinstance(values.value, list))
-        assert isinstance(values, Literal) and isinstance(values.value, list) and values.type is not None
-        op = self.lower(call.args[0])
-        return self.membership(op, tuple(values.value), values.type.value_type)
+    def is_not_nan(self, call: Call, value: Node) -> Op:
+        """Lowers the test for anything but NaN."""
+        return self.lower(Call("not", (Call("is_nan", (value,)),)))
 
-    def if_else(self, call: Call) -> Op:
+    def if_else(self, call: Call, test: Node, yes: Node, no: Node) -> Op:
         """Lowers a choice between two values by a condition."""
         type = self.type_of(call)
         require(numpy_dtype(type) is not None and not pa.types.is_decimal(type))
-        condition = self.lower(call.args[0])
+        condition = self.lower(test)
         require(pa.types.is_boolean(condition.type))
-        yes, no = (self.branch(arg, type) for arg in call.args[1:])
-        return self.graph.op("if_else", (condition, yes, no), type)
+        branches = (self.branch(yes, type), self.branch(no, type))
+        return self.graph.op("if_else", (condition, *branches), type)
 
-    def cast(self, call: Call) -> Op:
+    def cast(self, call: Call, value: Node, *, options: object) -> Op:
         """Lowers a conversion between types."""
-        require(not call.option("wrap"))
-        return self._converted(call.args[0], self.type_of(call))
+        require(options in ("Strict", "NonStrict"))
+        return self._converted(value, self.type_of(call))
 
-    def to_physical(self, call: Call) -> Op:
+    def to_physical(self, call: Call, value: Node) -> Op:
         """Lowers the view of dates and times as the integers that they are stored as."""
-        return self._converted(call.args[0], self.type_of(call))
+        return self._converted(value, self.type_of(call))
 
     def _converted(self, node: Node, type: pa.DataType) -> Op:
         op = self.lower(node)
@@ -170,12 +164,11 @@ class PolarsLowering(Lowering):
             power = self.graph.constant(np.float64(10.0**source.scale), pa.float64())
             return self.graph.op("quotient", (op, power), type)
         if pa.types.is_date32(source) or _counts(source):
-            require(type in (pa.int32(), pa.int64()))
-            return self.graph.convert(self.graph.retype(op, _integer(source)), type)
+            integer = _integer(source)
+            require(pa.types.is_integer(type) and self.widens(integer, type))
+            return self.graph.convert(self.graph.retype(op, integer), type)
         require(is_number(type) and (is_number(source) or pa.types.is_boolean(source)))
-        target, given = numpy_dtype(type), op.dtype
-        assert target is not None
-        require(type in FLOATS or np.can_cast(given, target, "safe"))
+        require(self.widens(source, type))
         return self.graph.convert(op, type)
 
 
@@ -197,12 +190,8 @@ PolarsLowering.rules = SHARED | {
     **dict.fromkeys(("abs", "negate"), PolarsLowering.absolute),
     "power": PolarsLowering.power,
     "log": PolarsLowering.logarithm,
-    "clip": PolarsLowering.clip,
     "is_between": PolarsLowering.between,
-    "is_in": PolarsLowering.is_in,
-    "is_not_nan": lambda self, call: self.graph.op(
-        "not", (self.float_test(Call("is_nan", call.args)),), pa.bool_()
-    ),
+    "is_not_nan": PolarsLowering.is_not_nan,
     "if_else": PolarsLowering.if_else,
     "cast": PolarsLowering.cast,
     "to_physical": PolarsLowering.to_physical,

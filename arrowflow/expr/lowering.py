@@ -1,8 +1,8 @@
 """Lowering: expressions become graphs of NumPy kernels where these give exactly what the owning engine gives.
 
 `Lowering` holds what Polars and pyarrow agree on; `lower_polars` and `lower_arrow` hold where they differ. A node
-without a rule raises `Unsupported`, and the whole expression then runs on its engine. The choice depends on the
-plan alone, never on the data.
+without a rule, or with an option that its rule does not read (see `apply`), raises `Unsupported`, and the whole
+expression then runs on its engine. The choice depends on the plan alone, never on the data.
 """
 
 from __future__ import annotations
@@ -11,24 +11,17 @@ import datetime
 import decimal
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
 
 from arrowflow.errors import PlanError
 from arrowflow.expr.graph import Graph, Op
-from arrowflow.expr.tree import MIRRORED, Call, Column, Literal, Node
+from arrowflow.expr.tree import MIRRORED, Call, Column, Literal, Node, Unsupported, apply
 from arrowflow.expr.types import is_number, numpy_dtype, scalar
 
-MAX_SET: Final = 16
-"""Most values of an `is_in` that are compared one by one; a longer list is faster in the engine's hash table."""
-
 FLOATS: Final = (pa.float32(), pa.float64())
-
-
-class Unsupported(Exception):
-    """There is no NumPy kernel that provably does the same."""
 
 
 def require(condition: object) -> None:
@@ -46,7 +39,7 @@ class Lowering:
         type_of: Says, by asking the engine, which type a call yields.
     """
 
-    rules: ClassVar[dict[str, Callable[[Any, Call], Op]]] = {}
+    rules: ClassVar[dict[str, Callable[..., Op]]] = {}
 
     def __init__(self, graph: Graph, env: Mapping[str, Op], type_of: Callable[[Call], pa.DataType]) -> None:
         self.graph = graph
@@ -60,7 +53,7 @@ class Lowering:
             return self.env[node.name]
         require(isinstance(node, Call) and node.function in self.rules)
         assert isinstance(node, Call)
-        return self.rules[node.function](self, node)
+        return apply(self.rules[node.function], self, node)
 
     # -- constants
 
@@ -101,14 +94,13 @@ class Lowering:
         return self.constant(literal, type)
 
     def widens(self, source: pa.DataType, target: pa.DataType) -> bool:
-        """Whether the engine converts numbers of `source` to `target` as C does, for every value."""
+        """Returns whether the engine converts each number of `source` to `target` as C does."""
         raise NotImplementedError
 
     # -- rules that both engines share
 
-    def comparison(self, call: Call) -> Op:
+    def comparison(self, call: Call, left: Node, right: Node) -> Op:
         """Lowers `==`, `!=`, `<`, `<=`, `>` and `>=`."""
-        left, right = call.args
         function = call.function
         if isinstance(left, Literal):
             left, right, function = right, left, MIRRORED[function]
@@ -126,35 +118,34 @@ class Lowering:
         """Returns the comparison of two lowered operands, by the rules of the engine."""
         return self.graph.op(function, (left, right), pa.bool_())
 
-    def logic(self, call: Call) -> Op:
+    def logic(self, call: Call, *args: Node) -> Op:
         """Lowers and, or, not: with nulls, as both engines do it."""
-        ops = tuple(self.lower(arg) for arg in call.args)
+        ops = tuple(self.lower(arg) for arg in args)
         require(all(pa.types.is_boolean(op.type) for op in ops))
         return self.graph.op(call.function, ops, pa.bool_())
 
-    def null_test(self, call: Call) -> Op:
+    def null_test(self, call: Call, value: Node, *, nan_is_null: bool = False) -> Op:
         """Lowers the tests for null."""
-        require(not call.option("nan_is_null"))
-        return self.graph.op(call.function, (self.lower(call.args[0]),), pa.bool_())
+        require(not nan_is_null)
+        return self.graph.op(call.function, (self.lower(value),), pa.bool_())
 
-    def float_test(self, call: Call) -> Op:
+    def float_test(self, call: Call, value: Node) -> Op:
         """Lowers the tests for NaN, infinite and finite."""
-        op = self.lower(call.args[0])
+        op = self.lower(value)
         require(op.type in FLOATS)
         return self.graph.op(call.function, (op,), pa.bool_())
 
-    def float_function(self, call: Call) -> Op:
+    def float_function(self, call: Call, value: Node) -> Op:
         """Lowers functions of floats: roots, logarithms, exponentials."""
-        op = self.lower(call.args[0])
+        op = self.lower(value)
         require(op.type in FLOATS)
         return self.graph.op(call.function, (op,), op.type)
 
-    def fill_null(self, call: Call) -> Op:
+    def fill_null(self, call: Call, value: Node, other: Node) -> Op:
         """Lowers the replacement of nulls by a constant."""
-        require(len(call.args) == 2)
-        op = self.lower(call.args[0])
+        op = self.lower(value)
         require(not pa.types.is_decimal(op.type) and self.type_of(call).equals(op.type))
-        return self.graph.op("fill", (op, self.branch(call.args[1], op.type)), op.type)
+        return self.graph.op("fill", (op, self.branch(other, op.type)), op.type)
 
     def branch(self, node: Node, type: pa.DataType) -> Op:
         """Returns `node` as one of several values of `type` from which each row takes one."""
@@ -163,20 +154,6 @@ class Lowering:
         op = self.lower(node)
         require(not pa.types.is_decimal(type))
         return op if op.type.equals(type) else self.operand(node, type)
-
-    def membership(self, op: Op, values: tuple[object, ...], type: pa.DataType | None) -> Op:
-        """Returns whether `op` equals one of `values`."""
-        require(
-            0 < len(values) <= MAX_SET and (pa.types.is_integer(op.type) or pa.types.is_temporal(op.type))
-        )
-        tests = [
-            self.graph.op("equal", (op, self.constant(Literal(value, type), op.type)), pa.bool_())
-            for value in values
-        ]
-        found = tests[0]
-        for test in tests[1:]:
-            found = self.graph.op("or", (found, test), pa.bool_())
-        return found
 
 
 def exact_number(value: object, type: pa.DataType) -> np.generic:
@@ -188,7 +165,9 @@ def exact_number(value: object, type: pa.DataType) -> np.generic:
         limits = np.iinfo(dtype)
         require(isinstance(value, int) and limits.min <= value <= limits.max)
     else:
-        require(not math.isnan(value) and (abs(value) <= np.finfo(dtype).max or abs(value) == float("inf")))
+        require(
+            not math.isnan(value) and (abs(value) <= float(np.finfo(dtype).max) or abs(value) == float("inf"))
+        )
         require(float(dtype.type(value)) == value)
     number: np.generic = dtype.type(value)
     return number
@@ -220,7 +199,7 @@ def stored_integer(value: object, type: pa.DataType) -> int:
         raise Unsupported from error
 
 
-SHARED: Final[dict[str, Callable[[Any, Call], Op]]] = {
+SHARED: Final[dict[str, Callable[..., Op]]] = {
     **dict.fromkeys(("and", "or", "not"), Lowering.logic),
     **dict.fromkeys(("is_null", "is_not_null"), Lowering.null_test),
     **dict.fromkeys(("is_nan", "is_finite", "is_infinite"), Lowering.float_test),

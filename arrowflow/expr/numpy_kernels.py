@@ -48,17 +48,6 @@ def _square(args: tuple[Operand, ...], out: Array) -> None:
     np.multiply(args[0], args[0], out=out)
 
 
-def _clip_low(args: tuple[Operand, ...], out: Array) -> None:
-    # Not np.maximum, which may turn -0.0 into 0.0.
-    np.copyto(out, args[0])
-    np.copyto(out, args[1], where=args[0] < args[1])
-
-
-def _clip_high(args: tuple[Operand, ...], out: Array) -> None:
-    np.copyto(out, args[0])
-    np.copyto(out, args[1], where=args[0] > args[1])
-
-
 def _decimal_to_float32(args: tuple[Operand, ...], out: Array) -> None:
     """Pyarrow's own: within 24 bits one multiplication, else the whole and the fraction apart, all in float32."""
     digits, power = args
@@ -104,8 +93,6 @@ KERNELS: Final[dict[str, Kernel]] = {
     "is_nan": _ufunc(np.isnan),
     "is_finite": _ufunc(np.isfinite),
     "is_infinite": _ufunc(np.isinf),
-    "clip_low": _clip_low,
-    "clip_high": _clip_high,
     "convert": _convert,
     "decimal_to_float32": _decimal_to_float32,
 }

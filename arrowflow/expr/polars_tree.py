@@ -180,14 +180,20 @@ def _read(node: Json) -> Node:
         folded = _folded(node)
         if folded is not None:
             return folded
-        options = (("strict", body["options"] == "Strict"), ("wrap", body["options"] == "Overflowing"))
-        return Call("cast", (_read(body["expr"]),), options, json.dumps(node))
+        return Call("cast", (_read(body["expr"]),), _rest(body, "expr", "dtype"), json.dumps(node))
     if kind == "BinaryExpr" and body["op"] in _OPERATORS:
-        return Call(_OPERATORS[body["op"]], (_read(body["left"]), _read(body["right"])), (), json.dumps(node))
+        sides = (_read(body["left"]), _read(body["right"]))
+        return Call(_OPERATORS[body["op"]], sides, _rest(body, "left", "op", "right"), json.dumps(node))
     if kind == "Ternary":
-        args = tuple(_read(body[part]) for part in ("predicate", "truthy", "falsy"))
-        return Call("if_else", args, (), json.dumps(node))
+        parts = ("predicate", "truthy", "falsy")
+        args = tuple(_read(body[part]) for part in parts)
+        return Call("if_else", args, _rest(body, *parts), json.dumps(node))
     return _read_function(node, body) if kind == "Function" else _opaque(node)
+
+
+def _rest(body: Json, *read: str) -> tuple[tuple[str, object], ...]:
+    """What `body` says besides what was `read` of it."""
+    return tuple((name, value) for name, value in body.items() if name not in read)
 
 
 def _read_function(node: Json, body: Json) -> Node:
@@ -198,8 +204,8 @@ def _read_function(node: Json, body: Json) -> Node:
     args = [_read(arg) for arg in body["input"]]
     if name == "IsIn":
         args[1] = _read_literal(body["input"][1])
-    options = tuple(sorted(settings.items())) if isinstance(settings, dict) else ()
-    return Call(function, tuple(args), options, json.dumps(node))
+    own = settings if isinstance(settings, dict) else {} if settings is None else {"settings": settings}
+    return Call(function, tuple(args), (*own.items(), *_rest(body, "function", "input")), json.dumps(node))
 
 
 def _folded(node: Json) -> Literal | None:

@@ -17,8 +17,18 @@ import numpy as np
 import pyarrow as pa
 
 from arrowflow.expr.expression import Expr
-from arrowflow.expr.lowering import Unsupported, decimal_digits, exact_number, stored_integer
-from arrowflow.expr.tree import BETWEEN, COMPARISONS, MIRRORED, Call, Column, Literal, Node
+from arrowflow.expr.lowering import decimal_digits, exact_number, require, stored_integer
+from arrowflow.expr.tree import (
+    BETWEEN,
+    COMPARISONS,
+    MIRRORED,
+    Call,
+    Column,
+    Literal,
+    Node,
+    Unsupported,
+    apply,
+)
 from arrowflow.expr.types import exact_values, numpy_dtype, temporal_array
 from arrowflow.records import dataclass
 
@@ -91,21 +101,27 @@ class _Reader:
         """Returns the test of `node`, None when nothing can be concluded from it."""
         if isinstance(node, Column):
             return self._flag(node.name)
-        if not isinstance(node, Call):
+        if not isinstance(node, Call) or node.function not in RULES:
             return None
-        if node.function in ("and", "or"):
-            return _combined(node.function == "and", [self.test(arg) for arg in node.args])
-        if node.function == "not":
-            inner = self.test(node.args[0])
-            return None if inner is None else lambda statistics, rows: _swapped(inner(statistics, rows))
-        if node.function in COMPARISONS:
-            return self._comparison(node.function, *node.args)
-        if node.function in ("is_null", "is_not_null"):
-            return self._null(node)
-        if node.function == "is_between":
-            bounds = zip(BETWEEN[str(node.option("closed"))], node.args[1:], strict=True)
-            return _combined(True, [self._comparison(name, node.args[0], bound) for name, bound in bounds])
-        return self._membership(node) if node.function == "is_in" else None
+        try:
+            return apply(RULES[node.function], self, node)
+        except Unsupported:
+            return None
+
+    def logic(self, call: Call, left: Node, right: Node) -> Test | None:
+        """Returns the test of and, or."""
+        return _combined(call.function == "and", [self.test(left), self.test(right)])
+
+    def negation(self, _: Call, value: Node) -> Test | None:
+        """Returns the test of not."""
+        inner = self.test(value)
+        return None if inner is None else lambda statistics, rows: _swapped(inner(statistics, rows))
+
+    def between(self, _: Call, value: Node, low: Node, high: Node, *, closed: str) -> Test | None:
+        """Returns the test of lying in an interval."""
+        require(closed in BETWEEN)
+        above, below = BETWEEN[closed]
+        return _combined(True, [self.test(Call(above, (value, low))), self.test(Call(below, (value, high)))])
 
     def _flag(self, name: str) -> Test | None:
         """A boolean column by itself."""
@@ -113,20 +129,22 @@ class _Reader:
             return None
         return self._bounds("equal", name, [True])
 
-    def _null(self, node: Call) -> Test | None:
-        (column,) = node.args
-        if not isinstance(column, Column) or node.option("nan_is_null"):
+    def null_test(self, call: Call, column: Node, *, nan_is_null: bool = False) -> Test | None:
+        """Returns the test of being null, or of not being it."""
+        if not isinstance(column, Column) or nan_is_null:
             return None
 
         def test(statistics: Statistics, rows: int) -> _May:
             found = statistics.get(column.name)
             nulls = None if found is None else found.null_count
             may = _May(nulls is None or nulls > 0, nulls is None or nulls < rows)
-            return may if node.function == "is_null" else _swapped(may)
+            return may if call.function == "is_null" else _swapped(may)
 
         return test
 
-    def _comparison(self, function: str, left: Node, right: Node) -> Test | None:
+    def comparison(self, call: Call, left: Node, right: Node) -> Test | None:
+        """Returns the test of `==`, `!=`, `<`, `<=`, `>` and `>=`."""
+        function = call.function
         if isinstance(left, Literal):
             left, right, function = right, left, MIRRORED[function]
         if (
@@ -138,8 +156,19 @@ class _Reader:
         values = self._comparable(right, self.schema.field(left.name).type)
         return self._bounds(function, left.name, values) if values else None
 
-    def _membership(self, node: Call) -> Test | None:
-        column, values = node.args[0], node.args[1] if self.polars else node.option("value_set")
+    def is_in(
+        self,
+        _: Call,
+        column: Node,
+        values: Node | None = None,
+        *,
+        value_set: Node | None = None,
+        nulls_equal: bool = False,
+        null_matching_behavior: int = 0,
+    ) -> Test | None:
+        """Returns the test of being in a list, which Polars has as an argument and pyarrow as an option."""
+        del nulls_equal, null_matching_behavior  # a list that holds a null is not understood anyway
+        values = value_set if values is None else values
         if (
             not isinstance(column, Column)
             or not isinstance(values, Literal)
@@ -172,6 +201,9 @@ class _Reader:
                 decimal_digits(value, type)
             elif pa.types.is_integer(type):
                 exact_number(value, type)
+                # Polars 1.35 finds integers of two types in a list by way of floats.
+                alike = not self.polars or literal.type is None or literal.type.equals(type)
+                require(alike or (isinstance(value, int) and abs(value) <= _EXACT_FLOAT))
             elif not isinstance(value, str | bytes | bool):
                 return []
         except Unsupported:
@@ -216,6 +248,15 @@ class _Reader:
 
         return test
 
+
+RULES: Final[dict[str, Callable[..., Test | None]]] = {
+    **dict.fromkeys(COMPARISONS, _Reader.comparison),
+    **dict.fromkeys(("and", "or"), _Reader.logic),
+    **dict.fromkeys(("is_null", "is_not_null"), _Reader.null_test),
+    "not": _Reader.negation,
+    "is_between": _Reader.between,
+    "is_in": _Reader.is_in,
+}
 
 _EPOCH_ORDINAL: Final = datetime.date(1970, 1, 1).toordinal()
 _NARROW: Final[dict[int, Any]] = {16: np.float16, 32: np.float32, 64: np.float64}

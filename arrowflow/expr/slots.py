@@ -15,9 +15,9 @@ from arrowflow.expr.foreign import arrow_type, check_columns, empty_array, enum_
 from arrowflow.expr.graph import CONSTANT, Graph, Op
 from arrowflow.expr.lower_arrow import ArrowLowering, safe_cast
 from arrowflow.expr.lower_polars import PolarsLowering
-from arrowflow.expr.lowering import Lowering, Unsupported
+from arrowflow.expr.lowering import Lowering
 from arrowflow.expr.steps import Cast, FillNull, Keep, Output, Stack
-from arrowflow.expr.tree import Call, Column, Literal
+from arrowflow.expr.tree import Call, Column, Literal, Unsupported
 from arrowflow.expr.types import exact_values, is_number, numpy_dtype, scalar
 from arrowflow.records import dataclass
 

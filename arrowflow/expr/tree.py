@@ -6,13 +6,17 @@ engine that owns the expression does, which is why lowering and pruning ask for 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import field
-from typing import Final
+from functools import lru_cache
+from inspect import Signature, signature
+from typing import Final, TypeVar
 
 import pyarrow as pa
 
 from arrowflow.records import dataclass
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,7 @@ class Call:
         function: The function under one name for both engines where they agree (`add`, `greater`), else
             `polars:` or `arrow:` and the engine's own name.
         args: What it is applied to.
-        options: Its constant settings: sorted pairs of names and values.
+        options: All its constant settings, as pairs of names and values; only a rule may read them: see `apply`.
         source: The engine's own serialised form of this node, from which it can be rebuilt alone.
     """
 
@@ -52,10 +56,6 @@ class Call:
     args: tuple[Node, ...]
     options: tuple[tuple[str, object], ...] = ()
     source: str | bytes = field(default="", repr=False)
-
-    def option(self, name: str) -> object:
-        """Returns the setting called `name`, None when it is not there."""
-        return dict(self.options).get(name)
 
 
 Node = Column | Literal | Call
@@ -76,6 +76,31 @@ BETWEEN: Final = {
     "Right": ("greater", "less_equal"),
     "None": ("greater", "less"),
 }
+
+
+class Unsupported(Exception):
+    """There is no rule that provably knows the meaning of a call."""
+
+
+def apply(rule: Callable[..., T], owner: object, call: Call) -> T:
+    """Returns `rule(owner, call, *arguments, **options)`: a rule takes all that `call` says, or nothing.
+
+    A rule names its arguments by position and its options by keyword, so that its signature refuses the others. What
+    an engine's next release adds to a function is thus never ignored.
+
+    Raises:
+        Unsupported: The rule lacks a parameter for an argument or an option, or refuses the call itself.
+    """
+    try:
+        bound = _signature(rule).bind(owner, call, *call.args, **dict(call.options))
+    except TypeError:
+        raise Unsupported from None
+    return rule(*bound.args, **bound.kwargs)
+
+
+@lru_cache
+def _signature(rule: Callable[..., object]) -> Signature:
+    return signature(rule)
 
 
 def walk(node: Node) -> Iterator[Node]:

@@ -6,7 +6,9 @@ whatever they produce is brought to one spelling. What an expression does not wr
 
 from __future__ import annotations
 
+import datetime
 import decimal
+import math
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -203,9 +205,30 @@ def scalar(value: Any, type: pa.DataType, given: pa.DataType | None = None) -> p
         series = pl.Series("", [value], strict=True)
         if series.dtype == pl.Null and value is not None:
             raise TypeError(f"no column can hold it: {value!r}")
-        return convert(series.to_arrow(), normalise(series.to_arrow().type)).cast(type)[0]
-    except (TypeError, ValueError, OverflowError, pa.ArrowException, pl.exceptions.PolarsError) as error:
+        found = convert(series.to_arrow(), normalise(series.to_arrow().type)).cast(type)[0]
+        if _loses(value, found):
+            raise ValueError(f"it would become {found}")
+        return found
+    except (
+        TypeError,
+        ValueError,
+        OverflowError,
+        RuntimeError,
+        pa.ArrowException,
+        pl.exceptions.PolarsError,
+    ) as error:
         raise PlanError(f"{value!r} cannot be a value of type {type}: {error}") from error
+
+
+def _loses(value: Any, found: pa.Scalar) -> bool:
+    """Returns whether `found` is less than `value`, of which neither Polars nor pyarrow say a word."""
+    if pa.types.is_floating(found.type) and found.is_valid:
+        number = value if isinstance(value, int | float | decimal.Decimal) else 0
+        return math.isinf(found.as_py()) and not math.isinf(number)
+    if isinstance(value, datetime.datetime) and pa.types.is_date(found.type):
+        return value.time() != datetime.time()
+    # Pandas' moments and spans are also Python's, which hold no nanoseconds.
+    return bool(getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0))
 
 
 def exact_values(array: pa.Array) -> list[Any]:

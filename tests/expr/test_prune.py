@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import io
 import random
@@ -16,8 +17,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from arrowflow.expr import ColumnStatistics, Where, compile, parse, prunable
+from arrowflow.formats.parquet_statistics import RowGroupStatistics
+from tests.expr.edges import TYPES, UNITS, edges
+from tests.expr.test_kernels import by_engine
 
 c, f = pl.col, pc.field
+ENGINE_ERRORS: Final = (pa.ArrowException, pl.exceptions.PolarsError, pl.exceptions.PanicException)
 NAN: Final = float("nan")
 UTC: Final = datetime.UTC
 
@@ -220,3 +225,80 @@ def test_stored_integers_stand_for_moments() -> None:
         f("n") > pa.scalar(10, pa.timestamp("ns")).cast(pa.timestamp("us"), safe=False), n=known(-5, -1)
     )
     assert skips(f("m") > pa.scalar(5, pa.timestamp("ms")), m=known(0, 5))
+
+
+CONSTANTS: Final = (
+    *(
+        0,
+        1,
+        -1,
+        300,
+        -129,
+        2**31,
+        2**53 + 1,
+        2**63 - 1,
+        -(2**63),
+        0.0,
+        0.5,
+        0.1,
+        1e39,
+        Decimal("1.5"),
+        True,
+        "1",
+    ),
+    *(
+        datetime.date(1970, 1, 1),
+        datetime.datetime(1970, 1, 1),
+        datetime.datetime(1969, 12, 31, 23, 59, 59, 999999),
+    ),
+    *(datetime.timedelta(0), datetime.timedelta(microseconds=-1), datetime.time(0)),
+)
+OF_POLARS: Final = (2**63, 2**64 - 1, NAN, pl.lit(0.1, dtype=pl.Float32), pl.lit(-1, dtype=pl.Int8))
+OF_ARROW: Final = tuple(
+    pa.scalar(value, pa.int64()).cast(kind)
+    for value in (5, -5)
+    for kind in (*(pa.timestamp(unit) for unit in UNITS), *(pa.duration(unit) for unit in UNITS))
+)
+
+
+def comparisons(column: Any, constants: Any) -> list[Any]:
+    """Every comparison with every constant, and membership, that the engine's own interface lets one write."""
+    found = []
+    for constant in constants:
+        with contextlib.suppress(TypeError, ValueError, pl.exceptions.PolarsError, pa.ArrowException):
+            found += [column > constant, column >= constant, column == constant, constant >= column]
+            if isinstance(column, pl.Expr):
+                found += [column.is_in([constant]), column.is_in([constant], nulls_equal=True)]
+                found += [
+                    column.is_between(constant, constant),
+                    column.is_in([constant, None], nulls_equal=True),
+                ]
+            else:
+                values = pa.array([constant.as_py() if isinstance(constant, pa.Scalar) else constant])
+                found += [column.isin(values), pc.is_in(column, value_set=values, skip_nulls=True)]
+    return [source for one in found if isinstance(one, pl.Expr | pc.Expression) for source in (one, ~one)]
+
+
+@pytest.mark.parametrize("type", [type for type in TYPES if not pa.types.is_float16(type)], ids=str)
+def test_the_edges_of_every_type_are_not_pruned_away(type: pa.DataType) -> None:
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"x": edges(type)}).sort_by("x"), sink, row_group_size=ROWS)
+    file = pq.ParquetFile(sink)
+    table = file.read()
+    (batch,) = table.combine_chunks().to_batches()
+    groups = range(file.num_row_groups)
+    leaves = {"x": (0, 1)}
+    statistics = [dict(RowGroupStatistics(file.metadata, group, table.schema, leaves)) for group in groups]
+    sources = [*comparisons(c("x"), (*CONSTANTS, *OF_POLARS)), *comparisons(f("x"), (*CONSTANTS, *OF_ARROW))]
+    for source in sources:
+        try:
+            skip = prunable(parse(source, operator="test"), table.schema)
+            flags = None if skip is None else by_engine(source, batch)
+        except (ValueError, TypeError, *ENGINE_ERRORS):  # refused
+            continue
+        if skip is None or flags is None:
+            continue
+        for group, known in enumerate(statistics):
+            rows = flags.slice(ROWS * group, ROWS)
+            if skip(known, len(rows)):
+                assert True not in rows.to_pylist(), f"{source} {known}"

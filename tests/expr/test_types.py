@@ -115,6 +115,23 @@ def test_scalar(value: Any, type: pa.DataType) -> None:
     assert found == pa.scalar(value, type)
 
 
+@pytest.mark.parametrize(
+    ("value", "type"),
+    [
+        (1e39, pa.float32()),
+        (100_000, pa.float16()),
+        (Decimal(10) ** 39, pa.float32()),
+        (datetime.datetime(2001, 1, 1, 5), pa.date32()),
+        (300, pa.int8()),
+        (-1, pa.uint64()),
+        (1.5, pa.int8()),
+    ],
+)
+def test_scalars_lose_nothing(value: Any, type: pa.DataType) -> None:
+    with pytest.raises(PlanError, match="cannot be a value of type"):
+        scalar(value, type)
+
+
 def test_stored_types() -> None:
     assert numpy_dtype(pa.timestamp("us")) == np.int64
     assert numpy_dtype(pa.time32("s")) == np.int32

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import arrowflow as af
+from arrowflow.errors import PlanError
 from tests.ops.tables import refused
 
 pd: Any = pytest.importorskip("pandas", reason="pandas is not installed")
@@ -57,3 +58,12 @@ def test_nanoarrow_reads_a_dataset_and_gives_streams_once() -> None:
     refused(af.SourceError, lambda: af.from_arrow(na.ArrayStream(ds)).to_table(), "ArrayStream", "read once")
     once = pa.RecordBatchReader.from_stream(na.ArrayStream(ds))
     assert af.from_arrow(once).to_table() == ds.to_table()
+
+
+def test_nanoseconds_of_pandas_are_not_dropped() -> None:
+    table = pa.table(
+        {"t": pa.array([None, 1], pa.timestamp("ns")), "d": pa.array([None, 1], pa.duration("ns"))}
+    )
+    for name, value in (("t", pd.Timestamp(5)), ("d", pd.Timedelta(5))):
+        filled = af.from_arrow(table).fill_null({name: value})
+        refused(PlanError, filled.to_table, "cannot be a value of type")
