@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import arrowflow as af
+from tests.effort import scaled
 
-PREDICATES = 500
+PREDICATES = scaled(200)
 COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
 VALUES: dict[str, list[Any]] = {
     "i": [-5, 0, 3, 7, 12, 40],
