@@ -1840,10 +1840,11 @@ class Dataset:
 
     def _write(self, writer: Writer) -> Written:
         prepared = self._ready()
-        with interruptions(), Run(prepared, EpochCounter(), RecordBatches()) as running:
+        with interruptions():
             writer.check()
-            schema, batches = _with_schema(prepared.bound.schema, running)
-            return writer.write(batches, schema)
+            with Run(prepared, EpochCounter(), RecordBatches()) as running:
+                schema, batches = _with_schema(prepared.bound.schema, running)
+                return writer.write(batches, schema)
 
     # --------------------------------------------------------------------------------------------- look
 

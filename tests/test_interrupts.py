@@ -18,6 +18,12 @@ import arrowflow as af
 from arrowflow.interrupts import interruption, interruptions
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits for workers that a busy machine keeps from ending."""
+    monkeypatch.setattr("arrowflow.executor.engine.INTERRUPTED_SECONDS", 60.0)
+
+
 class Preempted(Exception):
     """What a trainer's handler raises."""
 

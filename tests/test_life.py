@@ -30,6 +30,9 @@ PRELUDE = """
 import gc, os, signal, sys, threading
 import pyarrow as pa
 import arrowflow as af
+import arrowflow.executor.engine as engine
+
+engine.INTERRUPTED_SECONDS = engine.INTERRUPTED_KILLED_SECONDS = 60.0  # for workers that a busy machine holds up
 
 def same(batch):
     return batch
@@ -372,8 +375,8 @@ def test_ctrl_c_in_the_middle_of_next() -> None:
     script = """
     timer = threading.Timer(0.05 + 0.01 * int(sys.argv[1]), signal.raise_signal, (signal.SIGINT,))
     memory = pa.total_allocated_bytes()
-    timer.start()
     try:
+        timer.start()
         for batch in endless():
             del batch
         raise SystemExit("it ended")
@@ -427,7 +430,6 @@ def test_ctrl_c_that_nobody_catches_ends_the_process() -> None:
 
 CTRL_C = """
 import pathlib, tempfile, warnings
-import arrowflow.executor.engine as engine
 
 engine.INTERRUPTED_SECONDS = 0.01  # in each of many interrupts; a plain close would wait for an hour
 PATIENT = af.Options(close_timeout=3600)
@@ -549,7 +551,7 @@ def test_exit_at_full_flight() -> None:
         next(iterator)
     print(len(workers()) > 0)
     """
-    assert quietly(script, times=20) == ["True"] * 20
+    assert quietly(script, times=AT_ONCE) == ["True"] * AT_ONCE
 
 
 def test_exit_at_full_flight_of_many_runs() -> None:
@@ -569,7 +571,7 @@ def test_sys_exit_in_the_middle_of_an_epoch() -> None:
         if number == 3:
             sys.exit(0)
     """
-    quietly(script, times=8)
+    quietly(script, times=AT_ONCE)
 
 
 def test_exit_while_a_daemon_thread_consumes() -> None:
@@ -582,7 +584,7 @@ def test_exit_while_a_daemon_thread_consumes() -> None:
     threading.Thread(target=consume, daemon=True).start()
     began.wait()
     """
-    quietly(script, times=8)
+    quietly(script, times=AT_ONCE)
 
 
 def test_exit_waits_for_a_thread_that_consumes() -> None:
