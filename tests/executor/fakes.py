@@ -280,9 +280,9 @@ class Stepper(Engine):
         # Its calls take no time at all; still they are the test's to run.
         self.consumer.comes_soon = lambda now: False  # type: ignore[method-assign]
 
-    def close(self) -> None:
+    def close(self, *, interrupted: bool = False) -> None:
         """Closes the run, and the iterators that a worker would close."""
-        super().close()
+        super().close(interrupted=interrupted)
         self.pool.abandoned.close(Worker(lambda: None, "no worker"))
 
     def begin(self) -> Running | None:
