@@ -1932,9 +1932,8 @@ def _with_schema(
     first = next(batches, None)
     if first is None:
         raise PlanError("the pipeline yields no rows, and only rows could tell its schema; pass schema=")
-    return first.schema, itertools.chain(
-        (first,), batches
-    )  # which, unlike a generator, asks again after an error
+    # No generator, which would have ended with an error, and not raise again.
+    return first.schema, itertools.chain((first,), batches)
 
 
 def _hand_over(

@@ -268,9 +268,7 @@ class Engine:
         for thread in threads:
             try:
                 thread.join(max(0.0, deadline - self.clock.now()))
-            except (
-                RuntimeError
-            ) as error:  # an interrupt hit the middle of its start: it finds the run stopped
+            except RuntimeError as error:  # a thread whose start was interrupted: it finds the run stopped
                 if is_interrupt(error):
                     raise
 
