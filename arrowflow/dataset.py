@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,6 +21,7 @@ from arrowflow.executor.wire import check_portable
 from arrowflow.expr import parse, parse_many
 from arrowflow.expr.types import arrow_type
 from arrowflow.interchange.dtypes import dtype_named
+from arrowflow.interrupts import interruptions
 from arrowflow.iterator import Iterator as Run
 from arrowflow.loaders.base import HandOver, Loader, MakeExport
 from arrowflow.loaders.dlpack import DlpackExport
@@ -126,13 +128,15 @@ class Dataset:
 
     def _ready(self) -> run.Prepared:
         if self._prepared is None:
-            self._prepared = run.prepare(self._plan)
+            with interruptions():
+                self._prepared = run.prepare(self._plan)
         return self._prepared
 
     def _ready_to_pick(self) -> run.Prepared:
         """Prepares a `select` of names for a loader, which picks them itself."""
         if self._prepared is None:
-            self._prepared = run.prepare(self._plan, picked=True)
+            with interruptions():
+                self._prepared = run.prepare(self._plan, picked=True)
         return self._prepared
 
     # ------------------------------------------------------------------------------------------ columns
@@ -1706,8 +1710,9 @@ class Dataset:
         check_function("reduce", fn)
         check_format("reduce", format)
         below = self if columns is None else self.select(*_names("reduce", (columns,)))
-        prepared = run.prepare(Reduce(inputs=(below._plan,)))
-        with Run(prepared, EpochCounter(), RecordBatches()) as batches:
+        with interruptions():
+            prepared = run.prepare(Reduce(inputs=(below._plan,)))
+        with interruptions(), Run(prepared, EpochCounter(), RecordBatches()) as batches:
             try:
                 return fold_batches(batches, initial_state, fn, format)
             except FunctionError as error:
@@ -1838,10 +1843,11 @@ class Dataset:
 
     def _write(self, writer: Writer) -> Written:
         prepared = self._ready()
-        writer.check()
-        with Run(prepared, EpochCounter(), RecordBatches()) as running:
-            schema, batches = _with_schema(prepared.bound.schema, running)
-            return writer.write(batches, schema)
+        with interruptions():
+            writer.check()
+            with Run(prepared, EpochCounter(), RecordBatches()) as running:
+                schema, batches = _with_schema(prepared.bound.schema, running)
+                return writer.write(batches, schema)
 
     # --------------------------------------------------------------------------------------------- look
 
@@ -1929,12 +1935,8 @@ def _with_schema(
     first = next(batches, None)
     if first is None:
         raise PlanError("the pipeline yields no rows, and only rows could tell its schema; pass schema=")
-    return first.schema, _chained(first, batches)
-
-
-def _chained(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield first
-    yield from rest
+    # No generator, which would have ended with an error, and not raise again.
+    return first.schema, itertools.chain((first,), batches)
 
 
 def _hand_over(

@@ -73,13 +73,6 @@ class Progress:
         self.last = now
         self.waited_seconds += now - began
 
-    def deliver(self, position: Position, rows: int) -> None:
-        """Counts one batch."""
-        self.position = position
-        self.batches += 1
-        self.delivered += 1
-        self.rows += rows
-
 
 Delivered = tuple[T, Position, int]
 """What the consumer gets, the position after it, and its rows."""

@@ -95,7 +95,7 @@ class StateError(ArrowflowError, ValueError):
 
 
 class ClosedError(ArrowflowError, RuntimeError):
-    """The iterator was closed and delivers nothing more."""
+    """The iterator was closed, or ended by an error, and delivers nothing more."""
 
 
 class ForkError(ArrowflowError, RuntimeError):

@@ -19,6 +19,7 @@ from arrowflow.clock import WallClock
 from arrowflow.delivery import Delivered, Delivery, EpochCounter, Progress, sliced
 from arrowflow.errors import ArrowflowError, ClosedError
 from arrowflow.executor import Engine
+from arrowflow.interrupts import interruption, raise_interruption
 from arrowflow.ops.base import Item, Position, Slices
 from arrowflow.options import check_size
 from arrowflow.physical.tuning import EngineStatistics, Statistics
@@ -33,7 +34,8 @@ class Iterator(Generic[T]):
     """One pass over a dataset. Made by `iter(dataset)` and `iter(loader)`; a context manager.
 
     Work starts with the first `next()`. It ends, threads and files included, when the iterator is exhausted, closed,
-    or no longer referenced. `close` may be called from another thread; everything else is for one thread at a time.
+    or no longer referenced. An error or interrupt ends it too, and from then on `next()` raises `ClosedError`. `close`
+    may be called from another thread; everything else is for one thread at a time.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Iterator(Generic[T]):
         self._finalizer: weakref.finalize[Any, Any] | None = None
         self._closed = False
         self._ended = False
+        self._failure: str | None = None  # the name of what ended it, but for its last batch
         self._busy = False
         self._sliced: Batches[Delivered[T]] | None = None  # what is left of the latest item
         _live.add(self)
@@ -71,38 +74,62 @@ class Iterator(Generic[T]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self._close(interrupted=error is not None and interruption(error) is not None)
 
     def __next__(self) -> T:
         began = self._clock.now()
         progress = self.progress
         self._check_idle()
+        if self._ended:
+            self._refuse()
         self._busy = True
         try:
             found = self._made_ahead(began) if self._deliver.ahead else self._made(began)
-            if found is None:
-                self._finish(began)
-            batch, position, rows = found
-            progress.deliver(position, rows)
-            progress.measure(began, self._clock.now())
-            if self._bar is not None:
-                self._show(self._bar)
-            return batch
-        except BaseException:
+            if found is not None:
+                batch, position, rows = found
+                progress.measure(began, self._clock.now())
+                if self._bar is not None:
+                    self._show(self._bar, rows)
+                # No call from here to the end, which a signal could interrupt: it counts as delivered if it is.
+                progress.position = position
+                progress.batches += 1
+                progress.delivered += 1
+                progress.rows += rows
+                return batch
+            self._finish(began)
+        except BaseException as error:
             # Whatever it is, an interrupt too: nothing of this run may go on without its consumer.
-            self._end()
+            self._fail(error)
+            raise_interruption(error)
             raise
         finally:
             self._busy = False
             if self._closed:
                 self._forget()  # `close` came meanwhile, from another thread
+        raise StopIteration
 
-    def _finish(self, began: float) -> NoReturn:
+    def _finish(self, began: float) -> None:
         """Ends the epoch."""
         self.progress.measure(began, self._clock.now())
         self._end()
         self.progress.place(self.progress.epoch + 1)
-        raise StopIteration
+
+    def _fail(self, error: BaseException) -> None:
+        """Ends the run of an error."""
+        interrupted = interruption(error)
+        self._failure = type(interrupted or error).__name__
+        self._end(interrupted=interrupted is not None)
+        del interrupted, error  # an interrupt of this very call would keep its own traceback
+
+    def _refuse(self) -> NoReturn:
+        """Raises what an iterator says after its end."""
+        self._check_open()
+        if self._failure is None:
+            raise StopIteration
+        raise ClosedError(
+            f"the iterator has raised {self._failure} and ended with it; make a new one with iter(…), or go on after "
+            "the last batch with load_state_dict(state_dict())"
+        )
 
     def _made(self, began: float) -> Delivered[T] | None:
         """Returns the next batch; None at the end."""
@@ -139,15 +166,16 @@ class Iterator(Generic[T]):
         self._first = True  # the consumer makes no step between the two
         try:
             self._next = self._made(self._clock.now())
-        except Exception as error:  # noqa: BLE001  # whatever it is, it is raised where its batch is due
+        except Exception as error:
+            if interruption(error) is not None:
+                raise
+            # Whatever else it is, it is raised where its batch is due.
             self._next = error.with_traceback(None)  # whose frames hold this iterator
         made, position, rows = found
         return self._deliver.arrived(made), position, rows
 
     def _running(self, began: float) -> Engine:
         self._check_open()
-        if self._ended:
-            raise StopIteration
         if self._engine is None:
             prepared, progress, recording = self._prepared, self.progress, self._recording
             timeline = None if recording is None else recording.timeline
@@ -173,11 +201,12 @@ class Iterator(Generic[T]):
         if exported:
             timeline.span(CONSUMER, "export", got, self._clock.now())
 
-    def _show(self, bar: ProgressBar) -> None:
+    def _show(self, bar: ProgressBar, rows: int) -> None:
         engine, progress = self._engine, self.progress
+        rows += progress.rows - self._shown_rows
         seconds = progress.last - (progress.began or 0.0)
         held = 0 if engine is None else engine.ledger.used
-        bar.update(progress.rows - self._shown_rows, progress.last, progress.waited_seconds, seconds, held)
+        bar.update(rows, progress.last, progress.waited_seconds, seconds, held)
 
     def _check_idle(self) -> None:
         if self._busy:
@@ -190,11 +219,11 @@ class Iterator(Generic[T]):
         if self._closed:
             raise ClosedError("the iterator was closed; make a new one with iter(…)")
 
-    def _end(self) -> None:
+    def _end(self, *, interrupted: bool = False) -> None:
         self._ended = True
         self._forget()
         if self._engine is not None:
-            self._engine.close()
+            self._engine.close(interrupted=interrupted)
             self.progress.final = self._engine.statistics()
             self._engine = None
             if self._finalizer is not None:
@@ -209,12 +238,15 @@ class Iterator(Generic[T]):
         """Stops all work and lets go of all memory and files. May be called from any thread, and again.
 
         A user function that does not return is waited for `Options.close_timeout` seconds and then named in a
-        warning.
+        warning. An interrupt that ends the iterator or its `with` block waits for at most half a second.
         """
+        self._close(interrupted=False)
+
+    def _close(self, *, interrupted: bool) -> None:
         self._closed = True
         engine = self._engine
         if engine is not None:
-            engine.close()
+            engine.close(interrupted=interrupted)
             self.progress.final = engine.statistics()
             if not self._busy:
                 self._forget()
@@ -256,7 +288,7 @@ class Iterator(Generic[T]):
         self._check_idle()
         self._check_open()
         self._end()
-        self._ended = False
+        self._ended, self._failure = False, None
         self.progress.place(epoch, position, batches)
         self._counter.next = epoch + 1
 

@@ -52,7 +52,7 @@ class Options:
         max_chunk_rows: Most rows that a user function sees in one call. Part of the plan: changing it changes
             what user functions see. Default: 65,536.
         close_timeout: Seconds that `close()` waits for a user function that does not return; one in a worker process is
-            killed with it then. Default: 5.
+            killed with it then. An interrupt waits for half a second at most. Default: 5.
         autotune: Whether what is left to `AUTOTUNE` is tuned. With False it is 1 call at a time, and nothing is made
             before the consumer asks for it, unless a `prefetch` says so. Default: True.
         progress: Whether a progress bar is shown while the pipeline is consumed: by tqdm, on a terminal or in a

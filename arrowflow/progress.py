@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TextIO
 
+from arrowflow.interrupts import interruption
+
 logger = logging.getLogger("arrowflow")
 
 RECENT_REDRAWS: Final = 50
@@ -139,6 +141,8 @@ class ProgressBar:
         try:
             draw()
         except Exception as error:
+            if interruption(error) is not None:
+                raise
             # Whatever a screen does wrong, the training goes on.
             logger.debug("no progress bar from here on: %s", error, exc_info=error)
             self._bar = None

@@ -50,6 +50,7 @@ BELOW_RUN = (
 BELOW_LOADERS = ("autotune", "clock", "delivery", "iterator", "progress", "run", *BELOW_RUN)
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
+    "interrupts": (),
     "lazy": (),
     "records": (),
     "optional": ("errors",),
@@ -98,7 +99,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 }
 """What a layer (a package, or a module at the top) may import of the library. Everything else is a step upwards."""
 
-LEAVES = ("lazy", "optional", "records")
+LEAVES = ("interrupts", "lazy", "optional", "records")
 """What every layer may import."""
 
 LONG: dict[str, str] = {

@@ -25,7 +25,8 @@ def inflate(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("cpus", [1, 2])
 def test_a_map_that_inflates_rows_fills_the_ledger_and_waits(cpus: int) -> None:
     options = af.Options(ram_budget=8 * MIB, cpu_budget=cpus, max_chunk_rows=4096)
-    numbers = af.from_numpy({"x": np.arange(200_000)}).map(inflate, format="numpy").with_options(options)
+    numbers = af.from_numpy({"x": np.arange(200_000)})
+    numbers = numbers.map(inflate, format="numpy", num_parallel_calls=cpus).with_options(options)
     rows, largest = 0, 0
     with iter(numbers) as batches:
         for batch in batches:
@@ -46,7 +47,7 @@ def test_a_consumer_that_does_not_come_back_stops_the_pipeline_at_its_budget() -
         return pa.record_batch({"x": np.zeros(batch.num_rows * 64)})
 
     options = af.Options(ram_budget=4 * MIB, cpu_budget=2, max_chunk_rows=1024)
-    with iter(af.range(10_000_000).map(count).with_options(options)) as batches:
+    with iter(af.range(10_000_000).map(count, num_parallel_calls=2).with_options(options)) as batches:
         next(batches)
         engine = batches._engine
         assert engine is not None

@@ -30,6 +30,9 @@ PRELUDE = """
 import gc, os, signal, sys, threading
 import pyarrow as pa
 import arrowflow as af
+import arrowflow.executor.engine as engine
+
+engine.INTERRUPTED_SECONDS = engine.INTERRUPTED_KILLED_SECONDS = 60.0  # for workers that a busy machine holds up
 
 def same(batch):
     return batch
@@ -372,8 +375,8 @@ def test_ctrl_c_in_the_middle_of_next() -> None:
     script = """
     timer = threading.Timer(0.05 + 0.01 * int(sys.argv[1]), signal.raise_signal, (signal.SIGINT,))
     memory = pa.total_allocated_bytes()
-    timer.start()
     try:
+        timer.start()
         for batch in endless():
             del batch
         raise SystemExit("it ended")
@@ -425,6 +428,105 @@ def test_ctrl_c_that_nobody_catches_ends_the_process() -> None:
     assert "Fatal" not in errors
 
 
+CTRL_C = """
+import pathlib, tempfile, warnings
+
+engine.INTERRUPTED_SECONDS = 0.01  # in each of many interrupts; a plain close would wait for an hour
+PATIENT = af.Options(close_timeout=3600)
+entered = threading.Semaphore(0)
+
+def block(*ignored):
+    entered.release()
+    threading.Event().wait()
+
+def rows():
+    yield {"id": 1}
+    block()
+
+def interrupt():
+    while True:
+        entered.acquire()
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+threading.Thread(target=interrupt, daemon=True).start()
+"""
+
+
+def test_ctrl_c_does_not_wait_for_a_function_that_blocks() -> None:
+    script = CTRL_C + textwrap.dedent("""
+    folder = pathlib.Path(tempfile.mkdtemp())
+    blocking = {
+        "map": af.range(10).map(block),
+        "map_rows": af.range(10).map_rows(block),
+        "from_generator": af.from_generator(rows, schema=pa.schema({"id": pa.int64()})).batch(2),
+    }
+    ways = {
+        "for": list,
+        "numpy": lambda dataset: list(dataset.to_numpy()),
+        "polars": lambda dataset: list(dataset.to_polars()),
+        "with": lambda dataset: dataset.to_numpy().__enter__().__iter__().__enter__().__next__(),
+        "table": af.Dataset.to_table,
+        "reduce": lambda dataset: dataset.reduce(0, lambda state, batch: state),
+        "parquet": lambda dataset: dataset.write_parquet(folder / "parquet"),
+        "ipc": lambda dataset: dataset.write_ipc(folder / "ipc"),
+    }
+    for operator, dataset in blocking.items():
+        for name, way in ways.items():
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always")
+                try:
+                    way(dataset.with_options(PATIENT))
+                    raise SystemExit("it ended")
+                except KeyboardInterrupt:
+                    pass
+            (warning,) = told
+            expected = f"1 call(s) of {operator} did not return within 0.01 s of the interrupt; they go on"
+            assert str(warning.message).startswith(expected), (operator, name, warning.message)
+    print(list(folder.iterdir()))
+    """)
+    assert quietly(script) == ["[]"]
+
+
+def test_ctrl_c_ends_a_worker_process_that_blocks(tmp_path: Path) -> None:
+    script = CTRL_C + textwrap.dedent("""
+    import multiprocessing
+    path = os.path.join(sys.argv[1], "entered")
+    os.mkfifo(path)
+    def block_there(batch, path=path):
+        import threading
+        open(path, "w").close()
+        threading.Event().wait()
+    def wait():
+        open(path).close()
+        entered.release()
+    threading.Thread(target=wait).start()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            list(af.range(10).map(block_there, executor="process").with_options(PATIENT))
+        except KeyboardInterrupt:
+            print(str(told[0].message).partition(". ")[0], workers())
+    """)
+    expected = "1 call(s) of map did not return within 0.01 s of the interrupt; their worker processes were killed []"
+    assert quietly(script, str(tmp_path)) == [expected]
+
+
+@pytest.mark.parametrize("where", ["next(iterator)", "while True: len(workers())"])
+def test_ctrl_c_that_nobody_catches_ends_the_process_although_a_function_blocks(where: str) -> None:
+    script = CTRL_C + textwrap.dedent(f"""
+    def later(batch):
+        return block() if batch["id"][0].as_py() else batch
+    single = af.Options(max_chunk_rows=1)
+    iterator = iter(af.range(10).with_options(PATIENT).with_options(single).map(later, num_parallel_calls=1))
+    next(iterator)
+    {where}
+    """)
+    status, _, errors = outcome(launch(script))
+    assert status == -2
+    assert "call(s) of map did not return within 0.01 s of the interrupt" in errors
+    assert "Fatal" not in errors
+
+
 def test_a_signal_handler_may_close() -> None:
     script = """
     iterator = iter(endless().with_options(af.Options(close_timeout=30)))
@@ -449,7 +551,7 @@ def test_exit_at_full_flight() -> None:
         next(iterator)
     print(len(workers()) > 0)
     """
-    assert quietly(script, times=20) == ["True"] * 20
+    assert quietly(script, times=AT_ONCE) == ["True"] * AT_ONCE
 
 
 def test_exit_at_full_flight_of_many_runs() -> None:
@@ -469,7 +571,7 @@ def test_sys_exit_in_the_middle_of_an_epoch() -> None:
         if number == 3:
             sys.exit(0)
     """
-    quietly(script, times=8)
+    quietly(script, times=AT_ONCE)
 
 
 def test_exit_while_a_daemon_thread_consumes() -> None:
@@ -482,7 +584,7 @@ def test_exit_while_a_daemon_thread_consumes() -> None:
     threading.Thread(target=consume, daemon=True).start()
     began.wait()
     """
-    quietly(script, times=8)
+    quietly(script, times=AT_ONCE)
 
 
 def test_exit_waits_for_a_thread_that_consumes() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import arrowflow as af
+from arrowflow.autotune import Policy
 
 
 def events(path: Path) -> list[dict[str, Any]]:
@@ -193,7 +195,11 @@ def test_explain_of_copies_is_one_line_a_column(files: Path) -> None:
     )
 
 
-def test_what_a_run_found_is_there_for_the_next_epoch() -> None:
+def test_what_a_run_found_is_there_for_the_next_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        Policy, "period_seconds", math.inf
+    )  # however long it takes, no step changes the reason
+
     def rows() -> Any:
         for number in range(5):
             yield {"x": number}

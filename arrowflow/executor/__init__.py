@@ -30,19 +30,24 @@ Failure
     `next()`, and the run is stopped. Rows that a serial kernel still holds back are dropped. A stage that is done
     (a satisfied `take`) never looks at what its input does later.
  8. An error carries its operator, file and row group; a user's exception is its `__cause__`. Whatever else a kernel
-    raises is the `__cause__` of an error of the library. If the executor itself fails, the consumer is told.
+    raises is the `__cause__` of an error of the library. If the executor itself fails, the consumer is told. An
+    interrupt of the consumer is no error of the kernel that it hit: it comes out at once, and as it was raised.
 
 Cancel and early close
  9. `stop()` may be called from any thread, any number of times, also by the garbage collector in the middle of
     anything: it only sets a flag and unparks everybody; it never waits for the lock that its own thread holds.
-10. `close()` is `stop()`, then joining the workers for `close_timeout` seconds, then dropping all that is held. A
-    call that cannot be cancelled is named in a warning and left to end by itself; its result is dropped. One in a
-    worker process is ended with the process. Whoever waits in `next()` meanwhile gets a `ClosedError`, and nothing that
-    a kernel held back; whoever runs a call there gets it when that returns. Where joining would be waiting for itself
-    (in a user function of this very run, in a signal handler that hit the lock's holder, in a finalizer that runs on any
-    worker) it only stops: each worker drops what there is to drop when it leaves.
-11. At interpreter exit all live runs are closed before Python tears anything down. Daemon threads that consume them
-    are held, as Python holds them a moment later.
+10. `close()` is `stop()`, then joining the workers for `close_timeout` seconds, then dropping all that is held. A call
+    that cannot be cancelled is named in a warning and left to end by itself; its result is dropped. One in a worker
+    process is ended with the process. A call is waited for once: whatever closes the run again, the end of the
+    interpreter too, does not wait for those that were named. After an interrupt (`KeyboardInterrupt`, or what any
+    handler of a signal raised, see `interrupts`) it joins for half a second at most, and for a quarter more where
+    processes were ended: calls that come back soon are waited for, and a person is not kept waiting. Whoever waits in
+    `next()` meanwhile gets a `ClosedError`, and nothing that a kernel held back; whoever runs a call there gets it
+    when that returns. Where joining would be waiting for itself (in a user function of this very run, in a signal
+    handler that hit the lock's holder, in a finalizer that runs on any worker) it only stops: each worker drops what
+    there is to drop when it leaves.
+11. At interpreter exit all live runs are closed before Python tears anything down, as after an interrupt if one that
+    nobody caught is why it exits. Daemon threads that consume them are held, as Python holds them a moment later.
 12. In a forked child, no run of the parent can go on and no new one can start: both raise `ForkError`. (Locks, and
     the pools of Arrow and Polars, do not survive a fork in the middle of work.)
 

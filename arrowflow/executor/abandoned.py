@@ -33,7 +33,9 @@ class Abandoned:
         while True:
             try:
                 me.closing, iterator = self._iterators.popleft()
-            except IndexError:
+            except IndexError as error:
+                if is_interrupt(error):
+                    raise
                 return
             try:
                 iterator.close()

@@ -3,7 +3,7 @@
 The main thread does all of it and there is no other, so functions find the process as they would find a script's. It
 waits in `poll` for the next request and nowhere else. It ends
 
-- when the channel is closed, or nothing was asked for `IDLE_SECONDS`;
+- when the channel is closed, or nothing was asked for as long as the parent said;
 - at once when the parent ends, however that came about: the kernel then signals the lifeline, of which the parent has
   the only other end, and the signal's default action ends the process also in the middle of a call.
 
@@ -32,12 +32,11 @@ from arrowflow.executor.shared import Inbox, Outbox, Parcel
 from arrowflow.executor.wire import Call, Failed, Forget, Key, Made, Packed, pack_error, receive, send, unpack
 from arrowflow.ops.base import StatelessKernel
 
-IDLE_SECONDS = 15.0
 MAX_KNOWN = 16
 """Operators that a worker process keeps ready. The parent counts with it, to know what has to be sent again."""
 
 
-def main(channel: int, lifeline: int) -> None:
+def main(channel: int, lifeline: int, idle_seconds: float) -> None:
     """Serves the parent until there is nothing left to do. The descriptors are inherited."""
     for descriptor in (channel, lifeline):
         os.set_inheritable(descriptor, False)
@@ -50,7 +49,7 @@ def main(channel: int, lifeline: int) -> None:
     # What a user function forks must not keep the parent from noticing that this process has ended.
     os.register_at_fork(after_in_child=connection.close)
     with contextlib.suppress(EOFError, ConnectionError):
-        _Server(connection).serve()
+        _Server(connection).serve(idle_seconds)
     _flush()
     # A worker has nothing to finalize that is not gone, and what a function left behind shall not hold it up.
     os._exit(0)
@@ -123,11 +122,11 @@ class _Server:
         self._known: OrderedDict[Key, _Operator] = OrderedDict()
         self._inbox, self._outbox = Inbox(), Outbox()
 
-    def serve(self) -> None:
-        """Answers requests until none comes."""
+    def serve(self, idle_seconds: float) -> None:
+        """Answers requests until none comes for so long."""
         waiting = select.poll()
         waiting.register(self._channel, select.POLLIN)
-        while waiting.poll(IDLE_SECONDS * 1e3):
+        while waiting.poll(idle_seconds * 1e3):
             self._answer(*receive(self._channel))
 
     def _answer(self, request: Any, descriptor: int | None) -> None:

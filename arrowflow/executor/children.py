@@ -54,14 +54,14 @@ from arrowflow.executor.wire import (
 )
 from arrowflow.ops.base import Origin
 
-IDLE_SECONDS = 10.0
-"""Less than workers wait themselves: one that is about to end shall get no more requests."""
+IDLE_SECONDS, LINGER_SECONDS = 10.0, 5.0
+"""Workers wait longer themselves: one that is about to end shall get no more requests."""
 ENDING_SECONDS = 1.0
 DEFAULTS = {"OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1", "PYTHONHASHSEED": "0"}
 """Of the environment: a call takes one core, and what follows from hashes of strings is the same in all workers."""
 _MAIN = (
-    "import sys; sys.path[:] = sys.argv[3:]; "
-    "from arrowflow.executor.child import main; main(int(sys.argv[1]), int(sys.argv[2]))"
+    "import sys; sys.path[:] = sys.argv[4:]; from arrowflow.executor.child import main; "
+    "main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))"
 )
 
 _idle: deque[Child] = deque()  # the one used last at the right; each step on it is one atomic one
@@ -228,10 +228,11 @@ class Child:
 def _started(descriptors: tuple[int, int], around: Surroundings) -> subprocess.Popen[bytes]:
     if not sys.executable:
         raise FileNotFoundError("sys.executable does not say where Python is")
+    idle_seconds = IDLE_SECONDS + LINGER_SECONDS
     flags = ["-" + "O" * sys.flags.optimize] if sys.flags.optimize else []
     flags += [f"-W{option}" for option in sys.warnoptions]
     return subprocess.Popen(
-        [sys.executable, *flags, "-c", _MAIN, *map(str, descriptors), *around.path],
+        [sys.executable, *flags, "-c", _MAIN, *map(str, (*descriptors, idle_seconds)), *around.path],
         stdin=subprocess.DEVNULL,
         pass_fds=descriptors,
         cwd=around.folder,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any, NoReturn, Protocol, cast
 from arrowflow.errors import ArrowflowError, ClosedError
 from arrowflow.executor import cores
 from arrowflow.executor.consumer import Consumer
+from arrowflow.executor.failure import is_interrupt
 from arrowflow.executor.ledger import Ledger
 from arrowflow.executor.lifetime import Worker, check_process, register, rest_at_exit
 from arrowflow.executor.pool import Pool
@@ -20,6 +22,7 @@ from arrowflow.executor.stage import Stage
 from arrowflow.executor.stream import Stream
 from arrowflow.executor.tail import Tail
 from arrowflow.executor.totals import Totals
+from arrowflow.interrupts import is_own
 from arrowflow.ops.base import Item, Position
 from arrowflow.options import ResolvedOptions
 from arrowflow.physical.planner import default_limits, max_workers, runs_on_demand
@@ -30,6 +33,8 @@ from arrowflow.timeline import Timeline
 
 KILLED_SECONDS = 1.0
 """For the threads of calls whose worker processes were killed to notice it."""
+INTERRUPTED_SECONDS, INTERRUPTED_KILLED_SECONDS = 0.5, 0.25
+"""The same after an interrupt, for calls and for those of killed processes: together less than a person's second."""
 
 
 class Meter(Protocol):
@@ -97,6 +102,7 @@ class Engine:
         self.on_demand = runs_on_demand(chain, options)
         self._process = os.getpid()
         self._dropped = False
+        self._given_up: set[Worker] = set()  # by `close`, which waits for each once
         self._failure: ArrowflowError | None = None  # of the executor itself
         self._tuner = tuner
         self._next_step = clock.now() + (0.0 if tuner is None else tuner.period_seconds)
@@ -228,34 +234,43 @@ class Engine:
         self.pool.wake_all()
         self.consumer.ring()
 
-    def close(self) -> None:
+    def close(self, *, interrupted: bool = False) -> None:
         """Stops the run, waits for its workers and drops what it holds (rule 10)."""
         self.stop()
         if os.getpid() != self._process or self._must_not_wait():
             return
         with self.lock:  # `spawn` is not in the middle of starting one more
-            threads = list(self.pool.threads)
-        self._join(threads, self.options.close_timeout)
+            threads = [thread for thread in self.pool.threads if thread not in self._given_up]
+        patience, killed_patience = self.options.close_timeout, KILLED_SECONDS
+        waited = f"close_timeout={patience:g} s"
+        if interrupted and patience > INTERRUPTED_SECONDS:
+            patience, killed_patience = INTERRUPTED_SECONDS, INTERRUPTED_KILLED_SECONDS
+            waited = f"{patience:g} s of the interrupt"
+        self._join(threads, patience)
         killed = self.crew.kill()
         if killed:
-            self._join(threads, KILLED_SECONDS)
+            self._join(threads, killed_patience)
         self.drop()
-        if not threads:
+        if not self.pool.threads:
             self.pool.abandoned.close(self.consumer)
-        calls = [thread.operators for thread in threads if thread.is_alive() and thread.operators]
+        late = [thread for thread in threads if thread.is_alive()]
+        self._given_up.update(late)
+        calls = [thread.operators for thread in late if thread.operators]
         if killed:
-            self._warn_about(killed, "their worker processes were killed")
+            self._warn_about(killed, waited, "their worker processes were killed")
         if calls:
             names = [name for operators in calls for name in operators]
-            self._warn_about(names, "they go on until they return, and their results are dropped", len(calls))
+            happened = "they go on until they return, and their results are dropped"
+            self._warn_about(names, waited, happened, len(calls))
 
     def _join(self, threads: list[Worker], seconds: float) -> None:
         deadline = self.clock.now() + seconds
         for thread in threads:
             try:
                 thread.join(max(0.0, deadline - self.clock.now()))
-            except RuntimeError:  # an interrupt hit the middle of its start: it finds the run stopped
-                pass
+            except RuntimeError as error:  # a thread whose start was interrupted: it finds the run stopped
+                if is_interrupt(error):
+                    raise
 
     def _must_not_wait(self) -> bool:
         """Whether the workers wait for this very thread: it is one of them, or a signal hit it under the lock."""
@@ -263,7 +278,9 @@ class Engine:
             return True
         try:
             self._holding.notify()
-        except RuntimeError:
+        except RuntimeError as error:
+            if is_interrupt(error):
+                raise
             return False
         return True
 
@@ -303,13 +320,12 @@ class Engine:
     def _stages(self) -> list[Stage]:
         return self.order if self._tail is None else [self._tail.stage, *self.order]
 
-    def _warn_about(self, names: list[str], happened: str, calls: int | None = None) -> None:
+    def _warn_about(self, names: list[str], waited: str, happened: str, calls: int | None = None) -> None:
         warnings.warn(
-            f"{calls or len(names)} call(s) of {', '.join(sorted(set(names)))} did not return within "
-            f"close_timeout={self.options.close_timeout:g} s; {happened}. "
+            f"{calls or len(names)} call(s) of {', '.join(sorted(set(names)))} did not return within {waited}; {happened}. "
             "Give user functions that wait a timeout of their own",
             RuntimeWarning,
-            stacklevel=4,
+            stacklevel=_level_outside(),
         )
 
     def statistics(self) -> EngineStatistics:
@@ -324,3 +340,11 @@ class Engine:
                 ledger_peak_bytes=self.ledger.peak,
                 workers=len(self.pool.threads),
             )
+
+
+def _level_outside() -> int:
+    """Returns the `stacklevel` by which a warning of the caller names the code that called the library."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and is_own(frame):
+        level, frame = level + 1, frame.f_back
+    return level

@@ -8,18 +8,25 @@ import pyarrow as pa
 
 from arrowflow.errors import ArrowflowError, DataError
 from arrowflow.executor.lifetime import Worker
+from arrowflow.interrupts import interruption
 
 
 def is_interrupt(error: BaseException) -> bool:
     """Whether it is the consumer who was interrupted, in the middle of a call that it ran itself."""
-    return isinstance(error, KeyboardInterrupt) and not isinstance(threading.current_thread(), Worker)
+    return not isinstance(threading.current_thread(), Worker) and interruption(error) is not None
 
 
 def located(error: BaseException, operator: str) -> ArrowflowError:
     """Returns an error as the consumer gets to see it: of the library's own types, and with its operator.
 
     Its traceback begins with the kernel: the frames here would hold tickets for as long as somebody keeps the error.
+    An interrupt of the consumer is none of the kernel's, and raised again.
     """
+    if is_interrupt(error):
+        try:
+            raise error
+        finally:
+            del error  # whose traceback leads to this frame
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith(__package__):
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from arrowflow.errors import ForkError
 from arrowflow.executor.children import dismiss
+from arrowflow.interrupts import interruption
 
 if TYPE_CHECKING:
     from arrowflow.executor.engine import Engine
@@ -117,8 +119,9 @@ def wake(parking: threading.Lock) -> None:
     """Ends a wait, or the next one."""
     try:
         parking.release()
-    except RuntimeError:  # it was woken and did not wait again yet
-        pass
+    except RuntimeError as error:  # it was woken and did not wait again yet
+        if interruption(error) is not None:
+            raise
 
 
 def rest_at_exit() -> None:
@@ -139,6 +142,8 @@ def _close_all() -> None:
         engines = list(_live)
         for engine in engines:
             engine.stop()
+        # Nobody caught it, and Python has shown it: who wants out shall not wait for long.
+        interrupted = isinstance(getattr(sys, "last_value", None), KeyboardInterrupt)
         for engine in engines:
-            engine.close()
+            engine.close(interrupted=interrupted)
         dismiss()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
-from arrowflow.executor.failure import cause_of, is_interrupt, located
+from arrowflow.executor.failure import cause_of, located
 from arrowflow.executor.ledger import Buffers, buffers_of, ticket_bytes
 from arrowflow.executor.lifetime import Worker
 from arrowflow.executor.stage import Stage
@@ -211,8 +211,6 @@ class ParallelStage(Stage):
         try:
             self._run(call)
         except BaseException as error:
-            if is_interrupt(error):
-                raise
             call.error = located(error, self.plan.specs[0].operator)
             if self.where is not None:
                 file, row_group = self.where(call.item.origin)
@@ -279,8 +277,6 @@ class ParallelStage(Stage):
             try:
                 chunk = self._timed(self.titles[index], kernel.apply, chunk, origin)
             except BaseException as error:
-                if is_interrupt(error):
-                    raise
                 raise located(error, self.plan.kernels[index].operator) from cause_of(error)
         same = source is not None and chunk is source.chunk
         call.results.append(Item(chunk, position, source.ticket if same and source else None, origin))

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 from arrowflow.errors import ArrowflowError
 from arrowflow.executor.abandoned import Abandoned
 from arrowflow.executor.cores import allowance, available
-from arrowflow.executor.failure import located
+from arrowflow.executor.failure import is_interrupt, located
 from arrowflow.executor.lifetime import Caller, Worker, wake
 from arrowflow.executor.tokens import ROUNDING, fits, rounded, token
 from arrowflow.physical.tuning import FIRST_CALLS, WAITS
@@ -167,6 +167,8 @@ class Pool:
         try:
             worker.start()
         except RuntimeError as error:
+            if is_interrupt(error):
+                raise
             self._arrive(worker)
             self.threads.remove(worker)
             if not self.threads:
@@ -175,12 +177,9 @@ class Pool:
             logger.warning("going on with %d threads: %s", self._max_workers, error)
 
     def _unpark_one(self) -> None:
-        try:
-            # The last one to park: its caches and its allocator's heap are warm. Taking turns instead would spread
-            # the decoding over all threads, each of which touches fresh memory first.
-            worker = self._parked.pop()
-        except IndexError:  # another thread woke it first
-            return
+        # The last one to park: its caches and its allocator's heap are warm. Taking turns instead would spread
+        # the decoding over all threads, each of which touches fresh memory first.
+        worker = self._parked.pop()
         self._call(worker)
         wake(worker.parking)
 

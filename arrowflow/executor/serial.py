@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
-from arrowflow.executor.failure import is_interrupt, located
+from arrowflow.executor.failure import located
 from arrowflow.executor.ledger import buffers_of
 from arrowflow.executor.stage import Stage
 from arrowflow.ops.base import PAUSE, BoundaryKernel, Item, Position, SerialKernel, StreamHandle
@@ -133,8 +133,6 @@ class SerialStage(Stage):
             while len(results) < room and (not results or self.new_bytes <= spare_bytes) and self._advance():
                 pass
         except BaseException as error:
-            if is_interrupt(error):
-                raise
             self.failure = located(error, self.operator)
 
     def _advance(self) -> bool:

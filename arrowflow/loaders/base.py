@@ -214,7 +214,9 @@ class Loader(Generic[T]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        iterator = self._iterator()
+        if iterator is not None:
+            iterator.__exit__(kind, error, trace)
 
     def close(self) -> None:
         """Closes the latest iterator, if it is still there."""

@@ -32,6 +32,7 @@ from arrowflow.ops.base import (
 )
 from arrowflow.options import Options
 from arrowflow.physical.stage import Chain, StagePlan
+from arrowflow.physical.tuning import FIRST_CALLS
 from arrowflow.run import plan_element
 from arrowflow.testing import FakeClock
 
@@ -279,9 +280,9 @@ class Stepper(Engine):
         # Its calls take no time at all; still they are the test's to run.
         self.consumer.comes_soon = lambda now: False  # type: ignore[method-assign]
 
-    def close(self) -> None:
+    def close(self, *, interrupted: bool = False) -> None:
         """Closes the run, and the iterators that a worker would close."""
-        super().close()
+        super().close(interrupted=interrupted)
         self.pool.abandoned.close(Worker(lambda: None, "no worker"))
 
     def begin(self) -> Running | None:
@@ -325,6 +326,35 @@ class Stepper(Engine):
                 "a deadlock: nothing can run, and the consumer waits"
             )
         return super()._await_item()
+
+
+class Hurrying(Stepper):
+    """An engine of which so much is known that its consumer runs what is cheap itself. Workers come when they are let in.
+
+    So it is no matter of speed who runs a call: without workers it is the consumer, or nobody.
+    """
+
+    close = Engine.close
+    _await_item = Engine._await_item
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        del self.consumer.comes_soon  # that of the class, which decides
+        while any(stage.calls < FIRST_CALLS for stage in self.order):
+            running = self.begin()
+            assert running is not None
+            self.finish(running)
+
+    def let_workers_in(self) -> None:
+        """From now on workers are started as they are needed."""
+        del self.pool.spawn
+
+
+def hurrying(*stages: StagePlan, **options: Any) -> Hurrying:
+    """Returns an engine that has run the first calls of each stage, as a worker."""
+    engine = start(*stages, type=Hurrying, **options)
+    assert isinstance(engine, Hurrying)
+    return engine
 
 
 def hold(engine: Stepper, operator: str, calls: int) -> list[Running]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dis
+import functools
 import gc
 import itertools
 import logging
 import signal
 import sys
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -119,6 +121,31 @@ def test_a_call_that_does_not_return_is_named_and_left(gate: Gate) -> None:
     for thread in late:
         thread.join()
     assert engine.statistics().ledger_bytes == 0
+
+
+def test_an_interrupt_does_not_wait_for_a_call_that_does_not_return(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wait(batch: pa.RecordBatch) -> pa.RecordBatch:
+        gate.pass_through()
+        return batch
+
+    monkeypatch.setattr("arrowflow.executor.engine.INTERRUPTED_SECONDS", 0.0)
+    engine = start(source(1), function(wait, name="slow_map", max_calls=1), close_timeout=3600)
+    threading.Thread(target=lambda: _ignore(engine)).start()
+    gate.wait_for(1)
+    late = [thread for thread in threading.enumerate() if thread.name in workers()]
+    with pytest.warns(
+        RuntimeWarning, match=r"1 call\(s\) of slow_map .* within 0 s of the interrupt"
+    ) as caught:
+        engine.close(interrupted=True)
+    assert [warning.filename for warning in caught] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        engine.close()  # nor does anybody wait again
+    gate.open()
+    for thread in late:
+        thread.join()
 
 
 def _ignore(engine: Engine) -> None:
@@ -349,18 +376,22 @@ CHECKED = ("CALL", "RESUME", "JUMP_BACKWARD")
 """Where CPython looks whether a signal arrived: after calls, at the beginning of functions, at the end of loops."""
 
 
-class Interrupter:
-    """Raises `KeyboardInterrupt` at the n-th point of the executor where a signal could hit the consumer's thread."""
+INTERRUPTED = ("arrowflow.executor", "arrowflow.run", "arrowflow.iterator", "arrowflow.delivery")
 
-    def __init__(self, at: int) -> None:
+
+class Interrupter:
+    """Interrupts at the n-th point where a signal could hit the consumer's thread in code of a run."""
+
+    def __init__(self, at: int, interrupt: Callable[[], None]) -> None:
         self.at = at
+        self.interrupt = interrupt
         self.points = 0
         self.where = ""
         self.checked: set[int] = set()  # ids of frames: to hold them would keep their run alive
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> Any:
         name = frame.f_globals.get("__name__", "")
-        if not name.startswith(("arrowflow.executor", "arrowflow.run")) or frame.f_code.co_name == "__del__":
+        if not name.startswith(INTERRUPTED) or frame.f_code.co_name == "__del__":
             return None  # Python ignores what finalizers raise
         if event == "call":
             frame.f_trace_opcodes = True
@@ -378,12 +409,36 @@ class Interrupter:
             if self.points == self.at:
                 sys.settrace(None)
                 self.where = f"{frame.f_code.co_qualname} line {frame.f_lineno}"
-                raise KeyboardInterrupt
+                self.interrupt()
         opcode = frame.f_code.co_code[frame.f_lasti]
         if dis.opname[opcode].startswith(CHECKED):
             self.checked.add(id(frame))
 
 
+def ctrl_c() -> None:
+    raise KeyboardInterrupt
+
+
+class Preempted(RuntimeError, IndexError, ValueError, OSError):
+    """Of a kind that much code looks for in what it calls."""
+
+
+def preempt(number: int, frame: FrameType | None) -> None:
+    raise Preempted
+
+
+INTERRUPTS = (ctrl_c, functools.partial(signal.raise_signal, signal.SIGUSR1))
+
+
+@pytest.fixture
+def preempted() -> Iterator[None]:
+    """Handles a signal by an exception."""
+    previous = signal.signal(signal.SIGUSR1, preempt)
+    yield
+    signal.signal(signal.SIGUSR1, previous)
+
+
+@pytest.mark.usefixtures("preempted")
 def test_an_interrupt_at_any_point_of_the_consumer_ends_the_run() -> None:
     import arrowflow as af
 
@@ -391,21 +446,26 @@ def test_an_interrupt_at_any_point_of_the_consumer_ends_the_run() -> None:
     hits = 0
     for at in itertools.count(1):
         dataset = af.range(140_000).map(_same, num_parallel_calls=2).batch(70_000).repeat(2).to_numpy()
-        interrupter = Interrupter(at)
+        interrupter = Interrupter(at, INTERRUPTS[at % 2])
         iterator = iter(dataset)
+        found: list[int] = []
         previous = sys.gettrace()
         sys.settrace(interrupter)
         try:
-            while next(iterator, None) is not None:
-                pass
-        except KeyboardInterrupt:
+            while (batch := next(iterator, None)) is not None:
+                found.append(int(batch["id"][0]))
+        except (KeyboardInterrupt, Preempted):
             hits += 1
         finally:
             sys.settrace(previous)
+        batch = None
         if interrupter.points < at:
             break
-        for _ in range(3):  # one that was not touched yet goes on; the others are over
-            next(iterator, None)
+        assert hits == at, interrupter.where  # nobody took it for an error of its own
+        iterator.load_state_dict(iterator.state_dict())
+        if not iterator.progress.epoch:  # else it hit the end, behind the last batch
+            found += [int(batch["id"][0]) for batch in iterator]
+        assert found == [0, 70_000] * 2, interrupter.where
         iterator.close()
         assert workers() == [], interrupter.where
         del iterator

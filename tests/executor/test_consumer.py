@@ -1,18 +1,27 @@
-"""Calls that the consumer runs itself: when it does, and that nothing but the thread is different."""
+"""Calls that the consumer runs itself: when it does, and that nothing but the thread is different.
+
+Engines here have run the first calls of each stage, and have no workers until a test lets them in.
+"""
 
 from __future__ import annotations
 
+import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from types import FrameType
 
 import pyarrow as pa
 import pytest
 
 from arrowflow.errors import ArrowflowError, ClosedError
-from arrowflow.executor import Engine
+from arrowflow.physical.tuning import FIRST_CALLS
+from arrowflow.testing import FakeClock
 from tests.executor.fakes import (
+    Hurrying,
     chunk,
     function,
+    hurrying,
     items_of,
     number,
     running,
@@ -26,111 +35,111 @@ WAIT_SECONDS = 30
 
 
 class Noting:
-    """A function that notes which threads called it."""
+    """A function that notes who called it: the consumer, or somebody else."""
 
-    def __init__(self) -> None:
-        self.threads: list[str] = []
+    def __init__(self, slow_from: int | None = None) -> None:
+        self.engine: Hurrying | None = None  # until there is one, nobody is its consumer
+        self.callers: list[str] = []
+        self.slow_from = slow_from
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Returns its argument."""
-        self.threads.append(threading.current_thread().name)
+        engine = self.engine
+        is_consumer = engine is not None and engine.consumer.stage is not None
+        self.callers.append("consumer" if is_consumer else "worker")
+        if engine is not None and self.slow_from is not None and value_of(batch) >= self.slow_from:
+            clock_of(engine).advance(0.01)
         return batch
 
 
-def here() -> str:
-    return threading.current_thread().name
+def clock_of(engine: Hurrying) -> FakeClock:
+    assert isinstance(engine.clock, FakeClock)
+    return engine.clock
+
+
+def consume(engine: Hurrying, noting: Noting, items: int, away_seconds: float = 0.0) -> None:
+    """Takes so many items of a run of more, and is away for some time after each."""
+    noting.engine = engine
+    with closing(engine):
+        for value in range(items):
+            item = engine.next_item()
+            assert item is not None and value_of(item.chunk) == value
+            clock_of(engine).advance(away_seconds)
+
+
+def by(workers: int, consumer: int) -> list[str]:
+    return ["worker"] * workers + ["consumer"] * consumer
 
 
 def test_a_consumer_that_hurries_runs_cheap_calls_itself() -> None:
     noting = Noting()
-    with running(source(500), function(noting), serial()) as engine:
-        assert values_of(engine) == list(range(500))
-    # The clock stands still: nothing takes any time, and the consumer comes back at once.
-    assert noting.threads.count(here()) > 250
+    consume(hurrying(source(500), function(noting), serial()), noting, 500)
+    assert noting.callers == by(FIRST_CALLS, 500 - FIRST_CALLS)
 
 
-def test_before_anything_is_known_workers_do() -> None:
-    noting = Noting()
-    with running(source(4), function(noting)) as engine:
-        values_of(engine)
-    assert here() not in noting.threads
+def test_workers_rest_meanwhile() -> None:
+    with closing(hurrying(source(500), function(), serial())) as engine:
+        for _ in range(FIRST_CALLS + 1):
+            engine.next_item()
+        assert engine.consumer.inline
+        assert engine.begin() is None
 
 
-def test_without_a_tuner_only_workers_do() -> None:
-    noting = Noting()
-    with running(source(100), function(noting), autotune=False) as engine:
-        values_of(engine)
-    assert here() not in noting.threads
+@pytest.mark.parametrize(("calls", "autotune"), [(FIRST_CALLS, True), (100, False)])
+def test_before_anything_is_known_and_without_a_tuner_only_workers_do(calls: int, *, autotune: bool) -> None:
+    here: list[bool] = []
 
-
-def test_a_consumer_that_was_away_for_long_finds_what_workers_made() -> None:
-    noting = Noting()
-    with running(source(100), function(noting)) as engine:
-        values: list[int] = []
-        while (item := engine.next_item()) is not None:
-            values.append(value_of(item.chunk))
-            engine.clock.advance(1.0)  # type: ignore[attr-defined]
-    assert values == list(range(100))
-    assert here() not in noting.threads[10:]
-
-
-@pytest.mark.parametrize(("others_hold", "here_calls"), [(True, 180), (False, 0)])
-def test_calls_that_hold_the_interpreter_lock_are_the_consumers_although_it_is_away_for_longer(
-    here_calls: int, *, others_hold: bool
-) -> None:
-    noting = Noting()
-    with running(source(200, holds_lock=others_hold), function(noting, holds_lock=True)) as engine:
-        values: list[int] = []
-        while (item := engine.next_item()) is not None:
-            values.append(value_of(item.chunk))
-            engine.clock.advance(0.0005)  # type: ignore[attr-defined]
-    assert values == list(range(200))
-    assert abs(noting.threads.count(here()) - here_calls) <= 20
-
-
-def test_calls_that_hold_the_lock_and_wait_are_for_workers() -> None:
-    names: list[str] = []
-
-    def waits(batch: pa.RecordBatch) -> pa.RecordBatch:
-        names.append(here())
-        clock.advance(0.01)  # type: ignore[attr-defined]
+    def note(batch: pa.RecordBatch) -> pa.RecordBatch:
+        here.append(threading.current_thread() is threading.main_thread())
         return batch
 
-    with running(source(100, holds_lock=True), function(waits, holds_lock=True)) as engine:
-        clock = engine.clock
-        assert values_of(engine) == list(range(100))
-    assert here() not in names
+    with running(source(calls), function(note), autotune=autotune) as engine:
+        values_of(engine)
+    assert here == [False] * calls
 
 
-def test_calls_that_take_long_are_for_workers() -> None:
+@pytest.mark.parametrize(
+    ("away_seconds", "others_hold", "hurries"),
+    [(0.0005, True, True), (0.0005, False, False), (0.0015, True, False), (1.0, False, False)],
+)
+def test_a_consumer_that_was_away_for_longer_leaves_calls_to_workers(
+    away_seconds: float, *, others_hold: bool, hurries: bool
+) -> None:
+    """It may be away for longer where all calls hold the interpreter lock."""
+    noting = Noting()
+    # More than workers make ahead: who holds the lock is asked of stages that still have input.
+    engine = hurrying(source(10_000, holds_lock=others_hold), function(noting, holds_lock=True))
+    if not hurries:
+        engine.let_workers_in()
+    consume(engine, noting, 200, away_seconds)
+    assert noting.callers[:200] == (by(FIRST_CALLS, 200 - FIRST_CALLS) if hurries else by(200, 0))
+
+
+@pytest.mark.parametrize("holds_lock", [False, True])
+def test_calls_that_take_long_are_for_workers(holds_lock: bool) -> None:
     names: list[str] = []
 
     def slow(batch: pa.RecordBatch) -> pa.RecordBatch:
-        names.append(here())
+        names.append(threading.current_thread().name)
         clock.advance(0.01)  # type: ignore[attr-defined]
         return batch
 
-    with running(source(100), function(slow)) as engine:
+    with running(source(100, holds_lock=holds_lock), function(slow, holds_lock=holds_lock)) as engine:
         clock = engine.clock
         assert values_of(engine) == list(range(100))
     assert threading.current_thread().name not in names
 
 
 def test_calls_that_come_to_take_long_go_to_workers() -> None:
-    threads: dict[int, str] = {}
-
-    def slower(batch: pa.RecordBatch) -> pa.RecordBatch:
-        value = value_of(batch)
-        threads[value] = here()
-        if value >= 300:
-            clock.advance(0.01)  # type: ignore[attr-defined]
-        return batch
-
-    with running(source(600), function(slower)) as engine:
-        clock = engine.clock
-        assert values_of(engine) == list(range(600))
-    assert here() in {threads[value] for value in range(300)}
-    assert here() not in {threads[value] for value in range(310, 600)}
+    noting = Noting(slow_from=300)
+    engine = hurrying(source(600), function(noting))
+    noting.engine = engine
+    with closing(engine):
+        for _ in range(301):
+            engine.next_item()
+        engine.let_workers_in()
+        assert values_of(engine) == list(range(301, 600))
+    assert noting.callers == by(FIRST_CALLS, 301 - FIRST_CALLS) + by(299, 0)
 
 
 def _fails(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -139,21 +148,54 @@ def _fails(batch: pa.RecordBatch) -> pa.RecordBatch:
     return number(batch, 2 * value_of(batch))
 
 
-def test_an_error_is_the_same_whoever_ran_the_call() -> None:
-    with running(source(500), function(_fails)) as engine:
+def test_an_error_of_a_call_of_its_own_is_the_same_as_of_a_workers() -> None:
+    with closing(hurrying(source(500), function(_fails))) as engine:
         values: list[int] = []
         with pytest.raises(ArrowflowError, match="function: ValueError: no") as caught:
             values.extend(value_of(item.chunk) for item in items_of(engine))
-        assert isinstance(caught.value.__cause__, ValueError)
+    assert values == list(range(0, 600, 2))
+    assert isinstance(caught.value.__cause__, ValueError)
 
 
-def test_an_interrupt_of_a_call_of_its_own_is_the_consumers() -> None:
+class Preempted(Exception):
+    """What a handler of a signal raises."""
+
+
+def preempt(number: int, frame: FrameType | None) -> None:
+    raise Preempted
+
+
+@pytest.fixture
+def preempted() -> Iterator[None]:
+    """Handles a signal by an exception."""
+    previous = signal.signal(signal.SIGUSR1, preempt)
+    yield
+    signal.signal(signal.SIGUSR1, previous)
+
+
+def ctrl_c() -> None:
+    raise KeyboardInterrupt
+
+
+INTERRUPTS = [(ctrl_c, KeyboardInterrupt), (lambda: signal.raise_signal(signal.SIGUSR1), Preempted)]
+
+
+@pytest.mark.parametrize(("interrupt", "raised"), INTERRUPTS, ids=["Ctrl-C", "handler"])
+@pytest.mark.parametrize("where", ["source", "function"])
+@pytest.mark.usefixtures("preempted")
+def test_an_interrupt_of_a_call_of_its_own_is_the_consumers(
+    where: str, interrupt: Callable[[], None], raised: type[BaseException]
+) -> None:
     def interrupted(batch: pa.RecordBatch) -> pa.RecordBatch:
-        if threading.current_thread() is threading.main_thread():
-            raise KeyboardInterrupt
+        if value_of(batch) == 100:
+            interrupt()
         return batch
 
-    with running(source(500), function(interrupted)) as engine, pytest.raises(KeyboardInterrupt):
+    def make(value: int) -> Iterator[pa.RecordBatch]:
+        yield interrupted(chunk(value)) if where == "source" else chunk(value)
+
+    stages = source(500, make), function(interrupted if where == "function" else lambda batch: batch)
+    with closing(hurrying(*stages)) as engine, pytest.raises(raised):
         values_of(engine)
 
 
@@ -162,34 +204,37 @@ def test_workers_take_over_while_a_call_of_the_consumers_waits_for_others() -> N
     waited: list[int] = []
 
     def waits(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if value_of(batch) < FIRST_CALLS:
+            return batch
         if threading.current_thread() is threading.main_thread():
             waited.append(value_of(batch))
             assert others.wait(WAIT_SECONDS), "no other call was begun"
-        elif waited:
+        else:
             others.set()
         return batch
 
-    with running(source(2000), function(waits)) as engine:
+    engine = hurrying(source(2000), function(waits, cost="unknown"))
+    engine.let_workers_in()
+    with closing(engine):
         assert values_of(engine) == list(range(2000))
-    assert waited  # and the consumer ran no more of them
-    assert len(waited) == 1
+    assert waited == [FIRST_CALLS]  # and the consumer ran no more of them
 
 
 def test_a_run_that_is_closed_meanwhile_says_so_once_the_call_returns() -> None:
     entered, closed = threading.Event(), threading.Event()
 
     def waits(batch: pa.RecordBatch) -> pa.RecordBatch:
-        if threading.current_thread() is threading.main_thread():
+        if value_of(batch) == 100:
             entered.set()
             assert closed.wait(WAIT_SECONDS)
         return batch
 
     def close() -> None:
-        entered.wait(WAIT_SECONDS)
+        assert entered.wait(WAIT_SECONDS)
         engine.stop()
         closed.set()
 
-    with running(source(2000), function(waits)) as engine:
+    with closing(hurrying(source(2000), function(waits))) as engine:
         thread = threading.Thread(target=close)
         thread.start()
         with pytest.raises(ClosedError):
@@ -197,7 +242,7 @@ def test_a_run_that_is_closed_meanwhile_says_so_once_the_call_returns() -> None:
         thread.join()
 
 
-def test_what_the_consumer_leaves_behind_is_closed() -> None:
+def test_a_generator_that_the_consumer_leaves_behind_is_closed() -> None:
     closed = threading.Event()
 
     def endless(value: int) -> Iterator[pa.RecordBatch]:
@@ -207,12 +252,8 @@ def test_what_the_consumer_leaves_behind_is_closed() -> None:
         finally:
             closed.set()
 
-    with running(source(1, endless)) as engine:
+    with closing(hurrying(source(1, endless))) as engine:
         for _ in range(100):
             engine.next_item()
-        _inline(engine)
+        assert not engine.pool.threads
     assert closed.is_set()
-
-
-def _inline(engine: Engine) -> None:
-    assert engine.consumer.turns

@@ -55,6 +55,12 @@ def _dismissed() -> Iterator[None]:
     children.dismiss()
 
 
+@pytest.fixture(autouse=True)
+def _idle_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long a busy machine takes, idle workers are those of the call before."""
+    monkeypatch.setattr(children, "IDLE_SECONDS", 3600.0)
+
+
 def in_workers(ds: af.Dataset, fn: Any, *, calls: int = 1, **arguments: Any) -> af.Dataset:
     """Maps in worker processes: in one, since to start one takes a while, where a test does not say more."""
     return ds.map(fn, executor="process", num_parallel_calls=calls, **arguments)
@@ -787,7 +793,7 @@ def test_a_worker_makes_kernels_and_forgets_them_with_their_run() -> None:
         ask(1, epoch=1)
         ours.shutdown(socket.SHUT_WR)
         with pytest.raises(EOFError):
-            child._Server(theirs).serve()
+            child._Server(theirs).serve(3600.0)
         answers = [receive(ours) for _ in range(child.MAX_KNOWN + 7)]
     made = [inbox.take(answer.parcel, fd) for answer, fd in answers if isinstance(answer, Made)]
     first = [[0, 1, 1]] * (child.MAX_KNOWN + 1)

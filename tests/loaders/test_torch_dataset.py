@@ -115,6 +115,21 @@ def test_set_epoch_and_what_was_never_begun(data: Any) -> None:
     assert epochs_of(found) == whole[2:]
 
 
+def test_after_an_error_the_loader_raises_again(data: Any) -> None:
+    def fail(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if batch["id"][0].as_py() == 64:
+            raise KeyError("gone")
+        return batch
+
+    batches = iter(data.DataLoader(af.range(256).batch(64).map(fail).to_torch_dataset(), batch_size=None))
+    assert len(next(batches)["id"]) == 64
+    with pytest.raises(af.FunctionError, match="gone"):
+        next(batches)
+    for _ in range(2):
+        with pytest.raises(af.ClosedError, match="has raised FunctionError"):
+            next(batches)
+
+
 def test_a_pickle_counts_with_its_original(data: Any) -> None:
     found = dataset().to_torch_dataset(columns=["id"], dtypes={"id": "float32"})
     whole = epochs_of(dataset().to_torch(dtypes={"id": "float32"}), 2)
