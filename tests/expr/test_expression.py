@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import inspect
 import pickle
 import subprocess
 import sys
@@ -28,6 +30,7 @@ SCHEMA: Final = pa.schema(
     ]
 )
 
+SPLIT: Final = inspect.signature(c("s").str.split).parameters
 ELEMENT_WISE: Final[list[Any]] = [
     c("a") + 1,
     c("s").str.to_date("%Y-%m-%d"),
@@ -37,8 +40,21 @@ ELEMENT_WISE: Final[list[Any]] = [
     c("a").is_in(pl.Series([1, 2])),
     c("a").replace({1: 2}),
     c("a").replace_strict([1], [2], default=0),
+    c("a").replace([1], [2]),
+    c("a").replace(pl.Series([1]), pl.lit(2, pl.Int64)),
     c("a").fill_null(strategy="zero"),
     c("l").list.sum(),
+    c("s").cast(pl.Enum(["", "1"]), strict=False).cat.len_bytes(),
+    c("t").dt.date().dt.is_business_day(holidays=[datetime.date(2001, 2, 3)]),
+    c("t").dt.add_business_days(c("a"), roll="forward"),
+    pl.business_day_count(c("t").dt.date(), datetime.date(2001, 2, 3)),
+    pl.linear_spaces("a", "b", 3),
+    c("x").struct.drop(["z"]) if hasattr(c("x").struct, "drop") else c("x"),
+    c("a").erf() + c("a").erfc() if hasattr(c("a"), "erf") else c("a"),
+    c("a").truncdiv(2) if hasattr(c("a"), "truncdiv") else c("a"),
+    c("s").str.split(r"\d", literal=False) if "literal" in SPLIT else c("s"),
+    pl.concat_arr("a", "b").arr.to_struct(["p", "q"]),
+    pl.concat_arr("a", "b").arr.dot(pl.concat_arr("a", "b")) if hasattr(c("a").arr, "dot") else c("a"),
     c("l").list.eval(pl.element() - pl.element().mean()),
     c("l").list.eval(pl.element().sort()),
     c("x").struct.with_fields(pl.field("z") + 1),
@@ -96,6 +112,10 @@ NOT_ELEMENT_WISE: Final[list[Any]] = [
     c("x").is_unique(),
     c("x").is_first_distinct(),
     c("x").is_in(c("y")),
+    c("x").replace(c("y"), 1),
+    c("x").replace([1, 2], c("y")),
+    c("x").replace_strict(c("y"), c("z"), default=0),
+    c("x").dt.is_business_day(holidays=c("y")),
     c("x").implode(),
     c("x").any(),
     c("x").hash().cum_max(),
