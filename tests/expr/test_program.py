@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import pickle
 import subprocess
 import sys
@@ -192,6 +193,12 @@ def test_another_type_for_the_same_bytes_is_not_a_copy() -> None:
     found = compile([Project((("day", expr(c("day").cast(pl.Int32))),))], batch.schema).run(batch)
     assert found.column("day").to_pylist() == [None, 3]
     assert found.column("day").buffers()[1].address == days.buffers()[1].address
+
+
+def test_a_column_that_is_read_twice_may_become_a_date() -> None:
+    batch = pa.RecordBatch.from_pydict({"a": pa.array([1, None], pa.int32())})
+    program = compile([Project((("day", expr((c("a") + c("a")).cast(pl.Date))),))], batch.schema)
+    assert program.run(batch).column("day").to_pylist() == [datetime.date(1970, 1, 3), None]
 
 
 TYPES: Final = [
