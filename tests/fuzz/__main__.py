@@ -73,7 +73,9 @@ class Soak:
             with self.lock:
                 self.count(name, tests)
                 # 5: all tests are left out by now.
-                if done.returncode not in {0, 1, 5} or (done.returncode == 1 and not any(t["failure"] for t in tests)):
+                if done.returncode not in {0, 1, 5} or (
+                    done.returncode == 1 and not any(t["failure"] for t in tests)
+                ):
                     self.crashed(name, seed, done, case)
 
     def count(self, name: str, tests: Sequence[dict[str, object]]) -> None:
@@ -83,7 +85,9 @@ class Soak:
             if test["failure"] is not None:
                 self.failures[name] += 1
                 self.known.add(str(test["test"]))
-                print(f"\n=== {test['test']}\n{test['failure']}\nRun it again: {test['again']} --hypothesis-profile=soak")
+                print(
+                    f"\n=== {test['test']}\n{test['failure']}\nRun it again: {test['again']} --hypothesis-profile=soak"
+                )
         print(f"{name}: {self.cases[name]:,} cases, {self.failures[name]} differences", flush=True)
 
     def crashed(self, name: str, seed: int, done: subprocess.CompletedProcess[str], case: Path) -> None:
@@ -92,13 +96,23 @@ class Soak:
         tail = "\n".join(done.stdout.splitlines()[-OUTPUT_LINES:])
         last = case.read_text("utf-8") if case.exists() else "none"
         again = f"python -m tests.fuzz --only {name} --seed {seed} --minutes 0"
-        print(f"\n=== {name} ended with {done.returncode}\n{tail}\nThe last case: {last}\nRun it again: {again}")
+        print(
+            f"\n=== {name} ended with {done.returncode}\n{tail}\nThe last case: {last}\nRun it again: {again}"
+        )
 
 
 def command(name: str) -> list[str]:
     """Returns how pytest runs a fuzzer."""
     path = str(FOLDER / f"test_{name}.py")
-    options = ["-q", "--tb=short", "--show-capture=no", "-p", "no:cacheprovider", "-o", "faulthandler_timeout=0"]
+    options = [
+        "-q",
+        "--tb=short",
+        "--show-capture=no",
+        "-p",
+        "no:cacheprovider",
+        "-o",
+        "faulthandler_timeout=0",
+    ]
     return [sys.executable, "-m", "pytest", path, *options]
 
 
@@ -106,8 +120,12 @@ def main() -> int:
     """Runs the fuzzers, and returns 1 if any of them found a difference."""
     names = sorted(path.stem.removeprefix("test_") for path in FOLDER.glob("test_*.py"))
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=1, help="no round starts later; 0 for one round each")
-    parser.add_argument("--only", choices=names, action="append", help="one fuzzer (may be given more than once)")
+    parser.add_argument(
+        "--minutes", type=float, default=1, help="no round starts later; 0 for one round each"
+    )
+    parser.add_argument(
+        "--only", choices=names, action="append", help="one fuzzer (may be given more than once)"
+    )
     parser.add_argument("--seed", type=int, help="of the first round; the next ones count on from it")
     given = parser.parse_args()
     seed = random.SystemRandom().getrandbits(31) if given.seed is None else given.seed

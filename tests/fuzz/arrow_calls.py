@@ -27,12 +27,26 @@ _TESTS_OF_TEXT: Final = (
     "trim_whitespace",
 )
 _BETWEEN: Final = (
-    *("years", "quarters", "days", "hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds"),
+    *(
+        "years",
+        "quarters",
+        "days",
+        "hours",
+        "minutes",
+        "seconds",
+        "milliseconds",
+        "microseconds",
+        "nanoseconds",
+    ),
     *("month_interval", "day_time_interval", "month_day_nano_interval"),
 )
 
 _GENERATED: Final = [
-    *(f"pc.{name}{checked}({args})" for name, args in _SAME_AND_CHECKED.items() for checked in ("", "_checked")),
+    *(
+        f"pc.{name}{checked}({args})"
+        for name, args in _SAME_AND_CHECKED.items()
+        for checked in ("", "_checked")
+    ),
     *(f"~pc.{name}{checked}({{number}})" for name in _TRANSCENDENTAL for checked in ("", "_checked")),
     *(f"pc.{kind}_{name}({{text}})" for name in _TESTS_OF_TEXT for kind in ("ascii", "utf8")),
     *(f"pc.{name}_between({{moment}}, {{same}})" for name in _BETWEEN),
@@ -234,5 +248,5 @@ pc.fill_null_forward(f("i64"))
 """
 """Not functions of one row: `arrowflow` has to refuse them."""
 
-NOT_ROW_BY_ROW: Final = frozenset(("random",))
+NOT_ROW_BY_ROW: Final = ("random",)
 """Scalar functions, by their kind, that are no functions of the row."""

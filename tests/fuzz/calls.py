@@ -133,7 +133,9 @@ def _is_known(call: Call) -> bool:
     if found is None:
         return True
     parameters = inspect.signature(found[0]).parameters.values()
-    return found[2] <= {one.name for one in parameters} or any(one.kind == one.VAR_KEYWORD for one in parameters)
+    return found[2] <= {one.name for one in parameters} or any(
+        one.kind == one.VAR_KEYWORD for one in parameters
+    )
 
 
 TABLE: Final = [*_table("polars", POLARS), *_table("arrow", ARROW)]

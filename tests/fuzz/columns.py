@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -23,8 +23,38 @@ DAY: Final = 86_400
 MOMENTS: Final = [0, 1, -1, 951_782_400, 981_173_106, 1_711_846_800, 1_729_990_800, 86_399, -86_401]
 """Seconds: the epoch, a leap day, a morning in 2001, both changes of the clock in Berlin in 2024."""
 WORDS: Final = [
-    *("", "a", "ab", "b", "B a", " x ", "a,b,,c", "a.b", "aXbX", "é", "e\u0301", "ß", "İ", "日本", "👩‍🚀", "\0"),
-    *("1", "-7", "007", "1.5", "1e3", "ff", "ZZ", "6161", "YWI=", "2001-02-03", "2001-02-03 04:05:06", "10:11:12"),
+    *(
+        "",
+        "a",
+        "ab",
+        "b",
+        "B a",
+        " x ",
+        "a,b,,c",
+        "a.b",
+        "aXbX",
+        "é",
+        "e\u0301",
+        "ß",
+        "İ",
+        "日本",
+        "👩‍🚀",
+        "\0",
+    ),
+    *(
+        "1",
+        "-7",
+        "007",
+        "1.5",
+        "1e3",
+        "ff",
+        "ZZ",
+        "6161",
+        "YWI=",
+        "2001-02-03",
+        "2001-02-03 04:05:06",
+        "10:11:12",
+    ),
     *('{"a": 1, "b": [2]}', "null", "[1, 2]", "%", "a_b", "true", "z" * 40),
 ]
 BYTES: Final = [b"", b"a", b"ab", b"\xff", b"\x00", b"6161", b"YWI=", b"12345678", b"z" * 40]
@@ -34,19 +64,21 @@ def integers(type: pa.DataType) -> Pool:
     """Returns the integers of a type, most of them small or at its ends."""
     limits = np.iinfo(type.to_pandas_dtype())
     low, high = int(limits.min), int(limits.max)
-    near = [value for value in (0, 1, 2, 3, 5, 7, -1, -2, 100, 127, 128, 255, 2**24 + 1) if low <= value <= high]
+    near = [
+        value for value in (0, 1, 2, 3, 5, 7, -1, -2, 100, 127, 128, 255, 2**24 + 1) if low <= value <= high
+    ]
     ends = [low, low + 1, high - 1, high, min(high, 2**53 + 1), max(low, -(2**53) - 1)]
     return st.one_of(st.sampled_from(near), st.sampled_from(ends), st.integers(low, high))
 
 
-def floats(width: int) -> Pool:
+def floats(width: Literal[16, 32, 64]) -> Pool:
     """Returns the floats of a width, most of them special."""
     limits = np.finfo(f"f{width // 8}")
     special = [0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, 2.0, 10.0, 0.1, 100.25, NAN, INF, -INF]
     ends = [float(limits.max), float(limits.min), float(limits.smallest_subnormal), -float(limits.max)]
     ends += [1.0 + float(limits.eps), 2.0**15, 3.0**7]
     narrow = [float(np.dtype(f"f{width // 8}").type(value)) for value in special + ends]
-    return st.one_of(st.sampled_from(narrow), st.floats(width=width))  # type: ignore[call-overload]
+    return st.one_of(st.sampled_from(narrow), st.floats(width=width))
 
 
 def instants(unit: str) -> Pool:
@@ -54,14 +86,24 @@ def instants(unit: str) -> Pool:
     scale = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
     plain = [moment * scale for moment in MOMENTS]
     odd = [value + 1 for value in plain] + [scale // 2, 1_500_000_000 * scale // 7]
-    ends = [-(2**63) + 1, 2**63 - 1, 2**62, 10**15, -(10**15), 253_402_300_800 * scale, -62_135_596_801 * scale]
+    ends = [
+        -(2**63) + 1,
+        2**63 - 1,
+        2**62,
+        10**15,
+        -(10**15),
+        253_402_300_800 * scale,
+        -62_135_596_801 * scale,
+    ]
     safe = [max(-(2**63) + 1, min(2**63 - 1, value)) for value in ends]
     return st.one_of(*[st.sampled_from(plain)] * 3, st.sampled_from(odd), st.sampled_from(safe))
 
 
 def numbers_below(limit: int) -> Pool:
     """Returns the numbers from 0 up to `limit`, its ends among them."""
-    return st.one_of(st.sampled_from([0, 1, limit - 1, limit // 2, limit // 24 * 10]), st.integers(0, limit - 1))
+    return st.one_of(
+        st.sampled_from([0, 1, limit - 1, limit // 2, limit // 24 * 10]), st.integers(0, limit - 1)
+    )
 
 
 def digits(precision: int, scale: int) -> Pool:
@@ -113,10 +155,8 @@ def _made() -> dict[str, Type]:
             arrow = getattr(pa, f"{sign}int{width}")()
             kinds = f"int number ordered{' tiny' if width == 8 else ''}"
             add(f"{sign or 'i'}{width}", arrow, f"pl.{spelled}{width}", kinds, integers(arrow))
-    for width in (16, 32, 64):
-        arrow = getattr(pa, f"float{width}")()
-        kinds = f"float number ordered f{width}"
-        add(f"f{width}", arrow, f"pl.Float{width}", kinds, floats(width))
+    for pool, width in ((floats(16), 16), (floats(32), 32), (floats(64), 64)):
+        add(f"f{width}", getattr(pa, f"float{width}")(), f"pl.Float{width}", "float number ordered", pool)
     for precision, scale in ((9, 2), (15, 0), (38, 10)):
         arrow = pa.decimal128(precision, scale)
         polars = f"pl.Decimal({precision}, {scale})"
@@ -124,7 +164,9 @@ def _made() -> dict[str, Type]:
     add("b", pa.bool_(), "pl.Boolean", "bool ordered", st.booleans())
     add("s", pa.string(), "pl.String", "text ordered", st.sampled_from(WORDS) | st.text(max_size=4))
     add("y", pa.binary(), "pl.Binary", "binary ordered", st.sampled_from(BYTES) | st.binary(max_size=4))
-    days = st.sampled_from([moment // DAY for moment in MOMENTS] + [2_932_896, 2_932_897, -719_163, 2**31 - 1])
+    days = st.sampled_from(
+        [moment // DAY for moment in MOMENTS] + [2_932_896, 2_932_897, -719_163, 2**31 - 1]
+    )
     add("day", pa.date32(), "pl.Date", "date moment temporal ordered", days)
     for unit, size in (("s", 1), ("ms", 10**3), ("us", 10**6), ("ns", 10**9)):
         bits = 32 if unit in ("s", "ms") else 64
@@ -155,7 +197,13 @@ def _made() -> dict[str, Type]:
     # What a pipeline brings to another spelling when it reads it.
     add("large", pa.large_string(), "pl.String", "text ordered respelled", found["s"].pool)
     add("view", pa.string_view(), "pl.String", "text ordered respelled", found["s"].pool)
-    add("cat", pa.dictionary(pa.int8(), pa.string()), "pl.String", "text respelled", st.sampled_from(WORDS[:6]))
+    add(
+        "cat",
+        pa.dictionary(pa.int8(), pa.string()),
+        "pl.String",
+        "text respelled",
+        st.sampled_from(WORDS[:6]),
+    )
     # These Polars does not read.
     add("dec76", pa.decimal256(60, 3), "", "foreign decimal number", digits(60, 3))
     add("map", pa.map_(pa.string(), pa.int32()), "", "map foreign nested", st.just([("a", 1)]) | st.just([]))

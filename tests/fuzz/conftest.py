@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import zlib
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,15 +28,12 @@ settings.register_profile(
 )
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Gives all fuzzers of a run one seed, unless their profile is for the same cases each time."""
+def pytest_collection_modifyitems(config: pytest.Config) -> None:
+    """Draws one seed for all fuzzers of a run, unless their profile is for the same cases each time."""
     given: int | None = config.getoption("--hypothesis-seed", None)
     fixed = settings.default is not None and settings.default.derandomize
     seed = given if given is not None or fixed else random.SystemRandom().getrandbits(32)
     config.stash[SEED] = None if seed is None else int(seed)
-    for item in items:
-        if seed is not None and _test_of(item) is not None and Path(__file__).parent in item.path.parents:
-            hypothesis.seed(int(seed))(_function_of(item))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -56,7 +54,9 @@ def pytest_runtest_makereport(
 def _shown(report: pytest.TestReport) -> str | None:
     if not report.failed:
         return None
-    lines = [line.removeprefix("E").strip(" ") for line in report.longreprtext.splitlines() if line.startswith("E")]
+    lines = [
+        line.removeprefix("E").strip(" ") for line in report.longreprtext.splitlines() if line.startswith("E")
+    ]
     return "\n".join(lines[-40:])
 
 
@@ -87,6 +87,12 @@ def watched(request: pytest.FixtureRequest, stderr: int) -> Iterator[None]:
     if test is None:
         yield
         return
+    seed = request.config.stash[SEED]
+    if seed is not None:
+        # Of one seed, tests that draw alike would all draw the same.
+        hypothesis.seed(zlib.crc32(request.node.nodeid.encode(), seed & 0xFFFF_FFFF))(
+            _function_of(request.node)
+        )
     watch, body = Watch(stderr), test.inner_test
     test.inner_test = watch.over(body)
     request.node.stash[WATCH] = watch

@@ -32,8 +32,38 @@ NAMES: Final[dict[str, Any]] = {
 }
 """What the text of an expression may use: `c` is `pl.col`, `f` is `pc.field`."""
 NUMBERS: Final = [
-    *("0", "1", "-1", "2", "-2", "0.5", "-1.5", "3", "127", "128", "-129", "255", "256", "300", "-32769", "2**24 + 1"),
-    *("2**31", "2**32", "2**53 + 1", "2**63 - 1", "2**63", "-(2**63)", "2**64 - 1", "0.1", "1e39", "-1e300", "0.0", "-0.0"),
+    *(
+        "0",
+        "1",
+        "-1",
+        "2",
+        "-2",
+        "0.5",
+        "-1.5",
+        "3",
+        "127",
+        "128",
+        "-129",
+        "255",
+        "256",
+        "300",
+        "-32769",
+        "2**24 + 1",
+    ),
+    *(
+        "2**31",
+        "2**32",
+        "2**53 + 1",
+        "2**63 - 1",
+        "2**63",
+        "-(2**63)",
+        "2**64 - 1",
+        "0.1",
+        "1e39",
+        "-1e300",
+        "0.0",
+        "-0.0",
+    ),
     *("nan", "inf", "-inf", "True", 'Decimal("1.5")'),
 ]
 """Literals that any type of number may meet."""
@@ -51,7 +81,7 @@ class Made:
 
 def source_of(text: str) -> Any:
     """Returns the expression that `text` writes."""
-    return eval(text, NAMES)  # noqa: S307
+    return eval(text, NAMES)
 
 
 @lru_cache(maxsize=10_000)
@@ -102,11 +132,25 @@ def _is_predicate(call: Call) -> bool:
     return any(mark in call.text for mark in _FLAGS)
 
 
-_FLAGS: Final = ("{compare}", "} & {", "} | {", "~{bool}", ".is_", "isin", "contains", "starts_with", "eq_missing")
+_FLAGS: Final = (
+    "{compare}",
+    "} & {",
+    "} | {",
+    "~{bool}",
+    ".is_",
+    "isin",
+    "contains",
+    "starts_with",
+    "eq_missing",
+)
 
 
 def filled(
-    draw: st.DrawFn, call: Call, columns: Columns, made: Sequence[Made], near: Mapping[pa.DataType, Pool] | None = None
+    draw: st.DrawFn,
+    call: Call,
+    columns: Columns,
+    made: Sequence[Made],
+    near: Mapping[pa.DataType, Pool] | None = None,
 ) -> Made:
     """Draws what stands in the places of a call; `near` says what literals of a type are drawn from."""
     parts = list(call.parts())
@@ -114,7 +158,9 @@ def filled(
     first: pa.DataType | None = None
     for at, (part, what) in enumerate(parts):
         if part == "operand":
-            texts[at], type = _operand(draw, call.engine, lambda type, what=what: what in kinds_of(type), columns, made)
+            texts[at], type = _operand(
+                draw, call.engine, lambda type, what=what: what in kinds_of(type), columns, made
+            )
             first = type if first is None else first
         elif part == "choice":
             texts[at] = draw(st.sampled_from(choices(what)))
@@ -141,8 +187,9 @@ def _operand(
     draw: st.DrawFn, engine: Engine, fits: Any, columns: Columns, made: Sequence[Made]
 ) -> tuple[str, pa.DataType]:
     inner = [one for one in made if one.type is not None and fits(one.type)]
-    if inner and draw(st.booleans()):
-        found = draw(st.sampled_from(inner))
+    nested: bool = bool(inner) and draw(st.booleans())
+    if nested:
+        found: Made = draw(st.sampled_from(inner))
         return f"({found.text})", found.type
     names = [name for name, type in columns.items() if fits(type) and (engine == "arrow" or is_read(type))]
     assume(names)
@@ -193,7 +240,11 @@ def literals(draw: st.DrawFn, engine: Engine, known: Type, *, as_array: bool) ->
     if "number" in known.kinds and draw(st.booleans()):
         bare.append(draw(st.sampled_from(NUMBERS)))
     listed = f"[{', '.join(bare)}]"
-    return f'pl.Series("", {listed}, dtype={known.polars})' if engine == "polars" and draw(st.booleans()) else listed
+    return (
+        f'pl.Series("", {listed}, dtype={known.polars})'
+        if engine == "polars" and draw(st.booleans())
+        else listed
+    )
 
 
 def arrow_text(arrow: pa.DataType) -> str:

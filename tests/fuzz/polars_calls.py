@@ -432,32 +432,28 @@ pl.corr("i64", "i64_2")
 """
 """Not functions of one row, or not provably: `arrowflow` has to refuse them, each with a reason."""
 
-NOT_ROW_BY_ROW: Final = frozenset(
-    """
-    all any append approx_n_unique approx_quantile arg_max arg_min arg_sort arg_true arg_unique
-    backward_fill bin_intervals bin_quantiles bin_ranks bitwise_and bitwise_or bitwise_xor bottom_k bottom_k_by
-    count cum_count cum_max cum_min cum_prod cum_sum cumulative_eval cut diff dot drop_nans drop_nulls entropy
-    ewm_mean ewm_mean_by ewm_std ewm_sum ewm_sum_by ewm_var explode extend_constant filter first forward_fill
-    gather gather_every get has_nulls head hist implode index_of interpolate interpolate_by is_duplicated is_empty
-    is_first_distinct is_last_distinct is_sorted is_unique item kurtosis last len limit lower_bound map_batches
-    map_elements max max_by mean median min min_by mode n_unique nan_max nan_min null_count over pct_change
-    peak_max peak_min product qcut quantile rank reshape reverse rle rle_id rolling rolling_kurtosis rolling_map
-    rolling_max rolling_max_by rolling_mean rolling_mean_by rolling_median rolling_median_by rolling_min
-    rolling_min_by rolling_quantile rolling_quantile_by rolling_rank rolling_rank_by rolling_skew rolling_std
-    rolling_std_by rolling_sum rolling_sum_by rolling_var rolling_var_by sample search_sorted shift shuffle skew
-    slice sort sort_by std sum tail top_k top_k_by unique unique_counts upper_bound value_counts var
-    str.join list.explode list.sample arr.explode struct.unnest
-    """.split()
-)
+NOT_ROW_BY_ROW: Final = """
+all any append approx_n_unique approx_quantile arg_max arg_min arg_sort arg_true arg_unique
+backward_fill bin_intervals bin_quantiles bin_ranks bitwise_and bitwise_or bitwise_xor bottom_k bottom_k_by
+count cum_count cum_max cum_min cum_prod cum_sum cumulative_eval cut diff dot drop_nans drop_nulls entropy
+ewm_mean ewm_mean_by ewm_std ewm_sum ewm_sum_by ewm_var explode extend_constant filter first forward_fill
+gather gather_every get has_nulls head hist implode index_of interpolate interpolate_by is_duplicated is_empty
+is_first_distinct is_last_distinct is_sorted is_unique item kurtosis last len limit lower_bound map_batches
+map_elements max max_by mean median min min_by mode n_unique nan_max nan_min null_count over pct_change
+peak_max peak_min product qcut quantile rank reshape reverse rle rle_id rolling rolling_kurtosis rolling_map
+rolling_max rolling_max_by rolling_mean rolling_mean_by rolling_median rolling_median_by rolling_min
+rolling_min_by rolling_quantile rolling_quantile_by rolling_rank rolling_rank_by rolling_skew rolling_std
+rolling_std_by rolling_sum rolling_sum_by rolling_var rolling_var_by sample search_sorted shift shuffle skew
+slice sort sort_by std sum tail top_k top_k_by unique unique_counts upper_bound value_counts var
+str.join list.explode list.sample arr.explode struct.unnest
+"""
 """Methods that look at more than their row."""
 
-NOT_CALLS: Final = frozenset(
-    """
-    add and_ eq floordiv ge gt le lt mod mul ne not_ or_ sub truediv
-    exclude deserialize inspect pipe pipe_with_dtype set_sorted map
-    dt.strftime list.to_map cat.to
-    name.map name.map_fields name.prefix name.replace name.strip_prefix name.strip_suffix name.suffix name.to_lowercase
-    name.to_uppercase
-    """.split()
-)
+NOT_CALLS: Final = """
+add and_ eq floordiv ge gt le lt mod mul ne not_ or_ sub truediv
+exclude deserialize inspect pipe pipe_with_dtype set_sorted map
+dt.strftime list.to_map cat.to
+name.map name.map_fields name.prefix name.replace name.strip_prefix name.strip_suffix name.suffix name.to_lowercase
+name.to_uppercase
+"""
 """Methods that are the operators above by another name, that change names, or that compute nothing."""

@@ -113,7 +113,9 @@ class Case:
     @property
     def table(self) -> pa.Table:
         """All rows, with their numbers."""
-        arrays = {name: array_of(name, list(itertools.chain(*groups))) for name, groups in self.columns.items()}
+        arrays = {
+            name: array_of(name, list(itertools.chain(*groups))) for name, groups in self.columns.items()
+        }
         count = sum(map(len, next(iter(self.columns.values()))))
         return pa.table(arrays | {"row": pa.array(range(count), pa.int64())})
 
@@ -124,7 +126,10 @@ class Case:
             WRITERS[self.writer](self.table, folder / "table.parquet", self.rows)
         except engines.ENGINE_ERRORS:  # there is no such expression, or no such file
             return
-        whole = engines.plain_table(pa.concat_tables(pq.read_table(path) for path in sorted(folder.iterdir())))
+        whole = engines.plain_table(
+            pa.concat_tables(pq.read_table(path) for path in sorted(folder.iterdir()))
+        )
+        expected: list[int] | BaseException
         try:
             expected = engines.filtered(whole, source)["row"].to_pylist()
         except engines.ENGINE_ERRORS as error:
@@ -132,7 +137,8 @@ class Case:
         try:
             found = af.read_parquet(folder).filter(source).select("row").to_table()["row"].to_pylist()
         except af.ArrowflowError as error:
-            assert isinstance(expected, BaseException), f"{error!r}, expected rows {expected}"
+            if not isinstance(expected, BaseException):
+                raise AssertionError(f"{error!r}, expected rows {expected}") from error
             return
         except engines.ENGINE_ERRORS as error:
             raise AssertionError(f"no ArrowflowError, but {error!r}") from error
@@ -148,7 +154,9 @@ class Case:
         printer.text(repr(self))
 
 
-NAMES: Final = [name for name in SCHEMA if not TYPES[name.removesuffix("_2")].kinds & {"nested", "foreign", "respelled"}]
+NAMES: Final = [
+    name for name in SCHEMA if not TYPES[name.removesuffix("_2")].kinds & {"nested", "foreign", "respelled"}
+]
 
 
 @st.composite
@@ -157,10 +165,13 @@ def predicates(draw: st.DrawFn, engine: Engine, columns: Mapping[str, Any], near
     kind = draw(st.integers(0, 5)) if depth else 0
     if kind <= 2:
         flags = [name for name in columns if name.startswith("b") and SCHEMA[name] == pa.bool_()]
-        if flags and draw(st.booleans()):
+        alone: bool = bool(flags) and draw(st.booleans())
+        if alone:
             return f'{"c" if engine == "polars" else "f"}("{draw(st.sampled_from(flags))}")'
         tests = [call for call in CALLS if call.engine == engine and call.text in TESTS]
-        return filled(draw, draw(st.sampled_from(tests)), {name: SCHEMA[name] for name in columns}, [], near).text
+        return filled(
+            draw, draw(st.sampled_from(tests)), {name: SCHEMA[name] for name in columns}, [], near
+        ).text
     inner = [draw(predicates(engine, columns, near, depth - 1)) for _ in range(1 if kind == 3 else 2)]
     return f"~({inner[0]})" if kind == 3 else f"({inner[0]}) {'&' if kind == 4 else '|'} ({inner[1]})"
 

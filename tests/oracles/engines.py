@@ -90,7 +90,11 @@ def _polars(table: pa.Table, source: pl.Expr) -> pa.ChunkedArray:
         read = pl.from_arrow(table.select(needed))
         assert isinstance(read, pl.DataFrame)
         frame = frame.hstack(read)
-    found = frame.with_columns(source.alias("out")).get_column("out").to_arrow(compat_level=pl.CompatLevel.oldest())
+    found = (
+        frame.with_columns(source.alias("out"))
+        .get_column("out")
+        .to_arrow(compat_level=pl.CompatLevel.oldest())
+    )
     return found if isinstance(found, pa.ChunkedArray) else pa.chunked_array([found])
 
 
@@ -149,7 +153,9 @@ def _unequal(mine: pa.Array, theirs: pa.Array, ulps: int) -> Any:
         parts = [_wrong(mine.field(at), theirs.field(at), ulps) for at in range(type.num_fields)]
         return np.any(parts, axis=0) if parts else np.zeros(len(mine), np.bool_)
     if pa.types.is_fixed_size_list(type) or pa.types.is_list(type):
-        return np.array([_unequal_lists(one, two, ulps) for one, two in zip(mine, theirs, strict=True)], np.bool_)
+        return np.array(
+            [_unequal_lists(one, two, ulps) for one, two in zip(mine, theirs, strict=True)], np.bool_
+        )
     return np.array([not one.equals(two) for one, two in zip(mine, theirs, strict=True)], np.bool_)
 
 
