@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from arrowflow.errors import DataError, PlanError, closest
 from arrowflow.expr.forks import check_polars
-from arrowflow.expr.slices import readable
+from arrowflow.expr.slices import concatenable, readable
 from arrowflow.expr.types import convert, normalise, polars_reads
 from arrowflow.lazy import compute as pc
 from arrowflow.records import dataclass
@@ -94,7 +94,7 @@ def _run_polars(exprs: Sequence[tuple[pl.Expr, pa.DataType]], batch: pa.RecordBa
 
 
 def _one(array: pa.Array | pa.ChunkedArray) -> pa.Array:
-    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+    return concatenable(array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array)
 
 
 def _frame(batch: pa.RecordBatch, names: Sequence[str]) -> pl.DataFrame:
