@@ -148,8 +148,11 @@ class Case:
 REFUSALS: Final = (
     r"a type that Arrow does not have",  # Int128 and its like
     r"a cast to Categorical",
+    r"guesses a format from the first text of a chunk",
+    # pyarrow forgets the error if a later value of the same call fits.
+    r"Rounded value .* does not fit in precision",
 )
-"""Errors for what the engines compute: each is documented."""
+"""Errors for what the engines compute on a whole table, each with its reason."""
 
 
 @st.composite

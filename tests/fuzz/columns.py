@@ -81,8 +81,8 @@ def floats(width: Literal[16, 32, 64]) -> Pool:
     return st.one_of(st.sampled_from(narrow), st.floats(width=width))
 
 
-def instants(unit: str) -> Pool:
-    """Returns stored instants or spans in a unit, most of them days that people write."""
+def instants(unit: str, widest: int = 2**63 - 1) -> Pool:
+    """Returns stored instants or spans in a unit, most of them days that people write, none beyond `widest`."""
     scale = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
     plain = [moment * scale for moment in MOMENTS]
     odd = [value + 1 for value in plain] + [scale // 2, 1_500_000_000 * scale // 7]
@@ -95,7 +95,7 @@ def instants(unit: str) -> Pool:
         253_402_300_800 * scale,
         -62_135_596_801 * scale,
     ]
-    safe = [max(-(2**63) + 1, min(2**63 - 1, value)) for value in ends]
+    safe = [max(-widest, min(widest, value)) for value in ends]
     return st.one_of(*[st.sampled_from(plain)] * 3, st.sampled_from(odd), st.sampled_from(safe))
 
 
@@ -177,7 +177,9 @@ def _made() -> dict[str, Type]:
         for zone, name in ((None, "ts"), ("UTC", "utc"), ("Europe/Berlin", "berlin")):
             spelled = f'pl.Datetime("{"ms" if unit == "s" else unit}"{f", {zone!r}" if zone else ""})'
             kinds = f"stamp moment temporal ordered {'zoned' if zone else 'naive'}"
-            add(f"{name}_{unit}", pa.timestamp(unit, zone), spelled, kinds, instants(unit))
+            # Beyond these years the functions of Polars give what stands beside a value in memory.
+            widest = min(2**63 - 1, 262_000 * 31_556_952 * size)
+            add(f"{name}_{unit}", pa.timestamp(unit, zone), spelled, kinds, instants(unit, widest))
     add("nothing", pa.null(), "pl.Null", "null", st.none())
     for item in ("i64", "i8", "f64", "s", "b", "day"):
         of = found[item]

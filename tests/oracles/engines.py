@@ -59,6 +59,8 @@ def plain_table(table: pa.Table) -> pa.Table:
 
 def values(table: pa.Table, source: Source) -> pa.Array:
     """Returns what the engine of `source` makes of the whole table, as a plain column."""
+    if isinstance(source, pl.Expr) and source.meta.undo_aliases().meta.is_column():
+        return plain(table.column(source.meta.root_names()[0]))  # no engine ever sees it
     return plain(_polars(table, source) if isinstance(source, pl.Expr) else _acero(table, source))
 
 
@@ -90,12 +92,22 @@ def _polars(table: pa.Table, source: pl.Expr) -> pa.ChunkedArray:
         read = pl.from_arrow(table.select(needed))
         assert isinstance(read, pl.DataFrame)
         frame = frame.hstack(read)
-    found = (
-        frame.with_columns(source.alias("out"))
-        .get_column("out")
-        .to_arrow(compat_level=pl.CompatLevel.oldest())
-    )
+    found = _spread(frame, source).to_arrow(compat_level=pl.CompatLevel.oldest())
     return found if isinstance(found, pa.ChunkedArray) else pa.chunked_array([found])
+
+
+def _spread(frame: pl.DataFrame, source: pl.Expr) -> pl.Series:
+    """Returns the values of `source`, one for each row.
+
+    Where all rows take one branch of a `when`, and that is a constant, Polars may make one value of it and refuse to
+    put that into a frame. Whether it does depends on the data.
+    """
+    try:
+        return frame.with_columns(source.alias("out")).get_column("out")
+    except pl.exceptions.PolarsError as error:
+        if "length 1 doesn't match" not in str(error):
+            raise
+        return frame.select(source.alias("out")).get_column("out").new_from_index(0, frame.height)
 
 
 def _acero(table: pa.Table, source: pc.Expression) -> pa.ChunkedArray:
