@@ -54,6 +54,10 @@ _GENERATED: Final = [
 
 ARROW: Final = (
     """
+{int} + {integer}
+{int} * {integer}
+{integer} - {int}
+{int} {compare} {integer}
 {number} + {value}
 {value} - {number}
 {same} * {number}

@@ -153,7 +153,7 @@ def _made() -> dict[str, Type]:
     for width in (8, 16, 32, 64):
         for sign, spelled in (("", "Int"), ("u", "UInt")):
             arrow = getattr(pa, f"{sign}int{width}")()
-            kinds = f"int number ordered{' tiny' if width == 8 else ''}"
+            kinds = f"{'unsigned' if sign else 'signed'} int number ordered{' tiny' if width == 8 else ''}"
             add(f"{sign or 'i'}{width}", arrow, f"pl.{spelled}{width}", kinds, integers(arrow))
     for pool, width in ((floats(16), 16), (floats(32), 32), (floats(64), 64)):
         add(f"f{width}", getattr(pa, f"float{width}")(), f"pl.Float{width}", "float number ordered", pool)

@@ -29,6 +29,11 @@ POLARS: Final = """
 {value} / {number}
 {value} // {number}
 {value} % {number}
+{unsigned} {arithmetic} {integer}
+{signed} {arithmetic} {integer}
+{integer} {arithmetic} {int}
+({unsigned} {arithmetic} {integer}) {compare} {integer}
+pl.when({bool}).then({int}).otherwise({integer})
 {number} ** {exponent}
 {number}.pow({same})
 {number}.truncdiv({value})
@@ -150,6 +155,7 @@ POLARS: Final = """
 {any}.cast({type}, strict={flag}, wrap_numerical={flag})
 {number}.cast({number_type}, strict={flag}, wrap_numerical={flag})
 {temporal}.cast({type}, strict={flag}, wrap_numerical={flag})
+{temporal}.cast({number_type}, strict={flag}, wrap_numerical={flag})
 {text}.cast({type}, strict={flag}, wrap_numerical={flag})
 {any}.alias("z")
 {any}.name.keep()

@@ -141,10 +141,9 @@ def difference(found: pa.Array, expected: pa.Array, ulps: int = 0) -> str | None
 
 
 def _shown(value: pa.Scalar) -> str:
-    try:
-        return repr(value.as_py())
-    except (ValueError, OverflowError):  # no object of Python holds it
-        return str(value)
+    if pa.types.is_temporal(value.type) and value.is_valid:
+        return f"{value.type} of {value.value}"  # Python has no nanoseconds, and no years after 9999
+    return repr(value.as_py())
 
 
 def _wrong(found: pa.Array, expected: pa.Array, ulps: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
