@@ -16,7 +16,17 @@ import pyarrow.compute as pc
 import pytest
 
 from arrowflow.errors import PlanError
-from arrowflow.expr import Expr, arrow_tree, expand, output_fields, parse, parse_many, polars_tree
+from arrowflow.expr import (
+    Expr,
+    Where,
+    arrow_tree,
+    compile,
+    expand,
+    output_fields,
+    parse,
+    parse_many,
+    polars_tree,
+)
 from arrowflow.expr.tree import Call, Column, Literal, Node, walk
 
 c, f = pl.col, pc.field
@@ -291,3 +301,31 @@ def test_parts_of_a_tree_are_expressions() -> None:
     deep = call(parse((f("a") + 1).cast("float64"), operator="t").tree())
     assert text_of(deep.args[0]) == str(f("a") + 1)
     assert polars_tree.deserialise("{}") is None
+
+
+FLOATS: Final = [-969.7639365551287, 5.632716546085506e-56, 0.1, 1e300, 5e-324, -0.0]
+
+
+@pytest.mark.parametrize("value", FLOATS)
+def test_floats_come_back_from_json_to_the_bit(value: float) -> None:
+    back = polars_tree.deserialise(polars_tree.serialise(pl.lit(value, pl.Float64) * c('\\ " 1.5e3 x')))
+    assert back is not None
+    assert back.meta.root_names() == ['\\ " 1.5e3 x']
+    assert polars_tree.read(polars_tree.serialise(pl.lit(value, pl.Float64))) == Literal(value, pa.float64())
+    single = polars_tree.deserialise(polars_tree.serialise(pl.lit(value)))
+    assert single is not None
+    assert pl.select(single).item() == value
+
+
+def test_floats_beside_selectors_keep_their_bits() -> None:
+    (part,) = expand(parse(cs.float() * FLOATS[0], operator="test"), pa.schema([("b", pa.float64())]))
+    frame = pl.DataFrame({"b": [1.0]})
+    assert frame.select(part.source).item() == FLOATS[0]
+
+
+@pytest.mark.parametrize("value", [*FLOATS, 9.755039720136093e-296, -4.851128810816257e232])
+def test_typed_floats_are_compared_to_the_bit(value: float) -> None:
+    """Also those that nothing makes Polars read back: they never leave it."""
+    batch = pa.RecordBatch.from_pydict({"b": pa.array([value, 7.0])})
+    source = parse(c("b") == pl.lit(value, pl.Float64), operator="test")
+    assert compile([Where(source)], batch.schema).run(batch).num_rows == 1
