@@ -32,7 +32,8 @@ class Soak:
     """One run of all fuzzers, over and over.
 
     Attributes:
-        until: When no round starts any more, as `time.monotonic` tells it.
+        until: When no round starts any more, as `time.monotonic` tells it, if each fuzzer had one.
+        rounds: How many rounds have to start whatever the time is.
         seeds: The seeds of the rounds.
         cases: How many cases each fuzzer has run.
         failures: How often each fuzzer failed.
@@ -40,6 +41,7 @@ class Soak:
     """
 
     until: float
+    rounds: int
     seeds: Iterator[int]
     cases: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
@@ -48,8 +50,11 @@ class Soak:
 
     def work(self, names: Iterator[str]) -> None:
         """Runs rounds until the time is up; each of the processes has a thread that does this."""
-        while time.monotonic() < self.until:
+        while True:
             with self.lock:
+                if self.rounds <= 0 and time.monotonic() >= self.until:
+                    return
+                self.rounds -= 1
                 name, seed = next(names), next(self.seeds)
             self.round(name, seed)
 
@@ -121,7 +126,7 @@ def main() -> int:
     names = sorted(path.stem.removeprefix("test_") for path in FOLDER.glob("test_*.py"))
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument(
-        "--minutes", type=float, default=1, help="no round starts later; 0 for one round each"
+        "--minutes", type=float, default=1, help="no round starts later, but each fuzzer has one"
     )
     parser.add_argument(
         "--only", choices=names, action="append", help="one fuzzer (may be given more than once)"
@@ -131,15 +136,11 @@ def main() -> int:
     seed = random.SystemRandom().getrandbits(31) if given.seed is None else given.seed
     chosen = given.only or names
     print(f"fuzzing {', '.join(chosen)} for {given.minutes:g} minutes; the first seed is {seed}", flush=True)
-    soak = Soak(time.monotonic() + 60 * given.minutes, itertools.count(seed))
-    if given.minutes:
-        turns = itertools.cycle(chosen)
-        with ThreadPoolExecutor(PROCESSES) as pool:
-            for working in [pool.submit(soak.work, turns) for _ in range(PROCESSES)]:
-                working.result()
-    else:
-        for name in chosen:
-            soak.round(name, seed)
+    soak = Soak(time.monotonic() + 60 * given.minutes, len(chosen), itertools.count(seed))
+    turns = itertools.cycle(chosen)
+    with ThreadPoolExecutor(PROCESSES) as pool:
+        for working in [pool.submit(soak.work, turns) for _ in range(PROCESSES)]:
+            working.result()
     print("\nfuzzer, cases, differences")
     for name in chosen:
         print(f"{name}, {soak.cases[name]:,}, {soak.failures[name]}")
