@@ -6,6 +6,7 @@ import itertools
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,13 +59,19 @@ def by_duckdb(version: str) -> Callable[[pa.Table, Path, int], None]:
 
     def write(table: pa.Table, path: Path, rows: int) -> None:
         for number, start in enumerate(range(0, max(1, table.num_rows), rows)):
-            with duckdb.connect() as connection:
-                connection.execute("SET TimeZone='UTC'")
-                connection.register("part", table.slice(start, rows))
-                target = path.with_name(f"{path.stem}-{number}.parquet")
-                connection.execute(f"COPY part TO '{target}' (FORMAT parquet, PARQUET_VERSION {version})")
+            database().register("part", table.slice(start, rows))
+            target = path.with_name(f"{path.stem}-{number}.parquet")
+            database().execute(f"COPY part TO '{target}' (FORMAT parquet, PARQUET_VERSION {version})")
 
     return write
+
+
+@cache
+def database() -> duckdb.DuckDBPyConnection:
+    """The one connection to DuckDB: a new one takes longer than all else that a case does."""
+    connection = duckdb.connect()
+    connection.execute("SET TimeZone='UTC'")
+    return connection
 
 
 WRITERS: Final[Mapping[str, Callable[[pa.Table, Path, int], None]]] = {
