@@ -18,7 +18,7 @@ import pyarrow as pa
 from arrowflow.errors import DataError, PlanError, closest
 from arrowflow.expr.arrow_tree import shown
 from arrowflow.expr.forks import check_polars
-from arrowflow.expr.slices import polars_frame
+from arrowflow.expr.slices import concatenable, polars_frame
 from arrowflow.expr.types import convert, normalise, polars_reads
 from arrowflow.lazy import compute as pc
 from arrowflow.records import dataclass
@@ -113,7 +113,7 @@ def _evaluated(frame: pl.DataFrame, exprs: Sequence[pl.Expr]) -> list[pl.Series]
 
 
 def _one(array: pa.Array | pa.ChunkedArray) -> pa.Array:
-    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+    return concatenable(array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array)
 
 
 def _frame(batch: pa.RecordBatch, names: Sequence[str]) -> pl.DataFrame:

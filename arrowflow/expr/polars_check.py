@@ -26,6 +26,8 @@ _TOP: Final = frozenset(
         "Exp",
         "Log",
         "Log1p",
+        "Erf",
+        "Erfc",
         "FillNull",
         "Coalesce",
         "MinHorizontal",
@@ -50,7 +52,7 @@ _FAMILIES: Final = {
     "FillNullWithStrategy": "Zero One MinBound MaxBound",
     "StringExpr": "Contains ContainsAny CountMatches EndsWith Extract ExtractAll ExtractGroups Find Head Tail"
     " LenBytes LenChars Lowercase Uppercase Titlecase Normalize PadStart PadEnd ZFill Replace ReplaceMany Reverse"
-    " Slice Split SplitExact SplitN StartsWith StripChars StripCharsStart StripCharsEnd StripPrefix StripSuffix"
+    " Slice Split SplitRegex SplitExact SplitN StartsWith StripChars StripCharsStart StripCharsEnd StripPrefix StripSuffix"
     " ToInteger HexEncode HexDecode Base64Encode Base64Decode ConcatHorizontal Strptime JsonDecode JsonPathMatch"
     " EscapeRegex Format ToDecimal ExtractMany FindMany",
     "BinaryExpr": "Contains StartsWith EndsWith HexEncode HexDecode Base64Encode Base64Decode Size Reinterpret"
@@ -61,11 +63,13 @@ _FAMILIES: Final = {
     " CastTimeUnit WithTimeUnit ConvertTimeZone TimeStamp Truncate OffsetBy MonthStart MonthEnd BaseUtcOffset"
     " DSTOffset Round Replace ReplaceTimeZone Combine DatetimeFunction",
     "ListExpr": "Concat Contains DropNulls Slice Shift Get Gather GatherEvery CountMatches Sum Length Max Min Mean"
-    " Median Std Var ArgMin ArgMax Diff Sort Reverse Unique NUnique SetOperation Any All Join ToArray",
+    " Median Std Var ArgMin ArgMax Diff Sort Reverse Unique NUnique SetOperation Any All Join ToArray ToStruct",
     "ArrayExpr": "Length Min Max Sum ToList Unique NUnique Std Var Mean Median Any All Sort Reverse ArgMin ArgMax"
-    " Get Join Contains CountMatches Shift Slice Concat",
-    "StructExpr": "FieldByName RenameFields PrefixFields SuffixFields JsonEncode WithFields",
-    "Range": "IntRanges DateRanges DatetimeRanges TimeRanges",
+    " Get Join Contains CountMatches Shift Slice Concat Dot ToStruct",
+    "StructExpr": "FieldByName RenameFields PrefixFields SuffixFields JsonEncode WithFields Drop",
+    "Range": "IntRanges DateRanges DatetimeRanges TimeRanges LinearSpaces",
+    "Business": "IsBusinessDay AddBusinessDay BusinessDayCount",
+    "Categorical": "StartsWith EndsWith LenBytes LenChars Slice Physical",
 }
 _ALLOWED: Final = {family: frozenset(names.split()) for family, names in _FAMILIES.items()}
 _OPERATORS: Final = frozenset(
@@ -85,6 +89,7 @@ _OPERATORS: Final = frozenset(
         "TrueDivide",
         "RustDivide",
         "FloorDivide",
+        "TruncDivide",
         "Modulus",
         "And",
         "Or",
@@ -223,12 +228,32 @@ def _function(body: Json) -> Iterator[str]:
     elif (family, name) in _NEEDS:
         yield from _NEEDS[family, name](settings)
     args = list(body["input"])
-    if name == "IsIn" and len(args) == 2:
-        if not is_literal_list(args[1]):
-            yield "`is_in` of another expression (for a list column, take `list.contains`)"
-        args.pop()
-    for arg in args:
+    first, last = _CONSTANTS.get((family, name), (0, 0))
+    for arg in args[first:last]:
+        if not _is_constant(arg):
+            hint = " (for a list column, take `list.contains`)" if name == "IsIn" else ""
+            yield f"`{_SPELLED.get(name, name.lower())}` of another expression{hint}"
+    for arg in args[:first] + args[last:]:
         yield from _faults(arg)
+
+
+# Arguments of which every row sees all values: sets, mappings, and holidays.
+_CONSTANTS: Final = {
+    ("Boolean", "IsIn"): (1, 2),
+    ("", "Replace"): (1, 3),
+    ("", "ReplaceStrict"): (1, 3),
+    ("Business", "IsBusinessDay"): (1, 2),
+    ("Business", "AddBusinessDay"): (2, 3),
+    ("Business", "BusinessDayCount"): (2, 3),
+}
+_SPELLED: Final = {"IsIn": "is_in", "ReplaceStrict": "replace_strict"}
+
+
+def _is_constant(node: Json) -> bool:
+    """Whether `node` is a constant, a list of them, or a cast of such."""
+    if isinstance(node, dict) and "Cast" in node:
+        return next(_cast(node["Cast"]), None) is None and _is_constant(node["Cast"]["expr"])
+    return is_literal_list(node)
 
 
 def is_literal_list(node: Json) -> bool:
@@ -259,7 +284,13 @@ def _needs_scale(settings: Json) -> Iterator[str]:
         yield "`to_decimal` without `scale=`"
 
 
+def _needs_names(settings: Json) -> Iterator[str]:
+    if not isinstance(settings, list):
+        yield "`list.to_struct` without the names of its fields"
+
+
 _NEEDS: Final = {
+    ("ListExpr", "ToStruct"): _needs_names,
     ("StringExpr", "Strptime"): _needs_format,
     ("StringExpr", "JsonDecode"): _needs_dtype,
     ("StringExpr", "ToDecimal"): _needs_scale,

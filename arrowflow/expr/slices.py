@@ -105,3 +105,30 @@ def _holds_masked_slice(array: pa.Array) -> bool:
     if pa.types.is_struct(type):
         return any(_holds_masked_slice(array.field(index)) for index in range(type.num_fields))
     return False
+
+
+def concatenable(array: pa.Array) -> pa.Array:
+    """Returns an array of Polars that Arrow can put behind another one.
+
+    Of an empty slice inside a list Polars hands over where it begins, but no bytes, and `concat_arrays` looks behind
+    their end (Polars 2.1). Such an array is made anew; all others are returned as they are.
+
+    Example:
+        >>> nothing = pa.array([1, 2]).slice(2)
+        >>> concatenable(pa.ListArray.from_arrays([0, 0], nothing)).values.offset
+        0
+    """
+    type = array.type
+    if not len(array) and array.offset:
+        return pa.nulls(0, type)
+    if pa.types.is_list(type) or pa.types.is_large_list(type) or pa.types.is_fixed_size_list(type):
+        inside = [array.values]
+    elif pa.types.is_struct(type) and not array.offset:
+        inside = [array.field(index) for index in range(type.num_fields)]
+    else:
+        return array
+    children = [concatenable(child) for child in inside]
+    if all(child is old for child, old in zip(children, inside, strict=True)):
+        return array
+    buffers = array.buffers()[: type.num_buffers]
+    return pa.Array.from_buffers(type, len(array), buffers, array.null_count, array.offset, children)

@@ -102,9 +102,8 @@ def type_of_expr(expr: Expr, schema: pa.Schema) -> pa.DataType:
         return arrow_type(expr.source, schema)
     text = str(expr.serialised())
     for source in polars_tree.cast_to_temporal(text):
-        if pa.types.is_string(
-            polars_type(source, polars_tree.serialise(source), schema, source.meta.root_names())
-        ):
+        reads = sorted(set(source.meta.root_names()))
+        if pa.types.is_string(polars_type(source, polars_tree.serialise(source), schema, reads)):
             raise PlanError(
                 f"{expr!r} guesses a format from the first text of a chunk: take str.to_date(format)"
             )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import inspect
 import pickle
 import subprocess
 import sys
@@ -14,7 +16,17 @@ import pyarrow.compute as pc
 import pytest
 
 from arrowflow.errors import PlanError
-from arrowflow.expr import Expr, arrow_tree, expand, output_fields, parse, parse_many, polars_tree
+from arrowflow.expr import (
+    Expr,
+    Where,
+    arrow_tree,
+    compile,
+    expand,
+    output_fields,
+    parse,
+    parse_many,
+    polars_tree,
+)
 from arrowflow.expr.tree import Call, Column, Literal, Node, walk
 
 c, f = pl.col, pc.field
@@ -28,6 +40,7 @@ SCHEMA: Final = pa.schema(
     ]
 )
 
+SPLIT: Final = inspect.signature(c("s").str.split).parameters
 ELEMENT_WISE: Final[list[Any]] = [
     c("a") + 1,
     c("s").str.to_date("%Y-%m-%d"),
@@ -37,8 +50,21 @@ ELEMENT_WISE: Final[list[Any]] = [
     c("a").is_in(pl.Series([1, 2])),
     c("a").replace({1: 2}),
     c("a").replace_strict([1], [2], default=0),
+    c("a").replace([1], [2]),
+    c("a").replace(pl.Series([1]), pl.lit(2, pl.Int64)),
     c("a").fill_null(strategy="zero"),
     c("l").list.sum(),
+    c("s").cast(pl.Enum(["", "1"]), strict=False).cat.len_bytes(),
+    c("t").dt.date().dt.is_business_day(holidays=[datetime.date(2001, 2, 3)]),
+    c("t").dt.add_business_days(c("a"), roll="forward"),
+    pl.business_day_count(c("t").dt.date(), datetime.date(2001, 2, 3)),
+    pl.linear_spaces("a", "b", 3),
+    c("x").struct.drop(["z"]) if hasattr(c("x").struct, "drop") else c("x"),
+    c("a").erf() + c("a").erfc() if hasattr(c("a"), "erf") else c("a"),
+    c("a").truncdiv(2) if hasattr(c("a"), "truncdiv") else c("a"),
+    c("s").str.split(r"\d", literal=False) if "literal" in SPLIT else c("s"),
+    pl.concat_arr("a", "b").arr.to_struct(["p", "q"]),
+    pl.concat_arr("a", "b").arr.dot(pl.concat_arr("a", "b")) if hasattr(c("a").arr, "dot") else c("a"),
     c("l").list.eval(pl.element() - pl.element().mean()),
     c("l").list.eval(pl.element().sort()),
     c("x").struct.with_fields(pl.field("z") + 1),
@@ -96,6 +122,10 @@ NOT_ELEMENT_WISE: Final[list[Any]] = [
     c("x").is_unique(),
     c("x").is_first_distinct(),
     c("x").is_in(c("y")),
+    c("x").replace(c("y"), 1),
+    c("x").replace([1, 2], c("y")),
+    c("x").replace_strict(c("y"), c("z"), default=0),
+    c("x").dt.is_business_day(holidays=c("y")),
     c("x").implode(),
     c("x").any(),
     c("x").hash().cum_max(),
@@ -270,3 +300,31 @@ def test_parts_of_a_tree_are_expressions() -> None:
     deep = call(parse((f("a") + 1).cast("float64"), operator="t").tree())
     assert text_of(deep.args[0]) == str(f("a") + 1)
     assert polars_tree.deserialise("{}") is None
+
+
+FLOATS: Final = [-969.7639365551287, 5.632716546085506e-56, 0.1, 1e300, 5e-324, -0.0]
+
+
+@pytest.mark.parametrize("value", FLOATS)
+def test_floats_come_back_from_json_to_the_bit(value: float) -> None:
+    back = polars_tree.deserialise(polars_tree.serialise(pl.lit(value, pl.Float64) * c('\\ " 1.5e3 x')))
+    assert back is not None
+    assert back.meta.root_names() == ['\\ " 1.5e3 x']
+    assert polars_tree.read(polars_tree.serialise(pl.lit(value, pl.Float64))) == Literal(value, pa.float64())
+    single = polars_tree.deserialise(polars_tree.serialise(pl.lit(value)))
+    assert single is not None
+    assert pl.select(single).item() == value
+
+
+def test_floats_beside_selectors_keep_their_bits() -> None:
+    (part,) = expand(parse(cs.float() * FLOATS[0], operator="test"), pa.schema([("b", pa.float64())]))
+    frame = pl.DataFrame({"b": [1.0]})
+    assert frame.select(part.source).item() == FLOATS[0]
+
+
+@pytest.mark.parametrize("value", [*FLOATS, 9.755039720136093e-296, -4.851128810816257e232])
+def test_typed_floats_are_compared_to_the_bit(value: float) -> None:
+    """Also those that nothing makes Polars read back: they never leave it."""
+    batch = pa.RecordBatch.from_pydict({"b": pa.array([value, 7.0])})
+    source = parse(c("b") == pl.lit(value, pl.Float64), operator="test")
+    assert compile([Where(source)], batch.schema).run(batch).num_rows == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import pickle
 import subprocess
 import sys
@@ -193,6 +194,23 @@ def test_another_type_for_the_same_bytes_is_not_a_copy() -> None:
     found = compile([Project((("day", expr(c("day").cast(pl.Int32))),))], batch.schema).run(batch)
     assert found.column("day").to_pylist() == [None, 3]
     assert found.column("day").buffers()[1].address == days.buffers()[1].address
+
+
+def test_a_column_that_is_read_twice_may_become_a_date() -> None:
+    batch = pa.RecordBatch.from_pydict({"a": pa.array([1, None], pa.int32())})
+    program = compile([Project((("day", expr((c("a") + c("a")).cast(pl.Date))),))], batch.schema)
+    assert program.run(batch).column("day").to_pylist() == [datetime.date(1970, 1, 3), None]
+
+
+def test_lists_without_values_behind_others_can_be_put_together() -> None:
+    """Polars says where their values begin, and hands over no bytes."""
+    lists = pa.array([[1, 2]] * 11 + [None, []], pa.list_(pa.int64()))
+    batch = pa.RecordBatch.from_arrays([lists], names=["l"]).slice(11)
+    program = compile([Project((("o", expr(c("l").list.sort())), ("s", expr(pl.struct("l")))))], batch.schema)
+    found = program.run(batch)
+    twice = pa.concat_batches([found, found])
+    assert twice.column("o").to_pylist() == [None, []] * 2
+    assert twice.column("s").to_pylist() == [{"l": None}, {"l": []}] * 2
 
 
 TYPES: Final = [
