@@ -10,27 +10,27 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import arrowflow as af
+from tests.effort import scaled
 from tests.fuzz import arrow_calls, polars_calls
 from tests.fuzz.calls import CALLS, NAMESPACES, TABLE, Call
 from tests.fuzz.cases import Case, pipelines, single_steps
 from tests.fuzz.columns import SCHEMA
 from tests.fuzz.expressions import expressions, source_of
 
-EXAMPLES = settings.default.max_examples if settings.default else 100
 DRAWN_SLOWLY = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 WRITTEN_FOR = {"polars": "2.1", "pyarrow": "26.0"}
 """Versions of which the tables name all functions; for others, the tests of that are skipped."""
 
 
 @pytest.mark.parametrize("call", CALLS, ids=str)
-@settings(max_examples=max(1, EXAMPLES // 25), suppress_health_check=DRAWN_SLOWLY, database=None)
+@settings(max_examples=scaled(2), suppress_health_check=DRAWN_SLOWLY, database=None)
 @given(data=st.data())
 def test_each_call_gives_what_its_engine_gives(call: Call, data: st.DataObject) -> None:
     case = data.draw(single_steps(expressions(call.engine, call, depth=1)), "case")
     case.check()
 
 
-@settings(max_examples=2 * EXAMPLES, suppress_health_check=DRAWN_SLOWLY, database=None)
+@settings(max_examples=scaled(100), suppress_health_check=DRAWN_SLOWLY, database=None)
 @given(case=pipelines())
 def test_pipelines_of_both_engines_give_what_the_engines_give_in_turn(case: Case) -> None:
     case.check()

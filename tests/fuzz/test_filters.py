@@ -19,12 +19,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import arrowflow as af
+from tests.effort import scaled
 from tests.fuzz.calls import CALLS, Engine
 from tests.fuzz.columns import SCHEMA, TYPES, array_of
 from tests.fuzz.expressions import filled, source_of
 from tests.oracles import engines
 
-EXAMPLES = settings.default.max_examples if settings.default else 100
 DRAWN_SLOWLY = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 
 TESTS: Final = (
@@ -223,7 +223,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Iterator[Path]
     shutil.rmtree(root)
 
 
-@settings(max_examples=4 * EXAMPLES, suppress_health_check=DRAWN_SLOWLY, database=None)
+@settings(max_examples=scaled(150), suppress_health_check=DRAWN_SLOWLY, database=None)
 @given(case=cases())
 def test_pruned_rows_are_those_of_the_engine(folders: Iterator[Path], case: Case) -> None:
     case.check(next(folders))

@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 
 import arrowflow as af
 from arrowflow.optimizer import RULES
+from tests.effort import scaled
 from tests.oracles import plans
 from tests.oracles.plans import CACHING, PLANS, Plan, Row
-
-EXAMPLES = settings.default.max_examples if settings.default else 100
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -86,7 +85,7 @@ def compare(plan: Plan, found: list[list[Row]], expected: list[list[Row]]) -> No
     ]
 
 
-@settings(max_examples=3 * EXAMPLES, database=None)
+@settings(max_examples=scaled(150), database=None)
 @given(
     plan=PLANS,
     epoch=st.integers(0, 2),
