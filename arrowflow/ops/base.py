@@ -234,6 +234,13 @@ class ReaderKernel(ABC):
     def num_bytes(self, payload: Payload) -> int:
         """Returns the bytes to reserve for reading it. Under the executor's lock: cheap."""
 
+    def most_bytes(self, payload: Payload) -> int:
+        """Returns the bytes that have to be free before it is read ahead of need; more where `num_bytes` may be too few.
+
+        Under the executor's lock: cheap.
+        """
+        return self.num_bytes(payload)
+
     @abstractmethod
     def read(self, payload: Payload) -> Iterator[Made]:
         """As `SourceKernel.read`."""

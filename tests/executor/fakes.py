@@ -12,6 +12,7 @@ import pyarrow as pa
 from arrowflow.dataset import Dataset
 from arrowflow.executor import Engine
 from arrowflow.executor.lifetime import Worker
+from arrowflow.executor.parallel import Slot
 from arrowflow.executor.stage import Stage
 from arrowflow.ops.base import (
     BoundaryKernel,
@@ -298,7 +299,8 @@ class Stepper(Engine):
         stage, call, worker = running
         stage.execute(call)
         with self.lock:
-            reserved, made = getattr(call, "estimate", 0), stage.bytes
+            reserved = call.estimate.least if isinstance(call, Slot) else 0
+            made = stage.bytes
             self.pool.finish(stage, call, worker, 0.0, 0.0)
             self.largest_bytes = max(self.largest_bytes, reserved, stage.bytes - made)
 
