@@ -36,9 +36,10 @@ class Ticket:
 
     Attributes:
         num_bytes: Bytes that nobody else had claimed before.
+        lent: Whether the run did not make them.
     """
 
-    __slots__ = ("_kept", "_keys", "_released", "num_bytes")
+    __slots__ = ("_kept", "_keys", "_released", "lent", "num_bytes")
 
     def __init__(
         self, keys: tuple[int, ...], num_bytes: int, released: Released, kept: Mapping[int, int] | None = None
@@ -47,6 +48,7 @@ class Ticket:
         self._kept = kept
         self._released = released
         self.num_bytes = num_bytes
+        self.lent = False
 
     def __del__(self) -> None:
         # May run in any thread, at any allocation, also while this thread holds the engine's lock: the append to a
@@ -148,3 +150,10 @@ def ticket_bytes(ticket: Any) -> int:
     if isinstance(ticket, Ticket | Share):
         return ticket.num_bytes
     return sum(map(ticket_bytes, ticket)) if isinstance(ticket, Iterable) else 0
+
+
+def made_bytes(ticket: Any) -> int:
+    """Returns the same without the memory that the run did not make."""
+    if isinstance(ticket, Ticket):
+        return 0 if ticket.lent else ticket.num_bytes
+    return sum(map(made_bytes, ticket)) if isinstance(ticket, Iterable) else 0

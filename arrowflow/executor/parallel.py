@@ -86,6 +86,7 @@ class ParallelStage(Stage):
         self.ordered = stream.ordered
         self.extends = self.plan.buffer_items is None and self.engine.options.autotune
         self.sizes = self.engine.sizes_of(self.key)
+        self.lends = isinstance(head, SourceKernel) and head.lends and not kernels
         # Decided by `can_start`, consumed by `start` under the same hold of the lock.
         self.chosen: tuple[Slot | None, Estimate] = (None, Estimate.known(0))
 
@@ -109,6 +110,11 @@ class ParallelStage(Stage):
         except Exception as error:
             self.failure = located(error, self.plan.specs[0].operator)
             return None
+
+    @property
+    def allocates(self) -> bool:
+        """Whether its chunks take memory that was not there before."""
+        return not self.lends
 
     def lacks(self, source: Stage) -> bool:
         """Whether no call is in flight, suspended, or waiting for its turn."""
@@ -149,11 +155,14 @@ class ParallelStage(Stage):
         if ready >= self.limits.max_ready_items and (ready >= SMALL_ITEMS or not self._makes_small()):
             self.full += 1
             return False
-        return self.engine.ledger.fits(estimate.most, self.limits.ledger_share)
+        num_bytes = estimate.most * (1 + self.stream.others_to_begin)
+        return self.engine.ledger.fits(num_bytes, self.limits.ledger_share)
 
     def _head_room(self, estimate: Estimate) -> bool:
         """Whether the head of the line may start: it may use all of the budget, and more if nothing goes on else."""
-        return self.engine.ledger.fits(estimate.most) or self.needed
+        stream = self.stream
+        num_bytes = estimate.most * (1 if stream.to_begin else 1 + stream.others_to_begin)
+        return self.engine.ledger.fits(num_bytes) or self.needed
 
     def _makes_small(self) -> bool:
         """Whether more of its chunks may wait, since they are small, soon made, and nobody said how many."""
@@ -316,6 +325,7 @@ class ParallelStage(Stage):
             if buffers:
                 at = index - len(call.buffers)
                 ticket = ledger.charge(buffers)
+                ticket.lent = self.lends
                 self.bytes += ticket.num_bytes
                 call.results[at] = call.results[at]._replace(ticket=ticket)
                 self._measure_bytes(call, ticket.num_bytes)

@@ -6,8 +6,9 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
+from arrowflow.errors import BudgetError
 from arrowflow.executor.failure import is_interrupt, located
-from arrowflow.executor.ledger import buffers_of
+from arrowflow.executor.ledger import buffers_of, made_bytes
 from arrowflow.executor.stage import Stage
 from arrowflow.ops.base import PAUSE, BoundaryKernel, Item, Position, SerialKernel, StreamHandle
 
@@ -220,6 +221,7 @@ class BoundaryStage(SerialStage):
         super().__init__(stream, index, None, kernel)
         self.begun = False
         self.streams: list[Stream] = []
+        self.to_begin: set[Stream] = set()  # those that nothing was taken from
         self.current: Stream | None = None
         self.told_ahead: Stream | None = None
         self.told_failed: list[Stream] = []
@@ -247,7 +249,7 @@ class BoundaryStage(SerialStage):
                 if self.told_ahead is not self.current and self.current.exhausted:
                     self.told_ahead = self.current
                     self.kernel.ahead()
-                return False
+                return self._input_ended(error) if (error := self._beyond_budget(self.current)) else False
             if last.error is not None:
                 return self._failed(self.current, last.error)
             ended, self.current = self.current, None
@@ -255,6 +257,27 @@ class BoundaryStage(SerialStage):
             self.iterator = self.kernel.ended(ended)
             if self.iterator is not None:
                 return True
+
+    def _beyond_budget(self, wanted: Stream) -> BudgetError | None:
+        """Returns an error where the rows that the kernel keeps back fill the budget and it needs more of an input.
+
+        One chunk may go beyond the budget, but not one of each input.
+        """
+        budget = self.engine.ledger.budget
+        if self.engine.ledger.fits(0) or not wanted.allocates:
+            return None
+        held = [made_bytes(held.tickets()) for held in self.kernel.held()]
+        if sum(held) <= budget:
+            return None
+        inputs, known = len(self.streams), [size for size in held if size]
+        needs = sum(known) + max(known) * max(0, inputs - len(known))
+        error = BudgetError(
+            f"ram_budget={budget:,} bytes is under the least that this pipeline needs, {needs:,} bytes: a chunk of "
+            f"each of {inputs} inputs is held, {sum(held):,} bytes for {len(known)} of them; raise the budget, mix "
+            "fewer inputs, or make their chunks smaller (max_chunk_rows, row groups)"
+        )
+        error.locate(operator=self.operator)
+        return error
 
     def _failed(self, stream: Stream, error: BaseException) -> bool:
         """Whether the kernel has something to put out before the error of a stream; ends the stage when not."""
@@ -280,6 +303,7 @@ class BoundaryStage(SerialStage):
             return  # once it has put out what it made of the last item, it may want another stream
         limit = MAX_ITEMS_PER_CALL if self.kernel.reads_runs else 1
         out = self.current.last.out
+        self.to_begin.discard(self.current)
         while out and len(self.inbox) < limit:
             self.inbox.append(out.popleft())
 
@@ -296,6 +320,7 @@ class BoundaryStage(SerialStage):
     def close_stream(self, stream: Stream) -> None:
         """Drops a stream."""
         self.streams.remove(stream)
+        self.to_begin.discard(stream)
         self.engine.remove(stream)
 
     def end(self, error: BaseException | None = None) -> None:

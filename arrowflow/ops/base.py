@@ -212,6 +212,9 @@ class Context(Protocol):
 class SourceKernel(ABC):
     """Yields work and does it."""
 
+    lends: bool = False
+    """Whether its chunks are memory that was there before, like a table of the user's: reading them takes none."""
+
     @abstractmethod
     def tasks(self, position: Position) -> Iterator[Task]:
         """Yields the tasks from `position` on, in order. Called under the executor's lock: cheap, no I/O."""
@@ -314,6 +317,10 @@ class BoundaryKernel(SerialKernel):
         error comes at once.
         """
         return None
+
+    def held(self) -> Sequence[Held]:
+        """Returns the rows that it keeps back of each of its inputs. Under the executor's lock: cheap."""
+        return ()
 
     def ahead(self) -> None:
         """Is told that the wanted stream has started all its work: the time to open the next one.
@@ -477,6 +484,10 @@ class Held:
         else:
             self._entries.popleft()
         return Slices(chunk, start, size, count, before, number), ticket
+
+    def tickets(self) -> list[Ticket]:
+        """Returns what its rows stand on."""
+        return [ticket for *_, ticket in self._entries]
 
     def mark(self) -> tuple[Position, int]:
         """Returns the position before the oldest held row, and how many rows from there on are gone."""

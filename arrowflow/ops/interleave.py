@@ -281,6 +281,10 @@ class InterleaveKernel(BoundaryKernel):
             self._advance()
         return self._turns()
 
+    def held(self) -> list[Held]:
+        """Returns what is left of the current chunk of each open element."""
+        return [element.held for element in self._cycle if element is not None]
+
     def _arrived(self, element: Element) -> None:
         self._unopened.append(element)
         place = self._saved.pop(element.number, None)

@@ -208,6 +208,10 @@ class MixKernel(BoundaryKernel):
         lacking = self._lacking()
         return None if lacking is None else self._streams[lacking]
 
+    def held(self) -> list[Held]:
+        """Returns the rows of each input that wait for their turn."""
+        return self._held
+
     def _lacking(self) -> int | None:
         """Returns the first input that has to be pulled from; None if the part is there."""
         pairs = enumerate(zip(self._held, self._needs, strict=True))

@@ -152,6 +152,10 @@ class ZipKernel(BoundaryKernel):
             self._origin._replace(last=last),
         )
 
+    def held(self) -> list[Held]:
+        """Returns the current chunk of each input."""
+        return self._held
+
     def ended(self, stream: StreamHandle) -> None:
         """Ends with the shortest input."""
         self.done = True
