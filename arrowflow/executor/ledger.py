@@ -63,14 +63,16 @@ class Ledger:
         budget: Bytes that may be used.
         used: Bytes charged or reserved now.
         peak: The most that was ever used.
+        lent: Bytes of those charged that the run did not make, like those of a user's table.
     """
 
-    __slots__ = ("_buffers", "_kept", "_released", "budget", "peak", "used")
+    __slots__ = ("_buffers", "_kept", "_released", "budget", "lent", "peak", "used")
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
         self.used = 0
         self.peak = 0
+        self.lent = 0
         self._buffers: dict[int, list[int]] = {}
         self._kept: list[Mapping[int, int]] = []
         self._released: Released = deque()
@@ -90,8 +92,8 @@ class Ledger:
         """Takes a reservation back."""
         self.used -= num_bytes
 
-    def charge(self, buffers: Buffers) -> Ticket:
-        """Counts each buffer that is not counted yet and returns the claim on all of them."""
+    def charge(self, buffers: Buffers, *, lent: bool = False) -> Ticket:
+        """Counts each buffer that is not counted yet, and returns the claim on all of them."""
         if self._released:
             # Before looking addresses up: a freed buffer's address may already be another buffer's.
             self.drain()
@@ -101,13 +103,16 @@ class Ledger:
         for address, size in buffers:
             entry = self._buffers.get(address)
             if entry is None:
-                self._buffers[address] = [1, size]
+                self._buffers[address] = [1, size, lent]
                 added += size
             else:
                 entry[0] += 1
         self.used += added
+        self.lent += added if lent else 0
         self.peak = max(self.peak, self.used)
-        return Ticket(tuple(address for address, _ in buffers), added, self._released)
+        ticket = Ticket(tuple(address for address, _ in buffers), added, self._released)
+        ticket.lent = lent
+        return ticket
 
     def keep(self, buffers: Mapping[int, int]) -> Ticket:
         """Counts buffers, bytes by address, all at once, and returns the claim on them. The mapping must not change."""
@@ -142,6 +147,7 @@ class Ledger:
                 entry[0] -= 1
                 if not entry[0]:
                     self.used -= entry[1]
+                    self.lent -= entry[1] if entry[2] else 0
                     del self._buffers[address]
 
 

@@ -155,14 +155,26 @@ class ParallelStage(Stage):
         if ready >= self.limits.max_ready_items and (ready >= SMALL_ITEMS or not self._makes_small()):
             self.full += 1
             return False
-        num_bytes = estimate.most * (1 + self.stream.others_to_begin)
-        return self.engine.ledger.fits(num_bytes, self.limits.ledger_share)
+        return self._fits_beside_others(estimate.most, self.limits.ledger_share)
 
     def _head_room(self, estimate: Estimate) -> bool:
         """Whether the head of the line may start: it may use all of the budget, and more if nothing goes on else."""
-        stream = self.stream
-        num_bytes = estimate.most * (1 if stream.to_begin else 1 + stream.others_to_begin)
-        return self.engine.ledger.fits(num_bytes) or self.needed
+        fits = self.engine.ledger.fits if self._makes_first() else self._fits_beside_others
+        return fits(estimate.most, 1.0) or self.needed
+
+    def _fits_beside_others(self, num_bytes: int, share: float) -> bool:
+        """Whether a call fits and leaves room for what the other inputs of a boundary will be asked for."""
+        fits, boundary = self.engine.ledger.fits, self.stream.boundary
+        if boundary is None or not num_bytes or not fits(num_bytes, share):
+            return fits(num_bytes, share)
+        return fits(num_bytes * (1 + boundary.chunks_to_come(self.stream)), share)
+
+    def _makes_first(self) -> bool:
+        """Whether the next call makes the first chunk that its stream delivers to a boundary."""
+        stage: Stage | None = self
+        while stage is not None and stage is not self.stream.boundary and not stage.out:
+            stage = stage.downstream
+        return self.stream.to_begin and stage is self.stream.boundary
 
     def _makes_small(self) -> bool:
         """Whether more of its chunks may wait, since they are small, soon made, and nobody said how many."""
@@ -324,8 +336,7 @@ class ParallelStage(Stage):
         for index, buffers in enumerate(call.buffers):
             if buffers:
                 at = index - len(call.buffers)
-                ticket = ledger.charge(buffers)
-                ticket.lent = self.lends
+                ticket = ledger.charge(buffers, lent=self.lends)
                 self.bytes += ticket.num_bytes
                 call.results[at] = call.results[at]._replace(ticket=ticket)
                 self._measure_bytes(call, ticket.num_bytes)
@@ -395,4 +406,5 @@ class ParallelStage(Stage):
 def _input_bytes(item: Item) -> int:
     """Returns the bytes of the rows that a function gets: the ticket of a slice is for all that it pins."""
     num_bytes = ticket_bytes(item.ticket)
-    return min(num_bytes, item.chunk.nbytes) if isinstance(item.chunk, pa.RecordBatch) else num_bytes
+    own_bytes = getattr(item.chunk, "nbytes", None)  # of record batches, and of descriptors that know
+    return num_bytes if own_bytes is None else min(num_bytes, own_bytes)

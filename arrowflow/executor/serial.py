@@ -258,23 +258,29 @@ class BoundaryStage(SerialStage):
             if self.iterator is not None:
                 return True
 
+    def chunks_to_come(self, wanting: Stream) -> int:
+        """Returns how many chunks it may take of other streams before it lets go of what it holds."""
+        others = (stream for stream in self.streams if stream is not wanting and not stream.ended)
+        return sum(max(0, self.kernel.chunks_held - len(stream.last.out)) for stream in others)
+
     def _beyond_budget(self, wanted: Stream) -> BudgetError | None:
-        """Returns an error where the rows that the kernel keeps back fill the budget and it needs more of an input.
+        """Returns an error where the budget is used up, with rows that the kernel keeps back, and it needs more.
 
         One chunk may go beyond the budget, but not one of each input.
         """
-        budget = self.engine.ledger.budget
-        if self.engine.ledger.fits(0) or not wanted.allocates:
+        ledger, kernel = self.engine.ledger, self.kernel
+        if ledger.fits(0) or ledger.used - ledger.lent <= ledger.budget or not wanted.allocates:
             return None
-        held = [made_bytes(held.tickets()) for held in self.kernel.held()]
-        if sum(held) <= budget:
+        sizes = [made_bytes(ticket) for held in kernel.held() for ticket in held.tickets()]
+        if not any(sizes):
             return None
-        inputs, known = len(self.streams), [size for size in held if size]
-        needs = sum(known) + max(known) * max(0, inputs - len(known))
+        chunks = max(len(sizes) + 1, len(self.streams) * kernel.chunks_held)
+        beside = max(ledger.used - ledger.lent - sum(sizes), kernel.following_bytes())
+        needs = beside + chunks * max(sizes)
         error = BudgetError(
-            f"ram_budget={budget:,} bytes is under the least that this pipeline needs, {needs:,} bytes: a chunk of "
-            f"each of {inputs} inputs is held, {sum(held):,} bytes for {len(known)} of them; raise the budget, mix "
-            "fewer inputs, or make their chunks smaller (max_chunk_rows, row groups)"
+            f"ram_budget={ledger.budget:,} bytes is under the least that this pipeline needs, {needs:,} bytes: of "
+            f"{len(self.streams)} inputs up to {chunks} chunks are kept back, of {max(sizes):,} bytes; raise the "
+            "budget, open fewer inputs at a time, or make their chunks smaller (max_chunk_rows, row groups)"
         )
         error.locate(operator=self.operator)
         return error

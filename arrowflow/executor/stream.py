@@ -175,9 +175,9 @@ class Stream:
         return self.boundary is not None and self in self.boundary.to_begin
 
     @property
-    def others_to_begin(self) -> int:
-        """How many other inputs of its boundary nothing was taken from: room for their first chunks is left to them."""
-        return 0 if self.boundary is None else len(self.boundary.to_begin) - self.to_begin
+    def ended(self) -> bool:
+        """Whether nothing more comes, not even from its first stage."""
+        return self.last.ended
 
     @property
     def allocates(self) -> bool:

@@ -288,6 +288,9 @@ class BoundaryKernel(SerialKernel):
     reads_runs: bool = False
     """Whether it wants one stream until that stream has ended, so that several items may be taken at once."""
 
+    chunks_held: int = 1
+    """Chunks of each input that it may keep back at the same time."""
+
     any_ready: bool = False
     """Whether it may want another stream as soon as that one is ready, so that it has to be asked each time."""
 
@@ -321,6 +324,10 @@ class BoundaryKernel(SerialKernel):
     def held(self) -> Sequence[Held]:
         """Returns the rows that it keeps back of each of its inputs. Under the executor's lock: cheap."""
         return ()
+
+    def following_bytes(self) -> int:
+        """Returns what is made of them at a time, as far as they tell. Under the executor's lock; for an error."""
+        return 0
 
     def ahead(self) -> None:
         """Is told that the wanted stream has started all its work: the time to open the next one.
@@ -488,6 +495,10 @@ class Held:
     def tickets(self) -> list[Ticket]:
         """Returns what its rows stand on."""
         return [ticket for *_, ticket in self._entries]
+
+    def row_bytes(self) -> float:
+        """Returns the bytes of a row, of the chunk with the widest ones."""
+        return max((chunk.nbytes / chunk.num_rows for chunk, *_ in self._entries), default=0.0)
 
     def mark(self) -> tuple[Position, int]:
         """Returns the position before the oldest held row, and how many rows from there on are gone."""
