@@ -292,12 +292,13 @@ class Read(Operator):
         )
 
     def _decode_spec(self, names: Sequence[str], options: ResolvedOptions) -> KernelSpec:
+        row_bytes: dict[str, float] = {}
         return KernelSpec(
             operator=self.operator,
             kind="reader",
             phase="decode",
             where=self._where,
-            make=lambda context: SplitReader(self, options.cpu_budget),
+            make=lambda context: SplitReader(self, options.cpu_budget, options.ram_budget, row_bytes),
             engine=self._engine(options),
             max_calls=self.num_parallel_calls,
             floor_bytes=self._decoded_bytes(names),

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from arrowflow.formats.format import Footer, InPlaceFormat, MayMatch, Split, match, reading
+from arrowflow.errors import BudgetError
+from arrowflow.formats.format import Footer, InPlaceFormat, MayMatch, Split, Unsure, match, reading
 from arrowflow.ops.base import (
     Context,
     Item,
@@ -22,6 +23,7 @@ from arrowflow.ops.base import (
 from arrowflow.ops.partitions import without
 from arrowflow.ops.rows import Lying
 from arrowflow.ops.source_order import permuted
+from arrowflow.options import MAX_SIZE
 from arrowflow.random import FILE_ORDER, SPLIT_ORDER
 from arrowflow.storage import Range, Store, coalesce
 
@@ -33,6 +35,9 @@ OPEN_FILES = 4
 
 MAX_SPLITS_PER_FILE = 1 << 24
 FOOTER_BYTES = 1 << 16
+
+UNSURE_SCRATCH = 2.5
+"""Output and scratch of a column whose size its file does not tell, for each byte that it was found to take."""
 
 
 class FooterSource(SourceKernel):
@@ -123,6 +128,9 @@ class SplitTask(NamedTuple):
         stop: Row to stop before.
         base: Position at the split's start: (block, splits of it done, 0, rows counted before).
         number: Its file's place in sorted order.
+        output_bytes: What its columns take, as far as the footer tells.
+        scratch_bytes: What decoding them takes on top.
+        unsure: Columns that may take more.
     """
 
     store: Store
@@ -133,6 +141,9 @@ class SplitTask(NamedTuple):
     stop: int
     base: tuple[int, int, int, int]
     number: int = 0
+    output_bytes: int = 0
+    scratch_bytes: int = 0
+    unsure: tuple[str, ...] = ()
 
     @property
     def num_rows(self) -> int:
@@ -219,14 +230,27 @@ class SplitPlanner(SerialKernel):
         stop: int,
         base: tuple[int, int, int, int],
     ) -> SplitTask:
-        node = self._node
+        node, format = self._node, self._format
         assert node.store is not None and node.schema is not None
-        ranges: list[Range] = []
-        if not node.store.is_local:
-            with reading(node.operator, footer.file, split.index):
-                names = without(node.schema, node.partitions).names
-                ranges = coalesce(self._format.ranges(footer, split, names))
-        return SplitTask(node.store, tuple(ranges), footer, split, start, stop, base, number)
+        names = without(node.schema, node.partitions).names
+        with reading(node.operator, footer.file, split.index):
+            ranges = () if node.store.is_local else coalesce(format.ranges(footer, split, names))
+            sizes = (format.column_bytes, format.scratch_bytes)
+            output_bytes, scratch_bytes = (size(footer, split, names) for size in sizes)
+            unsure = format.unsure(footer, split, names) if isinstance(format, Unsure) else ()
+        return SplitTask(
+            node.store,
+            tuple(ranges),
+            footer,
+            split,
+            start,
+            stop,
+            base,
+            number,
+            output_bytes,
+            scratch_bytes,
+            tuple(unsure),
+        )
 
     def _ordered(self, files: list[OpenFile]) -> list[tuple[int, int, Footer, Split]]:
         """Returns the splits of a block, each with its number in it, which does not depend on what other files have."""
@@ -271,11 +295,27 @@ class SplitFetcher(ReaderKernel):
 
 
 class SplitReader(ReaderKernel):
-    """Decodes splits."""
+    """Decodes splits.
 
-    def __init__(self, node: Read, num_threads: int) -> None:
+    Args:
+        node: What to read.
+        num_threads: The CPU budget.
+        budget_bytes: The byte budget, which no split may exceed by itself.
+        row_bytes: What a row of columns took, at most, whose sizes the files do not tell; by name. It is learnt, and
+            shared by all streams and epochs.
+    """
+
+    def __init__(
+        self,
+        node: Read,
+        num_threads: int,
+        budget_bytes: int = MAX_SIZE,
+        row_bytes: dict[str, float] | None = None,
+    ) -> None:
         self._node = node
         self._num_threads = num_threads
+        self._budget_bytes = budget_bytes
+        self._row_bytes = {} if row_bytes is None else row_bytes
         self._format = node.file_format
         assert node.schema is not None
         self._stored = without(node.schema, node.partitions)
@@ -283,9 +323,14 @@ class SplitReader(ReaderKernel):
 
     def num_bytes(self, payload: SplitTask) -> int:
         """Returns output and scratch of the wanted columns."""
-        output = self._format.column_bytes(payload.footer, payload.split, self._names)
-        scratch = self._format.scratch_bytes(payload.footer, payload.split, self._names)
-        return output + scratch + self._folder_bytes(payload)
+        own_bytes = payload.output_bytes + payload.scratch_bytes + self._folder_bytes(payload)
+        rates = (self._row_bytes.get(name, 0.0) for name in payload.unsure)
+        return own_bytes + int(UNSURE_SCRATCH * payload.split.num_rows * sum(rates))
+
+    def most_bytes(self, payload: SplitTask) -> int:
+        """Returns the same, and a number that is never free while nothing is known of a column."""
+        known = all(name in self._row_bytes for name in payload.unsure)
+        return self.num_bytes(payload) if known else MAX_SIZE
 
     def _folder_bytes(self, payload: SplitTask) -> int:
         node = self._node
@@ -295,14 +340,38 @@ class SplitReader(ReaderKernel):
 
     def read(self, payload: SplitTask) -> Iterator[Made]:
         """Yields the split's rows: one chunk, or a few where offsets would overflow."""
+        self._check(payload)
         row = payload.start
         for chunk in self._chunks(payload, self._stored):
+            self._learn(payload, chunk)
             if row + chunk.num_rows > payload.stop:
                 chunk = chunk.slice(0, payload.stop - row)
             row += chunk.num_rows
             yield Made(self._completed(chunk, payload), payload.position(row), row >= payload.stop)
             if row >= payload.stop:
                 return
+
+    def _check(self, payload: SplitTask) -> None:
+        """Raises `BudgetError` where the split announces more bytes than the budget has, before any is allocated."""
+        format, footer, split = self._format, payload.footer, payload.split
+        needed = payload.output_bytes
+        if isinstance(format, Unsure):
+            with reading(self._node.operator, footer.file, split.index):
+                announced = format.announced_bytes(payload.store, footer, split, self._names)
+            needed = max(needed, announced)
+        if needed > self._budget_bytes:
+            error = BudgetError(
+                f"{split.num_rows:,} rows that are decoded together take {needed:,} bytes, as the file says, and "
+                f"ram_budget is {self._budget_bytes:,} bytes: raise the budget to {needed + payload.scratch_bytes:,}, "
+                "read fewer columns, write the file with smaller row groups, or leave it out"
+            )
+            raise error.locate(operator=self._node.operator, file=footer.file.path, row_group=split.index)
+
+    def _learn(self, payload: SplitTask, chunk: pa.RecordBatch) -> None:
+        """Notes what columns took that the file does not tell the sizes of."""
+        for name in payload.unsure if chunk.num_rows else ():
+            found = chunk.column(name).nbytes / chunk.num_rows
+            self._row_bytes[name] = max(found, self._row_bytes.get(name, 0.0))
 
     def _completed(self, chunk: Any, payload: SplitTask) -> Any:
         """Returns rows with the columns that the file's folders give."""
@@ -333,6 +402,16 @@ class SplitFinder(SplitReader):
     def num_bytes(self, payload: SplitTask) -> int:
         """Returns 0: what is mapped is not read yet, and takes no memory of the pipeline."""
         return 0
+
+    def most_bytes(self, payload: SplitTask) -> int:
+        """Returns 0."""
+        return 0
+
+    def _check(self, payload: SplitTask) -> None:
+        pass
+
+    def _learn(self, payload: SplitTask, chunk: Any) -> None:
+        pass
 
     def _chunks(self, payload: SplitTask, schema: pa.Schema) -> Iterator[Lying]:
         format = self._format
