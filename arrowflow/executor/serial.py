@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 MAX_ITEMS_PER_CALL = 16
 """Input items that one call takes: enough to pay the scheduling once for many cheap items."""
 
+NEGLIGIBLE_BYTES = 1 << 20
+"""Rows of several inputs that take no more than this end no run, however small its budget is."""
+
 
 class Gone(BoundaryKernel):
     """Stands where the kernel of an ended stage was: what that one held back is let go with it."""
@@ -272,7 +275,7 @@ class BoundaryStage(SerialStage):
         if ledger.fits(0) or ledger.used - ledger.lent <= ledger.budget or not wanted.allocates:
             return None
         sizes = [made_bytes(ticket) for held in kernel.held() for ticket in held.tickets()]
-        if not any(sizes):
+        if sum(sizes) <= NEGLIGIBLE_BYTES:
             return None
         chunks = max(len(sizes) + 1, len(self.streams) * kernel.chunks_held)
         beside = max(ledger.used - ledger.lent - sum(sizes), kernel.following_bytes())

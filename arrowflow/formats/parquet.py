@@ -139,7 +139,8 @@ class ParquetFormat:
         texts = details.text_sizes.of(row_group, leaf)
         if texts is None:
             texts = int(column.total_uncompressed_size)
-        return texts + values * (_OFFSET_BITS + 1) // 8
+        is_nested = "." in column.path_in_schema
+        return texts + values * (_OFFSET_BITS + is_nested * _OFFSET_BITS + 1) // 8
 
     def ranges(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[Range]:
         """See `Format.ranges`: the column chunks."""

@@ -322,7 +322,9 @@ class SplitReader(ReaderKernel):
         self._names = self._stored.names
 
     def num_bytes(self, payload: SplitTask) -> int:
-        """Returns output and scratch of the wanted columns."""
+        """Returns output and scratch of the wanted columns; of a split that will be refused, nothing."""
+        if payload.output_bytes > self._budget_bytes and not payload.unsure:
+            return 0
         own_bytes = payload.output_bytes + payload.scratch_bytes + self._folder_bytes(payload)
         rates = (self._row_bytes.get(name, 0.0) for name in payload.unsure)
         return own_bytes + int(UNSURE_SCRATCH * payload.split.num_rows * sum(rates))
@@ -358,7 +360,7 @@ class SplitReader(ReaderKernel):
         if isinstance(format, Unsure):
             with reading(self._node.operator, footer.file, split.index):
                 announced = format.announced_bytes(payload.store, footer, split, self._names)
-            needed = max(needed, announced)
+            needed = announced
         if needed > self._budget_bytes:
             error = BudgetError(
                 f"{split.num_rows:,} rows that are decoded together take {needed:,} bytes, as the file says, and "
