@@ -167,7 +167,7 @@ class ParallelStage(Stage):
         fits, boundary = self.engine.ledger.fits, self.stream.boundary
         if boundary is None or not num_bytes or not fits(num_bytes, share):
             return fits(num_bytes, share)
-        return fits(num_bytes * (1 + boundary.chunks_to_come(self.stream)), share)
+        return fits(num_bytes + boundary.bytes_to_come(self.stream, num_bytes), share)
 
     def _makes_first(self) -> bool:
         """Whether the next call makes the first chunk that its stream delivers to a boundary."""

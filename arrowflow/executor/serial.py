@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 MAX_ITEMS_PER_CALL = 16
 """Input items that one call takes: enough to pay the scheduling once for many cheap items."""
 
+MARGIN = 1.5
+"""By what the budget that an error names is more than what is known: rows that come later may be wider."""
+
 NEGLIGIBLE_BYTES = 1 << 20
 """Rows of several inputs that take no more than this end no run, however small its budget is."""
 
@@ -225,6 +228,7 @@ class BoundaryStage(SerialStage):
         self.begun = False
         self.streams: list[Stream] = []
         self.to_begin: set[Stream] = set()  # those that nothing was taken from
+        self.largest_bytes = 0  # of a chunk that was taken
         self.current: Stream | None = None
         self.told_ahead: Stream | None = None
         self.told_failed: list[Stream] = []
@@ -261,10 +265,11 @@ class BoundaryStage(SerialStage):
             if self.iterator is not None:
                 return True
 
-    def chunks_to_come(self, wanting: Stream) -> int:
-        """Returns how many chunks it may take of other streams before it lets go of what it holds."""
+    def bytes_to_come(self, wanting: Stream, num_bytes: int) -> int:
+        """Returns what it may take of other streams before it lets go of what it holds; a chunk is `num_bytes` or more."""
         others = (stream for stream in self.streams if stream is not wanting and not stream.ended)
-        return sum(max(0, self.kernel.chunks_held - len(stream.last.out)) for stream in others)
+        chunks = sum(max(0, self.kernel.chunks_held - len(stream.last.out)) for stream in others)
+        return chunks * max(num_bytes, self.largest_bytes)
 
     def _beyond_budget(self, wanted: Stream) -> BudgetError | None:
         """Returns an error where the budget is used up, with rows that the kernel keeps back, and it needs more.
@@ -278,12 +283,14 @@ class BoundaryStage(SerialStage):
         if sum(sizes) <= NEGLIGIBLE_BYTES:
             return None
         chunks = max(len(sizes) + 1, len(self.streams) * kernel.chunks_held)
-        beside = max(ledger.used - ledger.lent - sum(sizes), kernel.following_bytes())
-        needs = beside + chunks * max(sizes)
+        used = ledger.used - ledger.lent
+        known = max(used - sum(sizes), kernel.following_bytes()) + chunks * max(sizes)
+        needs = int(MARGIN * max(known, used))
         error = BudgetError(
-            f"ram_budget={ledger.budget:,} bytes is under the least that this pipeline needs, {needs:,} bytes: of "
-            f"{len(self.streams)} inputs up to {chunks} chunks are kept back, of {max(sizes):,} bytes; raise the "
-            "budget, open fewer inputs at a time, or make their chunks smaller (max_chunk_rows, row groups)"
+            f"ram_budget={ledger.budget:,} bytes is under the least that this pipeline needs, {needs:,} bytes, by what "
+            f"it has made so far: of {len(self.streams)} inputs {len(sizes)} chunks are kept back, up to {max(sizes):,} "
+            f"bytes each, and {used:,} bytes are used in all; raise the budget, open fewer inputs at a time, or make "
+            "their chunks smaller (max_chunk_rows, row groups)"
         )
         error.locate(operator=self.operator)
         return error
@@ -313,6 +320,8 @@ class BoundaryStage(SerialStage):
         limit = MAX_ITEMS_PER_CALL if self.kernel.reads_runs else 1
         out = self.current.last.out
         self.to_begin.discard(self.current)
+        if out:
+            self.largest_bytes = max(self.largest_bytes, made_bytes(out[0].ticket))
         while out and len(self.inbox) < limit:
             self.inbox.append(out.popleft())
 

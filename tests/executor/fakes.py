@@ -271,11 +271,12 @@ class Stepper(Engine):
 
     Attributes:
         largest_bytes: The most that one call reserved, or made.
+        largest_made_bytes: The most that one call made.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.largest_bytes = 0
+        self.largest_bytes = self.largest_made_bytes = 0
         self.pool.spawn = lambda: None  # type: ignore[method-assign]
         # Its calls take no time at all; still they are the test's to run.
         self.consumer.comes_soon = lambda now: False  # type: ignore[method-assign]
@@ -302,6 +303,7 @@ class Stepper(Engine):
             reserved = call.estimate.least if isinstance(call, Slot) else 0
             made = stage.bytes
             self.pool.finish(stage, call, worker, 0.0, 0.0)
+            self.largest_made_bytes = max(self.largest_made_bytes, stage.bytes - made)
             self.largest_bytes = max(self.largest_bytes, reserved, stage.bytes - made)
 
     def idle(self, flying: list[Running]) -> bool:
