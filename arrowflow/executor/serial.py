@@ -22,7 +22,7 @@ MARGIN = 1.5
 """By what the budget that an error names is more than what is known: rows that come later may be wider."""
 
 NEGLIGIBLE_BYTES = 1 << 20
-"""Rows of several inputs that take no more than this end no run, however small its budget is."""
+"""Bytes beyond the budget that end no run, however small its budget is."""
 
 
 class Gone(BoundaryKernel):
@@ -277,13 +277,13 @@ class BoundaryStage(SerialStage):
         One chunk may go beyond the budget, but not one of each input.
         """
         ledger, kernel = self.engine.ledger, self.kernel
-        if ledger.fits(0) or ledger.used - ledger.lent <= ledger.budget or not wanted.allocates:
+        if ledger.fits(-NEGLIGIBLE_BYTES) or not wanted.allocates:
             return None
         sizes = [made_bytes(ticket) for held in kernel.held() for ticket in held.tickets()]
-        if sum(sizes) <= NEGLIGIBLE_BYTES:
+        used = ledger.used - ledger.lent
+        if used <= ledger.budget + NEGLIGIBLE_BYTES or not any(sizes):
             return None
         chunks = max(len(sizes) + 1, len(self.streams) * kernel.chunks_held)
-        used = ledger.used - ledger.lent
         known = max(used - sum(sizes), kernel.following_bytes()) + chunks * max(sizes)
         needs = int(MARGIN * max(known, used))
         error = BudgetError(

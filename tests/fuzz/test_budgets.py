@@ -174,7 +174,7 @@ COMBINED: dict[str, Callable[[list[af.Dataset]], af.Dataset]] = {
         list(map(only_ids, inputs)),
         af.range(3 * ROWS).map(lambda batch: pa.record_batch({"c": batch["id"].to_numpy() % len(inputs)})),
     ),
-    "concatenate": lambda inputs: only_ids(inputs[0]).concatenate(*map(only_ids, inputs[1:])),
+    "concatenate": lambda inputs: only_ids(inputs[0]).concatenate(*map(only_ids, inputs)),
     "interleave": lambda inputs: af.range(2 * len(inputs)).interleave(
         lambda row: only_ids(inputs[row["id"] % len(inputs)]), cycle_length=len(inputs), block_length=90
     ),
