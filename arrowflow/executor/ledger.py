@@ -36,24 +36,23 @@ class Ticket:
 
     Attributes:
         num_bytes: Bytes that nobody else had claimed before.
-        lent: Whether the run did not make them.
+        keys: The addresses of its buffers.
     """
 
-    __slots__ = ("_kept", "_keys", "_released", "lent", "num_bytes")
+    __slots__ = ("_kept", "_released", "keys", "num_bytes")
 
     def __init__(
         self, keys: tuple[int, ...], num_bytes: int, released: Released, kept: Mapping[int, int] | None = None
     ) -> None:
-        self._keys = keys
+        self.keys = keys
         self._kept = kept
         self._released = released
         self.num_bytes = num_bytes
-        self.lent = False
 
     def __del__(self) -> None:
         # May run in any thread, at any allocation, also while this thread holds the engine's lock: the append to a
         # deque is atomic and takes no lock; `Ledger.drain` does the accounting later.
-        self._released.append((self._keys, self._kept, self.num_bytes))
+        self._released.append((self.keys, self._kept, self.num_bytes))
 
 
 class Ledger:
@@ -110,9 +109,14 @@ class Ledger:
         self.used += added
         self.lent += added if lent else 0
         self.peak = max(self.peak, self.used)
-        ticket = Ticket(tuple(address for address, _ in buffers), added, self._released)
-        ticket.lent = lent
-        return ticket
+        return Ticket(tuple(address for address, _ in buffers), added, self._released)
+
+    def made_bytes(self, ticket: Any) -> int:
+        """Returns the bytes of a ticket, or of a collection of tickets, that are held and were not lent."""
+        if isinstance(ticket, Ticket):
+            entries = (self._buffers.get(key) for key in ticket.keys)
+            return sum(entry[1] for entry in entries if entry is not None and not entry[2])
+        return sum(map(self.made_bytes, ticket)) if isinstance(ticket, Iterable) else 0
 
     def keep(self, buffers: Mapping[int, int]) -> Ticket:
         """Counts buffers, bytes by address, all at once, and returns the claim on them. The mapping must not change."""
@@ -156,10 +160,3 @@ def ticket_bytes(ticket: Any) -> int:
     if isinstance(ticket, Ticket | Share):
         return ticket.num_bytes
     return sum(map(ticket_bytes, ticket)) if isinstance(ticket, Iterable) else 0
-
-
-def made_bytes(ticket: Any) -> int:
-    """Returns the same without the memory that the run did not make."""
-    if isinstance(ticket, Ticket):
-        return 0 if ticket.lent else ticket.num_bytes
-    return sum(map(made_bytes, ticket)) if isinstance(ticket, Iterable) else 0

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 
 from arrowflow.executor.failure import cause_of, is_interrupt, located
-from arrowflow.executor.ledger import Buffers, buffers_of, ticket_bytes
+from arrowflow.executor.ledger import Buffers, buffers_of
 from arrowflow.executor.lifetime import Worker
-from arrowflow.executor.sizes import FIRST_CALL_BYTES, Estimate
+from arrowflow.executor.sizes import FIRST_CALL_BYTES, Estimate, input_bytes
 from arrowflow.executor.stage import Stage
 from arrowflow.ops.base import (
     Item,
@@ -86,7 +86,7 @@ class ParallelStage(Stage):
         self.ordered = stream.ordered
         self.extends = self.plan.buffer_items is None and self.engine.options.autotune
         self.sizes = self.engine.sizes_of(self.key)
-        self.lends = isinstance(head, SourceKernel) and head.lends and not kernels
+        self.lends = isinstance(head, SourceKernel) and head.lends
         # Decided by `can_start`, consumed by `start` under the same hold of the lock.
         self.chosen: tuple[Slot | None, Estimate] = (None, Estimate.known(0))
 
@@ -114,7 +114,7 @@ class ParallelStage(Stage):
     @property
     def allocates(self) -> bool:
         """Whether its chunks take memory that was not there before."""
-        return not self.lends
+        return not self.lends or bool(self.kernels)
 
     def lacks(self, source: Stage) -> bool:
         """Whether no call is in flight, suspended, or waiting for its turn."""
@@ -159,15 +159,17 @@ class ParallelStage(Stage):
 
     def _head_room(self, estimate: Estimate) -> bool:
         """Whether the head of the line may start: it may use all of the budget, and more if nothing goes on else."""
-        fits = self.engine.ledger.fits if self._makes_first() else self._fits_beside_others
-        return fits(estimate.most, 1.0) or self.needed
+        if self._fits_beside_others(estimate.most, 1.0):
+            return True
+        return (self.engine.ledger.fits(estimate.most) and self._makes_first()) or self.needed
 
     def _fits_beside_others(self, num_bytes: int, share: float) -> bool:
         """Whether a call fits and leaves room for what the other inputs of a boundary will be asked for."""
-        fits, boundary = self.engine.ledger.fits, self.stream.boundary
-        if boundary is None or not num_bytes or not fits(num_bytes, share):
-            return fits(num_bytes, share)
-        return fits(num_bytes + boundary.bytes_to_come(self.stream, num_bytes), share)
+        ledger, boundary = self.engine.ledger, self.stream.boundary
+        if boundary is None or not num_bytes or not ledger.fits(num_bytes, share):
+            return ledger.fits(num_bytes, share)
+        room = int(ledger.budget * share) - ledger.used - num_bytes
+        return boundary.leaves_room(self.stream, num_bytes, room)
 
     def _makes_first(self) -> bool:
         """Whether the next call makes the first chunk that its stream delivers to a boundary."""
@@ -205,11 +207,11 @@ class ParallelStage(Stage):
             return Estimate(reader.num_bytes(item.chunk), reader.most_bytes(item.chunk))
         if self.plan.process:
             # What it takes over and gives back is copied into memory that is shared.
-            input_bytes = int(item.chunk.nbytes + self.sizes.bytes_per_row * rows) or FIRST_CALL_BYTES
-            return Estimate.known(input_bytes)
+            copied = int(item.chunk.nbytes + self.sizes.bytes_per_row * rows)
+            return Estimate.known(copied or FIRST_CALL_BYTES)
         if not self.plan.kernels:
             return Estimate.known(FIRST_CALL_BYTES)
-        return self.sizes.of_function(_input_bytes(item), rows, free=self.plan.cost == "unknown")
+        return self.sizes.of_function(input_bytes(item), rows, free=self.plan.cost == "unknown")
 
     def _estimate_again(self, slot: Slot) -> Estimate:
         """Returns what a suspended call is expected to take when it goes on."""
@@ -339,19 +341,14 @@ class ParallelStage(Stage):
                 ticket = ledger.charge(buffers, lent=self.lends)
                 self.bytes += ticket.num_bytes
                 call.results[at] = call.results[at]._replace(ticket=ticket)
-                self._measure_bytes(call, ticket.num_bytes)
+                if self.head is None:
+                    self.sizes.learn_function(ticket.num_bytes, cast(Item, call.item).chunk.num_rows)
+                elif self.upstream is None and cast(Task, call.item).streams:
+                    self.sizes.learn_stream(ticket.num_bytes)
         call.buffers.clear()
         if call.done:
             call.item = NOTHING  # lets go of the input while the results wait for their turn
         self._deliver(call)
-
-    def _measure_bytes(self, call: Slot, num_bytes: int) -> None:
-        """Notes what a chunk took; buffers that the input has too are charged already, and no call allocates them."""
-        sizes = self.sizes
-        if self.head is None:
-            sizes.bytes_per_row = max(sizes.bytes_per_row, num_bytes / cast(Item, call.item).chunk.num_rows)
-        elif self.upstream is None and cast(Task, call.item).streams:
-            sizes.chunk_bytes = max(sizes.chunk_bytes or 0, num_bytes)
 
     def _deliver(self, call: Slot) -> None:
         slots = self.slots
@@ -401,10 +398,3 @@ class ParallelStage(Stage):
         self.error = None
         self.out.clear()
         self._drop_slots()
-
-
-def _input_bytes(item: Item) -> int:
-    """Returns the bytes of the rows that a function gets: the ticket of a slice is for all that it pins."""
-    num_bytes = ticket_bytes(item.ticket)
-    own_bytes = getattr(item.chunk, "nbytes", None)  # of record batches, and of descriptors that know
-    return num_bytes if own_bytes is None else min(num_bytes, own_bytes)

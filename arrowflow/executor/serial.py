@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from arrowflow.errors import BudgetError
 from arrowflow.executor.failure import is_interrupt, located
-from arrowflow.executor.ledger import buffers_of, made_bytes
+from arrowflow.executor.ledger import buffers_of
 from arrowflow.executor.stage import Stage
 from arrowflow.ops.base import PAUSE, BoundaryKernel, Item, Position, SerialKernel, StreamHandle
 
@@ -265,11 +265,18 @@ class BoundaryStage(SerialStage):
             if self.iterator is not None:
                 return True
 
-    def bytes_to_come(self, wanting: Stream, num_bytes: int) -> int:
-        """Returns what it may take of other streams before it lets go of what it holds; a chunk is `num_bytes` or more."""
+    def leaves_room(self, wanting: Stream, num_bytes: int, room: int) -> bool:
+        """Whether `room` is enough for what it may take of other streams before it lets go of what it holds.
+
+        A chunk of theirs is `num_bytes` or more. Two are added: one of which slices still wait downstream, and the
+        scratch of the call that makes the next one.
+        """
+        held, size = self.kernel.chunks_held, max(num_bytes, self.largest_bytes)
+        if not held or (held * len(self.streams) + 2) * size <= room:
+            return True
         others = (stream for stream in self.streams if stream is not wanting and not stream.ended)
-        chunks = sum(max(0, self.kernel.chunks_held - len(stream.last.out)) for stream in others)
-        return chunks * max(num_bytes, self.largest_bytes)
+        chunks = sum(max(0, held - len(stream.last.out)) for stream in others)
+        return (chunks + 2) * size <= room
 
     def _beyond_budget(self, wanted: Stream) -> BudgetError | None:
         """Returns an error where the budget is used up, with rows that the kernel keeps back, and it needs more.
@@ -279,7 +286,7 @@ class BoundaryStage(SerialStage):
         ledger, kernel = self.engine.ledger, self.kernel
         if ledger.fits(-NEGLIGIBLE_BYTES) or not wanted.allocates:
             return None
-        sizes = [made_bytes(ticket) for held in kernel.held() for ticket in held.tickets()]
+        sizes = [ledger.made_bytes(ticket) for held in kernel.held() for ticket in held.tickets()]
         used = ledger.used - ledger.lent
         if used <= ledger.budget + NEGLIGIBLE_BYTES or not any(sizes):
             return None
@@ -321,7 +328,7 @@ class BoundaryStage(SerialStage):
         out = self.current.last.out
         self.to_begin.discard(self.current)
         if out:
-            self.largest_bytes = max(self.largest_bytes, made_bytes(out[0].ticket))
+            self.largest_bytes = max(self.largest_bytes, self.engine.ledger.made_bytes(out[0].ticket))
         while out and len(self.inbox) < limit:
             self.inbox.append(out.popleft())
 

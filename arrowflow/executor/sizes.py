@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from arrowflow.executor.ledger import ticket_bytes
+from arrowflow.ops.base import Item
+
 FIRST_CALL_BYTES = 1 << 16
 """Reserved for a call of which nothing is known yet."""
 
@@ -47,6 +50,14 @@ class Sizes:
         self.bytes_per_row = 0.0
         self.chunk_bytes: int | None = None
 
+    def learn_function(self, num_bytes: int, input_rows: int) -> None:
+        """Notes what a chunk took; buffers that the input has too are charged already, and no call allocates them."""
+        self.bytes_per_row = max(self.bytes_per_row, num_bytes / input_rows)
+
+    def learn_stream(self, num_bytes: int) -> None:
+        """Notes what the chunk of a generator took."""
+        self.chunk_bytes = max(self.chunk_bytes or 0, num_bytes)
+
     def of_stream(self) -> Estimate:
         """Returns what the next chunk of a generator takes."""
         if self.chunk_bytes is None:
@@ -65,3 +76,10 @@ class Sizes:
             return Estimate.known(int(2 * self.bytes_per_row * input_rows))
         most = max(UNTOLD_BYTES, UNTOLD_GROWTH * input_bytes) if free else input_bytes
         return Estimate(input_bytes, most)
+
+
+def input_bytes(item: Item) -> int:
+    """Returns the bytes of the rows that a function gets: the ticket of a slice is for all that it pins."""
+    num_bytes = ticket_bytes(item.ticket)
+    own_bytes = getattr(item.chunk, "nbytes", None)  # of record batches, and of descriptors that know
+    return num_bytes if own_bytes is None else min(num_bytes, own_bytes)

@@ -288,8 +288,8 @@ class BoundaryKernel(SerialKernel):
     reads_runs: bool = False
     """Whether it wants one stream until that stream has ended, so that several items may be taken at once."""
 
-    chunks_held: int = 1
-    """Chunks of each input that it may keep back at the same time."""
+    chunks_held: int = 0
+    """Chunks of each input that it may keep back while it takes some of another one."""
 
     any_ready: bool = False
     """Whether it may want another stream as soon as that one is ready, so that it has to be asked each time."""

@@ -184,6 +184,7 @@ class InterleaveKernel(BoundaryKernel):
     """
 
     any_ready = True
+    chunks_held = 1
 
     def __init__(self, node: Interleave, context: Context, *, at_once: int | None, ordered: bool) -> None:
         self._context = context

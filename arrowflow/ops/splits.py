@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from arrowflow.errors import BudgetError
 from arrowflow.formats.format import Footer, InPlaceFormat, MayMatch, Split, Unsure, match, reading
 from arrowflow.ops.base import (
     Context,
@@ -23,9 +22,11 @@ from arrowflow.ops.base import (
 from arrowflow.ops.partitions import without
 from arrowflow.ops.rows import Lying
 from arrowflow.ops.source_order import permuted
+from arrowflow.ops.split_sizes import SplitSizes
+from arrowflow.ops.split_tasks import FileTask, OpenFile, SplitTask
 from arrowflow.options import MAX_SIZE
 from arrowflow.random import FILE_ORDER, SPLIT_ORDER
-from arrowflow.storage import Range, Store, coalesce
+from arrowflow.storage import Range, coalesce
 
 if TYPE_CHECKING:
     from arrowflow.ops.read import Read
@@ -35,9 +36,6 @@ OPEN_FILES = 4
 
 MAX_SPLITS_PER_FILE = 1 << 24
 FOOTER_BYTES = 1 << 16
-
-UNSURE_SCRATCH = 2.5
-"""Output and scratch of a column whose size its file does not tell, for each byte that it was found to take."""
 
 
 class FooterSource(SourceKernel):
@@ -82,85 +80,6 @@ class FooterSource(SourceKernel):
         if node.partitions is not None:
             node.partitions.check(node.file_format, node.store, footer, node.operator)
         yield Made(OpenFile(number, footer, block, place, block_files), None)
-
-
-class FileTask(NamedTuple):
-    """A file to open, and where it stands: see `OpenFile`."""
-
-    number: int
-    block: int
-    place: int
-    block_files: int
-
-
-class OpenFile(NamedTuple):
-    """A file whose footer is known.
-
-    Attributes:
-        number: Its place in sorted order.
-        footer: Its footer.
-        block: Number of the block of files that it belongs to.
-        place: Its place in this block.
-        block_files: Files of the block that are opened.
-    """
-
-    number: int
-    footer: Footer
-    block: int = 0
-    place: int = 0
-    block_files: int = 1
-
-    @property
-    def num_rows(self) -> int:
-        """Never 0, so that it counts as a chunk even without rows."""
-        return 1
-
-
-class SplitTask(NamedTuple):
-    """A split to read.
-
-    Attributes:
-        store: Where to read: the file system, and once its bytes are fetched, these.
-        ranges: The bytes of the file to fetch; none of a local file.
-        footer: Its file's.
-        split: The split.
-        start: First row to deliver.
-        stop: Row to stop before.
-        base: Position at the split's start: (block, splits of it done, 0, rows counted before).
-        number: Its file's place in sorted order.
-        output_bytes: What its columns take, as far as the footer tells.
-        scratch_bytes: What decoding them takes on top.
-        unsure: Columns that may take more.
-    """
-
-    store: Store
-    ranges: tuple[Range, ...]
-    footer: Footer
-    split: Split
-    start: int
-    stop: int
-    base: tuple[int, int, int, int]
-    number: int = 0
-    output_bytes: int = 0
-    scratch_bytes: int = 0
-    unsure: tuple[str, ...] = ()
-
-    @property
-    def num_rows(self) -> int:
-        """Rows that it will deliver."""
-        return self.stop - self.start
-
-    @property
-    def buffers(self) -> tuple[pa.Buffer, ...]:
-        """Fetched bytes, which count as this chunk's memory."""
-        return self.store.buffers
-
-    def position(self, row: int) -> Position:
-        """Returns the position after `row` rows of the split."""
-        block, done, _, counted = self.base
-        if row < self.stop:
-            return (block, done, row, counted)
-        return (block, done + 1, 0, counted + self.split.num_rows)
 
 
 class SplitPlanner(SerialKernel):
@@ -300,39 +219,25 @@ class SplitReader(ReaderKernel):
     Args:
         node: What to read.
         num_threads: The CPU budget.
-        budget_bytes: The byte budget, which no split may exceed by itself.
-        row_bytes: What a row of columns took, at most, whose sizes the files do not tell; by name. It is learnt, and
-            shared by all streams and epochs.
+        sizes: What they take, and may take.
     """
 
-    def __init__(
-        self,
-        node: Read,
-        num_threads: int,
-        budget_bytes: int = MAX_SIZE,
-        row_bytes: dict[str, float] | None = None,
-    ) -> None:
+    def __init__(self, node: Read, num_threads: int, sizes: SplitSizes | None = None) -> None:
         self._node = node
         self._num_threads = num_threads
-        self._budget_bytes = budget_bytes
-        self._row_bytes = {} if row_bytes is None else row_bytes
+        self._sizes = sizes or SplitSizes(node.operator, node.file_format, MAX_SIZE)
         self._format = node.file_format
         assert node.schema is not None
         self._stored = without(node.schema, node.partitions)
         self._names = self._stored.names
 
     def num_bytes(self, payload: SplitTask) -> int:
-        """Returns output and scratch of the wanted columns; of a split that will be refused, nothing."""
-        if payload.output_bytes > self._budget_bytes and not payload.unsure:
-            return 0
-        own_bytes = payload.output_bytes + payload.scratch_bytes + self._folder_bytes(payload)
-        rates = (self._row_bytes.get(name, 0.0) for name in payload.unsure)
-        return own_bytes + int(UNSURE_SCRATCH * payload.split.num_rows * sum(rates))
+        """Returns output and scratch of the wanted columns."""
+        return self._sizes.num_bytes(payload) + self._folder_bytes(payload)
 
     def most_bytes(self, payload: SplitTask) -> int:
         """Returns the same, and a number that is never free while nothing is known of a column."""
-        known = all(name in self._row_bytes for name in payload.unsure)
-        return self.num_bytes(payload) if known else MAX_SIZE
+        return self.num_bytes(payload) if self._sizes.is_known(payload) else MAX_SIZE
 
     def _folder_bytes(self, payload: SplitTask) -> int:
         node = self._node
@@ -342,7 +247,10 @@ class SplitReader(ReaderKernel):
 
     def read(self, payload: SplitTask) -> Iterator[Made]:
         """Yields the split's rows: one chunk, or a few where offsets would overflow."""
-        self._check(payload)
+        self._sizes.check(payload, self._names)
+        return self._read(payload)
+
+    def _read(self, payload: SplitTask) -> Iterator[Made]:
         row = payload.start
         for chunk in self._chunks(payload, self._stored):
             self._learn(payload, chunk)
@@ -353,27 +261,8 @@ class SplitReader(ReaderKernel):
             if row >= payload.stop:
                 return
 
-    def _check(self, payload: SplitTask) -> None:
-        """Raises `BudgetError` where the split announces more bytes than the budget has, before any is allocated."""
-        format, footer, split = self._format, payload.footer, payload.split
-        needed = payload.output_bytes
-        if isinstance(format, Unsure):
-            with reading(self._node.operator, footer.file, split.index):
-                announced = format.announced_bytes(payload.store, footer, split, self._names)
-            needed = announced
-        if needed > self._budget_bytes:
-            error = BudgetError(
-                f"{split.num_rows:,} rows that are decoded together take {needed:,} bytes, as the file says, and "
-                f"ram_budget is {self._budget_bytes:,} bytes: raise the budget to {needed + payload.scratch_bytes:,}, "
-                "read fewer columns, write the file with smaller row groups, or leave it out"
-            )
-            raise error.locate(operator=self._node.operator, file=footer.file.path, row_group=split.index)
-
-    def _learn(self, payload: SplitTask, chunk: pa.RecordBatch) -> None:
-        """Notes what columns took that the file does not tell the sizes of."""
-        for name in payload.unsure if chunk.num_rows else ():
-            found = chunk.column(name).nbytes / chunk.num_rows
-            self._row_bytes[name] = max(found, self._row_bytes.get(name, 0.0))
+    def _learn(self, payload: SplitTask, chunk: Any) -> None:
+        self._sizes.learn(payload, chunk)
 
     def _completed(self, chunk: Any, payload: SplitTask) -> Any:
         """Returns rows with the columns that the file's folders give."""
@@ -409,8 +298,9 @@ class SplitFinder(SplitReader):
         """Returns 0."""
         return 0
 
-    def _check(self, payload: SplitTask) -> None:
-        pass
+    def read(self, payload: SplitTask) -> Iterator[Made]:
+        """Yields the split's rows, unread."""
+        return self._read(payload)
 
     def _learn(self, payload: SplitTask, chunk: Any) -> None:
         pass
