@@ -44,7 +44,8 @@ class Options:
             process may use, which live pipelines share.
         ram_budget: Bytes (a number, or a text like `"512MiB"`) that the pipeline may hold in queues, work in
             flight, windows, reorder buffers and memory caches. On top of it comes what waits to be used again: at most
-            1/16 of it in each operator that makes large columns, and what Arrow's allocator keeps. Default: a quarter
+            1/16 of it in each operator that makes large columns, and what Arrow's allocator keeps. One call at a time
+            may exceed it, by its chunk; a `BudgetError` names the budget that a pipeline or a file needs. Default: a quarter
             of the memory available to the process, which live pipelines share.
         deterministic: Whether rows come in one exact order. With False they come as they are ready, and
             `state_dict` is refused. Default: True.

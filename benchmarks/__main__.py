@@ -12,6 +12,7 @@ NAMES = (
     "wide",
     "borders",
     "memory",
+    "budgets",
     "autotune",
     "tutorial",
     "packing",

@@ -14,6 +14,10 @@ Success
     there is always one that can start: a full ledger is back-pressure and never a deadlock; and it is one call at a
     time, with the chunk that it works on, that goes beyond the budget. A serial stage, which takes its input's
     chunks over, waits for room in its share when anything that it put out is still there.
+    A call of which nothing is known, like the first one of a user function, starts ahead of need only where much is
+    free, and leaves no room for others while it runs (see `sizes`). Inputs of a boundary that keeps rows back of each
+    leave room for what the others will be asked for. Where one more chunk would go beyond a budget that is used up by
+    what a boundary keeps back, the run ends with a `BudgetError` that names a budget.
  4. On the consumer's thread run the last serial kernel (slicing batches), what the consumer itself does, and, where it
     comes back at once and all that is left is known to be cheap, whatever there is to run (see `consumer`).
  5. Calls that compute take a token of the CPU budget each, serial ones too; calls that wait take none. What is not

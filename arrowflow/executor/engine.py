@@ -18,6 +18,7 @@ from arrowflow.executor.lifetime import Worker, check_process, register, rest_at
 from arrowflow.executor.pool import Pool
 from arrowflow.executor.remote import Crew
 from arrowflow.executor.serial import SerialStage
+from arrowflow.executor.sizes import Sizes
 from arrowflow.executor.stage import Stage
 from arrowflow.executor.stream import Stream
 from arrowflow.executor.tail import Tail
@@ -107,6 +108,7 @@ class Engine:
         self._tuner = tuner
         self._next_step = clock.now() + (0.0 if tuner is None else tuner.period_seconds)
         self._limits: dict[StageKey, StageLimits] = {}
+        self._sizes: dict[StageKey, Sizes] = {}
         self.consumer = Consumer(self)
         self.crew = Crew(clock)
         self.pool = Pool(self, max_workers(chain, options))
@@ -137,6 +139,10 @@ class Engine:
                 found.apply(limits)
             self._limits[key] = limits
         return self._limits[key]
+
+    def sizes_of(self, key: StageKey) -> Sizes:
+        """Returns what all stages of one key have measured of their calls, and will measure."""
+        return self._sizes.setdefault(key, Sizes())
 
     def add(self, stream: Stream) -> None:
         """Schedules a stream's stages, after all that are further downstream."""

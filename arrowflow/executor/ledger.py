@@ -36,14 +36,15 @@ class Ticket:
 
     Attributes:
         num_bytes: Bytes that nobody else had claimed before.
+        keys: The addresses of its buffers.
     """
 
-    __slots__ = ("_kept", "_keys", "_released", "num_bytes")
+    __slots__ = ("_kept", "_released", "keys", "num_bytes")
 
     def __init__(
         self, keys: tuple[int, ...], num_bytes: int, released: Released, kept: Mapping[int, int] | None = None
     ) -> None:
-        self._keys = keys
+        self.keys = keys
         self._kept = kept
         self._released = released
         self.num_bytes = num_bytes
@@ -51,7 +52,7 @@ class Ticket:
     def __del__(self) -> None:
         # May run in any thread, at any allocation, also while this thread holds the engine's lock: the append to a
         # deque is atomic and takes no lock; `Ledger.drain` does the accounting later.
-        self._released.append((self._keys, self._kept, self.num_bytes))
+        self._released.append((self.keys, self._kept, self.num_bytes))
 
 
 class Ledger:
@@ -61,14 +62,16 @@ class Ledger:
         budget: Bytes that may be used.
         used: Bytes charged or reserved now.
         peak: The most that was ever used.
+        lent: Bytes of those charged that the run did not make, like those of a user's table.
     """
 
-    __slots__ = ("_buffers", "_kept", "_released", "budget", "peak", "used")
+    __slots__ = ("_buffers", "_kept", "_released", "budget", "lent", "peak", "used")
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
         self.used = 0
         self.peak = 0
+        self.lent = 0
         self._buffers: dict[int, list[int]] = {}
         self._kept: list[Mapping[int, int]] = []
         self._released: Released = deque()
@@ -88,8 +91,8 @@ class Ledger:
         """Takes a reservation back."""
         self.used -= num_bytes
 
-    def charge(self, buffers: Buffers) -> Ticket:
-        """Counts each buffer that is not counted yet and returns the claim on all of them."""
+    def charge(self, buffers: Buffers, *, lent: bool = False) -> Ticket:
+        """Counts each buffer that is not counted yet, and returns the claim on all of them."""
         if self._released:
             # Before looking addresses up: a freed buffer's address may already be another buffer's.
             self.drain()
@@ -99,13 +102,21 @@ class Ledger:
         for address, size in buffers:
             entry = self._buffers.get(address)
             if entry is None:
-                self._buffers[address] = [1, size]
+                self._buffers[address] = [1, size, lent]
                 added += size
             else:
                 entry[0] += 1
         self.used += added
+        self.lent += added if lent else 0
         self.peak = max(self.peak, self.used)
         return Ticket(tuple(address for address, _ in buffers), added, self._released)
+
+    def made_bytes(self, ticket: Any) -> int:
+        """Returns the bytes of a ticket, or of a collection of tickets, that are held and were not lent."""
+        if isinstance(ticket, Ticket):
+            entries = (self._buffers.get(key) for key in ticket.keys)
+            return sum(entry[1] for entry in entries if entry is not None and not entry[2])
+        return sum(map(self.made_bytes, ticket)) if isinstance(ticket, Iterable) else 0
 
     def keep(self, buffers: Mapping[int, int]) -> Ticket:
         """Counts buffers, bytes by address, all at once, and returns the claim on them. The mapping must not change."""
@@ -140,6 +151,7 @@ class Ledger:
                 entry[0] -= 1
                 if not entry[0]:
                     self.used -= entry[1]
+                    self.lent -= entry[1] if entry[2] else 0
                     del self._buffers[address]
 
 

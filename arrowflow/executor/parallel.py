@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 
 from arrowflow.executor.failure import cause_of, located
-from arrowflow.executor.ledger import Buffers, buffers_of, ticket_bytes
+from arrowflow.executor.ledger import Buffers, buffers_of
 from arrowflow.executor.lifetime import Worker
+from arrowflow.executor.sizes import FIRST_CALL_BYTES, Estimate, input_bytes
 from arrowflow.executor.stage import Stage
 from arrowflow.ops.base import (
     Item,
@@ -32,9 +33,6 @@ from arrowflow.timeline import CONSUMER
 if TYPE_CHECKING:
     from arrowflow.executor.stream import Stream
 
-FIRST_CALL_BYTES = 1 << 16
-"""Reserved for a call whose size nothing is known about yet."""
-
 SMALL_ITEMS, SMALL_BYTES = 64, 1 << 14
 """Of chunks of up to 16 KiB as many may wait as make 1 MiB: to wake a thread for a few costs more than they do."""
 
@@ -45,10 +43,11 @@ class Slot:
     """One call of a parallel stage, from its start until its last chunk is delivered.
 
     A call that yields several chunks is suspended between them: its iterator rests in the slot until there is room.
-    `results` is filled by the running worker alone while `running`, and guarded by the lock else.
+    `results` is filled by the running worker alone while `running`, and guarded by the lock else. `estimate` is what it
+    takes at least, `reserved` what the ledger was told.
     """
 
-    __slots__ = ("buffers", "done", "error", "estimate", "item", "iterator", "results", "running")
+    __slots__ = ("buffers", "done", "error", "estimate", "item", "iterator", "reserved", "results", "running")
 
     def __init__(self, item: Item | Task) -> None:
         self.item = item
@@ -58,7 +57,8 @@ class Slot:
         self.running = False
         self.done = False
         self.error: BaseException | None = None
-        self.estimate = 0
+        self.estimate = Estimate.known(0)
+        self.reserved = 0
 
 
 class ParallelStage(Stage):
@@ -85,9 +85,10 @@ class ParallelStage(Stage):
         self.suspended = 0  # slots whose call made a chunk and has more to make
         self.ordered = stream.ordered
         self.extends = self.plan.buffer_items is None and self.engine.options.autotune
-        self.bytes_per_row = 0.0
+        self.sizes = self.engine.sizes_of(self.key)
+        self.lends = isinstance(head, SourceKernel) and head.lends
         # Decided by `can_start`, consumed by `start` under the same hold of the lock.
-        self.chosen: tuple[Slot | None, int] = (None, 0)
+        self.chosen: tuple[Slot | None, Estimate] = (None, Estimate.known(0))
 
     @property
     def exhausted(self) -> bool:
@@ -110,6 +111,11 @@ class ParallelStage(Stage):
             self.failure = located(error, self.plan.specs[0].operator)
             return None
 
+    @property
+    def allocates(self) -> bool:
+        """Whether its chunks take memory that was not there before."""
+        return not self.lends or bool(self.kernels)
+
     def lacks(self, source: Stage) -> bool:
         """Whether no call is in flight, suspended, or waiting for its turn."""
         return not self.slots
@@ -126,8 +132,9 @@ class ParallelStage(Stage):
                 if not slot.running and not slot.done:
                     head = slot is self.slots[0] and not self.out and not slot.results
                     ahead = self.waiting < self.limits.max_slots
-                    if self._head_room(slot.estimate) if head else ahead and self._room(slot.estimate):
-                        self.chosen = (slot, slot.estimate)
+                    estimate = self._estimate_again(slot)
+                    if self._head_room(estimate) if head else ahead and self._room(estimate):
+                        self.chosen = (slot, estimate)
                         return True
         if self.upstream is None:
             if self.next_task is None:
@@ -143,16 +150,33 @@ class ParallelStage(Stage):
             return True
         return False
 
-    def _room(self, num_bytes: int) -> bool:
+    def _room(self, estimate: Estimate) -> bool:
         ready = len(self.out)
         if ready >= self.limits.max_ready_items and (ready >= SMALL_ITEMS or not self._makes_small()):
             self.full += 1
             return False
-        return self.engine.ledger.fits(num_bytes, self.limits.ledger_share)
+        return self._fits_beside_others(estimate.most, self.limits.ledger_share)
 
-    def _head_room(self, num_bytes: int) -> bool:
+    def _head_room(self, estimate: Estimate) -> bool:
         """Whether the head of the line may start: it may use all of the budget, and more if nothing goes on else."""
-        return self.engine.ledger.fits(num_bytes) or self.needed
+        if self._fits_beside_others(estimate.most, 1.0):
+            return True
+        return (self.engine.ledger.fits(estimate.most) and self._makes_first()) or self.needed
+
+    def _fits_beside_others(self, num_bytes: int, share: float) -> bool:
+        """Whether a call fits and leaves room for what the other inputs of a boundary will be asked for."""
+        ledger, boundary = self.engine.ledger, self.stream.boundary
+        if boundary is None or not num_bytes or not ledger.fits(num_bytes, share):
+            return ledger.fits(num_bytes, share)
+        room = int(ledger.budget * share) - ledger.used - num_bytes
+        return boundary.leaves_room(self.stream, num_bytes, room)
+
+    def _makes_first(self) -> bool:
+        """Whether the next call makes the first chunk that its stream delivers to a boundary."""
+        stage: Stage | None = self
+        while stage is not None and stage is not self.stream.boundary and not stage.out:
+            stage = stage.downstream
+        return self.stream.to_begin and stage is self.stream.boundary
 
     def _makes_small(self) -> bool:
         """Whether more of its chunks may wait, since they are small, soon made, and nobody said how many."""
@@ -167,27 +191,37 @@ class ParallelStage(Stage):
                 self.end(self.upstream.error)
         return False
 
-    def _estimate(self) -> int:
-        """Returns the bytes that the next call is expected to allocate, scratch included."""
+    def _estimate(self) -> Estimate:
+        """Returns what the next call is expected to take."""
         if self.upstream is None:
-            return self.next_task.num_bytes if self.next_task is not None else 0
+            task = self.next_task
+            if task is None:
+                return Estimate.known(0)
+            return self.sizes.of_stream() if task.streams else Estimate.known(task.num_bytes)
         item = self.upstream.out[0]
+        rows = item.chunk.num_rows
         if self.head is not None:
-            return 0 if self._passes(item) else cast(ReaderKernel, self.head).num_bytes(item.chunk)
+            if self._passes(item):
+                return Estimate.known(0)
+            reader = cast(ReaderKernel, self.head)
+            return Estimate(reader.num_bytes(item.chunk), reader.most_bytes(item.chunk))
         if self.plan.process:
             # What it takes over and gives back is copied into memory that is shared.
-            return int(item.chunk.nbytes + self.bytes_per_row * item.chunk.num_rows) or FIRST_CALL_BYTES
-        if self.bytes_per_row:
-            return int(2 * self.bytes_per_row * item.chunk.num_rows)
+            copied = int(item.chunk.nbytes + self.sizes.bytes_per_row * rows)
+            return Estimate.known(copied or FIRST_CALL_BYTES)
         if not self.plan.kernels:
-            return FIRST_CALL_BYTES
-        # The ticket of a slice is for all that it pins; what is made of it should be of the size of its rows.
-        num_bytes = ticket_bytes(item.ticket)
-        return min(num_bytes, item.chunk.nbytes) if isinstance(item.chunk, pa.RecordBatch) else num_bytes
+            return Estimate.known(FIRST_CALL_BYTES)
+        return self.sizes.of_function(input_bytes(item), rows, free=self.plan.cost == "unknown")
+
+    def _estimate_again(self, slot: Slot) -> Estimate:
+        """Returns what a suspended call is expected to take when it goes on."""
+        if self.upstream is None and cast(Task, slot.item).streams:
+            return self.sizes.of_stream()
+        return slot.estimate
 
     def start(self) -> Slot:
         """Takes the oldest suspended call that may go on, or the next input."""
-        (slot, estimate), self.chosen = self.chosen, (None, 0)
+        (slot, estimate), self.chosen = self.chosen, (None, Estimate.known(0))
         self.suspended -= slot is not None
         if slot is None:
             if self.upstream is None:
@@ -196,11 +230,13 @@ class ParallelStage(Stage):
                 self.next_task = self._following_task()
             else:
                 slot = Slot(self.upstream.out.popleft())
-            slot.estimate = estimate
             self.slots.append(slot)
+        slot.estimate = estimate
         slot.running = True
         self.running += 1
-        self.engine.ledger.reserve(slot.estimate)
+        ledger = self.engine.ledger
+        slot.reserved = estimate.reserved(ledger.budget - ledger.used)
+        ledger.reserve(slot.reserved)
         return slot
 
     def execute(self, call: Slot) -> None:
@@ -287,7 +323,7 @@ class ParallelStage(Stage):
         self.running -= 1
         call.running = False
         ledger = self.engine.ledger
-        ledger.unreserve(call.estimate)
+        ledger.unreserve(call.reserved)
         if self.ended:
             # Stopped while the call ran: its results are for nobody.
             self.engine.pool.abandoned.add(self.plan_operators, call.iterator)
@@ -298,13 +334,13 @@ class ParallelStage(Stage):
         for index, buffers in enumerate(call.buffers):
             if buffers:
                 at = index - len(call.buffers)
-                ticket = ledger.charge(buffers)
+                ticket = ledger.charge(buffers, lent=self.lends)
                 self.bytes += ticket.num_bytes
                 call.results[at] = call.results[at]._replace(ticket=ticket)
                 if self.head is None:
-                    # Buffers that the input has too are charged already, and are nothing that a call allocates.
-                    rows = cast(Item, call.item).chunk.num_rows
-                    self.bytes_per_row = max(self.bytes_per_row, ticket.num_bytes / rows)
+                    self.sizes.learn_function(ticket.num_bytes, cast(Item, call.item).chunk.num_rows)
+                elif self.upstream is None and cast(Task, call.item).streams:
+                    self.sizes.learn_stream(ticket.num_bytes)
         call.buffers.clear()
         if call.done:
             call.item = NOTHING  # lets go of the input while the results wait for their turn
@@ -350,7 +386,7 @@ class ParallelStage(Stage):
         self.suspended = 0
         self.engine.pool.abandoned.add(self.plan_operators, self.tasks)
         self.tasks = self.next_task = None
-        self.chosen = (None, 0)
+        self.chosen = (None, Estimate.known(0))
 
     def drop(self) -> None:
         """Ends the stage and drops queues and suspended calls."""

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
+from arrowflow.errors import BudgetError
 from arrowflow.executor.failure import located
 from arrowflow.executor.ledger import buffers_of
 from arrowflow.executor.stage import Stage
@@ -16,6 +17,12 @@ if TYPE_CHECKING:
 
 MAX_ITEMS_PER_CALL = 16
 """Input items that one call takes: enough to pay the scheduling once for many cheap items."""
+
+MARGIN = 1.5
+"""By what the budget that an error names is more than what is known: rows that come later may be wider."""
+
+NEGLIGIBLE_BYTES = 1 << 20
+"""Bytes beyond the budget that end no run, however small its budget is."""
 
 
 class Gone(BoundaryKernel):
@@ -218,6 +225,8 @@ class BoundaryStage(SerialStage):
         super().__init__(stream, index, None, kernel)
         self.begun = False
         self.streams: list[Stream] = []
+        self.to_begin: set[Stream] = set()  # those that nothing was taken from
+        self.largest_bytes = 0  # of a chunk that was taken
         self.current: Stream | None = None
         self.told_ahead: Stream | None = None
         self.told_failed: list[Stream] = []
@@ -245,7 +254,7 @@ class BoundaryStage(SerialStage):
                 if self.told_ahead is not self.current and self.current.exhausted:
                     self.told_ahead = self.current
                     self.kernel.ahead()
-                return False
+                return self._input_ended(error) if (error := self._beyond_budget(self.current)) else False
             if last.error is not None:
                 return self._failed(self.current, last.error)
             ended, self.current = self.current, None
@@ -253,6 +262,43 @@ class BoundaryStage(SerialStage):
             self.iterator = self.kernel.ended(ended)
             if self.iterator is not None:
                 return True
+
+    def leaves_room(self, wanting: Stream, num_bytes: int, room: int) -> bool:
+        """Whether `room` is enough for what it may take of other streams before it lets go of what it holds.
+
+        A chunk of theirs is `num_bytes` or more. Two are added: one of which slices still wait downstream, and the
+        scratch of the call that makes the next one.
+        """
+        held, size = self.kernel.chunks_held, max(num_bytes, self.largest_bytes)
+        if not held or (held * len(self.streams) + 2) * size <= room:
+            return True
+        others = (stream for stream in self.streams if stream is not wanting and not stream.ended)
+        chunks = sum(max(0, held - len(stream.last.out)) for stream in others)
+        return (chunks + 2) * size <= room
+
+    def _beyond_budget(self, wanted: Stream) -> BudgetError | None:
+        """Returns an error where the budget is used up, with rows that the kernel keeps back, and it needs more.
+
+        One chunk may go beyond the budget, but not one of each input.
+        """
+        ledger, kernel = self.engine.ledger, self.kernel
+        if ledger.fits(-NEGLIGIBLE_BYTES) or not wanted.allocates:
+            return None
+        sizes = [ledger.made_bytes(ticket) for held in kernel.held() for ticket in held.tickets()]
+        used = ledger.used - ledger.lent
+        if used <= ledger.budget + NEGLIGIBLE_BYTES or not any(sizes):
+            return None
+        chunks = max(len(sizes) + 1, len(self.streams) * kernel.chunks_held)
+        known = max(used - sum(sizes), kernel.following_bytes()) + chunks * max(sizes)
+        needs = int(MARGIN * max(known, used))
+        error = BudgetError(
+            f"ram_budget={ledger.budget:,} bytes is under the least that this pipeline needs, {needs:,} bytes, by what "
+            f"it has made so far: of {len(self.streams)} inputs {len(sizes)} chunks are kept back, up to {max(sizes):,} "
+            f"bytes each, and {used:,} bytes are used in all; raise the budget, open fewer inputs at a time, or make "
+            "their chunks smaller (max_chunk_rows, row groups)"
+        )
+        error.locate(operator=self.operator)
+        return error
 
     def _failed(self, stream: Stream, error: BaseException) -> bool:
         """Whether the kernel has something to put out before the error of a stream; ends the stage when not."""
@@ -278,6 +324,9 @@ class BoundaryStage(SerialStage):
             return  # once it has put out what it made of the last item, it may want another stream
         limit = MAX_ITEMS_PER_CALL if self.kernel.reads_runs else 1
         out = self.current.last.out
+        self.to_begin.discard(self.current)
+        if out:
+            self.largest_bytes = max(self.largest_bytes, self.engine.ledger.made_bytes(out[0].ticket))
         while out and len(self.inbox) < limit:
             self.inbox.append(out.popleft())
 
@@ -294,6 +343,7 @@ class BoundaryStage(SerialStage):
     def close_stream(self, stream: Stream) -> None:
         """Drops a stream."""
         self.streams.remove(stream)
+        self.to_begin.discard(stream)
         self.engine.remove(stream)
 
     def end(self, error: BaseException | None = None) -> None:

@@ -35,6 +35,7 @@ class Stage(ABC):
     def __init__(self, stream: Stream, index: int, upstream: Stage | None) -> None:
         engine, chain = stream.engine, stream.chain
         self.engine = engine
+        self.stream = stream
         self.plan = plan = chain.stages[index]
         self.plan_operators, self.plan_titles = plan.operators, plan.titles
         self.key: StageKey = stage_key(chain, index, stream.path)
@@ -66,6 +67,11 @@ class Stage(ABC):
         if calls < FIRST_CALLS:
             return self.limits.cheap
         return is_cheap(calls, *self.lately, holds_lock=self.holds_lock)
+
+    @property
+    def allocates(self) -> bool:
+        """Whether its chunks take memory that was not there before."""
+        return False
 
     @property
     def told(self) -> bool:

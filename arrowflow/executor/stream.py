@@ -55,8 +55,9 @@ class StreamContext:
         ordered = own.ordered or self.boundary.plan.kernels[0].pins_order
         share = own.share * inputs_share(own.chain)
         stream = Stream(own.engine, chain, epoch, position, path, ordered=ordered, share=share)
-        stream.last.downstream = self.boundary
+        stream.last.downstream = stream.boundary = self.boundary
         self.boundary.streams.append(stream)
+        self.boundary.to_begin.add(stream)
         own.engine.add(stream)
         return stream
 
@@ -101,6 +102,7 @@ class Stream:
         path: What the keys of its stages begin with.
         ordered: Whether chunks come in order, whatever finishes first.
         share: Share of the byte budget up to which its stages may work ahead.
+        boundary: The boundary that opened it, if any.
         stages: Its stages, upstream first.
     """
 
@@ -121,6 +123,7 @@ class Stream:
         self.path = path
         self.ordered = ordered
         self.share = share
+        self.boundary: BoundaryStage | None = None
         self.context = StreamContext(self)
         kernels = [[self._make(spec) for spec in stage.specs] for stage in chain.stages]
         position = self._open(kernels, position)
@@ -165,6 +168,21 @@ class Stream:
     def exhausted(self) -> bool:
         """Whether all its work has been started."""
         return self.last.exhausted
+
+    @property
+    def to_begin(self) -> bool:
+        """Whether its boundary has taken nothing from it so far."""
+        return self.boundary is not None and self in self.boundary.to_begin
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more comes, not even from its first stage."""
+        return self.last.ended
+
+    @property
+    def allocates(self) -> bool:
+        """Whether its chunks take memory that was not there before."""
+        return any(isinstance(stage, BoundaryStage) or stage.allocates for stage in self.stages)
 
     @property
     def ready(self) -> bool:

@@ -134,6 +134,24 @@ class Format(Protocol):
 
 
 @runtime_checkable
+class Unsure(Protocol):
+    """What a `Format` offers besides, whose footers do not always say what columns take once they are decoded."""
+
+    def unsure(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[str]:
+        """Returns the columns that may take more than `Format.column_bytes`, which then is the least. No I/O.
+
+        Called once a split, from any worker. Until such a column has been decoded once, one split is read at a time.
+        """
+
+    def announced_bytes(self, store: Store, footer: Footer, split: Split, columns: Sequence[str]) -> int:
+        """Returns the bytes of these columns that the split itself announces. Called right before `read`; may do I/O.
+
+        Raises:
+            SourceError: The split cannot be read.
+        """
+
+
+@runtime_checkable
 class InPlaceFormat(Format, Protocol):
     """A format whose files can be mapped and their rows gathered where they lie: what a global `shuffle` needs."""
 

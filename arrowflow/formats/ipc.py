@@ -28,6 +28,7 @@ _HEAD_OFFSET: Final = 8
 _TRAILER_BYTES: Final = 10
 _TAIL_BYTES: Final = 64 << 10
 _TRAILER: Final = struct.Struct("<i6s")
+_LENGTH: Final = struct.Struct("<q")
 _INFLATION: Final = 4
 """How much larger compressed bytes of texts and lists are taken to become, where only decoding would tell."""
 
@@ -45,8 +46,9 @@ class _Details:
         compressed: Whether the record batches are compressed.
         column_bytes: Decoded bytes of each column (second axis) in each batch (first axis), estimated.
         first_buffers: For each column the number of its first buffer, then the number of all.
-        buffers: See `Batch.buffers`, of each batch of a file that is not local; None for a batch whose layout only its
-            data tell.
+        buffers: See `Batch.buffers`, of each batch that is compressed or not local; None for others, and where only the
+            data tell the layout.
+        encoded: Numbers of the columns that come as codes, and are decoded.
     """
 
     head: pa.Buffer
@@ -58,6 +60,7 @@ class _Details:
     column_bytes: npt.NDArray[np.int64]
     first_buffers: tuple[int, ...]
     buffers: tuple[npt.NDArray[np.int64] | None, ...]
+    encoded: frozenset[int]
 
 
 class IpcFormat:
@@ -88,7 +91,11 @@ class IpcFormat:
                 tuple(batch.is_compressed for batch in batches),
                 sizes,
                 firsts,
-                () if store.is_local else tuple(_known_buffers(batch, firsts) for batch in batches),
+                tuple(
+                    _known_buffers(batch, firsts) if batch.is_compressed or not store.is_local else None
+                    for batch in batches
+                ),
+                frozenset(index for index, type in enumerate(stored.types) if _is_encoded(type)),
             )
             splits = tuple(
                 Split(index, batch.num_rows, int(sizes[index].sum())) for index, batch in enumerate(batches)
@@ -104,6 +111,37 @@ class IpcFormat:
     def scratch_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
         """See `Format.scratch_bytes`: at most the stored bytes, where they are not mapped."""
         return footer.details.batches[split.index].body_bytes
+
+    def unsure(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[str]:
+        """See `Unsure.unsure`: columns of codes, and those that are compressed and have no fixed width."""
+        details: _Details = footer.details
+        unsure = details.encoded | (details.unsafe if details.compressed[split.index] else frozenset())
+        return [details.names[index] for index in _wanted(details, columns) if index in unsure]
+
+    def announced_bytes(self, store: Store, footer: Footer, split: Split, columns: Sequence[str]) -> int:
+        """See `Unsure.announced_bytes`: compressed buffers begin with what they become. What is mapped takes none."""
+        details: _Details = footer.details
+        block, buffers = details.batches[split.index], details.buffers[split.index]
+        wanted = _wanted(details, columns)
+        if not details.compressed[split.index]:
+            is_mapped = store.is_local and store.memory_map
+            return 0 if is_mapped else self.column_bytes(footer, split, columns)
+        if buffers is None:
+            return 0  # only the data tell where the buffers lie
+        fixed = [index for index in wanted if index not in details.unsafe]
+        body = block.offset + block.metadata_bytes
+        starts = [
+            body + start
+            for index in wanted
+            if index in details.unsafe
+            for start, size in buffers[slice(*details.first_buffers[index : index + 2])].tolist()
+            if size >= _LENGTH.size
+        ]
+        found = store.fetch(footer.file, [(start, start + _LENGTH.size) for start in starts])
+        lengths = (
+            _LENGTH.unpack(part)[0] for part in found
+        )  # -1 of a buffer that is not compressed after all
+        return int(details.column_bytes[split.index, fixed].sum()) + sum(max(0, each) for each in lengths)
 
     def ranges(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[Range]:
         """See `Format.ranges`: all dictionaries, the metadata of the batch, and the buffers of the columns."""
@@ -209,7 +247,7 @@ def _wanted(details: _Details, columns: Sequence[str]) -> list[int]:
 def _batch_ranges(details: _Details, index: int, wanted: list[int]) -> list[Range]:
     """Returns the metadata of a batch and what its body holds of some columns; the whole where that is not known."""
     block = details.batches[index]
-    buffers = details.buffers[index] if details.buffers else None
+    buffers = details.buffers[index]
     if buffers is None:
         return [block.range]
     body = block.offset + block.metadata_bytes

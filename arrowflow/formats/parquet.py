@@ -12,6 +12,7 @@ from arrowflow.formats import parquet_polars
 from arrowflow.formats.format import Footer, MayMatch, Split, check_names, reading
 from arrowflow.formats.parquet_integers import as_integers, stored_as_integers
 from arrowflow.formats.parquet_polars import chunk_range
+from arrowflow.formats.parquet_sizes import TextSizes
 from arrowflow.formats.parquet_statistics import RowGroupStatistics
 from arrowflow.formats.types import check_texts, conform, decoded_schema, leaf_types, width_bits
 from arrowflow.lazy import parquet as pq
@@ -27,6 +28,10 @@ _SIGNATURE_BYTES: Final = 28
 _SIGNED_BITS: Final = 256
 """Taken for a text of a file that does not say how long its texts are."""
 
+_ENCODED: Final = frozenset(("PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BYTE_ARRAY"))
+"""Encodings in which texts take less than they do in memory."""
+
+_OFFSET_BITS: Final = 32
 _PADDING_BYTES: Final = 100
 """What Arrow reads behind a column chunk of parquet-mr before 1.2.9, whose sizes leave a header out (PARQUET-816)."""
 
@@ -44,6 +49,7 @@ class _Details:
         column_bits: The same for each column.
         is_signed: Whether some columns are encrypted and the footer is not. To ask pyarrow for the metadata of such
             a column ends the process.
+        text_sizes: What it says of the texts of each column chunk.
     """
 
     metadata: pq.FileMetaData
@@ -51,6 +57,7 @@ class _Details:
     leaf_bits: tuple[int | None, ...]
     column_bits: dict[str, int | None]
     is_signed: bool
+    text_sizes: TextSizes
 
 
 class ParquetFormat:
@@ -74,8 +81,31 @@ class ParquetFormat:
             return Footer(file, schema, tuple(_splits(metadata, fixed)), metadata.num_rows, details)
 
     def column_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
-        """See `Format.column_bytes`: exact for flat columns of fixed width, guessed for the others."""
+        """See `Format.column_bytes`: exact for flat columns of fixed width, the least for the others."""
         return sum(self._sizes(footer, split, columns))
+
+    def unsure(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[str]:
+        """See `Unsure.unsure`: encoded texts of files that do not say how long these are."""
+        details: _Details = footer.details
+        bits = details.column_bits
+        texts = [name for name in columns if name in bits and bits[name] is None]
+        if details.is_signed or not texts:
+            return texts
+        group = details.metadata.row_group(split.index)
+        return [
+            name
+            for name in texts
+            if any(
+                details.leaf_bits[leaf] is None
+                and not _ENCODED.isdisjoint(group.column(leaf).encodings)
+                and details.text_sizes.of(split.index, leaf) is None
+                for leaf in range(*details.leaves[name])
+            )
+        ]
+
+    def announced_bytes(self, store: Store, footer: Footer, split: Split, columns: Sequence[str]) -> int:
+        """See `Unsure.announced_bytes`: what the footer says."""
+        return self.column_bytes(footer, split, columns)
 
     def scratch_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
         """See `Format.scratch_bytes`: pages of all columns at once, and the views that texts are read as.
@@ -96,9 +126,21 @@ class ParquetFormat:
             if bits is None and not details.is_signed:
                 group = group or details.metadata.row_group(split.index)
                 leaves = range(*details.leaves[name])
-                yield sum(_leaf_bytes(group.column(leaf), details.leaf_bits[leaf]) for leaf in leaves)
+                yield sum(self._leaf_bytes(details, group, split.index, leaf) for leaf in leaves)
             else:
                 yield split.num_rows * (_SIGNED_BITS if bits is None else bits) // 8 + 1
+
+    def _leaf_bytes(self, details: _Details, group: Any, row_group: int, leaf: int) -> int:
+        """Returns the bytes of a decoded leaf; of encoded texts that nothing is known of, those that are stored."""
+        column, bits = group.column(leaf), details.leaf_bits[leaf]
+        values = int(column.num_values)
+        if bits is not None:
+            return values * (bits + 32) // 8
+        texts = details.text_sizes.of(row_group, leaf)
+        if texts is None:
+            texts = int(column.total_uncompressed_size)
+        is_nested = "." in column.path_in_schema
+        return texts + values * (_OFFSET_BITS + is_nested * _OFFSET_BITS + 1) // 8
 
     def ranges(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[Range]:
         """See `Format.ranges`: the column chunks."""
@@ -249,23 +291,10 @@ def _details(metadata: pq.FileMetaData, schema: pa.Schema, *, is_signed: bool) -
         raise SourceError(f"expected {len(types)} leaf columns for its schema, found {metadata.num_columns}")
     column_bits = {name: width_bits(type) for name, type in zip(schema.names, schema.types, strict=True)}
     leaf_bits = tuple(width_bits(type) for type in types)
-    return _Details(metadata, leaves, leaf_bits, column_bits, is_signed)
+    return _Details(metadata, leaves, leaf_bits, column_bits, is_signed, TextSizes(metadata))
 
 
 def _splits(metadata: pq.FileMetaData, fixed_bits: int) -> Iterator[Split]:
     for index in range(metadata.num_row_groups):
         group = metadata.row_group(index)
         yield Split(index, group.num_rows, max(group.total_byte_size, group.num_rows * fixed_bits // 8))
-
-
-def _leaf_bytes(column: pq.ColumnChunkMetaData, bits: int | None) -> int:
-    """Estimates a decoded leaf; encoded sizes tell nothing where a dictionary holds each text once."""
-    if bits is not None:
-        return int(column.num_values) * (bits + 32) // 8
-    longest = 16
-    if column.has_dictionary_page and column.is_stats_set and column.statistics.has_min_max:
-        bounds = (column.statistics.min_raw, column.statistics.max_raw)
-        longest = max(len(bound) for bound in bounds if isinstance(bound, (bytes, str)))
-    return max(int(column.total_uncompressed_size), int(column.num_values) * longest) + 4 * int(
-        column.num_values
-    )

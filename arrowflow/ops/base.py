@@ -212,6 +212,9 @@ class Context(Protocol):
 class SourceKernel(ABC):
     """Yields work and does it."""
 
+    lends: bool = False
+    """Whether its chunks are memory that was there before, like a table of the user's: reading them takes none."""
+
     @abstractmethod
     def tasks(self, position: Position) -> Iterator[Task]:
         """Yields the tasks from `position` on, in order. Called under the executor's lock: cheap, no I/O."""
@@ -233,6 +236,13 @@ class ReaderKernel(ABC):
     @abstractmethod
     def num_bytes(self, payload: Payload) -> int:
         """Returns the bytes to reserve for reading it. Under the executor's lock: cheap."""
+
+    def most_bytes(self, payload: Payload) -> int:
+        """Returns the bytes that have to be free before it is read ahead of need; more where `num_bytes` may be too few.
+
+        Under the executor's lock: cheap.
+        """
+        return self.num_bytes(payload)
 
     @abstractmethod
     def read(self, payload: Payload) -> Iterator[Made]:
@@ -278,6 +288,9 @@ class BoundaryKernel(SerialKernel):
     reads_runs: bool = False
     """Whether it wants one stream until that stream has ended, so that several items may be taken at once."""
 
+    chunks_held: int = 0
+    """Chunks of each input that it may keep back while it takes some of another one."""
+
     any_ready: bool = False
     """Whether it may want another stream as soon as that one is ready, so that it has to be asked each time."""
 
@@ -307,6 +320,14 @@ class BoundaryKernel(SerialKernel):
         error comes at once.
         """
         return None
+
+    def held(self) -> Sequence[Held]:
+        """Returns the rows that it keeps back of each of its inputs. Under the executor's lock: cheap."""
+        return ()
+
+    def following_bytes(self) -> int:
+        """Returns what is made of them at a time, as far as they tell. Under the executor's lock; for an error."""
+        return 0
 
     def ahead(self) -> None:
         """Is told that the wanted stream has started all its work: the time to open the next one.
@@ -470,6 +491,14 @@ class Held:
         else:
             self._entries.popleft()
         return Slices(chunk, start, size, count, before, number), ticket
+
+    def tickets(self) -> list[Ticket]:
+        """Returns what its rows stand on."""
+        return [ticket for *_, ticket in self._entries]
+
+    def row_bytes(self) -> float:
+        """Returns the bytes of a row, of the chunk with the widest ones."""
+        return max((chunk.nbytes / chunk.num_rows for chunk, *_ in self._entries), default=0.0)
 
     def mark(self) -> tuple[Position, int]:
         """Returns the position before the oldest held row, and how many rows from there on are gone."""

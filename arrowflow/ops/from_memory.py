@@ -111,6 +111,8 @@ class FromMemory(Operator):
 class MemoryKernel(SourceKernel):
     """One task per slice; the position is (batch, row)."""
 
+    lends = True
+
     def __init__(self, batches: tuple[pa.RecordBatch, ...]) -> None:
         self._batches = batches
 
@@ -132,6 +134,8 @@ class MemoryKernel(SourceKernel):
 
 class BlockKernel(SourceKernel):
     """One task per block; the position is (blocks done, rows of the next one done)."""
+
+    lends = True
 
     def __init__(self, batches: tuple[pa.RecordBatch, ...], blocks: Blocks, epoch: int) -> None:
         self._batches = batches
@@ -161,6 +165,8 @@ class BlockKernel(SourceKernel):
 
 class InPlaceKernel(SourceKernel):
     """One task per record batch, which is told where it lies; the position is (batch,)."""
+
+    lends = True
 
     def __init__(self, batches: tuple[pa.RecordBatch, ...]) -> None:
         self._batches = batches

@@ -184,6 +184,7 @@ class InterleaveKernel(BoundaryKernel):
     """
 
     any_ready = True
+    chunks_held = 1
 
     def __init__(self, node: Interleave, context: Context, *, at_once: int | None, ordered: bool) -> None:
         self._context = context
@@ -280,6 +281,10 @@ class InterleaveKernel(BoundaryKernel):
             self._find_start()
             self._advance()
         return self._turns()
+
+    def held(self) -> list[Held]:
+        """Returns what is left of the current chunk of each open element."""
+        return [element.held for element in self._cycle if element is not None]
 
     def _arrived(self, element: Element) -> None:
         self._unopened.append(element)

@@ -110,10 +110,13 @@ class Part:
     chunks: list[pa.RecordBatch]
     choices: Choices
     num_rows: int
+    nbytes: int
 
 
 class MixKernel(BoundaryKernel):
     """Collects what each part of a block takes of each input: of one after the other, and no more than it needs.
+
+    A part may begin in one chunk of an input and end in the next one.
 
     Args:
         opened: Numbers of the inputs that rows may come from.
@@ -123,6 +126,8 @@ class MixKernel(BoundaryKernel):
         stop: Whether it ends where an input that has ended is asked for a row.
         context: The stream's.
     """
+
+    chunks_held = 2
 
     def __init__(
         self,
@@ -208,6 +213,15 @@ class MixKernel(BoundaryKernel):
         lacking = self._lacking()
         return None if lacking is None else self._streams[lacking]
 
+    def held(self) -> list[Held]:
+        """Returns the rows of each input that wait for their turn."""
+        return self._held
+
+    def following_bytes(self) -> int:
+        """Returns the bytes of two parts: one is gathered while one is consumed."""
+        widest = max(held.row_bytes() for held in self._held)
+        return 2 * min(PART_BYTES, int(BLOCK_ROWS * widest))
+
     def _lacking(self) -> int | None:
         """Returns the first input that has to be pulled from; None if the part is there."""
         pairs = enumerate(zip(self._held, self._needs, strict=True))
@@ -291,13 +305,14 @@ class MixKernel(BoundaryKernel):
         choices, block, rows = self._choices[: self._limit], self._block, sum(self._needs)
         taken = [held.pop(need) for held, need in zip(self._held, self._needs, strict=True) if need]
         chunks = [chunk for some, _ in taken for chunk in some]
-        self._grow(rows, sum(chunk.nbytes for chunk in chunks))
+        num_bytes = sum(chunk.nbytes for chunk in chunks)
+        self._grow(rows, num_bytes)
         self._go_on()
         if rows:
             kept = choices if rows == len(choices) else choices[choices != self._nobody]
             tickets = tuple(ticket for _, some in taken for ticket in some)
             origin = Origin(block, 0, last=self.done or self._draws is None)
-            yield Item(Part(chunks, kept, rows), self._position(), tickets, origin)
+            yield Item(Part(chunks, kept, rows, num_bytes), self._position(), tickets, origin)
         if self._broken is None and self._draws is not None and not len(self._draws):
             self._end()
 

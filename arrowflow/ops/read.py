@@ -31,6 +31,7 @@ from arrowflow.formats.format import Footer, Format, InPlaceFormat, MayMatch, Sp
 from arrowflow.ops.base import KernelSpec, Operator, Origin
 from arrowflow.ops.file_identity import files_identity, is_changed
 from arrowflow.ops.partitions import Partitions, described, discover, merged, without
+from arrowflow.ops.split_sizes import SplitSizes
 from arrowflow.ops.splits import (
     MAX_SPLITS_PER_FILE,
     OPEN_FILES,
@@ -292,12 +293,13 @@ class Read(Operator):
         )
 
     def _decode_spec(self, names: Sequence[str], options: ResolvedOptions) -> KernelSpec:
+        sizes = SplitSizes(self.operator, self.file_format, options.ram_budget)
         return KernelSpec(
             operator=self.operator,
             kind="reader",
             phase="decode",
             where=self._where,
-            make=lambda context: SplitReader(self, options.cpu_budget),
+            make=lambda context: SplitReader(self, options.cpu_budget, sizes),
             engine=self._engine(options),
             max_calls=self.num_parallel_calls,
             floor_bytes=self._decoded_bytes(names),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from arrowflow.formats.format import Footer, InPlaceFormat, MayMatch, Split, match, reading
+from arrowflow.formats.format import Footer, InPlaceFormat, MayMatch, Split, Unsure, match, reading
 from arrowflow.ops.base import (
     Context,
     Item,
@@ -22,8 +22,11 @@ from arrowflow.ops.base import (
 from arrowflow.ops.partitions import without
 from arrowflow.ops.rows import Lying
 from arrowflow.ops.source_order import permuted
+from arrowflow.ops.split_sizes import SplitSizes
+from arrowflow.ops.split_tasks import FileTask, OpenFile, SplitTask
+from arrowflow.options import MAX_SIZE
 from arrowflow.random import FILE_ORDER, SPLIT_ORDER
-from arrowflow.storage import Range, Store, coalesce
+from arrowflow.storage import Range, coalesce
 
 if TYPE_CHECKING:
     from arrowflow.ops.read import Read
@@ -77,79 +80,6 @@ class FooterSource(SourceKernel):
         if node.partitions is not None:
             node.partitions.check(node.file_format, node.store, footer, node.operator)
         yield Made(OpenFile(number, footer, block, place, block_files), None)
-
-
-class FileTask(NamedTuple):
-    """A file to open, and where it stands: see `OpenFile`."""
-
-    number: int
-    block: int
-    place: int
-    block_files: int
-
-
-class OpenFile(NamedTuple):
-    """A file whose footer is known.
-
-    Attributes:
-        number: Its place in sorted order.
-        footer: Its footer.
-        block: Number of the block of files that it belongs to.
-        place: Its place in this block.
-        block_files: Files of the block that are opened.
-    """
-
-    number: int
-    footer: Footer
-    block: int = 0
-    place: int = 0
-    block_files: int = 1
-
-    @property
-    def num_rows(self) -> int:
-        """Never 0, so that it counts as a chunk even without rows."""
-        return 1
-
-
-class SplitTask(NamedTuple):
-    """A split to read.
-
-    Attributes:
-        store: Where to read: the file system, and once its bytes are fetched, these.
-        ranges: The bytes of the file to fetch; none of a local file.
-        footer: Its file's.
-        split: The split.
-        start: First row to deliver.
-        stop: Row to stop before.
-        base: Position at the split's start: (block, splits of it done, 0, rows counted before).
-        number: Its file's place in sorted order.
-    """
-
-    store: Store
-    ranges: tuple[Range, ...]
-    footer: Footer
-    split: Split
-    start: int
-    stop: int
-    base: tuple[int, int, int, int]
-    number: int = 0
-
-    @property
-    def num_rows(self) -> int:
-        """Rows that it will deliver."""
-        return self.stop - self.start
-
-    @property
-    def buffers(self) -> tuple[pa.Buffer, ...]:
-        """Fetched bytes, which count as this chunk's memory."""
-        return self.store.buffers
-
-    def position(self, row: int) -> Position:
-        """Returns the position after `row` rows of the split."""
-        block, done, _, counted = self.base
-        if row < self.stop:
-            return (block, done, row, counted)
-        return (block, done + 1, 0, counted + self.split.num_rows)
 
 
 class SplitPlanner(SerialKernel):
@@ -219,14 +149,27 @@ class SplitPlanner(SerialKernel):
         stop: int,
         base: tuple[int, int, int, int],
     ) -> SplitTask:
-        node = self._node
+        node, format = self._node, self._format
         assert node.store is not None and node.schema is not None
-        ranges: list[Range] = []
-        if not node.store.is_local:
-            with reading(node.operator, footer.file, split.index):
-                names = without(node.schema, node.partitions).names
-                ranges = coalesce(self._format.ranges(footer, split, names))
-        return SplitTask(node.store, tuple(ranges), footer, split, start, stop, base, number)
+        names = without(node.schema, node.partitions).names
+        with reading(node.operator, footer.file, split.index):
+            ranges = () if node.store.is_local else coalesce(format.ranges(footer, split, names))
+            sizes = (format.column_bytes, format.scratch_bytes)
+            output_bytes, scratch_bytes = (size(footer, split, names) for size in sizes)
+            unsure = format.unsure(footer, split, names) if isinstance(format, Unsure) else ()
+        return SplitTask(
+            node.store,
+            tuple(ranges),
+            footer,
+            split,
+            start,
+            stop,
+            base,
+            number,
+            output_bytes,
+            scratch_bytes,
+            tuple(unsure),
+        )
 
     def _ordered(self, files: list[OpenFile]) -> list[tuple[int, int, Footer, Split]]:
         """Returns the splits of a block, each with its number in it, which does not depend on what other files have."""
@@ -271,11 +214,18 @@ class SplitFetcher(ReaderKernel):
 
 
 class SplitReader(ReaderKernel):
-    """Decodes splits."""
+    """Decodes splits.
 
-    def __init__(self, node: Read, num_threads: int) -> None:
+    Args:
+        node: What to read.
+        num_threads: The CPU budget.
+        sizes: What they take, and may take.
+    """
+
+    def __init__(self, node: Read, num_threads: int, sizes: SplitSizes | None = None) -> None:
         self._node = node
         self._num_threads = num_threads
+        self._sizes = sizes or SplitSizes(node.operator, node.file_format, MAX_SIZE)
         self._format = node.file_format
         assert node.schema is not None
         self._stored = without(node.schema, node.partitions)
@@ -283,9 +233,11 @@ class SplitReader(ReaderKernel):
 
     def num_bytes(self, payload: SplitTask) -> int:
         """Returns output and scratch of the wanted columns."""
-        output = self._format.column_bytes(payload.footer, payload.split, self._names)
-        scratch = self._format.scratch_bytes(payload.footer, payload.split, self._names)
-        return output + scratch + self._folder_bytes(payload)
+        return self._sizes.num_bytes(payload) + self._folder_bytes(payload)
+
+    def most_bytes(self, payload: SplitTask) -> int:
+        """Returns the same, and a number that is never free while nothing is known of a column."""
+        return self.num_bytes(payload) if self._sizes.is_known(payload) else MAX_SIZE
 
     def _folder_bytes(self, payload: SplitTask) -> int:
         node = self._node
@@ -295,14 +247,22 @@ class SplitReader(ReaderKernel):
 
     def read(self, payload: SplitTask) -> Iterator[Made]:
         """Yields the split's rows: one chunk, or a few where offsets would overflow."""
+        self._sizes.check(payload, self._names)
+        return self._read(payload)
+
+    def _read(self, payload: SplitTask) -> Iterator[Made]:
         row = payload.start
         for chunk in self._chunks(payload, self._stored):
+            self._learn(payload, chunk)
             if row + chunk.num_rows > payload.stop:
                 chunk = chunk.slice(0, payload.stop - row)
             row += chunk.num_rows
             yield Made(self._completed(chunk, payload), payload.position(row), row >= payload.stop)
             if row >= payload.stop:
                 return
+
+    def _learn(self, payload: SplitTask, chunk: Any) -> None:
+        self._sizes.learn(payload, chunk)
 
     def _completed(self, chunk: Any, payload: SplitTask) -> Any:
         """Returns rows with the columns that the file's folders give."""
@@ -333,6 +293,17 @@ class SplitFinder(SplitReader):
     def num_bytes(self, payload: SplitTask) -> int:
         """Returns 0: what is mapped is not read yet, and takes no memory of the pipeline."""
         return 0
+
+    def most_bytes(self, payload: SplitTask) -> int:
+        """Returns 0."""
+        return 0
+
+    def read(self, payload: SplitTask) -> Iterator[Made]:
+        """Yields the split's rows, unread."""
+        return self._read(payload)
+
+    def _learn(self, payload: SplitTask, chunk: Any) -> None:
+        pass
 
     def _chunks(self, payload: SplitTask, schema: pa.Schema) -> Iterator[Lying]:
         format = self._format

@@ -96,6 +96,8 @@ def joint_schema(schemas: Sequence[pa.Schema]) -> pa.Schema:
 class ZipKernel(BoundaryKernel):
     """Pulls a chunk of each input that holds no rows, in their order, and puts out what all of them have."""
 
+    chunks_held = 1
+
     def __init__(self, num_inputs: int, context: Context) -> None:
         self._context = context
         self._epoch = 0
@@ -151,6 +153,10 @@ class ZipKernel(BoundaryKernel):
             tuple(tickets),
             self._origin._replace(last=last),
         )
+
+    def held(self) -> list[Held]:
+        """Returns the current chunk of each input."""
+        return self._held
 
     def ended(self, stream: StreamHandle) -> None:
         """Ends with the shortest input."""

@@ -12,6 +12,7 @@ import pyarrow as pa
 from arrowflow.dataset import Dataset
 from arrowflow.executor import Engine
 from arrowflow.executor.lifetime import Worker
+from arrowflow.executor.parallel import Slot
 from arrowflow.executor.stage import Stage
 from arrowflow.ops.base import (
     BoundaryKernel,
@@ -271,11 +272,12 @@ class Stepper(Engine):
 
     Attributes:
         largest_bytes: The most that one call reserved, or made.
+        largest_made_bytes: The most that one call made.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.largest_bytes = 0
+        self.largest_bytes = self.largest_made_bytes = 0
         self.pool.spawn = lambda: None  # type: ignore[method-assign]
         # Its calls take no time at all; still they are the test's to run.
         self.consumer.comes_soon = lambda now: False  # type: ignore[method-assign]
@@ -299,8 +301,10 @@ class Stepper(Engine):
         stage, call, worker = running
         stage.execute(call)
         with self.lock:
-            reserved, made = getattr(call, "estimate", 0), stage.bytes
+            reserved = call.estimate.least if isinstance(call, Slot) else 0
+            made = stage.bytes
             self.pool.finish(stage, call, worker, 0.0, 0.0)
+            self.largest_made_bytes = max(self.largest_made_bytes, stage.bytes - made)
             self.largest_bytes = max(self.largest_bytes, reserved, stage.bytes - made)
 
     def idle(self, flying: list[Running]) -> bool:

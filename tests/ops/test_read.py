@@ -25,7 +25,8 @@ from arrowflow.formats import FORMATS, Footer, Format, MayMatch, Split
 from arrowflow.formats.parquet import ParquetFormat
 from arrowflow.ops.base import Item, KernelSpec, Origin
 from arrowflow.ops.read import Read
-from arrowflow.ops.splits import OpenFile, SplitFetcher, SplitPlanner, SplitReader, SplitTask
+from arrowflow.ops.split_tasks import OpenFile, SplitTask
+from arrowflow.ops.splits import SplitFetcher, SplitPlanner, SplitReader
 from arrowflow.plan.walk import post_order
 from arrowflow.run import prepare
 from arrowflow.storage import File, Range, Store

@@ -1,0 +1,85 @@
+"""How many bytes a call takes: the kernel's own figure, or the most that earlier calls of the same stage took."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from arrowflow.executor.ledger import ticket_bytes
+from arrowflow.ops.base import Item
+
+FIRST_CALL_BYTES = 1 << 16
+"""Reserved for a call of which nothing is known yet."""
+
+UNTOLD_BYTES, UNTOLD_GROWTH = 64 << 20, 64
+"""A call that may make anything, as user functions do, starts ahead of need only where so many bytes are free, and so
+many times its input. That is until the first one was measured."""
+
+
+class Estimate(NamedTuple):
+    """What a call takes, scratch included.
+
+    Attributes:
+        least: Bytes that it takes as far as anybody knows.
+        most: Bytes that have to be free before it may start ahead of need.
+    """
+
+    least: int
+    most: int
+
+    @classmethod
+    def known(cls, num_bytes: int) -> Estimate:
+        """Returns the estimate of a call whose bytes are known."""
+        return cls(num_bytes, num_bytes)
+
+    def reserved(self, free_bytes: int) -> int:
+        """Returns the bytes to reserve: where not all may be needed, no more than are free."""
+        return min(self.most, max(self.least, free_bytes))
+
+
+class Sizes:
+    """The most that calls of the stages of one key have made: of all epochs, and of all elements of an `interleave`.
+
+    Attributes:
+        bytes_per_row: Bytes of new buffers for each row of the input of a call.
+        chunk_bytes: Bytes of new buffers in one chunk of a source that yields chunks for long.
+    """
+
+    __slots__ = ("bytes_per_row", "chunk_bytes")
+
+    def __init__(self) -> None:
+        self.bytes_per_row = 0.0
+        self.chunk_bytes: int | None = None
+
+    def learn_function(self, num_bytes: int, input_rows: int) -> None:
+        """Notes what a chunk took; buffers that the input has too are charged already, and no call allocates them."""
+        self.bytes_per_row = max(self.bytes_per_row, num_bytes / input_rows)
+
+    def learn_stream(self, num_bytes: int) -> None:
+        """Notes what the chunk of a generator took."""
+        self.chunk_bytes = max(self.chunk_bytes or 0, num_bytes)
+
+    def of_stream(self) -> Estimate:
+        """Returns what the next chunk of a generator takes."""
+        if self.chunk_bytes is None:
+            return Estimate(0, UNTOLD_BYTES)
+        return Estimate.known(self.chunk_bytes)
+
+    def of_function(self, input_bytes: int, input_rows: int, *, free: bool) -> Estimate:
+        """Returns what a call takes that makes a chunk of a chunk.
+
+        Args:
+            input_bytes: Bytes of the rows that it gets.
+            input_rows: How many rows these are.
+            free: Whether it may make anything, however small its input.
+        """
+        if self.bytes_per_row:
+            return Estimate.known(int(2 * self.bytes_per_row * input_rows))
+        most = max(UNTOLD_BYTES, UNTOLD_GROWTH * input_bytes) if free else input_bytes
+        return Estimate(input_bytes, most)
+
+
+def input_bytes(item: Item) -> int:
+    """Returns the bytes of the rows that a function gets: the ticket of a slice is for all that it pins."""
+    num_bytes = ticket_bytes(item.ticket)
+    own_bytes = getattr(item.chunk, "nbytes", None)  # of record batches, and of descriptors that know
+    return num_bytes if own_bytes is None else min(num_bytes, own_bytes)

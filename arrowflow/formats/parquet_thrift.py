@@ -1,0 +1,93 @@
+"""The parts of Parquet footers that pyarrow does not offer, read from their Thrift structures.
+
+Compact protocol: https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from arrowflow.lazy import parquet as pq
+
+_MAGIC_BYTES, _TRAILER_BYTES = 4, 8
+_BINARY, _LIST, _STRUCT = 8, 9, 12
+_VARINTS: Final = (4, 5, 6)
+_FIXED_BYTES: Final = {1: 0, 2: 0, 3: 1, 7: 8}  # booleans are in the header of their field
+
+
+class Field(NamedTuple):
+    """A field of a structure: its number, its type, and the bytes of its value."""
+
+    number: int
+    kind: int
+    start: int
+    end: int
+
+
+def footer_bytes(metadata: pq.FileMetaData) -> bytes:
+    """Returns a footer as a file has it."""
+    sink = pa.BufferOutputStream()
+    metadata.write_metadata_file(sink)
+    return sink.getvalue().to_pybytes()[_MAGIC_BYTES:-_TRAILER_BYTES]
+
+
+def fields(data: bytes, at: int) -> Iterator[Field]:
+    """Yields the fields of the structure that starts at `at`."""
+    number = 0
+    while data[at]:
+        header = data[at]
+        at += 1
+        if header >> 4:
+            number += header >> 4
+        else:
+            value, at = varint(data, at)
+            number = value >> 1 ^ -(value & 1)
+        kind = header & 15
+        end = _skip(data, at, kind)
+        yield Field(number, kind, at, end)
+        at = end
+
+
+def _skip(data: bytes, at: int, kind: int) -> int:
+    """Returns where the value that starts at `at` ends."""
+    if kind in _FIXED_BYTES:
+        return at + _FIXED_BYTES[kind]
+    if kind in _VARINTS:
+        return varint(data, at)[1]
+    if kind == _BINARY:
+        size, at = varint(data, at)
+        return at + size
+    if kind == _LIST:
+        count, element, at = list_header(data, at)
+        for _ in range(count):
+            at = at + 1 if element in (1, 2) else _skip(data, at, element)
+        return at
+    if kind == _STRUCT:
+        for field in fields(data, at):
+            at = field.end
+        return at + 1
+    raise ValueError(f"a Parquet footer has no Thrift type {kind}")
+
+
+def list_header(data: bytes, at: int) -> tuple[int, int, int]:
+    """Returns length and type of the elements of a list, and where the first one starts."""
+    count, element = data[at] >> 4, data[at] & 15
+    at += 1
+    if count == 15:
+        count, at = varint(data, at)
+    return count, element, at
+
+
+def varint(data: bytes, at: int) -> tuple[int, int]:
+    """Returns an unsigned number, and where it ends."""
+    value = shift = 0
+    while True:
+        byte: Any = data[at]
+        at += 1
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            return value, at
