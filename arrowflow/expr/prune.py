@@ -108,7 +108,7 @@ class _Reader:
 
     def _flag(self, name: str) -> Test | None:
         """A boolean column by itself."""
-        if name not in self.schema.names or not pa.types.is_boolean(self.schema.field(name).type):
+        if self.schema.get_field_index(name) < 0 or not pa.types.is_boolean(self.schema.field(name).type):
             return None
         return self._bounds("equal", name, [True])
 
@@ -131,7 +131,7 @@ class _Reader:
         if (
             not isinstance(left, Column)
             or not isinstance(right, Literal)
-            or left.name not in self.schema.names
+            or self.schema.get_field_index(left.name) < 0
         ):
             return None
         values = self._comparable(right, self.schema.field(left.name).type)
@@ -144,7 +144,7 @@ class _Reader:
         if (
             not isinstance(column, Column)
             or not isinstance(values, list | tuple)
-            or column.name not in self.schema.names
+            or self.schema.get_field_index(column.name) < 0
         ):
             return None
         own = self.schema.field(column.name).type

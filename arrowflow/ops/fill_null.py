@@ -44,8 +44,9 @@ class FillNull(ColumnOperator):
     def steps(self, schema: pa.Schema) -> tuple[Step, ...]:
         """Returns one projection."""
         values = dict(self.by_column) if self.by_column is not None else self._everywhere(schema)
-        check_columns(list(values), schema)
-        for name, value in values.items():
+        named = values if self.by_column is not None else {}
+        check_columns(list(named), schema)
+        for name, value in named.items():
             if not isinstance(value, str) and pa.types.is_string(schema.field(name).type):
                 # Arrow would write the number as a text.
                 raise PlanError(f"column {name!r} holds texts, and {value!r} is none")
