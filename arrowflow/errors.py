@@ -8,6 +8,7 @@ An exception of the user's own code is always kept as `__cause__`.
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Iterable
 
 
@@ -100,6 +101,16 @@ class ClosedError(ArrowflowError, RuntimeError):
 
 class ForkError(ArrowflowError, RuntimeError):
     """A pipeline was started in a forked child of a process that had run one, or whose Polars had threads."""
+
+
+def repeated(names: Iterable[str]) -> list[str]:
+    """Returns the names that come more than once, sorted, for messages about columns.
+
+    Example:
+        >>> repeated(["a", "b", "a"])
+        ['a']
+    """
+    return sorted(name for name, count in Counter(names).items() if count > 1)
 
 
 def closest(name: str, names: Iterable[str]) -> str:

@@ -10,6 +10,7 @@ NAMES = (
     "overhead",
     "stream",
     "wide",
+    "columns",
     "borders",
     "memory",
     "budgets",

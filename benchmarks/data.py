@@ -32,6 +32,7 @@ DOCUMENT_ROW_GROUP_ROWS: Final = 5_000
 VOCABULARY: Final = 50_000
 SPARSE: Final = tuple(f"sparse_{i}" for i in range(26))
 NULL_SHARE: Final = 0.1
+MANY_COLUMNS_ROWS: Final = 1_000
 IMAGES: Final = 2_000
 IMAGE_FILES: Final = 4
 IMAGE_ROW_GROUP_ROWS: Final = 125
@@ -89,6 +90,12 @@ def embeddings() -> list[str]:
 def columns() -> list[str]:
     """Returns the path of 1.5 Mi rows of 32 columns of float32, as uncompressed IPC."""
     return [str(_made_once("columns", _write_columns) / "columns.arrow")]
+
+
+def many_columns(number: int, *, nulls: bool) -> list[str]:
+    """Returns the path of 1,000 rows of `number` columns of float32, of which a tenth of the values may be null."""
+    folder = f"many-columns-{number}{'-with-nulls' * nulls}"
+    return _parquet_files(_made_once(folder, lambda to: _write_many_columns(to, number, nulls=nulls)))
 
 
 def images() -> list[str]:
@@ -150,6 +157,14 @@ def _write_shards(folder: Path, number: int, rows: int) -> None:
         ids = np.arange(shard * rows, (shard + 1) * rows)
         table = pa.table({"id": ids, "value": rng.random(rows, dtype=np.float32)})
         pq.write_table(table, folder / f"shard-{shard:05}.parquet")
+
+
+def _write_many_columns(folder: Path, number: int, *, nulls: bool) -> None:
+    rng = np.random.default_rng(number)
+    mask = rng.random(MANY_COLUMNS_ROWS) < NULL_SHARE if nulls else None
+    columns = [pa.array(rng.random(MANY_COLUMNS_ROWS, np.float32), mask=mask) for _ in range(number)]
+    table = pa.table(columns, names=[f"column_{at}" for at in range(number)])
+    pq.write_table(table, folder / "part.parquet")
 
 
 def _write_counted(folder: Path) -> None:

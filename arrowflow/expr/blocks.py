@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -40,15 +40,14 @@ class Scratch:
     valids: list[Valid]
 
 
-@dataclass(frozen=True, slots=True)
-class _Instruction:
+class _Instruction(NamedTuple):
     """One operation of the plan.
 
     Attributes:
         at: Where its values go in `Scratch.values`.
         args: Where its arguments are there.
-        slot: The scratch array that it writes to when it is no output.
-        outputs: The sinks it writes to; the first instead of the slot.
+        slot: The scratch array that it writes to; -1 for outputs.
+        outputs: The sinks it writes to.
         column: The input it reads, -1 for none.
         kernel: What it computes, unless it is an input.
         validity: The same for kernels that see validity.
@@ -100,8 +99,10 @@ class BlockPlan:
     ) -> None:
         values, valids, stop = scratch.values, scratch.valids, done + len(block)
         for ins in self._code:
-            slot = scratch.slots[ins.slot]
-            out = sinks[ins.outputs[0]].values[done:stop] if ins.outputs else slot[: stop - done]
+            if ins.outputs:
+                out = sinks[ins.outputs[0]].values[done:stop]
+            else:
+                out = scratch.slots[ins.slot][: stop - done]
             if ins.column >= 0:
                 target = out if ins.outputs or block.rows is not None else None
                 values[ins.at], valids[ins.at] = sources[ins.column].read(block, target)
@@ -150,9 +151,13 @@ def _deliver(
 def _assemble(
     ops: Sequence[Op], roots: Sequence[Op], inputs: Sequence[Op]
 ) -> tuple[tuple[_Instruction, ...], list[np.dtype[Any]]]:
-    """Gives every operation a scratch array that nobody else needs while its values do."""
+    """Gives every operation but outputs a scratch array that nobody else needs while its values do."""
     place = {op.number: index for index, op in enumerate(ops)}
     last_use = {arg.number: index for index, op in enumerate(ops) for arg in op.args}
+    column = {op.number: index for index, op in enumerate(inputs)}
+    outputs: dict[int, list[int]] = {}
+    for index, root in enumerate(roots):
+        outputs.setdefault(root.number, []).append(index)
     free: dict[np.dtype[Any], list[int]] = {}
     slots: dict[int, int] = {}
     dtypes: list[np.dtype[Any]] = []
@@ -160,20 +165,18 @@ def _assemble(
     for index, op in enumerate(ops):
         if op.kernel == CONSTANT:
             continue
-        if not free.get(op.dtype):
-            free[op.dtype] = [len(dtypes)]
-            dtypes.append(op.dtype)
-        slots[op.number] = free[op.dtype].pop()
-        outputs = tuple(number for number, root in enumerate(roots) if root is op)
-        args = tuple(place[arg.number] for arg in op.args)
-        column = inputs.index(op) if op.kernel == INPUT else -1
+        if op.number not in outputs:
+            if not free.get(op.dtype):
+                free[op.dtype] = [len(dtypes)]
+                dtypes.append(op.dtype)
+            slots[op.number] = free[op.dtype].pop()
         code.append(
             _Instruction(
                 index,
-                args,
-                slots[op.number],
-                outputs,
-                column,
+                tuple([place[arg.number] for arg in op.args]),
+                slots.get(op.number, -1),
+                tuple(outputs.get(op.number, ())),
+                column.get(op.number, -1),
                 KERNELS.get(op.kernel),
                 VALIDITY.get(op.kernel),
             )

@@ -176,8 +176,8 @@ def expand(expr: Expr, schema: pa.Schema) -> list[Expr]:
     )
     resolved = [polars_tree.deserialise(json.dumps(part)) for part in parts]
     single = [_resolved(part) for part in resolved if part is not None]
-    found = [field for part in single for field in evaluate_empty(part.source, frame).items()]
-    if found == list(expected.items()):
+    found = evaluate_empty([part.source for part in single], frame)
+    if list(found.items()) == list(expected.items()):
         return single
     if len(expected) == 1:  # selectors among the arguments of one function, as in pl.max_horizontal(pl.all())
         columns = {name for names in chosen.values() for name in names} | set(

@@ -56,13 +56,13 @@ def empty_frame(schema: pa.Schema) -> pl.DataFrame:
     return _frame(empty_batch(pa.schema(types)), [name for name, _ in types])
 
 
-def evaluate_empty(expr: pl.Expr | pc.Expression, frame: pl.DataFrame) -> pl.Schema:
-    """Returns what the Polars expression `expr` yields on `frame`.
+def evaluate_empty(exprs: pl.Expr | Sequence[pl.Expr], frame: pl.DataFrame) -> pl.Schema:
+    """Returns what one or several Polars expressions yield on `frame`: several at once, since each call looks at all columns.
 
     Raises:
-        PlanError: Polars cannot evaluate it on such columns.
+        PlanError: Polars cannot evaluate them on such columns.
     """
-    return _guard(PlanError, expr, lambda: frame.select(expr).schema)
+    return _guard(PlanError, exprs, lambda: frame.select(exprs).schema)
 
 
 def run_polars(
@@ -201,13 +201,14 @@ def run_arrow(exprs: Sequence[tuple[pc.Expression, pa.DataType]], batch: pa.Reco
     return [convert(_one(table.column(index)), type) for index, (_, type) in enumerate(exprs)]
 
 
-def arrow_type(expr: pc.Expression, schema: pa.Schema) -> pa.DataType:
-    """Returns the normalised type that the pyarrow expression yields on `schema`.
+def arrow_type(expr: pc.Expression, names: Sequence[str], schema: pa.Schema) -> pa.DataType:
+    """Returns the normalised type that the pyarrow expression, which reads `names`, yields on `schema`.
 
     Raises:
         PlanError: pyarrow cannot evaluate it on such columns.
     """
-    table = _guard(PlanError, expr, lambda: _acero([expr], empty_batch(schema)))
+    read = empty_batch(pa.schema([schema.field(name) for name in names]))
+    table = _guard(PlanError, expr, lambda: _acero([expr], read))
     return normalise(table.schema.field(0).type)
 
 
@@ -221,11 +222,11 @@ def _acero(exprs: Sequence[pc.Expression], batch: pa.RecordBatch) -> pa.Table:
     return plan.to_table(use_threads=False)
 
 
-def check_columns(columns: Sequence[str], known: Mapping[str, object] | Sequence[str]) -> None:
-    """Raises `PlanError` with the closest names when one of `columns` is not in `known`."""
+def check_columns(columns: Sequence[str], schema: pa.Schema) -> None:
+    """Raises `PlanError` with the closest names when one of `columns` is not in `schema`."""
     for name in columns:
-        if name not in known:
-            raise PlanError(f"unknown column {name!r}: {closest(name, known)}")
+        if not schema.get_all_field_indices(name):  # `schema.names` is a new list each time
+            raise PlanError(f"unknown column {name!r}: {closest(name, schema.names)}")
 
 
 def _guard(kind: type[PlanError] | type[DataError], what: object, run: Callable[[], T]) -> T:

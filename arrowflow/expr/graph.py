@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from arrowflow.expr.types import numpy_dtype
+from arrowflow.expr.types import FIXED, numpy_dtype
 from arrowflow.records import dataclass
 
 INPUT: Final = "input"
@@ -50,8 +50,9 @@ class Graph:
     def op(self, kernel: str, args: tuple[Op, ...], type: pa.DataType, param: Any = None) -> Op:
         """Returns the operation `kernel` on `args` with values of `type`."""
         # A constant's bytes tell -0.0 from 0.0, which compare as equal.
-        shown = (str(param.dtype), param.tobytes()) if isinstance(param, np.generic) else param
-        key = (kernel, tuple(arg.number for arg in args), type, shown)
+        shown = (param.dtype.str, param.tobytes()) if isinstance(param, np.generic) else param
+        # The hash of a type is that of its text; most are told apart by their number.
+        key = (kernel, type.id if type.id in FIXED else type, shown, *[arg.number for arg in args])
         found = self.ops.get(key)
         if found is None:
             dtype = numpy_dtype(type)
@@ -89,17 +90,14 @@ class Graph:
 
 
 def reachable(roots: Iterable[Op]) -> list[Op]:
-    """Returns every operation that `roots` need, in the order in which they can run."""
-    seen: dict[int, Op] = {}
-    stack = list(roots)
+    """Returns every operation that `roots` need, in an order in which they can run: arguments right before their use."""
+    found: dict[int, Op] = {}
+    stack = list(roots)[::-1]
     while stack:
-        op = stack.pop()
-        if op.number not in seen:
-            seen[op.number] = op
-            stack.extend(op.args)
-    return [seen[number] for number in sorted(seen)]
-
-
-def input_names(roots: Iterable[Op]) -> tuple[str, ...]:
-    """Returns the names of the input columns that `roots` read, sorted."""
-    return tuple(sorted({op.param for op in reachable(roots) if op.kernel == INPUT}))
+        waiting = [arg for arg in stack[-1].args if arg.number not in found]
+        if waiting:
+            stack += waiting[::-1]
+        else:
+            op = stack.pop()
+            found[op.number] = op
+    return list(found.values())

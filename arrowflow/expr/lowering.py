@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import ClassVar, Final
 
 import numpy as np
@@ -21,6 +21,8 @@ from arrowflow.expr.graph import Graph, Op
 from arrowflow.expr.tree import MIRRORED, Call, Column, Literal, Node, Unsupported, apply
 from arrowflow.expr.types import is_number, numpy_dtype, scalar
 
+Env = Callable[[str], Op | None]
+
 FLOATS: Final = (pa.float32(), pa.float64())
 
 
@@ -30,18 +32,25 @@ def require(condition: object) -> None:
         raise Unsupported
 
 
+def required(op: Op | None) -> Op:
+    """Returns `op`, or raises `Unsupported` if there is none."""
+    if op is None:
+        raise Unsupported
+    return op
+
+
 class Lowering:
     """Lowers the nodes of one engine's expressions.
 
     Attributes:
         graph: Where the operations go.
-        env: The operation that each column stands for; columns that NumPy cannot read are missing.
+        env: Returns the operation that a column stands for, None for one that NumPy cannot read.
         type_of: Says, by asking the engine, which type a call yields.
     """
 
     rules: ClassVar[dict[str, Callable[..., Op]]] = {}
 
-    def __init__(self, graph: Graph, env: Mapping[str, Op], type_of: Callable[[Call], pa.DataType]) -> None:
+    def __init__(self, graph: Graph, env: Env, type_of: Callable[[Call], pa.DataType]) -> None:
         self.graph = graph
         self.env = env
         self.type_of = type_of
@@ -49,8 +58,7 @@ class Lowering:
     def lower(self, node: Node) -> Op:
         """Returns the operation that computes `node`, or raises `Unsupported`."""
         if isinstance(node, Column):
-            require(node.name in self.env)
-            return self.env[node.name]
+            return required(self.env(node.name))
         require(isinstance(node, Call) and node.function in self.rules)
         assert isinstance(node, Call)
         return apply(self.rules[node.function], self, node)

@@ -21,6 +21,11 @@ class Numeric:
         self._outputs = [(name, slots[name], own) for name, own in ops.items()]
         self._plan = BlockPlan(tuple(op for _, _, own in self._outputs for op in own))
 
+    @property
+    def inputs(self) -> tuple[Op, ...]:
+        """The input columns that are read."""
+        return self._plan.inputs
+
     def run(
         self,
         columns: Mapping[str, pa.Array],

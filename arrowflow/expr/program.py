@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import lru_cache
-from typing import Any, TypeGuard
+from typing import Any, Final, TypeGuard
 
 import pyarrow as pa
 
-from arrowflow.errors import PlanError
+from arrowflow.errors import PlanError, repeated
 from arrowflow.expr.expression import Expr, expand
 from arrowflow.expr.graph import INPUT, Graph, Op
 from arrowflow.expr.slots import (
@@ -25,7 +27,7 @@ from arrowflow.expr.slots import (
     type_of_expr,
 )
 from arrowflow.expr.stage import Stage
-from arrowflow.expr.steps import FillNull, Output, Project, Step, Where
+from arrowflow.expr.steps import Cast, FillNull, Keep, Project, Step, Where
 from arrowflow.expr.types import numpy_dtype
 from arrowflow.memory import Recycler
 from arrowflow.records import dataclass
@@ -92,33 +94,65 @@ def compile(steps: Sequence[Step], schema: pa.Schema) -> Program:
     Raises:
         PlanError: A step reads a column that is not there, or cannot compute with its type.
     """
-    # Schemas are equal whatever their metadata.
-    enums = tuple(str(field.metadata) for field in schema if pa.types.is_dictionary(field.type))
-    return _compiled(_Question((*map(_key, steps), enums), schema, tuple(steps)))
+    steps = tuple(steps)
+    for asked, on, program in tuple(_latest):
+        if asked is steps and on is schema:
+            return program
+    keys = tuple(itertools.chain.from_iterable(map(_key, steps)))
+    program = _compiled(_Question(keys, schema, steps))
+    _latest.append((steps, schema, program))
+    return program
 
 
-@dataclass(frozen=True, slots=True)
+_latest: Final[deque[tuple[tuple[Step, ...], pa.Schema, Program]]] = deque(maxlen=1)
+"""The question that came last, and comes again for each rule: to tell it by its keys takes as long as to make a plan."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Question:
     """Steps on a schema. Asked several times for one plan: each rule that rebuilds a node compiles it again."""
 
     keys: tuple[Any, ...]
-    schema: pa.Schema = field(hash=False)  # types that users write in Python have no hash
-    steps: tuple[Step, ...] = field(compare=False)
+    schema: pa.Schema
+    steps: tuple[Step, ...]
+
+    def __eq__(self, other: object) -> bool:
+        # With metadata, which say of an enum what its codes stand for.
+        return (
+            isinstance(other, _Question)
+            and self.keys == other.keys
+            and self.schema.equals(other.schema, check_metadata=True)
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.keys)  # types that users write in Python have no hash
 
 
-def _key(step: Step) -> tuple[Any, ...]:
+def _key(step: Step) -> Iterator[object]:
+    """Yields what tells steps apart: no tuples, of which there would be so many that the garbage collector cared."""
     if isinstance(step, Where):
-        return (step.predicate.digest(),)
-    return tuple((name, _output_key(output)) for name, output in step.outputs)
-
-
-def _output_key(output: Output) -> object:
-    if isinstance(output, Expr):
-        return output.name, output.digest()
-    if isinstance(output, FillNull):
-        # Not by value: 0, 0.0, -0.0 and False are equal, but not the same.
-        return output.name, type(output.value), repr(output.value)
-    return type(output), output
+        yield Where
+        yield step.predicate.digest()
+        return
+    yield Project
+    for name, output in step.outputs:
+        yield name
+        yield type(output)
+        if isinstance(output, Expr):
+            yield output.name
+            yield output.digest()
+        elif isinstance(output, Keep):
+            yield output.name
+        elif isinstance(output, FillNull):
+            yield output.name
+            # Not by value: 0, 0.0, -0.0 and False are equal, but not the same.
+            yield type(output.value)
+            yield repr(output.value)
+        elif isinstance(output, Cast):
+            yield output.name
+            yield output.type
+        else:
+            yield output
 
 
 @lru_cache(maxsize=256)
@@ -141,6 +175,7 @@ def _compiled(question: _Question) -> Program:
 def forget_compiled() -> None:
     """Lets go of the programs that are remembered, and so of their scratch memory, once a plan is made."""
     _compiled.cache_clear()
+    _latest.clear()
 
 
 def output_fields(expr: Expr, schema: pa.Schema) -> list[pa.Field]:
@@ -157,13 +192,13 @@ def output_fields(expr: Expr, schema: pa.Schema) -> list[pa.Field]:
     """
     fields = []
     for part in expand(expr, schema):
-        slot = slot_of(part, {}, schema, Graph())
+        slot = slot_of(part, lambda name: None, schema, Graph())
         fields.append(pa.field(part.name or "", slot.type))
     return fields
 
 
 def _check_names(names: Sequence[str]) -> None:
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = repeated(names)
     if twice:
         raise PlanError(f"column names must be unique, these are not: {', '.join(map(repr, twice))}")
 
@@ -172,7 +207,8 @@ def _pruned(stages: Sequence[Stage]) -> list[Stage]:
     """Leaves out of every stage but the last what the next one does not read."""
     kept = [stages[-1]]
     for stage in reversed(stages[:-1]):
-        slots = {name: slot for name, slot in stage.slots.items() if name in kept[0].columns}
+        read = set(kept[0].columns)
+        slots = {name: slot for name, slot in stage.slots.items() if name in read}
         kept.insert(0, Stage(slots, stage.predicate, stage.graph))
     return kept
 
@@ -211,16 +247,15 @@ class _Builder:
             raise PlanError(
                 f"a filter needs one boolean expression, {expr!r} gives {', '.join(map(str, types))}"
             )
-        op = lowered(parts[0], types[0], self._env(), self.schema, self.graph)
+        op = lowered(parts[0], types[0], self._env, self.schema, self.graph)
         return steady(parts[0], types[0], self.schema) if op is None else op
 
     def _project(self, step: Project) -> bool:
         _check_names([name for name, _ in step.outputs])
-        env = self._env()
         slots: dict[str, Slot] = {}
         fields = []
         for name, output in step.outputs:
-            made = slot_of(output, env, self.schema, self.graph)
+            made = slot_of(output, self._env, self.schema, self.graph)
             slot = self._rebased(made)
             if slot is None:
                 return False
@@ -231,21 +266,22 @@ class _Builder:
         self.projected = True
         return True
 
-    def _env(self) -> dict[str, Op]:
-        env = {}
-        for name, slot in self.slots.items():
-            if isinstance(slot, Computed):
-                env[name] = slot.op
-            elif isinstance(slot, Passed) and numpy_dtype(slot.type) is not None:
-                env[name] = self.graph.input(slot.name, slot.type)
-        return env
+    def _env(self, name: str) -> Op | None:
+        """Returns the operation that the column `name` stands for, or None where NumPy cannot read it."""
+        slot = self.slots.get(name)
+        if isinstance(slot, Computed):
+            return slot.op
+        if isinstance(slot, Passed) and numpy_dtype(slot.type) is not None:
+            return self.graph.input(slot.name, slot.type)
+        return None
 
     def _rebased(self, slot: Slot) -> Slot | None:
         """Returns `slot`, which reads the columns so far, as one that reads the stage's input, if that is one."""
         if isinstance(slot, Passed):
             return self.slots[slot.name]
-        if isinstance(slot, Computed) and slot.op.kernel == INPUT:  # the same values under another type
-            return Passed(slot.op.param, slot.type)
+        if isinstance(slot, Computed):
+            # An input alone is the same values under another type.
+            return Passed(slot.op.param, slot.type) if slot.op.kernel == INPUT else slot
         reads = {name: self.slots[name] for name in names_of(slot)}
         passed = {name: source.name for name, source in reads.items() if self._same_type(source)}
         if len(passed) < len(reads):

@@ -125,7 +125,7 @@ class _Reader:
 
     def _flag(self, name: str) -> Test | None:
         """A boolean column by itself."""
-        if name not in self.schema.names or not pa.types.is_boolean(self.schema.field(name).type):
+        if self.schema.get_field_index(name) < 0 or not pa.types.is_boolean(self.schema.field(name).type):
             return None
         return self._bounds("equal", name, [True])
 
@@ -150,7 +150,7 @@ class _Reader:
         if (
             not isinstance(left, Column)
             or not isinstance(right, Literal)
-            or left.name not in self.schema.names
+            or self.schema.get_field_index(left.name) < 0
         ):
             return None
         values = self._comparable(right, self.schema.field(left.name).type)
@@ -174,7 +174,7 @@ class _Reader:
             or not isinstance(values, Literal)
             or not isinstance(values.value, list)
             or values.type is None
-            or column.name not in self.schema.names
+            or self.schema.get_field_index(column.name) < 0
         ):
             return None
         own = self.schema.field(column.name).type

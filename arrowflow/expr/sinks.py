@@ -114,7 +114,8 @@ def check_nulls(nulls: dict[str, int]) -> None:
     """Raises `DataError` when a column to be stacked has nulls: `nulls` counts them by name."""
     found = [f"{name!r} ({count:,})" for name, count in nulls.items() if count]
     if found:
+        shown = ", ".join(found[:20]) + (f", … {len(found)} columns in all" if len(found) > 20 else "")
         raise DataError(
-            f"stack: nulls in {', '.join(found)}: a stack has no place for them. Replace them first with"
+            f"stack: nulls in {shown}: a stack has no place for them. Replace them first with"
             " fill_null, or drop the rows with filter"
         )

@@ -27,6 +27,8 @@ def is_misread(type: pa.DataType) -> bool:
     """Whether Arrow misreads slices of arrays of this type."""
     if isinstance(type, pa.BaseExtensionType):
         return is_misread(type.storage_type)
+    if not type.num_fields:
+        return False
     if pa.types.is_fixed_size_list(type) and pa.types.is_fixed_size_list(type.value_type):
         return True
     return any(is_misread(type.field(index).type) for index in range(type.num_fields))

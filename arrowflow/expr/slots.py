@@ -15,7 +15,7 @@ from arrowflow.expr.foreign import arrow_type, check_columns, empty_array, enum_
 from arrowflow.expr.graph import CONSTANT, Graph, Op
 from arrowflow.expr.lower_arrow import ArrowLowering, safe_cast
 from arrowflow.expr.lower_polars import PolarsLowering
-from arrowflow.expr.lowering import Lowering
+from arrowflow.expr.lowering import Env, Lowering
 from arrowflow.expr.steps import Cast, FillNull, Keep, Output, Stack
 from arrowflow.expr.tree import Call, Column, Literal, Unsupported
 from arrowflow.expr.types import exact_values, is_number, numpy_dtype, scalar
@@ -68,7 +68,7 @@ Slot = Passed | Computed | Stacked | Foreign | Eager
 
 
 def names_of(slot: Slot) -> tuple[str, ...]:
-    """Returns the input columns that `slot` reads by itself; for what NumPy computes see `input_names`."""
+    """Returns the input columns that `slot` reads by itself; for what NumPy computes see `ops_of`."""
     if isinstance(slot, Passed):
         return (slot.name,)
     if isinstance(slot, Foreign):
@@ -97,9 +97,9 @@ def metadata_of(slot: Slot, schema: pa.Schema) -> Mapping[bytes, bytes] | None:
 
 def type_of_expr(expr: Expr, schema: pa.Schema) -> pa.DataType:
     """Returns the type that `expr` yields on `schema`, by asking its engine."""
-    check_columns(expr.columns, schema.names)
+    check_columns(expr.columns, schema)
     if expr.engine == "arrow":
-        return arrow_type(expr.source, schema)
+        return arrow_type(expr.source, expr.columns, schema)
     text = str(expr.serialised())
     for source in polars_tree.cast_to_temporal(text):
         reads = sorted(set(source.meta.root_names()))
@@ -121,9 +121,7 @@ def steady(expr: Expr, type: pa.DataType, schema: pa.Schema) -> Expr:
     return Expr(expr.engine, source, expr.name, expr.columns)
 
 
-def lowered(
-    expr: Expr, type: pa.DataType, env: Mapping[str, Op], schema: pa.Schema, graph: Graph
-) -> Op | None:
+def lowered(expr: Expr, type: pa.DataType, env: Env, schema: pa.Schema, graph: Graph) -> Op | None:
     """Returns `expr`, which yields `type`, as an operation of `graph`, or None when its engine has to run it."""
     engine = _engine(expr, env, schema, graph)
     try:
@@ -134,34 +132,34 @@ def lowered(
     return op if op.type.equals(type) and op.kernel != CONSTANT and not decimals else None
 
 
-def _engine(expr: Expr, env: Mapping[str, Op], schema: pa.Schema, graph: Graph) -> Lowering:
+def _engine(expr: Expr, env: Env, schema: pa.Schema, graph: Graph) -> Lowering:
     def type_of(call: Call) -> pa.DataType:
         if isinstance(call.source, str):
             part = polars_tree.deserialise(call.source)
             if part is None:
                 raise Unsupported
             return polars_type(part, call.source, schema, expr.columns)
-        return arrow_type(arrow_tree.deserialise(call.source), schema)
+        return arrow_type(arrow_tree.deserialise(call.source), expr.columns, schema)
 
     return (PolarsLowering if expr.engine == "polars" else ArrowLowering)(graph, env, type_of)
 
 
-def slot_of(output: Output, env: Mapping[str, Op], schema: pa.Schema, graph: Graph) -> Slot:
+def slot_of(output: Output, env: Env, schema: pa.Schema, graph: Graph) -> Slot:
     """Returns how to make `output` on a stage with the columns `schema`, which `env` knows as operations."""
     if isinstance(output, Expr):
         return _expr_slot(output, env, schema, graph)
-    check_columns(output.names if isinstance(output, Stack) else (output.name,), schema.names)
+    check_columns(output.names if isinstance(output, Stack) else (output.name,), schema)
     if isinstance(output, Stack):
         return _stack_slot(output, env, schema, graph)
     type = schema.field(output.name).type
     if isinstance(output, Keep):
         return Passed(output.name, type)
     if isinstance(output, Cast):
-        return _cast_slot(output, schema, env.get(output.name), graph)
-    return _fill_slot(output, type, env.get(output.name), graph)
+        return _cast_slot(output, schema, env(output.name), graph)
+    return _fill_slot(output, type, env(output.name), graph)
 
 
-def _expr_slot(expr: Expr, env: Mapping[str, Op], schema: pa.Schema, graph: Graph) -> Slot:
+def _expr_slot(expr: Expr, env: Env, schema: pa.Schema, graph: Graph) -> Slot:
     parts = expand(expr, schema)
     if len(parts) != 1:
         raise PlanError(f"{expr!r} yields {len(parts)} columns where one is expected")
@@ -169,7 +167,7 @@ def _expr_slot(expr: Expr, env: Mapping[str, Op], schema: pa.Schema, graph: Grap
     tree = expr.tree()
     if isinstance(tree, Column):
         # No engine is asked: there are types that Polars cannot read, and their columns pass all the same.
-        check_columns((tree.name,), schema.names)
+        check_columns((tree.name,), schema)
         return Passed(tree.name, schema.field(tree.name).type)
     type = type_of_expr(expr, schema)
     op = lowered(expr, type, env, schema, graph)
@@ -184,6 +182,9 @@ def _cast_slot(cast: Cast, schema: pa.Schema, op: Op | None, graph: Graph) -> Sl
     source = schema.field(name).type
     if source.equals(type):
         return Passed(name, type)
+    found = _safe(graph, op, type)
+    if found is not None:
+        return Computed(found, type)
     try:
         empty_array(source).cast(type)
     except (pa.ArrowException, TypeError) as error:
@@ -193,8 +194,7 @@ def _cast_slot(cast: Cast, schema: pa.Schema, op: Op | None, graph: Graph) -> Sl
             f"column {name!r} cannot be cast to {type}: its codes would depend on the data. Take"
             " with_columns(pl.col(…).cast(pl.Enum([…]))), whose codes do not"
         )
-    found = _safe(graph, op, type)
-    return Eager((name,), type, Casting(name, type)) if found is None else Computed(found, type)
+    return Eager((name,), type, Casting(name, type))
 
 
 def _safe(graph: Graph, op: Op | None, type: pa.DataType) -> Op | None:
@@ -212,24 +212,25 @@ def _fill_slot(fill: FillNull, type: pa.DataType, op: Op | None, graph: Graph) -
     given = fill.value if isinstance(fill.value, Literal) else Literal(fill.value, None)
     value = scalar(given.value, type, given.type)
     if op is not None and not pa.types.is_decimal(type):
-        engine = ArrowLowering(graph, {}, lambda call: type)
+        engine = ArrowLowering(graph, lambda name: None, lambda call: type)
         try:
             constant = engine.constant_as(Literal(exact_values(pa.repeat(value, 1))[0], type), type)
             return Computed(graph.op("fill", (op, constant), type), type)
         except Unsupported:
             pass
-    return Eager((fill.name,), type, Filling(value))
+    return Eager((fill.name,), type, Filling(scalar(fill.value, type)))
 
 
-def _stack_slot(stack: Stack, env: Mapping[str, Op], schema: pa.Schema, graph: Graph) -> Slot:
+def _stack_slot(stack: Stack, env: Env, schema: pa.Schema, graph: Graph) -> Slot:
     types = {name: schema.field(name).type for name in stack.names}
     type = stack.type if stack.type is not None else _one_type(types)
     if not (is_number(type) or pa.types.is_boolean(type) or pa.types.is_float16(type)):
         raise PlanError(f"a stack holds numbers or booleans, not {type}: name a numeric dtype= or cast first")
     result = pa.list_(type, len(stack.names))
-    ops = [_safe(graph, env.get(name), type) for name in stack.names]
-    for name in stack.names:
-        _cast_slot(Cast(name, type), schema, None, graph)
+    ops = [_safe(graph, env(name), type) for name in stack.names]
+    for name, op in zip(stack.names, ops, strict=True):
+        if op is None:
+            _cast_slot(Cast(name, type), schema, None, graph)
     if all(op is not None for op in ops):
         return Stacked(stack.names, tuple(op for op in ops if op is not None), result)
     return Eager(stack.names, result, Stacking(stack.names, type))

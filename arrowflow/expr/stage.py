@@ -12,7 +12,7 @@ from arrowflow.expr.blocks import BlockPlan
 from arrowflow.expr.columns import Block, retyped, source
 from arrowflow.expr.expression import Expr
 from arrowflow.expr.foreign import run_arrow, run_polars
-from arrowflow.expr.graph import INPUT, Graph, Op, input_names, reachable
+from arrowflow.expr.graph import Graph, Op
 from arrowflow.expr.numeric import Numeric
 from arrowflow.expr.selection import blocks, filter_arrays, passing_blocks
 from arrowflow.expr.sinks import MaskSink
@@ -38,7 +38,6 @@ class Stage:
     slots: dict[str, Slot]
     predicate: Op | Expr | None
     graph: Graph
-    schema: pa.Schema = field(init=False)
     columns: tuple[str, ...] = field(init=False)
     _mask: BlockPlan | None = None
     _dense: Numeric = field(init=False)
@@ -47,20 +46,18 @@ class Stage:
     _foreign: tuple[_Foreigners, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.schema = pa.schema([pa.field(name, slot.type) for name, slot in self.slots.items()])
         slots = self.slots.values()
         names = {name for slot in slots for name in names_of(slot)}
-        names.update(input_names(op for slot in slots for op in ops_of(slot)))
+        computed = {name: ops for name, slot in self.slots.items() if (ops := ops_of(slot))}
         if isinstance(self.predicate, Op):
             self._mask = BlockPlan((self.predicate,))
-            names.update(input_names((self.predicate,)))
         elif self.predicate is not None:
             names.update(self.predicate.columns)
-        self.columns = tuple(sorted(names))
-        computed = {name: ops for name, slot in self.slots.items() if (ops := ops_of(slot))}
         gathered = {} if self.predicate is None else self._gathers()
         self._dense = Numeric(self.slots, computed)
-        self._sparse = Numeric(self.slots, computed | gathered)
+        names.update(op.param for op in self._inputs())
+        self.columns = tuple(sorted(names))
+        self._sparse = Numeric(self.slots, computed | gathered) if gathered else self._dense
         rest = [slot for name, slot in self.slots.items() if name not in gathered]
         self._filtered = tuple(sorted({name for slot in rest for name in names_of(slot)}))
         self._foreign = _foreigners(self.slots)
@@ -68,16 +65,15 @@ class Stage:
     @property
     def stored(self) -> frozenset[str]:
         """The decimal columns of which only the low words are read: they may come as 64-bit integers."""
-        roots = [op for slot in self.slots.values() for op in ops_of(slot)]
         others = {name for slot in self.slots.values() for name in names_of(slot)}
-        if isinstance(self.predicate, Op):
-            roots.append(self.predicate)
-        elif self.predicate is not None:
+        if isinstance(self.predicate, Expr):
             others.update(self.predicate.columns)
-        inputs = {
-            op.param for op in reachable(roots) if op.kernel == INPUT and pa.types.is_decimal128(op.type)
-        }
+        inputs = {op.param for op in self._inputs() if pa.types.is_decimal128(op.type)}
         return frozenset(inputs - others)
+
+    def _inputs(self) -> tuple[Op, ...]:
+        """The input columns that NumPy computes with."""
+        return self._dense.inputs + (() if self._mask is None else self._mask.inputs)
 
     def _gathers(self) -> dict[str, tuple[Op, ...]]:
         """The passed columns that NumPy copies row by row when a predicate drops some."""

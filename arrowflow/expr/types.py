@@ -10,6 +10,8 @@ import datetime
 import decimal
 import math
 from collections.abc import Callable
+from dataclasses import field
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -20,31 +22,33 @@ import pyarrow as pa
 from arrowflow.errors import DataError, PlanError, SchemaError
 from arrowflow.expr.codes import has_dictionary, masked
 from arrowflow.lazy import compute as pc
+from arrowflow.records import dataclass
 
 Array = npt.NDArray[Any]
 
-_FLAT: Final[dict[pa.DataType, pa.DataType]] = {
-    pa.string_view(): pa.string(),
-    pa.large_string(): pa.string(),
-    pa.binary_view(): pa.binary(),
-    pa.large_binary(): pa.binary(),
+# By `id`: the hash of a type is that of its text, made anew each time.
+_FLAT: Final[dict[int, pa.DataType]] = {
+    pa.string_view().id: pa.string(),
+    pa.large_string().id: pa.string(),
+    pa.binary_view().id: pa.binary(),
+    pa.large_binary().id: pa.binary(),
 }
 
-_FIXED: Final[dict[pa.DataType, np.dtype[Any]]] = {
-    pa.int8(): np.dtype(np.int8),
-    pa.int16(): np.dtype(np.int16),
-    pa.int32(): np.dtype(np.int32),
-    pa.int64(): np.dtype(np.int64),
-    pa.uint8(): np.dtype(np.uint8),
-    pa.uint16(): np.dtype(np.uint16),
-    pa.uint32(): np.dtype(np.uint32),
-    pa.uint64(): np.dtype(np.uint64),
-    pa.float16(): np.dtype(np.float16),
-    pa.float32(): np.dtype(np.float32),
-    pa.float64(): np.dtype(np.float64),
-    pa.bool_(): np.dtype(np.bool_),
-    pa.date32(): np.dtype(np.int32),
-    pa.date64(): np.dtype(np.int64),
+FIXED: Final[dict[int, np.dtype[Any]]] = {
+    pa.int8().id: np.dtype(np.int8),
+    pa.int16().id: np.dtype(np.int16),
+    pa.int32().id: np.dtype(np.int32),
+    pa.int64().id: np.dtype(np.int64),
+    pa.uint8().id: np.dtype(np.uint8),
+    pa.uint16().id: np.dtype(np.uint16),
+    pa.uint32().id: np.dtype(np.uint32),
+    pa.uint64().id: np.dtype(np.uint64),
+    pa.float16().id: np.dtype(np.float16),
+    pa.float32().id: np.dtype(np.float32),
+    pa.float64().id: np.dtype(np.float64),
+    pa.bool_().id: np.dtype(np.bool_),
+    pa.date32().id: np.dtype(np.int32),
+    pa.date64().id: np.dtype(np.int64),
 }
 
 
@@ -62,8 +66,8 @@ def normalise(type: pa.DataType) -> pa.DataType:
         string
     """
     if isinstance(type, pa.BaseExtensionType):
-        return type  # those that users write in Python have no hash
-    flat = _FLAT.get(type)
+        return type
+    flat = _FLAT.get(type.id)
     if flat is not None:
         return flat
     if pa.types.is_dictionary(type) or pa.types.is_run_end_encoded(type):
@@ -172,10 +176,8 @@ def numpy_dtype(type: pa.DataType) -> np.dtype[Any] | None:
 
     Temporal types give the integer they are stored as; decimals of up to 18 digits their low 64 bits.
     """
-    if isinstance(type, pa.BaseExtensionType):
-        return None
-    dtype = _FIXED.get(type)
-    if dtype is not None:
+    dtype = FIXED.get(type.id)
+    if dtype is not None or isinstance(type, pa.BaseExtensionType):
         return dtype
     if pa.types.is_temporal(type) and type.bit_width in (32, 64) and not pa.types.is_interval(type):
         return np.dtype(np.int32 if type.bit_width == 32 else np.int64)
@@ -197,6 +199,26 @@ def scalar(value: Any, type: pa.DataType, given: pa.DataType | None = None) -> p
     Raises:
         PlanError: `value` cannot be held by `type`.
     """
+    if given is None and isinstance(value, int | float | str):  # for ten thousand columns it is the same
+        return _remembered_scalar(_Value(repr(value), value, type))
+    return _scalar(value, type, given)
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """A value, by its text: 0, 0.0, -0.0 and False are equal, but not the same."""
+
+    text: str
+    value: object = field(compare=False)
+    type: pa.DataType = field(hash=False)  # those that users write in Python have no hash
+
+
+@lru_cache(maxsize=64)
+def _remembered_scalar(wanted: _Value) -> pa.Scalar:
+    return _scalar(wanted.value, wanted.type, None)
+
+
+def _scalar(value: Any, type: pa.DataType, given: pa.DataType | None) -> pa.Scalar:
     if pa.types.is_decimal(type) and isinstance(value, int):
         value = decimal.Decimal(value)  # pyarrow refuses to make a small decimal of a 64-bit integer
     try:

@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from arrowflow.errors import ArrowflowError, SchemaError, SourceError, closest
+from arrowflow.errors import ArrowflowError, SchemaError, SourceError, closest, repeated
 from arrowflow.expr.prune import ColumnStatistics
 from arrowflow.formats.types import widens
 from arrowflow.records import dataclass
@@ -241,8 +241,8 @@ def match(expected: pa.Schema, footer: Footer, *, widen: bool = False, operator:
 
 def check_names(names: Sequence[str]) -> None:
     """Raises `SchemaError` if a name occurs twice, which columns that are addressed by name cannot."""
-    if len(set(names)) != len(names):
-        twice = sorted({name for name in names if names.count(name) > 1})
+    twice = repeated(names)
+    if twice:
         raise SchemaError(f"expected columns of different names, found several called {twice}; rename them")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import pyarrow as pa
@@ -175,12 +176,10 @@ class ParquetFormat:
         with reading(_OPERATOR, footer.file, split.index):
             integers = _integers(footer, schema, stored)
             decoded = _decode(store, footer, split, schema, integers, num_threads)
-            schema = pa.schema(
-                [
-                    pa.field(field.name, pa.int64() if field.name in integers else field.type)
-                    for field in schema
-                ]
-            )
+            if integers or not schema.equals(footer.schema, check_metadata=True):
+                schema = pa.schema(
+                    [(field.name, pa.int64() if field.name in integers else field.type) for field in schema]
+                )
             parts = (part for batch in decoded for part in conform(batch, schema))
             for part in _rows_from(parts, offset_rows):
                 check_texts(part)
@@ -254,6 +253,10 @@ def _read(reader: Any, index: int, indices: list[int]) -> pa.Table:
 
 
 def _check_lengths(table: pa.Table, split: Split) -> None:
+    with suppress(pa.ArrowInvalid):
+        table.validate()  # that all columns are of one length
+        if table.num_rows == split.num_rows:
+            return
     for name, column in zip(table.column_names, table.columns, strict=True):
         if len(column) != split.num_rows:
             raise SourceError(

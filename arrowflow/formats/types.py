@@ -13,6 +13,30 @@ from arrowflow.lazy import compute as pc
 _UNITS: Final = ("s", "ms", "us", "ns")
 _MAX_OFFSET: Final = 2**31 - 1
 
+_NUMBERS: Final = (
+    pa.int8(),
+    pa.int16(),
+    pa.int32(),
+    pa.int64(),
+    pa.uint8(),
+    pa.uint16(),
+    pa.uint32(),
+    pa.uint64(),
+)
+_FLAT: Final = frozenset(
+    type.id
+    for type in (
+        *_NUMBERS,
+        pa.float16(),
+        pa.float32(),
+        pa.float64(),
+        pa.bool_(),
+        pa.date32(),
+        pa.timestamp("s"),
+    )
+)
+"""Types of one fixed width that are read as they are: asked first, since files may have ten thousand columns."""
+
 
 def decoded_type(type: pa.DataType) -> pa.DataType:
     """Returns the type that a column of `type` is read as.
@@ -27,6 +51,8 @@ def decoded_type(type: pa.DataType) -> pa.DataType:
         >>> print(decoded_type(pa.list_(pa.field("element", pa.binary_view(), nullable=False))))
         list<element: binary>
     """
+    if type.id in _FLAT:
+        return type
     if pa.types.is_string_view(type):
         return pa.string()
     if pa.types.is_binary_view(type):
@@ -245,11 +271,11 @@ def check_texts(batch: pa.RecordBatch) -> None:
 
     Costs 0.4 ms a MiB, a fifth of what decoding the text from Parquet does.
     """
-    for column in batch.columns:
-        if any(
-            pa.types.is_string(leaf) or pa.types.is_large_string(leaf) for leaf in leaf_types(column.type)
+    for index, type in enumerate(batch.schema.types):
+        if type.id not in _FLAT and any(
+            pa.types.is_string(leaf) or pa.types.is_large_string(leaf) for leaf in leaf_types(type)
         ):
-            column.validate(full=True)
+            batch.column(index).validate(full=True)
 
 
 def _has_offsets(type: pa.DataType) -> bool:
@@ -269,6 +295,8 @@ def leaf_types(type: pa.DataType) -> list[pa.DataType]:
         >>> leaf_types(pa.map_(pa.string(), pa.list_(pa.int8())))
         [DataType(string), DataType(int8)]
     """
+    if type.id in _FLAT:
+        return [type]
     if isinstance(type, pa.BaseExtensionType):
         return leaf_types(type.storage_type)
     if pa.types.is_map(type):
@@ -282,6 +310,8 @@ def leaf_types(type: pa.DataType) -> list[pa.DataType]:
 
 def width_bits(type: pa.DataType) -> int | None:
     """Returns the bits that one value takes, with its validity bit, or None if that depends on the value."""
+    if type.id in _FLAT:
+        return int(type.bit_width) + 1
     if isinstance(type, pa.BaseExtensionType):
         return width_bits(type.storage_type)
     if pa.types.is_null(type):

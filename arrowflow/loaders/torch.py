@@ -141,7 +141,8 @@ class TorchExport:
 
 def _bits(schema: Any, name: str) -> bool:
     """Whether a column holds the bits of bfloat16, in binaries of two bytes."""
-    if name not in schema.names:
+    number = schema.get_field_index(name)
+    if number < 0:
         return False  # which is refused with a better message
-    kind = schema.field(name).type
+    kind = schema.field(number).type
     return bool(kind == pa.binary(2))

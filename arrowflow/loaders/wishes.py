@@ -107,6 +107,7 @@ def wished_exports(
     """
     names = list(schema.names) if wishes.columns is None else list(wishes.columns)
     _check_names(names, schema, wishes)
+    taken = frozenset(names)
     found: list[tuple[int, ColumnExport]] = []
     held = False
     for name in names:
@@ -116,7 +117,7 @@ def wished_exports(
         found.append((number, column))
         if fulfilled and is_policy(_null_of(schema.field(number), wishes), "mask"):
             mask = mask_export(name, schema.field(number).type, wishes.lists)
-            if mask.name in names:
+            if mask.name in taken:
                 raise PlanError(
                     f"the mask of {name!r} is named {mask.name!r}, and so is a column: rename that"
                 )
@@ -140,8 +141,9 @@ def _check_names(names: Sequence[str], schema: pa.Schema, wishes: Wishes) -> Non
 
 def check_known(argument: str, given: Iterable[str], known: Sequence[str]) -> None:
     """Raises `PlanError` for a name that an argument has, and no column."""
+    columns = frozenset(known)
     for name in given:
-        if name not in known:
+        if name not in columns:
             raise PlanError(f"{argument}: unknown column {name!r}; {closest(name, known)}")
 
 

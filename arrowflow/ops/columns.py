@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from arrowflow.errors import PlanError, closest
+from arrowflow.errors import PlanError, closest, repeated
 from arrowflow.expr import Expr, Keep, Program, Project, Stack, Step, Where, columns_of, compile
 from arrowflow.memory import Recycler
 from arrowflow.ops.base import Context, KernelSpec, Operator, Origin, StatelessKernel
@@ -149,7 +149,10 @@ def _facts(program: Program) -> tuple[str, ...]:
 
 
 def _narrowed(step: Project, wanted: ColumnNames) -> Project:
-    return Project(tuple((name, output) for name, output in step.outputs if wanted is None or name in wanted))
+    if wanted is None:
+        return step
+    kept = tuple([output for output in step.outputs if output[0] in wanted])
+    return step if len(kept) == len(step.outputs) else Project(kept)
 
 
 def _needed(step: Step, wanted: ColumnNames) -> ColumnNames:
@@ -230,13 +233,13 @@ class Columns(ColumnOperator):
 def check_columns(names: Sequence[str], schema: pa.Schema) -> None:
     """Raises `PlanError` for the first name that is no column, with the closest that are."""
     for name in names:
-        if name not in schema.names:
+        if not schema.get_all_field_indices(name):  # `schema.names` is a new list each time
             raise PlanError(f"unknown column {name!r}; {closest(name, schema.names)}")
 
 
 def check_unique(names: Sequence[str]) -> None:
     """Raises `PlanError` if an output column would come twice."""
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = repeated(names)
     if twice:
         raise PlanError(
             f"output columns have different names, got {', '.join(map(repr, twice))} more than once"

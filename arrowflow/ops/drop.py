@@ -32,7 +32,8 @@ class Drop(ColumnOperator):
     def steps(self, schema: pa.Schema) -> tuple[Step, ...]:
         """Returns one projection of what is left."""
         check_columns(self.columns, schema)
-        outputs = tuple((name, Keep(name)) for name in schema.names if name not in self.columns)
+        dropped = frozenset(self.columns)
+        outputs = tuple((name, Keep(name)) for name in schema.names if name not in dropped)
         if not outputs:
             raise PlanError(
                 "no column would be left, and rows without columns cannot be counted; keep at least one"

@@ -46,8 +46,9 @@ class FillNull(ColumnOperator):
     def steps(self, schema: pa.Schema) -> tuple[Step, ...]:
         """Returns one projection."""
         values = dict(self.by_column) if self.by_column is not None else self._everywhere(schema)
-        check_columns(list(values), schema)
-        for name, value in values.items():
+        named = values if self.by_column is not None else {}
+        check_columns(list(named), schema)
+        for name, value in named.items():
             text = isinstance(value.value if isinstance(value, Literal) else value, str)
             if not text and pa.types.is_string(schema.field(name).type):
                 # Arrow would write the number as a text.

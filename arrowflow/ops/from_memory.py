@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from arrowflow.errors import SchemaError
+from arrowflow.errors import SchemaError, repeated
 from arrowflow.expr.codes import masked
 from arrowflow.expr.types import convert, normalise
 from arrowflow.formats.types import convert as decode
@@ -211,7 +211,7 @@ def normalised_schema(schema: pa.Schema) -> pa.Schema:
     names = schema.names
     if not names:
         raise SchemaError("expected at least one column, since rows without columns cannot be counted")
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = repeated(names)
     if twice:
         raise SchemaError(f"expected columns of different names, found several called {twice}; rename them")
     return pa.schema([pa.field(field.name, normalise(field.type)) for field in schema])

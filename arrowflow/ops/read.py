@@ -184,7 +184,8 @@ class Read(Operator):
         schema = self.all_columns()
         if self.columns is None:
             return schema
-        return pa.schema([schema.field(name) for name in schema.names if name in self.columns])
+        wanted = frozenset(self.columns)
+        return pa.schema([field for field in schema if field.name in wanted])
 
     def all_columns(self) -> pa.Schema:
         """Returns what there is to read, whatever of it is wanted."""

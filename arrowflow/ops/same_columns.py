@@ -73,8 +73,9 @@ class SameColumnsOperator(Operator):
 
 def _check_agrees(found: pa.Schema, first: pa.Schema, number: int) -> None:
     """Raises `PlanError` where input `number` has other columns than the first one."""
-    missing = [name for name in first.names if name not in found.names]
-    further = [name for name in found.names if name not in first.names]
+    ours, others = set(first.names), set(found.names)
+    missing = [name for name in first.names if name not in others]
+    further = [name for name in found.names if name not in ours]
     if missing or further:
         parts = [f"lacks {missing}"] * bool(missing) + [f"has {further} besides"] * bool(further)
         raise PlanError(

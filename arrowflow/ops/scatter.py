@@ -37,9 +37,9 @@ def reordered(
     """
     schema = chunks[0].schema
     wide = {
-        name: addresses
-        for index, name in enumerate(schema.names)
-        if (addresses := _addresses(index, chunks)) is not None
+        field.name: addresses
+        for index, field in enumerate(schema)
+        if (addresses := _addresses(index, field.type, chunks)) is not None
     }
     rest = [name for name in schema.names if name not in wide]
     if not wide:
@@ -57,9 +57,9 @@ def reordered(
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
-def _addresses(index: int, chunks: Sequence[pa.RecordBatch]) -> list[int] | None:
+def _addresses(index: int, type: pa.DataType, chunks: Sequence[pa.RecordBatch]) -> list[int] | None:
     """Returns where a column's values begin in each chunk; None if it is not wide, or has nulls somewhere."""
-    width = width_of(chunks[0].schema.types[index])
+    width = width_of(type)
     is_wide = width is not None and width >= MIN_WIDTH
     return addresses_of(chunks, index) if is_wide and all(chunk.num_rows for chunk in chunks) else None
 

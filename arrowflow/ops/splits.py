@@ -314,7 +314,8 @@ class SplitFinder(SplitReader):
 
     def _completed(self, chunk: Lying, payload: SplitTask) -> Lying:
         rows = super()._completed(chunk.chunk, payload)
-        made = [name for name in rows.schema.names if name not in self._names]
+        read = frozenset(self._names)
+        made = [name for name in rows.schema.names if name not in read]
         buffers = (buffer for name in made for buffer in rows.column(name).buffers())
         return Lying(rows, (*chunk.copies, *(buffer for buffer in buffers if buffer is not None)))
 

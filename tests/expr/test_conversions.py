@@ -52,7 +52,7 @@ def program_of(source: Any, schema: pa.Schema) -> Program | None:
 
 def is_ours(source: Any, env: Mapping[str, Op], schema: pa.Schema, graph: Graph) -> bool:
     try:
-        return not isinstance(slot_of(output_of(source), env, schema, graph), Foreign)
+        return not isinstance(slot_of(output_of(source), env.get, schema, graph), Foreign)
     except ArrowflowError:  # the engine refuses it
         return False
 

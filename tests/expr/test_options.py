@@ -71,7 +71,7 @@ def test_the_engine_runs_what_says_more_than_is_known(source: Any) -> None:
     def type_of(call: Call) -> pa.DataType:
         raise AssertionError("a rule that asks for the type has taken the option")
 
-    lowering = (PolarsLowering if isinstance(source, pl.Expr) else ArrowLowering)(graph, env, type_of)
+    lowering = (PolarsLowering if isinstance(source, pl.Expr) else ArrowLowering)(graph, env.get, type_of)
     if isinstance(tree, Call):
         with pytest.raises(Unsupported):
             lowering.lower(dataclasses.replace(tree, options=(*tree.options, ("new", True))))

@@ -6,6 +6,7 @@ import datetime
 import pickle
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
@@ -498,3 +499,18 @@ prunable(steps[0].predicate, batch.schema)
 assert "pandas" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_scratch_memory_does_not_grow_with_the_columns() -> None:
+    names = [f"c{at}" for at in range(100)]
+    batch = pa.record_batch({name: pa.array([1.0, -1.0, 3.0]) for name in names})
+    positive = Where(parse(pl.col("c0") > 0, operator="filter"))
+    logarithms = [(name, parse(pl.col(name).log1p() * 2, operator="select")) for name in names]
+    program = compile([positive, Project(tuple(logarithms))], batch.schema)
+    tracemalloc.start()
+    try:
+        assert program.run(batch).num_rows == 2
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 * 8 * BLOCK_ROWS  # one block of values takes eight bytes a row

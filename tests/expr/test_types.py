@@ -156,3 +156,10 @@ def test_what_polars_reads() -> None:
         pa.fixed_shape_tensor(pa.int8(), (2,)),
     ):
         assert not polars_reads(type)
+
+
+def test_equal_values_make_scalars_of_their_own() -> None:
+    assert str(scalar(0.0, pa.float64())) == "0.0"
+    assert str(scalar(-0.0, pa.float64())) == "-0.0"
+    assert scalar(1, pa.string()) == pa.scalar("1")
+    assert scalar(True, pa.string()) == pa.scalar("true")

@@ -45,6 +45,13 @@ def test_a_null_is_an_error_that_names_fill_null() -> None:
     refused(af.DataError, ds.to_table, "stack", "'x'", "fill_null")
 
 
+def test_of_many_columns_with_nulls_the_error_names_some() -> None:
+    names = [f"c{at}" for at in range(1_000)]
+    rows = af.from_arrow(pa.table({name: [1, None] for name in names}))
+    with pytest.raises(af.DataError, match=r"'c0' \(1\), .*'c19' \(1\), … 1000 columns in all: a stack"):
+        list(rows.stack(x=names))
+
+
 def test_mixed_types_need_a_dtype() -> None:
     refused(af.PlanError, lambda: af.from_arrow(WHOLE).stack(dense=["x", "n"]).schema, "stack", "dtype")
 
