@@ -657,6 +657,45 @@ def test_all_rows_are_shuffled(root: Path) -> None:
         af.range(10).cache(root, compression="lz4").shuffle(seed=1).to_table()
 
 
+PICKING: dict[str, Callable[[af.Dataset], af.Dataset]] = {
+    "select": lambda ds: ds.select("id"),
+    "drop": lambda ds: ds.drop("text"),
+    "rename": lambda ds: ds.select("id").rename({"id": "n"}),
+    "expression": lambda ds: ds.select(n=pl.col("id") * 2),
+    "filter": lambda ds: ds.filter(pl.col("half") > 3).select("id"),
+    "batch": lambda ds: ds.batch(32).select("half"),
+    "function": lambda ds: ds.map(lambda batch: batch, columns=["id"], schema=pa.schema({"id": pa.int64()})),
+    "rows": lambda ds: ds.take(100).unique("id").select("text"),
+    "no column": lambda ds: ds.select(one=pl.lit(1)),
+    "repeat": lambda ds: ds.repeat(2).select("id"),
+    "shuffle": lambda ds: ds.shuffle(40, seed=2).select("id"),
+    "all": lambda ds: ds,
+}
+COLUMNS = af.from_arrow(
+    pa.table(
+        {"id": range(200), "text": [str(number) for number in range(200)], "half": np.arange(200) / 2}
+    ).combine_chunks()
+).with_options(af.Options(max_chunk_rows=50))
+
+
+@pytest.mark.parametrize("picks", PICKING.values(), ids=PICKING)
+def test_columns_of_shuffled_rows_are_picked_where_they_lie(
+    root: Path, picks: Callable[[af.Dataset], af.Dataset]
+) -> None:
+    expected = picks(COLUMNS.skip(3).take(180).shuffle(seed=1)).to_table()
+    ds = picks(COLUMNS.cache(root).skip(3).take(180).shuffle(seed=1))
+    for _ in ("cold", "warm"):
+        assert ds.to_table().equals(expected)
+
+
+def test_picked_columns_of_a_cache_that_cannot_be_filled(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ds = COLUMNS.cache(root, on_full="bypass").shuffle(seed=1).select("half")
+    monkeypatch.setattr(entries, "write_chunk", full)
+    assert ds.to_table().equals(COLUMNS.shuffle(seed=1).select("half").to_table())
+    monkeypatch.undo()
+    check_resume(lambda: ds.batch(30))
+
+
 @pytest.mark.parametrize("count", [0, 1, 39, 40, 41, 80, 130, 199, 200, 500])
 def test_what_is_skipped_is_not_read(count: int, root: Path) -> None:
     ds = complete(root)
