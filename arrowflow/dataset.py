@@ -15,7 +15,7 @@ from arrowflow import run
 from arrowflow.caching.spill import spill_folder
 from arrowflow.caching.upkeep import local_folder
 from arrowflow.delivery import EpochCounter, RecordBatches
-from arrowflow.errors import FunctionError, PlanError, SchemaError
+from arrowflow.errors import FunctionError, PlanError, SchemaError, shown
 from arrowflow.executor.wire import check_portable
 from arrowflow.expr import parse, parse_many
 from arrowflow.expr.types import arrow_type
@@ -197,7 +197,7 @@ class Dataset:
         if not isinstance(given, Mapping) or not all(
             isinstance(name, str) for pair in given.items() for name in pair
         ):
-            raise PlanError(f"rename: expected a mapping from old to new names, got {mapping!r}")
+            raise PlanError(f"rename: expected a mapping from old to new names, got {shown(mapping)}")
         return Dataset(Rename(inputs=(self._plan,), mapping=tuple(mapping.items())))
 
     def cast(self, types: Mapping[str, Any]) -> Dataset:
@@ -212,7 +212,7 @@ class Dataset:
             DataType(float)
         """
         if not isinstance(types, Mapping):
-            raise PlanError(f"cast: expected a mapping from columns to types, got {types!r}")
+            raise PlanError(f"cast: expected a mapping from columns to types, got {shown(types)}")
         pairs = tuple((str(name), arrow_type(type, operator="cast")) for name, type in types.items())
         return Dataset(Cast(inputs=(self._plan,), types=pairs))
 
@@ -470,7 +470,7 @@ class Dataset:
             [0, 0, 1, 0, 1, 2]
         """
         if not callable(fn):
-            raise PlanError(f"flat_map: expected a function that returns a dataset, got {fn!r}")
+            raise PlanError(f"flat_map: expected a function that returns a dataset, got {shown(fn)}")
         calls = parallel_calls("flat_map", num_parallel_calls)
         return Dataset(FlatMap(inputs=(self._plan,), fn=fn, plan_of=_plan_of, num_parallel_calls=calls))
 
@@ -574,9 +574,9 @@ class Dataset:
             {'index': [1, 2], 'x': [0.5, 1.5]}
         """
         if isinstance(start, bool) or not hasattr(start, "__index__") or not -(1 << 63) <= start < 1 << 63:
-            raise PlanError(f"enumerate: start is a whole number that fits int64, got {start!r}")
+            raise PlanError(f"enumerate: start is a whole number that fits int64, got {shown(start)}")
         if not isinstance(name, str):
-            raise PlanError(f"enumerate: name is a text, got {name!r}")
+            raise PlanError(f"enumerate: name is a text, got {shown(name)}")
         return Dataset(Enumerate(inputs=(self._plan,), start=int(start), column=name))
 
     def unique(self, columns: str | Sequence[str] | None = None, *, max_rows: int = 10_000_000) -> Dataset:
@@ -751,9 +751,9 @@ class Dataset:
             [0, 1, 10, 11, 2, 12, 20, 21, 22]
         """
         if not callable(fn):
-            raise PlanError(f"interleave: expected a function that returns a dataset, got {fn!r}")
+            raise PlanError(f"interleave: expected a function that returns a dataset, got {shown(fn)}")
         if deterministic is not None and not isinstance(deterministic, bool):
-            raise PlanError(f"interleave: deterministic is True, False or None, got {deterministic!r}")
+            raise PlanError(f"interleave: deterministic is True, False or None, got {shown(deterministic)}")
         length = check_size("interleave", "cycle_length", cycle_length)
         if length > MAX_CYCLE_LENGTH:
             raise PlanError(f"interleave: cycle_length is at most {MAX_CYCLE_LENGTH}, got {length}")
@@ -1042,10 +1042,12 @@ class Dataset:
             {'tokens': [[1, 2, 3, 5, 6], [4, 4, 4, 4, 0]], 'segment_ids': [[1, 1, 1, 2, 2], [1, 1, 1, 1, 0]]}
         """
         if strategy not in STRATEGIES:
-            raise PlanError(f"pack_sequences: strategy is one of {', '.join(STRATEGIES)}, got {strategy!r}")
+            raise PlanError(
+                f"pack_sequences: strategy is one of {', '.join(STRATEGIES)}, got {shown(strategy)}"
+            )
         pad_value = plain(pad_value)
         if isinstance(pad_value, bool) or not isinstance(pad_value, int | float):
-            raise PlanError(f"pack_sequences: pad_value is a number, got {pad_value!r}")
+            raise PlanError(f"pack_sequences: pad_value is a number, got {shown(pad_value)}")
         made = [name for name in (segment_ids, positions) if name is not None]
         names = _names("pack_sequences", (column, *made))
         if len(set(names)) < len(names):
@@ -1228,7 +1230,9 @@ class Dataset:
             ("verify", verify, ("first", "never")),
         ):
             if value not in choices:
-                raise PlanError(f"cache: {name} is one of {', '.join(map(repr, choices))}, got {value!r}")
+                raise PlanError(
+                    f"cache: {name} is one of {', '.join(map(repr, choices))}, got {shown(value)}"
+                )
         if key is not None and not isinstance(key, str):
             raise PlanError(f"cache: key is a string, got {type(key).__name__}")
         return Dataset(
@@ -1292,7 +1296,7 @@ class Dataset:
             5
         """
         if not isinstance(options, Options):
-            raise PlanError(f"with_options: expected arrowflow.Options, got {options!r}")
+            raise PlanError(f"with_options: expected arrowflow.Options, got {shown(options)}")
         return Dataset(WithOptions(inputs=(self._plan,), options=options))
 
     def apply(self, transformation: Callable[[Dataset], Dataset]) -> Dataset:
@@ -1572,7 +1576,7 @@ class Dataset:
             [[0, 1], [2]]
         """
         if sharding is not None and not hasattr(sharding, "device_set"):
-            raise PlanError(f"to_jax: sharding is a jax.sharding.Sharding, got {sharding!r}")
+            raise PlanError(f"to_jax: sharding is a jax.sharding.Sharding, got {shown(sharding)}")
         if sharding is not None and lists == "ragged":
             raise PlanError("to_jax: ragged lists have no rows that devices could share; take lists='padded'")
         return self._loader(
@@ -1941,7 +1945,7 @@ def _hand_over(
     collate: Callable[[Any], Any] | None,
 ) -> HandOver[Any]:
     if collate is not None and not callable(collate):
-        raise PlanError(f"{name}: collate is a function of a batch, got {collate!r}")
+        raise PlanError(f"{name}: collate is a function of a batch, got {shown(collate)}")
     return HandOver(name=name, make_export=make_export, wishes=wishes, collate=collate)
 
 
@@ -1971,7 +1975,7 @@ def _names(operator: str, columns: Sequence[Any]) -> tuple[str, ...]:
             [entry] if isinstance(entry, str) else list(entry) if isinstance(entry, list | tuple) else None
         )
         if not found or not all(isinstance(name, str) for name in found):
-            raise PlanError(f"{operator}: expected names of columns, got {entry!r}")
+            raise PlanError(f"{operator}: expected names of columns, got {shown(entry)}")
         names += found
     if not names:
         raise PlanError(f"{operator}: expected at least one name of a column")

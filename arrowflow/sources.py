@@ -10,7 +10,7 @@ import polars as pl
 import pyarrow as pa
 
 from arrowflow.dataset import Dataset, _names, _schema, parallel_calls
-from arrowflow.errors import PlanError
+from arrowflow.errors import PlanError, shown
 from arrowflow.interchange.from_numpy import batch_from_arrays
 from arrowflow.ops import from_arrow as arrow
 from arrowflow.ops.from_generator import FromGenerator
@@ -303,7 +303,7 @@ def _read(
 
 def _partitioning(operator: str, partitioning: Any) -> str | None:
     if partitioning not in ("auto", "hive", None):
-        raise PlanError(f"{operator}: partitioning is 'auto', 'hive' or None, got {partitioning!r}")
+        raise PlanError(f"{operator}: partitioning is 'auto', 'hive' or None, got {shown(partitioning)}")
     return None if partitioning is None else str(partitioning)
 
 
@@ -402,7 +402,7 @@ def from_generator(fn: Callable[[], Iterable[Any]], schema: pa.Schema | None = N
         {'x': [0, 1, 2], 'name': ['0', '1', '2']}
     """
     if not callable(fn):
-        raise PlanError(f"from_generator: expected a function that returns an iterator, got {fn!r}")
+        raise PlanError(f"from_generator: expected a function that returns an iterator, got {shown(fn)}")
     return Dataset(FromGenerator(fn=fn, types=_schema("from_generator", schema)))
 
 
@@ -417,7 +417,7 @@ def range(start: int, stop: int | None = None, step: int = 1) -> Dataset:
     first, last = (0, start) if stop is None else (start, stop)
     for name, value in {"start": first, "stop": last, "step": step}.items():
         if isinstance(value, bool) or not hasattr(value, "__index__"):
-            raise PlanError(f"range: {name} is a whole number, got {value!r}")
+            raise PlanError(f"range: {name} is a whole number, got {shown(value)}")
     if step == 0:
         raise PlanError("range: step is not 0")
     if not all(-MAX_INT64 - 1 <= value <= MAX_INT64 for value in (first, last, step, (last - first) // step)):

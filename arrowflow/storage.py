@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from arrowflow.errors import ArrowflowError, PlanError, SourceError, closest
+from arrowflow.errors import ArrowflowError, PlanError, SourceError, closest, shown
 from arrowflow.lazy import fs as pafs
 from arrowflow.records import dataclass
 
@@ -258,7 +258,7 @@ def locate(path: object, *, filesystem: Any = None, operator: str) -> tuple[Any,
         '/data/out'
     """
     if not isinstance(path, (str, os.PathLike)):
-        raise PlanError(f"{operator}: expected one path or URL, got {path!r}")
+        raise PlanError(f"{operator}: expected one path or URL, got {shown(path)}")
     (text,) = _as_texts(path, operator)
     opener = _Opener(filesystem, operator)
     try:
@@ -375,7 +375,7 @@ def _as_texts(paths: object, operator: str) -> list[str]:
         text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
         if not isinstance(text, str) or not text:
             raise PlanError(
-                f"{operator}: expected a path, glob, directory or URL, or several of them, got {path!r}"
+                f"{operator}: expected a path, glob, directory or URL, or several of them, got {shown(path)}"
             )
         texts.append(text)
     if not texts:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from arrowflow.errors import DataError, PlanError
+from arrowflow.errors import DataError, PlanError, shown
 from arrowflow.lazy import compute as pc
 
 Array = npt.NDArray[Any]
@@ -112,7 +112,7 @@ def arrow_type(value: object, *, operator: str) -> pa.DataType | pl.Enum:
         return normalise(pa.from_numpy_dtype(dtype))
     raise PlanError(
         f'{operator}: expected a type of pyarrow, Polars or NumPy, such as pa.float32(), pl.Float32 or "float32", got '
-        f"{value!r}"
+        f"{shown(value)}"
     )
 
 
@@ -186,10 +186,10 @@ def scalar(value: object, type: pa.DataType) -> pa.Scalar:
     try:
         series = pl.Series("", [value], strict=True)
         if series.dtype == pl.Null and value is not None:
-            raise TypeError(f"no column can hold it: {value!r}")
+            raise TypeError(f"no column can hold it: {shown(value)}")
         return convert(series.to_arrow(), normalise(series.to_arrow().type)).cast(type)[0]
     except (TypeError, ValueError, OverflowError, pa.ArrowException, pl.exceptions.PolarsError) as error:
-        raise PlanError(f"{value!r} cannot be a value of type {type}: {error}") from error
+        raise PlanError(f"{shown(value)} cannot be a value of type {type}: {error}") from error
 
 
 _READABLE: Final[tuple[Callable[[pa.DataType], bool], ...]] = (

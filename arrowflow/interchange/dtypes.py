@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from arrowflow.errors import DataError, PlanError, SchemaError
+from arrowflow.errors import DataError, PlanError, SchemaError, shown
 from arrowflow.interchange.to_numpy import NumpyArray
 
 Conversion = Callable[[NumpyArray], NumpyArray]
@@ -40,7 +40,7 @@ def dtype_named(value: Any) -> np.dtype[Any]:
     try:
         return np.dtype(value)
     except TypeError as error:
-        raise PlanError(f"expected a dtype such as np.float32 or 'float32', got {value!r}") from error
+        raise PlanError(f"expected a dtype such as np.float32 or 'float32', got {shown(value)}") from error
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from arrowflow.errors import SchemaError
+from arrowflow.errors import SchemaError, shown
 from arrowflow.interchange.dtypes import is_float
 from arrowflow.interchange.to_numpy import is_text
 
@@ -54,7 +54,7 @@ def fill_value(name: str, kind: Any, dtype: np.dtype[Any], null: Any) -> Any:
         )
     if not _holds(kind, dtype, null):
         raise SchemaError(
-            f"column {name!r} has type {kind}, and {null!r} is no value of {dtype} for its nulls"
+            f"column {name!r} has type {kind}, and {shown(null)} is no value of {dtype} for its nulls"
         )
     return np.array(null, dtype)[()] if dtype.kind in "mM" else null
 

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from arrowflow.errors import SchemaError
+from arrowflow.errors import SchemaError, said, shown
 from arrowflow.expr.types import convert, normalise
 
 _TYPES = {
@@ -66,19 +66,19 @@ def _to_arrow(name: str, values: Any, tensor: pa.FixedShapeTensorType | None) ->
         array = values if _is_masked(values) else np.asarray(values)
     except ValueError as error:
         raise SchemaError(
-            f"column {name!r}: rows of different shapes make no array ({error}); for lists of any length give a pyarrow "
+            f"column {name!r}: rows of different shapes make no array ({said(error)}); for lists of any length give a pyarrow "
             "array, such as pa.array(rows, pa.list_(pa.int64()))"
         ) from error
     if array.ndim == 0:
         raise SchemaError(
-            f"column {name!r}: expected an array with one entry a row, got the scalar {values!r}"
+            f"column {name!r}: expected an array with one entry a row, got the scalar {shown(values)}"
         )
     try:
         made = None if tensor is None else _tensors(array, tensor)
         return _nested(array) if made is None else made
     except (pa.ArrowException, pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
         raise SchemaError(
-            f"column {name!r}: an array of {array.dtype} has no Arrow type ({error})"
+            f"column {name!r}: an array of {array.dtype} has no Arrow type ({said(error)})"
         ) from error
 
 

@@ -15,7 +15,7 @@ from arrowflow import iterator as iteration
 from arrowflow import run
 from arrowflow.autotune import report
 from arrowflow.delivery import Delivery, EpochCounter, Progress
-from arrowflow.errors import ArrowflowError, DataError, FunctionError, PlanError
+from arrowflow.errors import ArrowflowError, DataError, FunctionError, PlanError, said
 from arrowflow.iterator import Iterator
 from arrowflow.loaders.wishes import Wishes
 from arrowflow.ops.base import Position
@@ -150,9 +150,7 @@ class ExportDelivery(Generic[T]):
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # `StopIteration` among them, which would end the loop without a word
-            raise FunctionError(
-                f"collate: {function_name(collate)} raised {type(error).__name__}: {error}"
-            ) from error
+            raise FunctionError(f"collate: {function_name(collate)} raised {said(error)}") from error
 
     def _export_for(self, batch: pa.RecordBatch) -> Export[T]:
         if self._export is None:

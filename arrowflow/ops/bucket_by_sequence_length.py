@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from arrowflow.errors import PlanError
+from arrowflow.errors import PlanError, shown
 from arrowflow.interchange.to_numpy import is_text
 from arrowflow.ops.base import (
     Item,
@@ -145,7 +145,7 @@ def bucketed(
     """
     operator = BucketBySequenceLength.name
     if not isinstance(column, str):
-        raise PlanError(f"{operator}: column is the name of a column, got {column!r}")
+        raise PlanError(f"{operator}: column is the name of a column, got {shown(column)}")
     boundaries = _numbers("bucket_boundaries", bucket_boundaries)
     sizes = _numbers("bucket_batch_sizes", bucket_batch_sizes)
     if list(boundaries) != sorted(set(boundaries)):
@@ -181,7 +181,7 @@ def check_no_padding(**given: bool) -> None:
 def _numbers(argument: str, given: Any) -> tuple[int, ...]:
     operator = BucketBySequenceLength.name
     if isinstance(given, str) or not isinstance(given, Iterable):
-        raise PlanError(f"{operator}: {argument} is a list of whole numbers, got {given!r}")
+        raise PlanError(f"{operator}: {argument} is a list of whole numbers, got {shown(given)}")
     return tuple(check_size(operator, argument, value) for value in given)
 
 

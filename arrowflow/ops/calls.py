@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from arrowflow.errors import DataError, FunctionError, PlanError, SchemaError
+from arrowflow.errors import DataError, FunctionError, PlanError, SchemaError, said, shown
 from arrowflow.expr.slices import readable
 from arrowflow.interchange.from_numpy import batch_from_arrays
 from arrowflow.interchange.to_numpy import ColumnExport, arrays_of, column_exports
@@ -169,7 +169,7 @@ class MappingOperator(FunctionOperator):
 def check_function(operator: str, fn: object) -> None:
     """Raises `PlanError` for what cannot be called on data."""
     if not callable(fn):
-        raise PlanError(f"{operator}: expected a function, got {fn!r}")
+        raise PlanError(f"{operator}: expected a function, got {shown(fn)}")
     if isinstance(fn, type) and not _makes_functions(fn):
         raise PlanError(
             f"{operator}: of a class each worker makes an instance and calls that, and instances of "
@@ -180,13 +180,13 @@ def check_function(operator: str, fn: object) -> None:
 def check_format(operator: str, format: object) -> None:
     """Raises `PlanError` for an unknown format."""
     if format not in RETURNED:
-        raise PlanError(f"{operator}: format is 'arrow', 'numpy' or 'polars', got {format!r}")
+        raise PlanError(f"{operator}: format is 'arrow', 'numpy' or 'polars', got {shown(format)}")
 
 
 def check_executor(operator: str, executor: object) -> None:
     """Raises `PlanError` for an unknown executor."""
     if executor not in {"thread", "process"}:
-        raise PlanError(f"{operator}: executor is 'thread' or 'process', got {executor!r}")
+        raise PlanError(f"{operator}: executor is 'thread' or 'process', got {shown(executor)}")
 
 
 def _makes_functions(fn: Any) -> bool:
@@ -227,8 +227,8 @@ class UserFunction:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # `sys.exit()` among them, which ends this call and not the program
-            text = f"{self.name} raised {type(error).__name__}: {error}"
-            if isinstance(error, ValueError) and "read-only" in str(error):
+            text = f"{self.name} raised {said(error)}"
+            if isinstance(error, ValueError) and "read-only" in text:
                 raise FunctionError(
                     text + " (arrays share memory with what others read: write into a copy)"
                 ) from error
@@ -249,7 +249,7 @@ class UserFunction:
             raise
         except BaseException as error:
             raise FunctionError(
-                f"{self.name}() raised {type(error).__name__}: {error} (a class is instantiated without arguments; "
+                f"{self.name}() raised {said(error)} (a class is instantiated without arguments; "
                 "functools.partial gives it some)"
             ) from error
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from arrowflow.errors import FunctionError, SchemaError
+from arrowflow.errors import FunctionError, SchemaError, said
 from arrowflow.expr.foreign import empty_batch
 from arrowflow.interchange.from_numpy import batch_from_arrays
 from arrowflow.ops.base import KernelSpec, Made, Operator, Origin, Position, SourceKernel, Task
@@ -126,7 +126,7 @@ class GeneratorKernel(SourceKernel):
             raise self._failed(error) from error
 
     def _failed(self, error: Exception) -> FunctionError:
-        return FunctionError(f"{function_name(self._fn)} raised {type(error).__name__}: {error}")
+        return FunctionError(f"{function_name(self._fn)} raised {said(error)}")
 
     def _chunk(self, element: Any, number: int, schema: pa.Schema | None) -> pa.RecordBatch:
         if type(element) is dict:

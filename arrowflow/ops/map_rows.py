@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from arrowflow.errors import DataError, FunctionError, SchemaError
+from arrowflow.errors import DataError, FunctionError, SchemaError, said, shown
 from arrowflow.ops.base import Context, KernelSpec, Origin, StatelessKernel
 from arrowflow.ops.calls import MappingOperator, UserFunction
 from arrowflow.ops.columns import check_columns
@@ -110,7 +110,7 @@ class MapRowsKernel(StatelessKernel):
                 wanted = "one type" if types is None else f"type {types.field(name).type}"
                 raise SchemaError(
                     f"what {self._function.name} returned: column {name!r} holds values that do not have {wanted} "
-                    f"({error}); schema= declares types"
+                    f"({said(error)}); schema= declares types"
                 ) from error
         batch = pa.RecordBatch.from_arrays(arrays, names=names)
         return normalised(batch, normalised_schema(batch.schema))
@@ -135,5 +135,5 @@ def _has_nanoseconds(type: pa.DataType) -> bool:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    text = shown(value)
     return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"
