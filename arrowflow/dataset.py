@@ -336,7 +336,8 @@ class Dataset:
         above, exactly the batches. It is called from several threads and has to be pure.
 
         Args:
-            fn: Gets a record batch and returns one; what that means, `format` says. Of a class each worker makes an
+            fn: Gets a record batch and returns one; what that means, `format` says. What it returns in memory that it
+                could write again, such as an array that it keeps, is copied. Of a class each worker makes an
                 instance (`functools.partial` gives it arguments) and calls that: the place for what is costly to load.
                 An instance belongs to one operator and lives for one iteration over the dataset, so it is made anew in
                 each epoch, but not in each repetition of a `repeat` above.
@@ -455,7 +456,8 @@ class Dataset:
 
         Args:
             fn: Gets a row as a dict and returns a dataset that is not in batches; called from several threads, once a
-                row, and again for the open dataset after a resume.
+                row, and again for the open dataset after a resume. The dataset is
+                read later, where its memory lies: of an array that `fn` refills give it a copy.
             num_parallel_calls: Calls of `fn` at the same time. With 1 no dataset is begun before the last one has
                 ended; by default the next one is, and reads ahead.
 
@@ -730,7 +732,8 @@ class Dataset:
 
         Args:
             fn: Gets a row as a dict and returns a dataset that is not in batches; called from several threads, once a
-                row, and again for the open datasets after a resume.
+                row, and again for the open datasets after a resume. The dataset is
+                read later, where its memory lies: of an array that `fn` refills give it a copy.
             cycle_length: Datasets that are open at the same time.
             block_length: Rows of a turn; by default one chunk, at most `Options.max_chunk_rows` of one split.
             num_parallel_calls: Calls of `fn` at the same time, and how many of the open datasets are begun, counted

@@ -363,7 +363,7 @@ def from_numpy(arrays: Mapping[str, Any]) -> Dataset:
 
     Args:
         arrays: Columns by name. `(B, n)` arrays become tensor columns, `datetime64` dates or timestamps; NaT and
-            masked values become null.
+            masked values become null. They are read where they lie, in each epoch: leave them as they are.
 
     Raises:
         PlanError: `arrays` is no mapping.
@@ -386,7 +386,8 @@ def from_generator(fn: Callable[[], Iterable[Any]], schema: pa.Schema | None = N
 
     Args:
         fn: Called without arguments; yields record batches, data frames, dicts of arrays (columns: one image is
-            `image[None]`) or dicts of scalars (one row).
+            `image[None]`) or dicts of scalars (one row). It may refill one array: what it could write again is copied
+            before it goes on. Arrays of NumPy that nobody else refers to are not.
         schema: Of what it yields, where arrays are taken as in `map`. Without it the first element tells, and `Dataset.schema` is unknown.
 
     Raises:

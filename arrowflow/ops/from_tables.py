@@ -45,6 +45,7 @@ class FromTables(FromGenerator):
     """
 
     name: ClassVar[str] = "from_arrow"
+    takes_over: ClassVar[bool] = False
 
     source: Tables = field(hash=False)
 
