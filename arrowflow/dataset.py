@@ -1347,7 +1347,8 @@ class Dataset:
             columns: Names of the columns in the order wanted; others are not read. Default: all.
             dtypes: Dtypes by column, in place of those that the columns have: `np.float32`, `"bfloat16"`, NumPy's
                 `StringDType`; integers take dates and times as counts of their unit, floats take decimals, and binaries
-                of fixed width are read as any dtype of that width.
+                of fixed width are read as any dtype of that width. A value that does not fit is a `DataError`, also
+                one that a float would make infinite; floats are rounded.
             null: What becomes of nulls, in all columns that can have it, or by column: `"error"`; `"nan"`, which makes
                 float64 of integers and is NaT in dates; `"mask"`, which puts a zero and adds a column `<name>_mask`,
                 True where there is a value, for each column that may have nulls; or a value to put.
@@ -1551,7 +1552,7 @@ class Dataset:
         The transfer of each batch begins before the one in front of it is delivered, so `next` waits until there are
         two; states, errors and the end come in order nevertheless. On the CPU memory that nobody else holds is aliased
         where it is aligned to 64 bytes. Without `jax_enable_x64` dtypes of 64 bits become 32, as always in JAX; but a
-        whole number that does not fit is an error.
+        number that does not fit is an error.
 
         Args:
             columns: As in `to_numpy`.
