@@ -92,6 +92,9 @@ class Dataset:
     1, …). Everything else that reads (`to_table`, `to_reader`, `__arrow_c_stream__`, `write_parquet`) runs epoch 0
     and does not count.
 
+    When a run begins or a question is asked (`schema`, `num_rows`, `len` of a loader), files on local disks are listed
+    anew, so what was replaced, added or removed is noticed, above a cache too. Listings of other file systems stay.
+
     Example:
         >>> import arrowflow as af
         >>> import polars as pl
@@ -124,16 +127,15 @@ class Dataset:
             lines += ["columns", *(f"  {field.name}: {field.type}" for field in self._prepared.bound.schema)]
         return "\n".join(lines)
 
-    def _ready(self) -> run.Prepared:
-        if self._prepared is None:
-            self._prepared = run.prepare(self._plan)
+    def _ready(self, *, picked: bool = False) -> run.Prepared:
+        """Prepares the plan for a run or a question, anew where its files are others by now."""
+        if self._prepared is None or not self._prepared.is_current:
+            self._prepared = run.prepare(self._plan, picked=picked)
         return self._prepared
 
     def _ready_to_pick(self) -> run.Prepared:
         """Prepares a `select` of names for a loader, which picks them itself."""
-        if self._prepared is None:
-            self._prepared = run.prepare(self._plan, picked=True)
-        return self._prepared
+        return self._ready(picked=True)
 
     # ------------------------------------------------------------------------------------------ columns
 

@@ -311,7 +311,8 @@ def list_files(paths: Paths, *, filesystem: Any = None) -> Dataset:
     """Lists files: their paths as text in the column `path`, in sorted order; nothing of them is read.
 
     Local files come as absolute paths, those of a URL as URLs, so that each can be read by itself, as by
-    `interleave` or `map`. Files are listed once, when the dataset is bound. For another order use `shuffle`.
+    `interleave` or `map`. Files are listed when the dataset is bound, and those on local
+    disks anew for each run and question. For another order use `shuffle`.
 
     Args:
         paths: A path, a glob, a directory, a URL that `pyarrow.fs` or fsspec knows, or a list of them. A directory

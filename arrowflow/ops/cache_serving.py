@@ -163,7 +163,7 @@ class DiskCacheKernel(BoundaryKernel):
         if path is not None:
             raise SourceError(
                 f"{path!r} has changed since this pipeline was planned, and its rows would be cached as those of what it "
-                "was; make the dataset anew"
+                "was; iterate anew"
             )
 
     def _next_chunk(self) -> Chunk | None:
