@@ -16,7 +16,7 @@ from arrowflow import run
 from arrowflow.caching.spill import spill_folder
 from arrowflow.caching.upkeep import local_folder
 from arrowflow.delivery import EpochCounter, RecordBatches
-from arrowflow.errors import FunctionError, PlanError, SchemaError
+from arrowflow.errors import FunctionError, PlanError, SchemaError, shown
 from arrowflow.executor.wire import check_portable
 from arrowflow.expr import parse, parse_many
 from arrowflow.expr.types import arrow_type
@@ -94,6 +94,9 @@ class Dataset:
     1, …). Everything else that reads (`to_table`, `to_reader`, `__arrow_c_stream__`, `write_parquet`) runs epoch 0
     and does not count.
 
+    When a run begins or a question is asked (`schema`, `num_rows`, `len` of a loader), files on local disks are listed
+    anew, so what was replaced, added or removed is noticed, above a cache too. Listings of other file systems stay.
+
     Example:
         >>> import arrowflow as af
         >>> import polars as pl
@@ -126,18 +129,16 @@ class Dataset:
             lines += ["columns", *(f"  {field.name}: {field.type}" for field in self._prepared.bound.schema)]
         return "\n".join(lines)
 
-    def _ready(self) -> run.Prepared:
-        if self._prepared is None:
-            with interruptions():
-                self._prepared = run.prepare(self._plan)
+    def _ready(self, *, picked: bool = False) -> run.Prepared:
+        """Prepares the plan for a run or a question, anew where its files are others by now."""
+        with interruptions():
+            if self._prepared is None or not self._prepared.is_current:
+                self._prepared = run.prepare(self._plan, picked=picked)
         return self._prepared
 
     def _ready_to_pick(self) -> run.Prepared:
         """Prepares a `select` of names for a loader, which picks them itself."""
-        if self._prepared is None:
-            with interruptions():
-                self._prepared = run.prepare(self._plan, picked=True)
-        return self._prepared
+        return self._ready(picked=True)
 
     # ------------------------------------------------------------------------------------------ columns
 
@@ -201,7 +202,7 @@ class Dataset:
         if not isinstance(given, Mapping) or not all(
             isinstance(name, str) for pair in given.items() for name in pair
         ):
-            raise PlanError(f"rename: expected a mapping from old to new names, got {mapping!r}")
+            raise PlanError(f"rename: expected a mapping from old to new names, got {shown(mapping)}")
         return Dataset(Rename(inputs=(self._plan,), mapping=tuple(mapping.items())))
 
     def cast(self, types: Mapping[str, Any]) -> Dataset:
@@ -216,7 +217,7 @@ class Dataset:
             DataType(float)
         """
         if not isinstance(types, Mapping):
-            raise PlanError(f"cast: expected a mapping from columns to types, got {types!r}")
+            raise PlanError(f"cast: expected a mapping from columns to types, got {shown(types)}")
         pairs = tuple((str(name), arrow_type(type, operator="cast")) for name, type in types.items())
         return Dataset(Cast(inputs=(self._plan,), types=pairs))
 
@@ -341,7 +342,8 @@ class Dataset:
         above, exactly the batches. It is called from several threads and has to be pure.
 
         Args:
-            fn: Gets a record batch and returns one; what that means, `format` says. Of a class each worker makes an
+            fn: Gets a record batch and returns one; what that means, `format` says. What it returns in memory that it
+                could write again, such as an array that it keeps, is copied. Of a class each worker makes an
                 instance (`functools.partial` gives it arguments) and calls that: the place for what is costly to load.
                 An instance belongs to one operator and lives for one iteration over the dataset, so it is made anew in
                 each epoch, but not in each repetition of a `repeat` above.
@@ -460,7 +462,8 @@ class Dataset:
 
         Args:
             fn: Gets a row as a dict and returns a dataset that is not in batches; called from several threads, once a
-                row, and again for the open dataset after a resume.
+                row, and again for the open dataset after a resume. The dataset is
+                read later, where its memory lies: of an array that `fn` refills give it a copy.
             num_parallel_calls: Calls of `fn` at the same time. With 1 no dataset is begun before the last one has
                 ended; by default the next one is, and reads ahead.
 
@@ -475,7 +478,7 @@ class Dataset:
             [0, 0, 1, 0, 1, 2]
         """
         if not callable(fn):
-            raise PlanError(f"flat_map: expected a function that returns a dataset, got {fn!r}")
+            raise PlanError(f"flat_map: expected a function that returns a dataset, got {shown(fn)}")
         calls = parallel_calls("flat_map", num_parallel_calls)
         return Dataset(FlatMap(inputs=(self._plan,), fn=fn, plan_of=_plan_of, num_parallel_calls=calls))
 
@@ -579,9 +582,9 @@ class Dataset:
             {'index': [1, 2], 'x': [0.5, 1.5]}
         """
         if isinstance(start, bool) or not hasattr(start, "__index__") or not -(1 << 63) <= start < 1 << 63:
-            raise PlanError(f"enumerate: start is a whole number that fits int64, got {start!r}")
+            raise PlanError(f"enumerate: start is a whole number that fits int64, got {shown(start)}")
         if not isinstance(name, str):
-            raise PlanError(f"enumerate: name is a text, got {name!r}")
+            raise PlanError(f"enumerate: name is a text, got {shown(name)}")
         return Dataset(Enumerate(inputs=(self._plan,), start=int(start), column=name))
 
     def unique(self, columns: str | Sequence[str] | None = None, *, max_rows: int = 10_000_000) -> Dataset:
@@ -735,7 +738,8 @@ class Dataset:
 
         Args:
             fn: Gets a row as a dict and returns a dataset that is not in batches; called from several threads, once a
-                row, and again for the open datasets after a resume.
+                row, and again for the open datasets after a resume. The dataset is
+                read later, where its memory lies: of an array that `fn` refills give it a copy.
             cycle_length: Datasets that are open at the same time.
             block_length: Rows of a turn; by default one chunk, at most `Options.max_chunk_rows` of one split.
             num_parallel_calls: Calls of `fn` at the same time, and how many of the open datasets are begun, counted
@@ -756,9 +760,9 @@ class Dataset:
             [0, 1, 10, 11, 2, 12, 20, 21, 22]
         """
         if not callable(fn):
-            raise PlanError(f"interleave: expected a function that returns a dataset, got {fn!r}")
+            raise PlanError(f"interleave: expected a function that returns a dataset, got {shown(fn)}")
         if deterministic is not None and not isinstance(deterministic, bool):
-            raise PlanError(f"interleave: deterministic is True, False or None, got {deterministic!r}")
+            raise PlanError(f"interleave: deterministic is True, False or None, got {shown(deterministic)}")
         length = check_size("interleave", "cycle_length", cycle_length)
         if length > MAX_CYCLE_LENGTH:
             raise PlanError(f"interleave: cycle_length is at most {MAX_CYCLE_LENGTH}, got {length}")
@@ -1047,10 +1051,12 @@ class Dataset:
             {'tokens': [[1, 2, 3, 5, 6], [4, 4, 4, 4, 0]], 'segment_ids': [[1, 1, 1, 2, 2], [1, 1, 1, 1, 0]]}
         """
         if strategy not in STRATEGIES:
-            raise PlanError(f"pack_sequences: strategy is one of {', '.join(STRATEGIES)}, got {strategy!r}")
+            raise PlanError(
+                f"pack_sequences: strategy is one of {', '.join(STRATEGIES)}, got {shown(strategy)}"
+            )
         pad_value = plain(pad_value)
         if isinstance(pad_value, bool) or not isinstance(pad_value, int | float):
-            raise PlanError(f"pack_sequences: pad_value is a number, got {pad_value!r}")
+            raise PlanError(f"pack_sequences: pad_value is a number, got {shown(pad_value)}")
         made = [name for name in (segment_ids, positions) if name is not None]
         names = _names("pack_sequences", (column, *made))
         if len(set(names)) < len(names):
@@ -1233,7 +1239,9 @@ class Dataset:
             ("verify", verify, ("first", "never")),
         ):
             if value not in choices:
-                raise PlanError(f"cache: {name} is one of {', '.join(map(repr, choices))}, got {value!r}")
+                raise PlanError(
+                    f"cache: {name} is one of {', '.join(map(repr, choices))}, got {shown(value)}"
+                )
         if key is not None and not isinstance(key, str):
             raise PlanError(f"cache: key is a string, got {type(key).__name__}")
         return Dataset(
@@ -1297,7 +1305,7 @@ class Dataset:
             5
         """
         if not isinstance(options, Options):
-            raise PlanError(f"with_options: expected arrowflow.Options, got {options!r}")
+            raise PlanError(f"with_options: expected arrowflow.Options, got {shown(options)}")
         return Dataset(WithOptions(inputs=(self._plan,), options=options))
 
     def apply(self, transformation: Callable[[Dataset], Dataset]) -> Dataset:
@@ -1345,7 +1353,8 @@ class Dataset:
             columns: Names of the columns in the order wanted; others are not read. Default: all.
             dtypes: Dtypes by column, in place of those that the columns have: `np.float32`, `"bfloat16"`, NumPy's
                 `StringDType`; integers take dates and times as counts of their unit, floats take decimals, and binaries
-                of fixed width are read as any dtype of that width.
+                of fixed width are read as any dtype of that width. A value that does not fit is a `DataError`, also
+                one that a float would make infinite; floats are rounded.
             null: What becomes of nulls, in all columns that can have it, or by column: `"error"`; `"nan"`, which makes
                 float64 of integers and is NaT in dates; `"mask"`, which puts a zero and adds a column `<name>_mask`,
                 True where there is a value, for each column that may have nulls; or a value to put.
@@ -1549,7 +1558,7 @@ class Dataset:
         The transfer of each batch begins before the one in front of it is delivered, so `next` waits until there are
         two; states, errors and the end come in order nevertheless. On the CPU memory that nobody else holds is aliased
         where it is aligned to 64 bytes. Without `jax_enable_x64` dtypes of 64 bits become 32, as always in JAX; but a
-        whole number that does not fit is an error.
+        number that does not fit is an error.
 
         Args:
             columns: As in `to_numpy`.
@@ -1577,7 +1586,7 @@ class Dataset:
             [[0, 1], [2]]
         """
         if sharding is not None and not hasattr(sharding, "device_set"):
-            raise PlanError(f"to_jax: sharding is a jax.sharding.Sharding, got {sharding!r}")
+            raise PlanError(f"to_jax: sharding is a jax.sharding.Sharding, got {shown(sharding)}")
         if sharding is not None and lists == "ragged":
             raise PlanError("to_jax: ragged lists have no rows that devices could share; take lists='padded'")
         return self._loader(
@@ -1946,7 +1955,7 @@ def _hand_over(
     collate: Callable[[Any], Any] | None,
 ) -> HandOver[Any]:
     if collate is not None and not callable(collate):
-        raise PlanError(f"{name}: collate is a function of a batch, got {collate!r}")
+        raise PlanError(f"{name}: collate is a function of a batch, got {shown(collate)}")
     return HandOver(name=name, make_export=make_export, wishes=wishes, collate=collate)
 
 
@@ -1976,7 +1985,7 @@ def _names(operator: str, columns: Sequence[Any]) -> tuple[str, ...]:
             [entry] if isinstance(entry, str) else list(entry) if isinstance(entry, list | tuple) else None
         )
         if not found or not all(isinstance(name, str) for name in found):
-            raise PlanError(f"{operator}: expected names of columns, got {entry!r}")
+            raise PlanError(f"{operator}: expected names of columns, got {shown(entry)}")
         names += found
     if not names:
         raise PlanError(f"{operator}: expected at least one name of a column")

@@ -113,6 +113,32 @@ def repeated(names: Iterable[str]) -> list[str]:
     return sorted(name for name, count in Counter(names).items() if count > 1)
 
 
+def said(error: BaseException) -> str:
+    """Returns the type and the text of an exception; of one whose `__str__` raises, that it does.
+
+    Example:
+        >>> said(KeyError("price"))
+        "KeyError: 'price'"
+    """
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception as other:  # noqa: BLE001  # whatever a user's code raises
+        return f"{type(error).__name__}, whose text cannot be had (its __str__ raised {type(other).__name__})"
+
+
+def shown(value: object) -> str:
+    """Returns the `repr` of an object that a user made; of one whose `__repr__` raises, its type.
+
+    Example:
+        >>> shown("price")
+        "'price'"
+    """
+    try:
+        return repr(value)
+    except Exception as other:  # noqa: BLE001  # whatever a user's code raises
+        return f"<{type(value).__name__}, whose __repr__ raised {type(other).__name__}>"
+
+
 def closest(name: str, names: Iterable[str]) -> str:
     """Returns a hint that names the candidates most like `name`, for messages about unknown names.
 

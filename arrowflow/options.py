@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from arrowflow.errors import PlanError
+from arrowflow.errors import PlanError, shown
 
 AUTOTUNE: Final = -1
 """Let the library choose; the default of every `num_parallel_calls`, as `tf.data.AUTOTUNE`."""
@@ -85,16 +85,18 @@ class Options:
         for name in ("deterministic", "autotune", "progress"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, bool):
-                raise PlanError(f"Options: {name} is True or False, got {value!r}")
+                raise PlanError(f"Options: {name} is True or False, got {shown(value)}")
         if self.close_timeout is not None and not _is_duration(self.close_timeout):
             raise PlanError(
-                f"Options: close_timeout is in seconds and not negative, got {self.close_timeout!r}"
+                f"Options: close_timeout is in seconds and not negative, got {shown(self.close_timeout)}"
             )
         if self.ram_budget is not None:
             object.__setattr__(self, "ram_budget", parse_bytes("ram_budget", self.ram_budget))
         if self.disabled_rules is not None:
             if isinstance(self.disabled_rules, str):
-                raise PlanError(f"Options: disabled_rules is a list of names, got {self.disabled_rules!r}")
+                raise PlanError(
+                    f"Options: disabled_rules is a list of names, got {shown(self.disabled_rules)}"
+                )
             object.__setattr__(self, "disabled_rules", tuple(self.disabled_rules))
 
     def merged(self, later: Options) -> Options:
@@ -162,7 +164,7 @@ def parse_bytes(name: str, value: int | str) -> int:
             value = int(float(match[1]) * _UNITS[match[2]])
         else:
             raise PlanError(
-                f"{name}: expected bytes as a number or a text like '512MiB' or '2GB', got {value!r}"
+                f"{name}: expected bytes as a number or a text like '512MiB' or '2GB', got {shown(value)}"
             )
     return check_size(name, "bytes", value)
 
@@ -172,7 +174,7 @@ def check_size(
 ) -> int:
     """Returns `value` if it is a whole number of at least `least` and at most `most`, else raises `PlanError`."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise PlanError(f"{operator}: {name} is a whole number, got {value!r} ({type(value).__name__})")
+        raise PlanError(f"{operator}: {name} is a whole number, got {shown(value)} ({type(value).__name__})")
     number = int(value.__index__())
     if number < least:
         raise PlanError(f"{operator}: {name} is at least {least}, got {number}")

@@ -1,6 +1,6 @@
 """bind → optimise → plan → execute → tune, in that order.
 
-`prepare` does everything that needs no thread, once per dataset: the only I/O in it is `Node.bind` of sources (a
+`prepare` does everything that needs no thread, once per dataset until its files change: the only I/O in it is `Node.bind` of sources (a
 listing and one footer each). `start` makes an engine of it, with a tuner that knows what earlier epochs found.
 """
 
@@ -26,7 +26,7 @@ from arrowflow.physical.stage import Chain
 from arrowflow.physical.tuning import Setting, StageKey
 from arrowflow.plan.bind import bind, options_of
 from arrowflow.plan.node import Node
-from arrowflow.plan.walk import fold
+from arrowflow.plan.walk import fold, post_order
 from arrowflow.records import dataclass
 from arrowflow.timeline import Timeline
 
@@ -55,6 +55,15 @@ class Prepared:
     def identity(self) -> dict[str, Any]:
         """What states of this pipeline say about it."""
         return state.identify(self.bound, self.chain)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether binding the plan anew would find the same files. Lists those on local disks."""
+        return all(source.is_current for source in self._sources)
+
+    @cached_property
+    def _sources(self) -> list[Node]:
+        return [node for node in post_order(self.bound) if not node.inputs]
 
     @cached_property
     def num_rows(self) -> int | None:

@@ -10,7 +10,7 @@ import polars as pl
 import pyarrow as pa
 
 from arrowflow.dataset import Dataset, _names, _schema, parallel_calls
-from arrowflow.errors import PlanError
+from arrowflow.errors import PlanError, shown
 from arrowflow.interchange.from_numpy import batch_from_arrays
 from arrowflow.ops import from_arrow as arrow
 from arrowflow.ops.from_generator import FromGenerator
@@ -305,7 +305,7 @@ def _read(
 
 def _partitioning(operator: str, partitioning: Any) -> str | None:
     if partitioning not in ("auto", "hive", None):
-        raise PlanError(f"{operator}: partitioning is 'auto', 'hive' or None, got {partitioning!r}")
+        raise PlanError(f"{operator}: partitioning is 'auto', 'hive' or None, got {shown(partitioning)}")
     return None if partitioning is None else str(partitioning)
 
 
@@ -313,7 +313,8 @@ def list_files(paths: Paths, *, filesystem: Any = None) -> Dataset:
     """Lists files: their paths as text in the column `path`, in sorted order; nothing of them is read.
 
     Local files come as absolute paths, those of a URL as URLs, so that each can be read by itself, as by
-    `interleave` or `map`. Files are listed once, when the dataset is bound. For another order use `shuffle`.
+    `interleave` or `map`. Files are listed when the dataset is bound, and those on local
+    disks anew for each run and question. For another order use `shuffle`.
 
     Args:
         paths: A path, a glob, a directory, a URL that `pyarrow.fs` or fsspec knows, or a list of them. A directory
@@ -365,7 +366,7 @@ def from_numpy(arrays: Mapping[str, Any]) -> Dataset:
 
     Args:
         arrays: Columns by name. `(B, n)` arrays become tensor columns, `datetime64` dates or timestamps; NaT and
-            masked values become null.
+            masked values become null. They are read where they lie, in each epoch: leave them as they are.
 
     Raises:
         PlanError: `arrays` is no mapping.
@@ -388,7 +389,8 @@ def from_generator(fn: Callable[[], Iterable[Any]], schema: pa.Schema | None = N
 
     Args:
         fn: Called without arguments; yields record batches, data frames, dicts of arrays (columns: one image is
-            `image[None]`) or dicts of scalars (one row).
+            `image[None]`) or dicts of scalars (one row). It may refill one array: what it could write again is copied
+            before it goes on. Arrays of NumPy that nobody else refers to are not.
         schema: Of what it yields, where arrays are taken as in `map`. Without it the first element tells, and `Dataset.schema` is unknown.
 
     Raises:
@@ -404,7 +406,7 @@ def from_generator(fn: Callable[[], Iterable[Any]], schema: pa.Schema | None = N
         {'x': [0, 1, 2], 'name': ['0', '1', '2']}
     """
     if not callable(fn):
-        raise PlanError(f"from_generator: expected a function that returns an iterator, got {fn!r}")
+        raise PlanError(f"from_generator: expected a function that returns an iterator, got {shown(fn)}")
     return Dataset(FromGenerator(fn=fn, types=_schema("from_generator", schema)))
 
 
@@ -419,7 +421,7 @@ def range(start: int, stop: int | None = None, step: int = 1) -> Dataset:
     first, last = (0, start) if stop is None else (start, stop)
     for name, value in {"start": first, "stop": last, "step": step}.items():
         if isinstance(value, bool) or not hasattr(value, "__index__"):
-            raise PlanError(f"range: {name} is a whole number, got {value!r}")
+            raise PlanError(f"range: {name} is a whole number, got {shown(value)}")
     if step == 0:
         raise PlanError("range: step is not 0")
     if not all(-MAX_INT64 - 1 <= value <= MAX_INT64 for value in (first, last, step, (last - first) // step)):

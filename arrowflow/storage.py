@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from arrowflow.errors import ArrowflowError, PlanError, SourceError, closest
+from arrowflow.errors import ArrowflowError, PlanError, SourceError, closest, shown
 from arrowflow.lazy import fs as pafs
 from arrowflow.links import below, is_link, once, root_of
 from arrowflow.records import dataclass
@@ -62,6 +62,7 @@ class File:
         start: Where in `path` that begins which was found by listing folders, behind the directory that was named or
             in front of the first wildcard; None of a file that was named itself.
         mtime_ns: When it was last changed, in nanoseconds since 1970, as its listing says; None if that says nothing.
+        is_local: Whether it lies on this machine's own file system.
     """
 
     path: str
@@ -69,6 +70,18 @@ class File:
     size: int
     start: int | None = field(default=None, compare=False)
     mtime_ns: int | None = field(default=None, compare=False)
+    is_local: bool = field(default=False, compare=False)
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether it has another size or time than when it was listed, or is gone; asked of local files alone."""
+        if not self.is_local:
+            return False
+        try:
+            found = Path(self.path).stat()
+        except OSError:
+            return True
+        return found.st_size != self.size or self.mtime_ns not in (None, found.st_mtime_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +270,19 @@ def resolve(
     return Store(opener.filesystem), _as_files(opener.filesystem, listed)
 
 
+def lists_anew(
+    paths: object, files: tuple[File, ...], *, filesystem: Any, suffixes: tuple[str, ...], operator: str
+) -> bool:
+    """Returns whether paths mean other files by now, or one of the files has changed; asked of local files alone."""
+    if not all(file.is_local for file in files):
+        return False
+    try:
+        _, found = resolve(paths, filesystem=filesystem, suffixes=suffixes, operator=operator)
+    except ArrowflowError:
+        return True  # which binding will say
+    return found != files or [file.mtime_ns for file in found] != [file.mtime_ns for file in files]
+
+
 def locate(path: object, *, filesystem: Any = None, operator: str) -> tuple[Any, str]:
     """Returns the `pyarrow.fs` file system that a path or URL belongs to, and the path in it; nothing need be there.
 
@@ -269,7 +295,7 @@ def locate(path: object, *, filesystem: Any = None, operator: str) -> tuple[Any,
         '/data/out'
     """
     if not isinstance(path, (str, os.PathLike)):
-        raise PlanError(f"{operator}: expected one path or URL, got {path!r}")
+        raise PlanError(f"{operator}: expected one path or URL, got {shown(path)}")
     (text,) = _as_texts(path, operator)
     opener = _Opener(filesystem, operator)
     try:
@@ -400,7 +426,7 @@ def _as_texts(paths: object, operator: str) -> list[str]:
         text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
         if not isinstance(text, str) or not text:
             raise PlanError(
-                f"{operator}: expected a path, glob, directory or URL, or several of them, got {path!r}"
+                f"{operator}: expected a path, glob, directory or URL, or several of them, got {shown(path)}"
             )
         texts.append(text)
     if not texts:
@@ -414,8 +440,9 @@ def _as_files(filesystem: Any, listed: list[tuple[Any, int | None]]) -> tuple[Fi
     root = posixpath.commonpath({path.rpartition("/")[0] for path in paths})
     # Not `relpath`, which takes 12 µs a file: with 1,000 files that alone would double the time to the first batch.
     start = len(root) + 1 if root and root != "/" else 0
+    is_local = isinstance(filesystem, pafs.LocalFileSystem)
     return tuple(
-        File(path, path[start:].lstrip("/"), _size(filesystem, info), found, info.mtime_ns)
+        File(path, path[start:].lstrip("/"), _size(filesystem, info), found, info.mtime_ns, is_local)
         for path, (info, found) in zip(paths, listed, strict=True)
     )
 

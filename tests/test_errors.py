@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,3 +125,104 @@ def test_an_error_behind_a_shuffle_names_no_file(folder: Path) -> None:
     with pytest.raises(af.FunctionError) as caught:
         list(af.read_parquet(folder).shuffle(4, seed=1).map(refuse_nulls))
     assert caught.value.file is None
+
+
+class Mute(ValueError):
+    """Neither says what it is about, nor shows itself."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("another error")
+
+    __repr__ = __str__
+
+
+class Hidden:
+    """An object that does not show itself."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("another error")
+
+
+class Mutes:
+    """Raises where libraries ask it for data."""
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        raise Mute
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        raise Mute
+
+
+def mute(*args: Any) -> Any:
+    raise Mute
+
+
+def yields_then_mute() -> Iterator[dict[str, int]]:
+    yield {"x": 1}
+    raise Mute
+
+
+MUTE: dict[str, Callable[[af.Dataset], Any]] = {
+    "map": lambda ds: ds.map(mute).to_table(),
+    "map of arrays": lambda ds: ds.map(mute, format="numpy").to_table(),
+    "map in processes": lambda ds: ds.map(mute, executor="process").to_table(),
+    "map of a class": lambda ds: ds.map(partial(Instance, 1)).to_table(),
+    "map_rows": lambda ds: ds.map_rows(mute).to_table(),
+    "filter": lambda ds: ds.filter(mute).to_table(),
+    "flat_map": lambda ds: ds.flat_map(mute).to_table(),
+    "interleave": lambda ds: ds.interleave(mute).to_table(),
+    "scan": lambda ds: ds.scan(0, mute).to_table(),
+    "reduce": lambda ds: ds.reduce(0, mute),
+    "from_generator": lambda ds: af.from_generator(mute).to_table(),
+    "later": lambda ds: af.from_generator(yields_then_mute).to_table(),
+    "collate": lambda ds: list(ds.batch(2).to_numpy(collate=mute)),
+    "stream": lambda ds: af.from_arrow(Mutes()).to_table(),
+    "array": lambda ds: af.from_numpy({"x": Mutes()}),
+    "column": lambda ds: ds.map(lambda batch: {"x": Mutes()}, format="numpy").to_table(),
+}
+
+
+class Instance:
+    def __init__(self, number: int) -> None:
+        raise Mute
+
+    def __call__(self, batch: Any) -> Any:
+        return batch
+
+
+@pytest.mark.parametrize("runs", MUTE.values(), ids=MUTE)
+def test_exceptions_without_a_text_are_told_by_their_type(runs: Callable[[af.Dataset], Any]) -> None:
+    with pytest.raises(af.ArrowflowError, match="Mute, whose text cannot be had") as caught:
+        runs(af.range(4))
+    causes, error = [], caught.value.__cause__
+    while error is not None:
+        causes.append(type(error))
+        error = error.__cause__
+    assert causes[-1] is Mute
+
+
+HIDDEN: dict[str, Callable[[af.Dataset, Any], Any]] = {
+    "size": lambda ds, value: ds.batch(value),
+    "function": lambda ds, value: ds.map(value),
+    "expression": lambda ds, value: ds.filter(value),
+    "type": lambda ds, value: ds.cast({"id": value}),
+    "value": lambda ds, value: ds.fill_null(value).schema,
+    "padding": lambda ds, value: ds.padded_batch(2, padding_values=value).schema,
+    "null": lambda ds, value: list(ds.batch(2).to_numpy(null={"id": value})),
+    "nulls": lambda ds, value: list(ds.batch(2).to_numpy(null=value)),
+    "names": lambda ds, value: ds.drop(value),
+    "budget": lambda ds, value: af.Options(ram_budget=value),
+    "path": lambda ds, value: af.read_parquet(value).schema,
+    "row": lambda ds, value: ds.map_rows(lambda row: value).to_table(),
+    "element": lambda ds, value: af.from_generator(lambda: [value]).to_table(),
+    "scalar": lambda ds, value: af.from_numpy({"x": value}),
+    "format": lambda ds, value: af.read_csv("a.csv", delimiter=value),
+}
+
+
+@pytest.mark.parametrize("uses", HIDDEN.values(), ids=HIDDEN)
+def test_objects_that_do_not_show_themselves_are_told_by_their_type(
+    uses: Callable[[af.Dataset, Any], Any],
+) -> None:
+    with pytest.raises(af.ArrowflowError, match="Hidden"):
+        uses(af.range(4), Hidden())

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from arrowflow.errors import ArrowflowError, FingerprintError
+from arrowflow.errors import ArrowflowError, FingerprintError, said
 
 Writer = Callable[["Encoder", Any], bool]
 """Writes a value if it is of a kind that it knows; says whether it was."""
@@ -62,7 +62,7 @@ class Encoder:
             except (ArrowflowError, RecursionError, MemoryError):
                 raise
             except Exception as error:
-                raise self.refusal(value, f"it cannot be read ({error})") from error
+                raise self.refusal(value, f"it cannot be read ({said(error)})") from error
             if not is_written:
                 raise self.refusal(value, "nothing is known of such objects")
 

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from arrowflow.errors import CacheFullError, PlanError, WriteError
+from arrowflow.errors import CacheFullError, PlanError, WriteError, shown
 from arrowflow.storage import NO_ROOM, local_path
 
 FIRST_SEGMENT_BYTES: Final = 64 << 20
@@ -188,7 +188,7 @@ def spill_folder(spill: str | os.PathLike[str] | None) -> str | None:
         return None
     path: Any = os.fspath(spill) if isinstance(spill, os.PathLike) else spill
     if not isinstance(path, str) or not path or "://" in path:
-        raise PlanError(f"cache: spill is the path of a local folder, got {spill!r}")
+        raise PlanError(f"cache: spill is the path of a local folder, got {shown(spill)}")
     return local_path(path, "cache: spill")
 
 

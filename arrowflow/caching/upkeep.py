@@ -25,7 +25,7 @@ from arrowflow.caching.chunk import TEMPORARY, Name
 from arrowflow.caching.claim import lock
 from arrowflow.caching.folder import ABOUT, FILLING, LOCK, NEW, REMOVED, USED
 from arrowflow.caching.listing import listing_of
-from arrowflow.errors import PlanError, SourceError, WriteError
+from arrowflow.errors import PlanError, SourceError, WriteError, said, shown
 from arrowflow.options import parse_bytes
 from arrowflow.records import dataclass
 from arrowflow.storage import UNFINISHED, local_path
@@ -154,7 +154,7 @@ def local_folder(operator: str, path: str | os.PathLike[str]) -> Path:
     """
     given: Any = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(given, str) or not given or "://" in given:
-        raise PlanError(f"{operator}: expected the path of a local folder, got {path!r}")
+        raise PlanError(f"{operator}: expected the path of a local folder, got {shown(path)}")
     return Path(local_path(given, operator))
 
 
@@ -165,7 +165,7 @@ def _age(older_than: timedelta | float | None) -> timedelta | None:
     is_number = isinstance(given, int | float) and not isinstance(given, bool)
     if not is_number or not 0 <= given < math.inf:
         raise PlanError(
-            f"cache_clear: older_than is a timedelta or seconds, and not negative, got {older_than!r}"
+            f"cache_clear: older_than is a timedelta or seconds, and not negative, got {shown(older_than)}"
         )
     return timedelta(seconds=min(given, timedelta.max.total_seconds() // 2))
 
@@ -236,7 +236,7 @@ def _about(folder: Path) -> tuple[Mapping[str, Any] | None, str | None]:
     except FileNotFoundError:
         return ({}, f"{ABOUT} is missing") if folder.is_dir() else (None, None)
     except (OSError, ValueError, RecursionError) as error:
-        return {}, f"{ABOUT} cannot be read ({type(error).__name__}: {error})"
+        return {}, f"{ABOUT} cannot be read ({said(error)})"
     return (about, None) if isinstance(about, dict) else ({}, f"{ABOUT} holds no description")
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from arrowflow.caching.encoder import Encoder
 from arrowflow.caching.installed import is_installed
+from arrowflow.errors import said
 
 _TEXT: dict[type, Callable[[Any], str]] = {
     type(None): str,
@@ -152,7 +153,7 @@ def write_object(encoder: Encoder, value: Any) -> bool:
         reduce = copyreg.dispatch_table.get(kind)
         parts = value.__reduce_ex__(4) if reduce is None else reduce(value)
     except Exception as error:
-        raise encoder.refusal(value, f"it belongs to this process ({error})") from error
+        raise encoder.refusal(value, f"it belongs to this process ({said(error)})") from error
     if isinstance(parts, str):
         if not is_installed(getattr(value, "__module__", None) or kind.__module__):
             raise encoder.refusal(value, "it is known by its name alone")

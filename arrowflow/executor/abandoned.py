@@ -6,6 +6,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from arrowflow.errors import said
 from arrowflow.executor.failure import is_interrupt
 
 if TYPE_CHECKING:
@@ -43,6 +44,6 @@ class Abandoned:
                 if is_interrupt(error):
                     raise
                 logger.warning(
-                    "%s raised while it was closed before its end: %r", "+".join(me.closing), error
+                    "%s raised while it was closed before its end: %s", "+".join(me.closing), said(error)
                 )
             me.closing = ()

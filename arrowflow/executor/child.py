@@ -27,7 +27,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from arrowflow.errors import WorkerError
+from arrowflow.errors import WorkerError, said
 from arrowflow.executor.shared import Inbox, Outbox, Parcel
 from arrowflow.executor.wire import Call, Failed, Forget, Key, Made, Packed, pack_error, receive, send, unpack
 from arrowflow.ops.base import StatelessKernel
@@ -111,7 +111,7 @@ class _Operator:
             return unpack(self._packed)
         except Exception as error:
             raise WorkerError(
-                f"a worker process cannot load the function: {type(error).__name__}: {error}; what it refers to has "
+                f"a worker process cannot load the function: {said(error)}; what it refers to has "
                 "to be importable there, by the same sys.path"
             ) from error
 

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NoReturn, Protocol, cast
 
-from arrowflow.errors import ArrowflowError, ClosedError
+from arrowflow.errors import ArrowflowError, ClosedError, said
 from arrowflow.executor import cores
 from arrowflow.executor.consumer import Consumer
 from arrowflow.executor.failure import is_interrupt
@@ -230,7 +230,7 @@ class Engine:
 
     def fail(self, error: BaseException) -> None:
         """Stops the run because the executor itself failed; the consumer is told."""
-        self._failure = ArrowflowError(f"the executor failed: {type(error).__name__}: {error}")
+        self._failure = ArrowflowError(f"the executor failed: {said(error)}")
         self._failure.__cause__ = error
         self.stop()
 

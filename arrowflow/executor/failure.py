@@ -6,7 +6,7 @@ import threading
 
 import pyarrow as pa
 
-from arrowflow.errors import ArrowflowError, DataError
+from arrowflow.errors import ArrowflowError, DataError, said
 from arrowflow.executor.lifetime import Worker
 from arrowflow.interrupts import interruption
 
@@ -37,7 +37,7 @@ def located(error: BaseException, operator: str) -> ArrowflowError:
     if isinstance(error, ArrowflowError):
         return error.with_traceback(trace).locate(operator=operator)
     kind = DataError if isinstance(error, pa.ArrowInvalid) else ArrowflowError
-    typed = kind(f"{type(error).__name__}: {error}").locate(operator=operator)
+    typed = kind(f"{said(error)}").locate(operator=operator)
     typed.__cause__ = error.with_traceback(trace or error.__traceback__)
     return typed
 

@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from arrowflow.errors import PlanError
+from arrowflow.errors import PlanError, said
 from arrowflow.executor.shared import Parcel
 from arrowflow.ops.base import Origin
 
@@ -170,7 +170,7 @@ def check_portable(operator: str, fn: Callable[..., Any], name: str) -> None:
     except Exception as error:
         raise PlanError(
             f"{operator}: executor='process' sends {name} to worker processes, and it cannot be pickled: "
-            f"{type(error).__name__}: {error}; what it refers to (a lock, an open file, a connection) has to be made "
+            f"{said(error)}; what it refers to (a lock, an open file, a connection) has to be made "
             "where it is used, such as in the __init__ of a class, of which each worker makes an instance"
         ) from error
 
@@ -202,17 +202,10 @@ def _packed_link(error: BaseException, note: str | None) -> bytes:
             return packed
     except Exception:
         pass
-    replaced = RuntimeError(_described(error))
+    replaced = RuntimeError(said(error))
     if note is not None:
         replaced.add_note(note)
     return pack(replaced)
-
-
-def _described(error: BaseException) -> str:
-    try:
-        return f"{type(error).__qualname__}: {error}"
-    except Exception:
-        return f"{type(error).__qualname__}, whose text cannot be had"
 
 
 def unpack_error(links: tuple[bytes, ...]) -> BaseException:
@@ -227,4 +220,4 @@ def _unpacked_link(link: bytes) -> BaseException:
     try:
         return unpack(link)
     except Exception as error:
-        return RuntimeError(f"an exception of a worker process cannot be had here: {_described(error)}")
+        return RuntimeError(f"an exception of a worker process cannot be had here: {said(error)}")

@@ -12,7 +12,7 @@ from typing import Literal as Choice
 import polars as pl
 import pyarrow as pa
 
-from arrowflow.errors import PlanError
+from arrowflow.errors import PlanError, shown
 from arrowflow.expr import arrow_tree, polars_tree
 from arrowflow.expr.foreign import empty_frame, evaluate_empty
 from arrowflow.expr.tree import Column, Node, column_names
@@ -109,7 +109,7 @@ def parse(value: object, *, operator: str, allow_name: bool = False) -> Expr:
     names = ", or the name of a column" if allow_name else ""
     raise PlanError(
         f"{operator}: expected an expression of Polars (pl.col) or of pyarrow.compute (pc.field){names},"
-        f" got {value!r} ({type(value).__name__})"
+        f" got {shown(value)} ({type(value).__name__})"
     )
 
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from arrowflow.errors import DataError, PlanError, SchemaError
+from arrowflow.errors import DataError, PlanError, SchemaError, shown
 from arrowflow.expr.codes import has_dictionary, masked
 from arrowflow.lazy import compute as pc
 from arrowflow.records import dataclass
@@ -119,7 +119,7 @@ def arrow_type(value: object, *, operator: str) -> pa.DataType | pl.Enum:
         return normalise(pa.from_numpy_dtype(dtype))
     raise PlanError(
         f'{operator}: expected a type of pyarrow, Polars or NumPy, such as pa.float32(), pl.Float32 or "float32", got '
-        f"{value!r}"
+        f"{shown(value)}"
     )
 
 
@@ -226,7 +226,7 @@ def _scalar(value: Any, type: pa.DataType, given: pa.DataType | None) -> pa.Scal
             return temporal_array(value, given).cast(type)[0]
         series = pl.Series("", [value], strict=True)
         if series.dtype == pl.Null and value is not None:
-            raise TypeError(f"no column can hold it: {value!r}")
+            raise TypeError(f"no column can hold it: {shown(value)}")
         found = convert(series.to_arrow(), normalise(series.to_arrow().type)).cast(type)[0]
         if _loses(value, found):
             raise ValueError(f"it would become {found}")
@@ -239,7 +239,7 @@ def _scalar(value: Any, type: pa.DataType, given: pa.DataType | None) -> pa.Scal
         pa.ArrowException,
         pl.exceptions.PolarsError,
     ) as error:
-        raise PlanError(f"{value!r} cannot be a value of type {type}: {error}") from error
+        raise PlanError(f"{shown(value)} cannot be a value of type {type}: {error}") from error
 
 
 def _loses(value: Any, found: pa.Scalar) -> bool:

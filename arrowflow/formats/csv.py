@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 from pyarrow import csv
 
-from arrowflow.errors import PlanError, SourceError
+from arrowflow.errors import PlanError, SourceError, shown
 from arrowflow.formats.blocks import Source, as_bytes, first_records, owned, with_codecs
 from arrowflow.formats.format import check_names
 from arrowflow.formats.scan import Bytes, CsvLines
@@ -48,7 +48,7 @@ class CsvFormat(TextFormat):
             value: Any = getattr(self, name)
             is_one = isinstance(value, str) and len(value) == 1 and value.isascii() and value not in "\r\n"
             if value is not None and not is_one:
-                raise PlanError(f"read_csv: {name} is one ASCII character, got {value!r}")
+                raise PlanError(f"read_csv: {name} is one ASCII character, got {shown(value)}")
         if self.quote_char is not None and self.quote_char == self.delimiter:
             raise PlanError(f"read_csv: delimiter and quote_char are both {self.quote_char!r}")
         values: Any = self.null_values

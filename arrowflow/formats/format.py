@@ -251,15 +251,20 @@ def reading(operator: str, file: File, row_group: int | None = None) -> Iterator
     """Turns whatever a reader raises inside into a `SourceError` that says where it happened."""
     try:
         yield
-    except ArrowflowError as error:
-        error.locate(operator=operator, file=file.path, row_group=row_group)
-        raise
     except FileNotFoundError as error:
         text = "the file was removed after it was listed; list the files again"
         raise SourceError(text).locate(operator=operator, file=file.path, row_group=row_group) from error
     except Exception as error:
+        if isinstance(error, ArrowflowError) and not (
+            isinstance(error, SourceError | SchemaError) and file.is_changed
+        ):
+            error.locate(operator=operator, file=file.path, row_group=row_group)
+            raise
         text = (
-            f"cannot read it: {type(error).__name__}: {str(error).strip()[:500]}; it is truncated, corrupt or "
+            "the file has changed since it was listed: it was replaced or is still being written; iterate anew, which "
+            "lists the files again"
+            if file.is_changed
+            else f"cannot read it: {type(error).__name__}: {str(error).strip()[:500]}; it is truncated, corrupt or "
             "uses a feature that pyarrow does not read: write it anew, or leave it out"
         )
         raise SourceError(text).locate(operator=operator, file=file.path, row_group=row_group) from error

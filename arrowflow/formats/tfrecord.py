@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 import numpy as np
 import pyarrow as pa
 
-from arrowflow.errors import ArrowflowError, PlanError, SchemaError
+from arrowflow.errors import ArrowflowError, PlanError, SchemaError, shown
 from arrowflow.formats import tfrecord_proto
 from arrowflow.formats.format import Footer, MayMatch, Split, reading
 from arrowflow.formats.tfrecord_columns import gather
@@ -100,10 +100,10 @@ class TfrecordFormat:
         if self.compression is not None and self.compression not in COMPRESSIONS:
             known = ", ".join(map(repr, COMPRESSIONS))
             raise PlanError(
-                f"read_tfrecord: compression is None, to tell by the file, or one of {known}, got {self.compression!r}"
+                f"read_tfrecord: compression is None, to tell by the file, or one of {known}, got {shown(self.compression)}"
             )
         if not isinstance(self.raw, bool):
-            raise PlanError(f"read_tfrecord: raw is True or False, got {self.raw!r}")
+            raise PlanError(f"read_tfrecord: raw is True or False, got {shown(self.raw)}")
 
     @property
     def name(self) -> str:

@@ -8,8 +8,10 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from arrowflow.errors import SchemaError
 from arrowflow.lazy import compute as pc
 
+_NO_ARRAYS: Final = (pa.lib.Type_INTERVAL_MONTHS, pa.lib.Type_INTERVAL_DAY_TIME)
 _UNITS: Final = ("s", "ms", "us", "ns")
 _MAX_OFFSET: Final = 2**31 - 1
 
@@ -156,7 +158,11 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch
 
     One batch, without a copy of what has the right type already. Where a decoded column would need offsets
     over 2 GiB the rows are halved until they fit.
+
+    Raises:
+        SchemaError: A column has a type of which pyarrow has no arrays.
     """
+    check_arrays(batch.schema)
     try:
         yield _conform(batch, schema)
         return
@@ -264,6 +270,16 @@ def _gather_list_view(array: pa.Array, type: pa.DataType) -> pa.Array:
     buffers = [array.is_valid().buffers()[1], pa.py_buffer(offsets)]
     values = convert(array.flatten(), type.value_type)
     return pa.Array.from_buffers(type, len(array), buffers, array.null_count, children=[values])
+
+
+def check_arrays(schema: pa.Schema) -> None:
+    """Raises `SchemaError` for a type that pyarrow knows, but has no arrays of: `KeyError: 21` is all that it says."""
+    for name, type in zip(schema.names, schema.types, strict=True):
+        if any(leaf.id in _NO_ARRAYS for leaf in leaf_types(type)):
+            raise SchemaError(
+                f"column {name!r} has type {type}, of which pyarrow has no arrays; leave it out (`drop`, `select`), or "
+                "write it anew as a duration or month_day_nano_interval"
+            )
 
 
 def check_texts(batch: pa.RecordBatch) -> None:

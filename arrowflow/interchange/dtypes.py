@@ -1,7 +1,7 @@
 """Dtypes that users ask for: how they are named, and how arrays become arrays of them.
 
 What a value cannot be is refused when the dtype is asked for, and a value that does not fit when it comes by: nothing
-wraps around. Fractions do not become whole numbers here, since nobody says how: that is a `cast`.
+wraps around, and no number becomes infinite. Floats are rounded to what their dtype holds. Fractions do not become whole numbers here, since nobody says how: that is a `cast`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from arrowflow.errors import DataError, PlanError, SchemaError
+from arrowflow.errors import DataError, PlanError, SchemaError, shown
 from arrowflow.interchange.to_numpy import NumpyArray
 
 Conversion = Callable[[NumpyArray], NumpyArray]
 
 _NUMBERS = "biuf"
+_BFLOAT16_MAX = 3.3895313892515355e38
+_BFLOAT16_INFINITE = np.float32(3.3961776e38)
+"""From here on, half a step beyond the largest, numbers are rounded to an infinity."""
 
 
 def dtype_named(value: Any) -> np.dtype[Any]:
@@ -40,7 +43,7 @@ def dtype_named(value: Any) -> np.dtype[Any]:
     try:
         return np.dtype(value)
     except TypeError as error:
-        raise PlanError(f"expected a dtype such as np.float32 or 'float32', got {value!r}") from error
+        raise PlanError(f"expected a dtype such as np.float32 or 'float32', got {shown(value)}") from error
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:
@@ -62,13 +65,13 @@ def conversion(name: str, source: np.dtype[Any], target: np.dtype[Any]) -> Conve
     if source == target:
         return None
     if source.kind in _NUMBERS and (is_float(target) or target.kind == "c"):
-        return lambda array: _to_float(array, target)
+        return _to_float(name, source, target)
     if source.kind in "biu" and target.kind in "iu":
         return _to_integers(name, source, target)
     if source.kind in "mM" and target.kind in "iu":
         return _chained(lambda array: array.view(np.int64), _to_integers(name, np.dtype(np.int64), target))
     if source.kind in "mM" and source.kind == target.kind and np.can_cast(source, target):
-        return lambda array: array.astype(target)
+        return _to_finer_unit(name, source, target)
     if source.kind == "O" and target.kind == "T":
         return lambda array: array.astype(target)
     remedy = "cast it below, which says what becomes of values that do not fit"
@@ -81,9 +84,72 @@ def _chained(first: Conversion, second: Conversion) -> Conversion:
     return lambda array: second(first(array))
 
 
-def _to_float(array: NumpyArray, target: np.dtype[Any]) -> NumpyArray:
-    with np.errstate(over="ignore"):  # beyond the largest is infinite, as in a cast
-        return array.astype(target)
+def _refusal(name: str, value: Any, target: object) -> DataError:
+    return DataError(
+        f"column {name!r} has the value {value}, which {target} cannot hold; take a wider dtype, or clip it below with "
+        "with_columns"
+    )
+
+
+def _to_float(name: str, source: np.dtype[Any], target: np.dtype[Any]) -> Conversion:
+    if _largest(source) <= _largest(target):
+        return lambda array: array.astype(target)
+
+    def convert(array: NumpyArray) -> NumpyArray:
+        with np.errstate(over="ignore"):
+            found = array.astype(target)
+        _check_finite(name, array, np.isinf(found), target)
+        return found
+
+    return convert
+
+
+def _check_finite(name: str, source: NumpyArray, infinite: NumpyArray, target: object) -> None:
+    """Raises `DataError` for the first number that is infinite in another dtype, and was not."""
+    if infinite.any():
+        became = infinite & np.isfinite(source)
+        if became.any():
+            raise _refusal(name, source[became][0], target)
+
+
+def check_bfloat16(name: str, array: NumpyArray) -> None:
+    """Raises `DataError` for the first number of an array of float32 that bfloat16 would make infinite."""
+    _check_finite(name, array, np.abs(array) >= _BFLOAT16_INFINITE, "bfloat16")
+
+
+def _largest(dtype: np.dtype[Any]) -> float:
+    """Returns the largest number that an array holds, as a float."""
+    if dtype.kind == "b":
+        return 1.0
+    if dtype.kind in "iu":
+        return float(np.iinfo(dtype).max)
+    return _BFLOAT16_MAX if dtype.name == "bfloat16" else float(np.finfo(dtype).max)
+
+
+def in_unit(value: Any, target: np.dtype[Any]) -> Any:
+    """Returns dates or times in another unit, or None where that changes one.
+
+    Example:
+        >>> in_unit(np.datetime64("3000-01-01"), np.dtype("datetime64[ns]")) is None  # after the year 2262
+        True
+    """
+    given = np.asarray(value)
+    if given.dtype == object:
+        given = np.asarray(value, f"{target.kind}8")  # in the unit that has all of it
+    found = given.astype(target)
+    same = (found.astype(given.dtype) == given) | np.isnat(given)
+    return found if same.all() else None
+
+
+def _to_finer_unit(name: str, source: np.dtype[Any], target: np.dtype[Any]) -> Conversion:
+    def convert(array: NumpyArray) -> NumpyArray:
+        found = in_unit(array, target)
+        if found is None:
+            back = array.astype(target).astype(source)
+            raise _refusal(name, array[(back != array) & ~np.isnat(array)][0], target)
+        return np.asarray(found)
+
+    return convert
 
 
 def _to_integers(name: str, source: np.dtype[Any], target: np.dtype[Any]) -> Conversion:
@@ -95,10 +161,7 @@ def _to_integers(name: str, source: np.dtype[Any], target: np.dtype[Any]) -> Con
         if array.size:
             low, high = int(array.min()), int(array.max())
             if low < least or high > most:
-                raise DataError(
-                    f"column {name!r} has the value {low if low < least else high}, which {target} cannot hold; take "
-                    "a wider dtype, or clip it below with with_columns"
-                )
+                raise _refusal(name, low if low < least else high, target)
         return array.astype(target)
 
     return convert

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import datetime
+import math
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from arrowflow.errors import SchemaError
-from arrowflow.interchange.dtypes import is_float
+from arrowflow.errors import SchemaError, shown
+from arrowflow.interchange.dtypes import in_unit, is_float
 from arrowflow.interchange.to_numpy import is_text
 
 
@@ -54,9 +55,9 @@ def fill_value(name: str, kind: Any, dtype: np.dtype[Any], null: Any) -> Any:
         )
     if not _holds(kind, dtype, null):
         raise SchemaError(
-            f"column {name!r} has type {kind}, and {null!r} is no value of {dtype} for its nulls"
+            f"column {name!r} has type {kind}, and {shown(null)} is no value of {dtype} for its nulls"
         )
-    return np.array(null, dtype)[()] if dtype.kind in "mM" else null
+    return in_unit(null, dtype)[()] if dtype.kind in "mM" else null
 
 
 def _holds(kind: Any, dtype: np.dtype[Any], value: Any) -> bool:
@@ -66,11 +67,17 @@ def _holds(kind: Any, dtype: np.dtype[Any], value: Any) -> bool:
         return False
     if dtype.kind in "mM":
         times = {"M": (datetime.date, np.datetime64), "m": (datetime.timedelta, np.timedelta64)}
-        return isinstance(value, times[dtype.kind])
+        return isinstance(value, times[dtype.kind]) and in_unit(value, dtype) is not None
     if isinstance(value, np.generic):
         value = value.item()
     if dtype.kind == "b" or isinstance(value, bool):
         return dtype.kind == "b" and isinstance(value, bool)
     if dtype.kind in "iu":
         return isinstance(value, int) and np.iinfo(dtype).min <= value <= np.iinfo(dtype).max
-    return isinstance(value, int | float) and (is_float(dtype) or dtype.kind == "c")
+    if not isinstance(value, int | float) or not (is_float(dtype) or dtype.kind == "c"):
+        return False
+    try:
+        with np.errstate(over="ignore"):
+            return bool(np.isfinite(np.array(value, dtype))) or not math.isfinite(value)
+    except OverflowError:  # an integer beyond all floats
+        return False

@@ -11,8 +11,9 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from arrowflow.errors import SchemaError
+from arrowflow.errors import SchemaError, said, shown
 from arrowflow.expr.types import convert, normalise
+from arrowflow.interchange.handed_over import TakeOver
 
 _TYPES = {
     np.dtype(name): getattr(pa, name)()
@@ -31,12 +32,15 @@ _TYPES = {
 } | {np.dtype("float64"): pa.float64()}
 
 
-def batch_from_arrays(columns: Mapping[str, Any], schema: pa.Schema | None = None) -> pa.RecordBatch:
+def batch_from_arrays(
+    columns: Mapping[str, Any], schema: pa.Schema | None = None, take_over: TakeOver | None = None
+) -> pa.RecordBatch:
     """Returns arrays of one length as a record batch.
 
     Arrays of numbers, dates and durations become views; further dimensions become nested `fixed_size_list`, or a
     `fixed_shape_tensor` where `schema` has one of that shape and type; nothing else of it is heeded. Booleans are
-    packed, NaT and masked values become null, texts and Python objects are copied.
+    packed, NaT and masked values become null, texts and Python objects are copied. So is, with `take_over`, what
+    others may write.
 
     Raises:
         SchemaError: Arrays differ in length, or one has no Arrow type.
@@ -48,7 +52,10 @@ def batch_from_arrays(columns: Mapping[str, Any], schema: pa.Schema | None = Non
     if not columns:
         raise SchemaError("expected at least one column, since rows without columns cannot be counted")
     tensors = {field.name: field.type for field in schema or () if _is_tensor(field.type)}
-    arrays = {str(name): _to_arrow(str(name), values, tensors.get(name)) for name, values in columns.items()}
+    arrays = {
+        str(name): _to_arrow(str(name), values, tensors.get(name), take_over)
+        for name, values in columns.items()
+    }
     lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
         raise SchemaError(f"columns have one length, got {lengths}")
@@ -59,26 +66,31 @@ def _is_tensor(type: pa.DataType) -> bool:
     return isinstance(type, pa.FixedShapeTensorType)
 
 
-def _to_arrow(name: str, values: Any, tensor: pa.FixedShapeTensorType | None) -> pa.Array:
+def _to_arrow(
+    name: str, values: Any, tensor: pa.FixedShapeTensorType | None, take_over: TakeOver | None
+) -> pa.Array:
     if isinstance(values, pa.Array):
-        return convert(values, normalise(values.type))
+        column = convert(values, normalise(values.type))
+        return column if take_over is None else take_over.column(column)
     try:
         array = values if _is_masked(values) else np.asarray(values)
     except ValueError as error:
         raise SchemaError(
-            f"column {name!r}: rows of different shapes make no array ({error}); for lists of any length give a pyarrow "
+            f"column {name!r}: rows of different shapes make no array ({said(error)}); for lists of any length give a pyarrow "
             "array, such as pa.array(rows, pa.list_(pa.int64()))"
         ) from error
     if array.ndim == 0:
         raise SchemaError(
-            f"column {name!r}: expected an array with one entry a row, got the scalar {values!r}"
+            f"column {name!r}: expected an array with one entry a row, got the scalar {shown(values)}"
         )
+    if take_over is not None:
+        array = take_over.array(name, array)
     try:
         made = None if tensor is None else _tensors(array, tensor)
         return _nested(array) if made is None else made
     except (pa.ArrowException, pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
         raise SchemaError(
-            f"column {name!r}: an array of {array.dtype} has no Arrow type ({error})"
+            f"column {name!r}: an array of {array.dtype} has no Arrow type ({said(error)})"
         ) from error
 
 

@@ -15,7 +15,7 @@ from arrowflow import iterator as iteration
 from arrowflow import run
 from arrowflow.autotune import report
 from arrowflow.delivery import Delivery, EpochCounter, Progress
-from arrowflow.errors import ArrowflowError, DataError, FunctionError, PlanError
+from arrowflow.errors import ArrowflowError, DataError, FunctionError, PlanError, said
 from arrowflow.iterator import Iterator
 from arrowflow.loaders.wishes import Wishes
 from arrowflow.ops.base import Position
@@ -150,9 +150,7 @@ class ExportDelivery(Generic[T]):
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # `StopIteration` among them, which would end the loop without a word
-            raise FunctionError(
-                f"collate: {function_name(collate)} raised {type(error).__name__}: {error}"
-            ) from error
+            raise FunctionError(f"collate: {function_name(collate)} raised {said(error)}") from error
 
     def _export_for(self, batch: pa.RecordBatch) -> Export[T]:
         if self._export is None:
@@ -179,6 +177,7 @@ class Loader(Generic[T]):
         self._latest: weakref.ref[Iterator[T]] | None = None
         self._progress: Progress | None = None
         self._resume: tuple[int, Position, int] | None = None
+        self._latest_run: Prepared | None = None
         self._recording: Recording | None = None
 
     def __iter__(self) -> Iterator[T]:
@@ -187,6 +186,7 @@ class Loader(Generic[T]):
 
     def _run(self, prepared: Prepared, delivery: Delivery[Any]) -> Iterator[T]:
         """Returns an iterator of the next epoch, or of the place that a state names."""
+        self._latest_run = prepared
         iterator: Iterator[T] = Iterator(prepared, self._counter, delivery, self._recording)
         if self._resume is not None:
             iterator.progress.place(*self._resume)
@@ -232,7 +232,9 @@ class Loader(Generic[T]):
         progress = self._progress
         if self._resume is not None:
             progress = Progress(*self._resume)
-        return iteration.state_of(self._prepared(), progress or Progress(self._counter.next))
+        return iteration.state_of(
+            self._latest_run or self._prepared(), progress or Progress(self._counter.next)
+        )
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Makes the next `iter()` go on with the batch after the state was taken.
@@ -240,7 +242,8 @@ class Loader(Generic[T]):
         Raises:
             StateError: The state belongs to another pipeline; the message says what differs.
         """
-        self._resume = iteration.place_of(self._prepared(), state_dict)
+        self._latest_run = self._prepared()
+        self._resume = iteration.place_of(self._latest_run, state_dict)
 
     def trace(self, path: str | os.PathLike[str]) -> Recording:
         """Records what the runs of this loader do from the next `iter()` on; see `Iterator.trace`.
@@ -272,7 +275,8 @@ class Loader(Generic[T]):
         iterator = self._iterator()
         if iterator is not None:
             return iterator.stats()
-        return iteration.statistics_of(self._prepared(), self._progress or Progress(self._counter.next), None)
+        prepared = self._latest_run or self._prepared()
+        return iteration.statistics_of(prepared, self._progress or Progress(self._counter.next), None)
 
     def explain(self, *, copies: bool = False) -> str:
         """Returns what the latest run did in words: stages, what was tuned and why, what limits it, and advice.

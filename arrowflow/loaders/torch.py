@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from arrowflow.errors import DataError, SchemaError
-from arrowflow.interchange.dtypes import dtype_named
+from arrowflow.interchange.dtypes import check_bfloat16, dtype_named
 from arrowflow.interchange.to_numpy import NumpyArray, Ragged
 from arrowflow.loaders.numpy import ALIASED, Arrays, NumpyExport, copy_refusal
 from arrowflow.loaders.wishes import Wishes
@@ -123,6 +123,8 @@ class TorchExport:
             return self._torch.nested.nested_tensor_from_jagged(
                 self._tensor(name, array.values), offsets=offsets
             )
+        if not self._made.get(name, True):
+            check_bfloat16(name, array)
         tensor = self._put(name, array)
         if name not in self._made:
             return tensor

@@ -91,6 +91,19 @@ class Turns(Generic[T]):
         return batch  # type: ignore[return-value]
 
 
+def _parts_of(prepared: Callable[[], Prepared], count: int) -> Callable[[], Prepared]:
+    """Returns what prepares the part of one of several workers, for each time that the whole is prepared anew."""
+    latest: list[Prepared] = []  # the whole, and the part
+
+    def prepare() -> Prepared:
+        whole = prepared()
+        if not latest or latest[0] is not whole:
+            latest[:] = whole, run.part_of(whole, count)
+        return latest[1]
+
+    return prepare
+
+
 class TorchDataset(Loader[T]):
     """Batches of a dataset for `torch.utils.data.DataLoader`. Made by `Dataset.to_torch_dataset`.
 
@@ -120,8 +133,7 @@ class TorchDataset(Loader[T]):
         else:
             self._check_worker()
             if count > 1 and not self._passes:
-                part = run.part_of(self._prepared(), count)
-                self._prepared = lambda: part
+                self._prepared = _parts_of(self._prepared, count)
             self._epochs.name = f"{worker.seed - worker.id} {self._passes}"
             self._passes += 1
         prepared = self._prepared()

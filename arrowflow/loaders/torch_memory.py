@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from arrowflow.errors import PlanError
+from arrowflow.errors import PlanError, shown
 from arrowflow.interchange.to_numpy import NumpyArray
 from arrowflow.loaders.torch import TorchExport
 from arrowflow.loaders.wishes import Wishes
@@ -37,7 +37,7 @@ def device_named(operator: str, device: Any, *, pin_memory: bool, strict_zero_co
         MissingPackageError: PyTorch is not installed, and one of the two is asked for.
     """
     if not isinstance(pin_memory, bool):
-        raise PlanError(f"{operator}: pin_memory is True or False, got {pin_memory!r}")
+        raise PlanError(f"{operator}: pin_memory is True or False, got {shown(pin_memory)}")
     if device is None and not pin_memory:
         return None
     torch = optional("torch", user=operator, extra="torch")
@@ -63,11 +63,11 @@ def _parsed(torch: Any, operator: str, device: Any) -> Any:
         found = torch.device(device)
     except (RuntimeError, TypeError) as error:
         raise PlanError(
-            f"{operator}: device is 'cpu' or 'cuda' or one like 'cuda:1', got {device!r}: {error}"
+            f"{operator}: device is 'cpu' or 'cuda' or one like 'cuda:1', got {shown(device)}: {error}"
         ) from error
     if found.type not in {"cpu", "cuda"}:
         raise PlanError(
-            f"{operator}: device is 'cpu' or 'cuda' or one like 'cuda:1', got {device!r}; a collate moves batches elsewhere"
+            f"{operator}: device is 'cpu' or 'cuda' or one like 'cuda:1', got {shown(device)}; a collate moves batches elsewhere"
         )
     return found
 

@@ -14,7 +14,7 @@ from typing import Any, get_args
 import numpy as np
 import pyarrow as pa
 
-from arrowflow.errors import PlanError, SchemaError, closest
+from arrowflow.errors import PlanError, SchemaError, closest, shown
 from arrowflow.interchange.converted import ListLayout, Wish, converted_export, mask_export
 from arrowflow.interchange.dtypes import dtype_named
 from arrowflow.interchange.fills import is_policy
@@ -60,17 +60,19 @@ def wishes_of(
         PlanError: One of them is none.
     """
     if dtypes is not None and not _by_name(dtypes):
-        raise PlanError(f"{operator}: dtypes is a mapping from names of columns to dtypes, got {dtypes!r}")
+        raise PlanError(
+            f"{operator}: dtypes is a mapping from names of columns to dtypes, got {shown(dtypes)}"
+        )
     if lists not in get_args(ListLayout):
-        raise PlanError(f"{operator}: lists is 'dense', 'ragged' or 'padded', got {lists!r}")
+        raise PlanError(f"{operator}: lists is 'dense', 'ragged' or 'padded', got {shown(lists)}")
     if not isinstance(strict_zero_copy, bool):
-        raise PlanError(f"{operator}: strict_zero_copy is True or False, got {strict_zero_copy!r}")
+        raise PlanError(f"{operator}: strict_zero_copy is True or False, got {shown(strict_zero_copy)}")
     if isinstance(null, Mapping) and not _by_name(null):
-        raise PlanError(f"{operator}: null maps names of columns to what becomes of nulls, got {null!r}")
+        raise PlanError(f"{operator}: null maps names of columns to what becomes of nulls, got {shown(null)}")
     for value in null.values() if isinstance(null, Mapping) else (null,):
         if value is None or isinstance(value, list | tuple | dict | set | np.ndarray):
             raise PlanError(
-                f"{operator}: null is 'error', 'nan', 'mask' or a value to put in place of nulls, got {value!r}"
+                f"{operator}: null is 'error', 'nan', 'mask' or a value to put in place of nulls, got {shown(value)}"
             )
     found = {}
     for name, dtype in (dtypes or {}).items():
@@ -125,7 +127,7 @@ def wished_exports(
     asked = not isinstance(wishes.null, Mapping) and not is_policy(wishes.null, "error")
     if asked and not held and any(schema.field(number).nullable for number, _ in found):
         raise PlanError(
-            f"no column can hold {wishes.null!r} in place of nulls; columns are "
+            f"no column can hold {shown(wishes.null)} in place of nulls; columns are "
             + ", ".join(f"{column.name}: {column.type} as {column.dtype}" for _, column in found)
         )
     return found

@@ -3,8 +3,8 @@
 Four decisions:
 
 * **Which rows make a batch, and when it comes, is a pure function of the rows.** Rows are numbered; a bucket is emitted
-  by the row that fills it, or by the row `max_lag_rows` behind its oldest one. Two batches of one row: the full one
-  first. At the end what is left comes bucket by bucket.
+  by the row that fills it, or in front of the row `max_lag_rows` behind its oldest one, so that rows of a batch are
+  never further apart (`picked.first_late`). At the end what is left comes bucket by bucket.
 * **Buckets know nothing of each other.** So a chunk's rows are sorted by bucket once, and each bucket is cut into
   batches by itself, one step a batch; only then batches are put in the order of the rows that emit them.
 * **Chunks are kept, not copied**, until none of their rows is held; what was held back longest bounds that. A stateless
@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from arrowflow.errors import PlanError
+from arrowflow.errors import PlanError, shown
 from arrowflow.interchange.to_numpy import is_text
 from arrowflow.ops.base import (
     Item,
@@ -35,7 +35,7 @@ from arrowflow.ops.base import (
 )
 from arrowflow.ops.columns import check_columns
 from arrowflow.ops.padding import is_list, lengths_of
-from arrowflow.ops.picked import GatherKernel, Kept, KeptChunks, held_bytes
+from arrowflow.ops.picked import GatherKernel, Kept, KeptChunks, first_late, held_bytes
 from arrowflow.options import ResolvedOptions, check_size
 from arrowflow.plan.node import Columns, Node
 from arrowflow.plan.traits import Borders, Traits
@@ -145,7 +145,7 @@ def bucketed(
     """
     operator = BucketBySequenceLength.name
     if not isinstance(column, str):
-        raise PlanError(f"{operator}: column is the name of a column, got {column!r}")
+        raise PlanError(f"{operator}: column is the name of a column, got {shown(column)}")
     boundaries = _numbers("bucket_boundaries", bucket_boundaries)
     sizes = _numbers("bucket_batch_sizes", bucket_batch_sizes)
     if list(boundaries) != sorted(set(boundaries)):
@@ -181,7 +181,7 @@ def check_no_padding(**given: bool) -> None:
 def _numbers(argument: str, given: Any) -> tuple[int, ...]:
     operator = BucketBySequenceLength.name
     if isinstance(given, str) or not isinstance(given, Iterable):
-        raise PlanError(f"{operator}: {argument} is a list of whole numbers, got {given!r}")
+        raise PlanError(f"{operator}: {argument} is a list of whole numbers, got {shown(given)}")
     return tuple(check_size(operator, argument, value) for value in given)
 
 
@@ -243,8 +243,8 @@ class BucketKernel(SerialKernel):
             for batch in self._ready(bucket, self._rows - 1)
         ]
         found.sort()
-        for _, short, bucket, rows in found:
-            yield from self._emit(bucket, rows, short=short)
+        for _, full, bucket, rows in found:
+            yield from self._emit(bucket, rows, short=not full)
 
     def finish(self) -> Iterator[Item]:
         """Yields what is left, bucket by bucket."""
@@ -276,18 +276,18 @@ class BucketKernel(SerialKernel):
         self._skips = self._skips and any(self._skip)
 
     def _ready(self, bucket: int, last: int) -> Iterator[tuple[int, bool, int, int]]:
-        """Yields the bucket's batches up to row `last`: (row that emits it, whether it is short, bucket, rows)."""
+        """Yields the bucket's batches up to row `last`: (row that emits it, whether it fills it, bucket, rows)."""
         held, size = self._held[bucket], self._sizes[bucket]
         start = 0
         while start < len(held):
-            late = int(held[start]) + self._lag
+            late = first_late(int(held[start]), self._lag)
             full = start + size <= len(held)
-            if full and (at := int(held[start + size - 1])) <= late:
-                yield at, False, bucket, size
+            if full and (at := int(held[start + size - 1])) < late:
+                yield at, True, bucket, size
                 start += size
             elif late <= last:
-                rows = int(np.searchsorted(held[start:], late, side="right"))
-                yield late, True, bucket, rows
+                rows = int(np.searchsorted(held[start:], late))
+                yield late, False, bucket, rows
                 start += rows
             else:
                 return

@@ -100,7 +100,7 @@ class Cache(RowOperator):
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns one boundary kernel."""
-        shelf = self.store.shelf(_key(self.inputs[0], options))
+        shelf = self.store.shelf(_key(self.inputs[0], options), _sources(self.inputs[0]))
         return (
             KernelSpec(
                 operator=self.name,
@@ -122,10 +122,16 @@ def _can_be_written(folder: str) -> bool:
 def _key(plan: Node, options: ResolvedOptions) -> tuple[Any, ...]:
     """Returns what decides the items of a bound plan, their positions and their borders."""
     nodes = list(post_order(plan))
-    sources = [node.arguments() for node in nodes if not node.inputs]
     # Places are keys of random values.
     places = [getattr(node, "place", None) for node in nodes if node.arguments().get("seed", 0) is not None]
-    return plan, sources, places, options.max_chunk_rows
+    return plan, places, options.max_chunk_rows
+
+
+def _sources(plan: Node) -> list[Any]:
+    """Returns what tells the sources of a bound plan from what they are after a change."""
+    sources = [node for node in post_order(plan) if not node.inputs]
+    times = [file.mtime_ns for node in sources for file in getattr(node, "files", ())]
+    return [[node.arguments() for node in sources], times]
 
 
 def facts_below(plan: Node) -> tuple[str, ...]:

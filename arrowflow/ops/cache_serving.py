@@ -12,7 +12,8 @@ from arrowflow.caching.claim import Claim, held_here
 from arrowflow.caching.entry import Entry, start_in
 from arrowflow.errors import CacheFullError, SourceError
 from arrowflow.ops.base import PAUSE, BoundaryKernel, Context, Item, Origin, Position, StreamHandle
-from arrowflow.ops.cached_chunks import Group, Stored, progress_of
+from arrowflow.ops.cached_chunks import Group, Stored, picked, progress_of
+from arrowflow.plan.node import Columns
 
 GROUP_BYTES: Final = 8 << 20
 GROUP_SHARE: Final = 8
@@ -42,12 +43,14 @@ class DiskCacheKernel(BoundaryKernel):
         changed: Callable[[], str | None],
         bypasses: bool,
         budget_bytes: int,
+        columns: Columns = None,
     ) -> None:
         self._entry = self._target = entry
         self._changed = changed  # names a file that is not what it was
         self._bypasses = bypasses
         self._group_bytes = min(GROUP_BYTES, budget_bytes // GROUP_SHARE)
         self._decodes = decodes  # record batches are compressed
+        self._columns = columns  # those that are handed out
         self._context = context
         self._progress = progress_of(context, entry)
         self._position: Position = None
@@ -158,7 +161,7 @@ class DiskCacheKernel(BoundaryKernel):
         if path is not None:
             raise SourceError(
                 f"{path!r} has changed since this pipeline was planned, and its rows would be cached as those of what it "
-                "was; make the dataset anew"
+                "was; iterate anew"
             )
 
     def _next_chunk(self) -> Chunk | None:
@@ -185,7 +188,8 @@ class DiskCacheKernel(BoundaryKernel):
         for number in range(start, len(links)):
             link = links[number]
             # What is mapped is no memory of the pipeline.
-            yield Item(chunk.batch(number), link.position, (), Origin(link.split, 0, link.last))
+            batch = picked(chunk.batch(number), self._columns)
+            yield Item(batch, link.position, (), Origin(link.split, 0, link.last))
 
     def wants(self) -> StreamHandle | None:
         """Returns its input, as epoch 0, from where nothing is there."""
@@ -203,7 +207,7 @@ class DiskCacheKernel(BoundaryKernel):
         if self._progress.full or not self._adds:
             if self._group is not None:
                 yield from self._cut()
-            yield item
+            yield item._replace(chunk=picked(item.chunk, self._columns))
             return
         if item.chunk.num_rows and self._group is not None and not self._group.takes(item.chunk):
             yield from self._cut()

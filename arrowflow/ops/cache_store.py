@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import pyarrow as pa
@@ -107,10 +108,11 @@ class Prefix:
 class Shelf:
     """Where the prefix of one way to run the plan lies. Cleared, it gets another one; who reads the old one keeps it."""
 
-    __slots__ = ("key", "prefix")
+    __slots__ = ("key", "prefix", "sources")
 
-    def __init__(self, key: Any) -> None:
+    def __init__(self, key: Any, sources: Any) -> None:
         self.key = key
+        self.sources = sources
         self.prefix = Prefix()
 
 
@@ -125,13 +127,19 @@ class Store:
     def __reduce__(self) -> tuple[type[Store], tuple[()]]:
         return Store, ()
 
-    def shelf(self, key: Any) -> Shelf:
-        """Returns the shelf of a key: the first one, should two threads have added one at the same time."""
+    def shelf(self, key: Any, sources: Any) -> Shelf:
+        """Returns the shelf of a key: the first one, should two threads have added one at the same time.
+
+        One that was filled from what its sources were before is forgotten.
+        """
         while True:
-            for shelf in self.shelves:
-                if shelf.key == key:
+            for shelf in self.shelves.copy():
+                if shelf.key == key and shelf.sources == sources:
                     return shelf
-            self.shelves.append(Shelf(key))
+                if shelf.key == key:
+                    with suppress(ValueError):  # another thread did
+                        self.shelves.remove(shelf)
+            self.shelves.append(Shelf(key, sources))
 
     def clear(self) -> None:
         """Forgets what is on all shelves."""

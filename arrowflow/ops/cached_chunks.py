@@ -15,6 +15,7 @@ from arrowflow.errors import CacheFullError
 from arrowflow.formats.ipc_dictionaries import same_file
 from arrowflow.ops.base import Context, Item, Made, Position, ReaderKernel, Ticket
 from arrowflow.ops.rows import Lying
+from arrowflow.plan.node import Columns
 from arrowflow.records import dataclass
 
 logger = logging.getLogger("arrowflow")
@@ -118,16 +119,32 @@ def progress_of(context: Context, found: Entry) -> Progress:
     return made
 
 
+def picked(batch: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
+    """Returns these columns of a batch, in its order; itself where they are all of them."""
+    return (
+        batch if columns is None else batch.select([name for name in batch.schema.names if name in columns])
+    )
+
+
 class ChunkKernel(ReaderKernel):
     """Writes chunks that are missing, and decodes those that are compressed. What is mapped passes."""
 
     passes = True
 
-    def __init__(self, progress: Progress, *, decodes: bool, bypasses: bool, in_place: bool) -> None:
+    def __init__(
+        self,
+        progress: Progress,
+        *,
+        decodes: bool,
+        bypasses: bool,
+        in_place: bool,
+        columns: Columns,
+    ) -> None:
         self._progress = progress
         self._decodes = decodes
         self._bypasses = bypasses
         self._in_place = in_place
+        self._columns = columns
 
     def num_bytes(self, payload: Stored | Group) -> int:
         """Returns what decoding takes; what is mapped is not the pipeline's."""
@@ -161,12 +178,14 @@ class ChunkKernel(ReaderKernel):
                 return
         for batch, link in group.items:
             # What is written is handed out as it is in memory: nobody has to read it again.
-            yield Made(self._handed_out(of_schema(batch, group.schema)), link.position, link.last, link.split)
+            shown = picked(of_schema(batch, group.schema), self._columns)
+            yield Made(shown, link.position, link.last, link.split)
 
     def _items(self, chunk: Chunk, start: int) -> Iterator[Made]:
         for number in range(start, len(chunk.links)):
             link = chunk.links[number]
-            yield Made(self._handed_out(chunk.batch(number)), link.position, link.last, link.split)
+            batch = picked(chunk.batch(number), self._columns)
+            yield Made(self._handed_out(batch), link.position, link.last, link.split)
 
     def _handed_out(self, batch: pa.RecordBatch) -> Any:
         return Lying(batch) if self._in_place and batch.num_rows else batch

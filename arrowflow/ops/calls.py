@@ -19,9 +19,10 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from arrowflow.errors import DataError, FunctionError, PlanError, SchemaError
+from arrowflow.errors import DataError, FunctionError, PlanError, SchemaError, said, shown
 from arrowflow.expr.slices import readable
 from arrowflow.interchange.from_numpy import batch_from_arrays
+from arrowflow.interchange.handed_over import TakeOver, copied_from, unshared
 from arrowflow.interchange.to_numpy import ColumnExport, arrays_of, column_exports
 from arrowflow.ops.base import (
     Context,
@@ -120,9 +121,9 @@ class MappingOperator(FunctionOperator):
         return text if self.executor == "thread" else f"{text[:-1]}, executor={self.executor!r})"
 
     def copies(self) -> tuple[str, ...]:
-        """Returns how batches get to worker processes and back."""
+        """Returns how batches get to worker processes and back, or out of what the function may write again."""
         if self.executor == "thread":
-            return ()
+            return (copied_from(self.name),)
         return (f"{self.name}: worker processes get a copy of each batch, and give one back",)
 
     def generators(self, epoch: int, origin: Origin) -> tuple[np.random.Generator, ...]:
@@ -169,7 +170,7 @@ class MappingOperator(FunctionOperator):
 def check_function(operator: str, fn: object) -> None:
     """Raises `PlanError` for what cannot be called on data."""
     if not callable(fn):
-        raise PlanError(f"{operator}: expected a function, got {fn!r}")
+        raise PlanError(f"{operator}: expected a function, got {shown(fn)}")
     if isinstance(fn, type) and not _makes_functions(fn):
         raise PlanError(
             f"{operator}: of a class each worker makes an instance and calls that, and instances of "
@@ -180,13 +181,13 @@ def check_function(operator: str, fn: object) -> None:
 def check_format(operator: str, format: object) -> None:
     """Raises `PlanError` for an unknown format."""
     if format not in RETURNED:
-        raise PlanError(f"{operator}: format is 'arrow', 'numpy' or 'polars', got {format!r}")
+        raise PlanError(f"{operator}: format is 'arrow', 'numpy' or 'polars', got {shown(format)}")
 
 
 def check_executor(operator: str, executor: object) -> None:
     """Raises `PlanError` for an unknown executor."""
     if executor not in {"thread", "process"}:
-        raise PlanError(f"{operator}: executor is 'thread' or 'process', got {executor!r}")
+        raise PlanError(f"{operator}: executor is 'thread' or 'process', got {shown(executor)}")
 
 
 def _makes_functions(fn: Any) -> bool:
@@ -215,25 +216,30 @@ class UserFunction:
             else None
         )
 
-    def __call__(self, *arguments: Any, hint: str = "") -> Any:
-        """Returns what the function returns.
+    def __call__(
+        self, *arguments: Any, hint: str = "", then: Callable[[list[Any]], Any] | None = None
+    ) -> Any:
+        """Returns what the function returns; or, with `then`, what that makes of a list with it.
+
+        Until then no other call gets the instance, which may keep what it returned, to write it again.
 
         Raises:
             FunctionError: It raised; with `hint` where the exception looks as if it expected something else.
         """
         call = self._fn if self._idle is None else self._instance(self._idle)
         try:
-            result = call(*arguments)
+            returned = [call(*arguments)]  # no variable holds it, so that `unshared` counts
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # `sys.exit()` among them, which ends this call and not the program
-            text = f"{self.name} raised {type(error).__name__}: {error}"
-            if isinstance(error, ValueError) and "read-only" in str(error):
+            text = f"{self.name} raised {said(error)}"
+            if isinstance(error, ValueError) and "read-only" in text:
                 raise FunctionError(
                     text + " (arrays share memory with what others read: write into a copy)"
                 ) from error
             confused = isinstance(error, TypeError | AttributeError | ValueError)
             raise FunctionError(text + (hint if confused else "")) from error
+        result = returned.pop() if then is None else then(returned)
         if self._idle is not None:
             self._idle.append(call)
         return result
@@ -249,7 +255,7 @@ class UserFunction:
             raise
         except BaseException as error:
             raise FunctionError(
-                f"{self.name}() raised {type(error).__name__}: {error} (a class is instantiated without arguments; "
+                f"{self.name}() raised {said(error)} (a class is instantiated without arguments; "
                 "functools.partial gives it some)"
             ) from error
 
@@ -309,21 +315,27 @@ class BatchFunction:
             known = self._exports = (schema, column_exports(schema))
         return arrays_of(chunk, known[1])
 
-    def call(self, num_rows: int, *arguments: Any) -> Any:
-        """Returns what the function returns."""
+    def call(self, num_rows: int, *arguments: Any, then: Callable[[list[Any]], Any] | None = None) -> Any:
+        """Returns what the function returns; or, with `then`, what that makes of a list with it."""
         given, others = GIVEN[self._format]
         hint = (
             f" (it was given {num_rows:,} rows as {given}, not one row; {others}`map_rows` calls a function row by "
             "row, slowly)"
         )
-        return self._function(*arguments, hint=hint)
+        return self._function(*arguments, hint=hint, then=then)
 
-    def batch(self, result: Any) -> pa.RecordBatch:
-        """Returns what the function returned as a record batch.
+    def batch(self, returned: list[Any], given: pa.RecordBatch | None) -> pa.RecordBatch:
+        """Returns what the function returned as a record batch, which it cannot write any more.
+
+        Args:
+            returned: Holds what it returned, as the only one of this library.
+            given: What it was given; None where it need not be kept from writing.
 
         Raises:
-            FunctionError: It is something else.
+            FunctionError: It returned something else.
         """
+        private = unshared(returned) if given is not None and self._format == "numpy" else frozenset()
+        result = returned.pop()
         expected = RETURNED[self._format]
         if not isinstance(result, expected):
             raise FunctionError(
@@ -331,14 +343,18 @@ class BatchFunction:
                 f"format={self._format!r}"
             )
         try:
+            take = (
+                None if given is None else TakeOver(given, unshared=private, foreign=self._format == "polars")
+            )
             if isinstance(result, dict):
-                return batch_from_arrays(result, self._schema)
+                return batch_from_arrays(result, self._schema, take)
             if isinstance(result, pl.DataFrame):
                 result = result.to_arrow().combine_chunks()
                 result = pa.RecordBatch.from_arrays(
                     [_whole(column) for column in result.columns], schema=result.schema
                 )
-            return normalised(result, normalised_schema(result.schema))
+            batch = normalised(result, normalised_schema(result.schema))
+            return batch if take is None else take.batch(batch)
         except SchemaError as error:
             raise FunctionError(f"{self.what} is no table: {error}") from error
 

@@ -21,6 +21,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any, ClassVar
 
+import pyarrow as pa
+
 from arrowflow.caching.entry import Entry, entry
 from arrowflow.caching.fingerprint import fingerprint, fingerprint_of_key
 from arrowflow.caching.installed import version_of
@@ -52,6 +54,7 @@ class DiskCache(RowOperator):
         fingerprint: Bound: the name of the entry.
         bound_options: Bound: the options of the pipeline.
         in_place: Whether a global `shuffle` above gathers rows from the mapped chunks themselves.
+        shown: The columns that it yields then, or None for all; a chunk has all of them.
     """
 
     name: ClassVar[str] = "cache"
@@ -65,6 +68,7 @@ class DiskCache(RowOperator):
     fingerprint: str = field(default="", compare=False)
     bound_options: ResolvedOptions | None = field(default=None, compare=False, repr=False)
     in_place: bool = False
+    shown: Columns = None
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns nothing: what is cached does not change what comes."""
@@ -107,6 +111,20 @@ class DiskCache(RowOperator):
                 "once they are compressed: leave out compression=, or use shuffle(buffer_size)"
             )
         return dataclasses.replace(self, in_place=True)
+
+    def narrow(self, wanted: frozenset[str]) -> Node:
+        """Leaves columns out where rows stay in place: between them and the `shuffle` no operator can."""
+        if not self.in_place or self.schema is None or len(wanted) == len(self.schema):
+            return self
+        return dataclasses.replace(self, shown=wanted).on(*self.inputs)
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """Returns its input's schema, or the part of it that is shown."""
+        return (
+            inputs[0]
+            if self.shown is None
+            else pa.schema([each for each in inputs[0] if each.name in self.shown])
+        )
 
     def count_rows(self, inputs: Sequence[int | None]) -> int | None:
         """Returns its input's rows, or where only running that tells, those of the complete entry."""
@@ -165,12 +183,13 @@ class DiskCache(RowOperator):
                 kind="boundary",
                 make=lambda context: DiskCacheKernel(
                     found,
-                    self.schema,
+                    self.inputs[0].schema,
                     context,
                     decodes=self.compression is not None,
                     changed=self._changed_file,
                     bypasses=self.on_full == "bypass",
                     budget_bytes=options.ram_budget,
+                    columns=self.shown,
                 ),
                 pins_order=True,
                 facts=lambda: self._facts(found),
@@ -183,6 +202,7 @@ class DiskCache(RowOperator):
                     decodes=self.compression is not None,
                     bypasses=self.on_full == "bypass",
                     in_place=self.in_place,
+                    columns=self.shown,
                 ),
                 phase="cache",
                 engine="arrow",

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
 
-from arrowflow.errors import FunctionError
+from arrowflow.errors import FunctionError, said, shown
 from arrowflow.ops.base import (
     Context,
     Held,
@@ -161,7 +161,7 @@ class OpenKernel(StatelessKernel):
             raise
         except BaseException as error:
             raise FunctionError(
-                f"{self._name} raised {type(error).__name__}: {error} (it was given the row {_shown(row)})"
+                f"{self._name} raised {said(error)} (it was given the row {_shown(row)})"
             ) from error
         plan = self._change(self._checked(result, row))
         # Apart from every other place, whatever was opened before: random values follow from these numbers.
@@ -181,5 +181,5 @@ class OpenKernel(StatelessKernel):
 
 
 def _shown(row: dict[str, Any]) -> str:
-    text = repr(row)
+    text = shown(row)
     return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"

@@ -6,7 +6,6 @@ import inspect
 import sys
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -74,15 +73,6 @@ def files_identity(store: Store, files: Sequence[File]) -> dict[str, Any]:
             "has neither a time nor an etag in its file system, so nothing tells when it changes",
         )
     return found
-
-
-def is_changed(file: File) -> bool:
-    """Whether a file on a local disk has another size or time than when it was listed, or is gone."""
-    try:
-        found = Path(file.path).stat()
-    except OSError:
-        return True
-    return found.st_size != file.size or file.mtime_ns not in (None, found.st_mtime_ns)
 
 
 def _stamp(store: Store, file: File) -> int | str | None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from arrowflow.errors import PlanError
+from arrowflow.errors import PlanError, shown
 from arrowflow.expr import FillNull as FillNullStep
 from arrowflow.expr import Keep, Project, Step
 from arrowflow.expr.tree import Literal
@@ -66,7 +66,7 @@ class FillNull(ColumnOperator):
         names = [field.name for field in schema if holds(field.type, self.value)]
         if not names:
             raise PlanError(
-                f"no column can hold {self.value!r} ({type(self.value).__name__}); columns are "
+                f"no column can hold {shown(self.value)} ({type(self.value).__name__}); columns are "
                 + ", ".join(f"{field.name}: {field.type}" for field in schema)
             )
         return dict.fromkeys(names, self.value)

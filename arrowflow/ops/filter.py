@@ -138,8 +138,11 @@ class FilterByKernel(StatelessKernel):
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
         """Returns the rows that are kept."""
         function = self._function
-        result = function.call(chunk.num_rows, function.argument(chunk))
-        return kept(chunk, _mask(result, chunk.num_rows, function.what))
+
+        def keep(returned: list[Any]) -> pa.RecordBatch:
+            return kept(chunk, _mask(returned.pop(), chunk.num_rows, function.what))
+
+        return function.call(chunk.num_rows, function.argument(chunk), then=keep)
 
 
 def _mask(result: object, num_rows: int, what: str) -> pa.BooleanArray:

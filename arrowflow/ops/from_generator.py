@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
@@ -10,9 +11,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from arrowflow.errors import FunctionError, SchemaError
+from arrowflow.errors import FunctionError, SchemaError, said
 from arrowflow.expr.foreign import empty_batch
 from arrowflow.interchange.from_numpy import batch_from_arrays
+from arrowflow.interchange.handed_over import TakeOver, copied_from, unshared
 from arrowflow.ops.base import KernelSpec, Made, Operator, Origin, Position, SourceKernel, Task
 from arrowflow.ops.from_memory import normalised, normalised_schema
 from arrowflow.ops.functions import code_digest, conform, function_name
@@ -20,6 +22,8 @@ from arrowflow.options import ResolvedOptions
 from arrowflow.plan.traits import Borders, Resume, Traits
 from arrowflow.records import dataclass
 
+END = object()
+"""Behind the last element."""
 _CODES = {int: ("=q", pa.int64()), float: ("=d", pa.float64())}
 """How plain numbers are packed, and the types that they get."""
 
@@ -34,6 +38,9 @@ class FromGenerator(Operator):
 
     name: ClassVar[str] = "from_generator"
     traits: ClassVar[Traits] = Traits(borders=Borders.FREE, opaque=True, resume=Resume.REPLAY)
+
+    takes_over: ClassVar[bool] = True
+    """Whether what is yielded may be written again by who yields it."""
 
     fn: Callable[[], Iterable[Any]] = field(hash=False)
     types: pa.Schema | None = None
@@ -64,6 +71,10 @@ class FromGenerator(Operator):
         """The generator may keep what it yields."""
         return False
 
+    def copies(self) -> tuple[str, ...]:
+        """Returns what is taken over."""
+        return (copied_from(self.name),) if self.takes_over else ()
+
     def count_rows(self, inputs: Sequence[int | None]) -> int | None:
         """Returns None: only running it tells."""
         return None
@@ -74,7 +85,7 @@ class FromGenerator(Operator):
             KernelSpec(
                 operator=self.name,
                 kind="source",
-                make=lambda context: GeneratorKernel(self.fn, self.schema),
+                make=lambda context: GeneratorKernel(self.fn, self.schema, takes_over=self.takes_over),
                 cost="unknown",
                 phase="read",
                 max_calls=1,
@@ -86,9 +97,12 @@ class FromGenerator(Operator):
 class GeneratorKernel(SourceKernel):
     """One task, the whole generator; the position is (elements taken,)."""
 
-    def __init__(self, fn: Callable[[], Iterable[Any]], schema: pa.Schema | None) -> None:
+    def __init__(
+        self, fn: Callable[[], Iterable[Any]], schema: pa.Schema | None, *, takes_over: bool
+    ) -> None:
         self._fn = fn
         self._schema = schema
+        self._takes_over = takes_over
 
     def tasks(self, position: Position) -> Iterator[Task]:
         """Yields the one task."""
@@ -101,7 +115,10 @@ class GeneratorKernel(SourceKernel):
     def _chunks(self, task: Task, elements: Generator[Any]) -> Iterator[Made]:
         schema = self._schema
         try:
-            for number, element in enumerate(elements):
+            for number in itertools.count():
+                element = [next(elements, END)]  # the only one that holds it, so that `unshared` counts
+                if element[0] is END:
+                    break
                 if number < task.payload and schema is not None:
                     continue
                 chunk = self._chunk(element, number, schema)
@@ -126,15 +143,15 @@ class GeneratorKernel(SourceKernel):
             raise self._failed(error) from error
 
     def _failed(self, error: Exception) -> FunctionError:
-        return FunctionError(f"{function_name(self._fn)} raised {type(error).__name__}: {error}")
+        return FunctionError(f"{function_name(self._fn)} raised {said(error)}")
 
-    def _chunk(self, element: Any, number: int, schema: pa.Schema | None) -> pa.RecordBatch:
-        if type(element) is dict:
-            row = number_row(element, schema)
+    def _chunk(self, element: list[Any], number: int, schema: pa.Schema | None) -> pa.RecordBatch:
+        if type(element[0]) is dict:
+            row = number_row(element[0], schema)
             if row is not None:
                 return row
         try:
-            batch = as_batch(element, schema)
+            batch = as_batch(element, schema, takes_over=self._takes_over)
         except SchemaError as error:
             raise FunctionError(f"element {number} of {function_name(self._fn)}: {error}") from error
         if schema is None or not batch.num_rows:
@@ -142,22 +159,31 @@ class GeneratorKernel(SourceKernel):
         return conform(batch, schema, f"element {number} of {function_name(self._fn)}")
 
 
-def as_batch(element: Any, schema: pa.Schema | None) -> pa.RecordBatch:
+def as_batch(holder: list[Any], schema: pa.Schema | None, *, takes_over: bool) -> pa.RecordBatch:
     """Returns one element of a generator as a record batch, with the tensors of its schema where one is known.
+
+    Args:
+        holder: Holds the element, as the only one of this library.
+        schema: What is known of its columns.
+        takes_over: Whether the generator may write the element again, so that what it can write is copied.
 
     Raises:
         SchemaError: It is none of the things that a generator may yield.
     """
+    private = unshared(holder) if takes_over else frozenset()
+    element = holder.pop()
     if isinstance(element, pa.RecordBatch):
-        return normalised(element, normalised_schema(element.schema))
+        batch = normalised(element, normalised_schema(element.schema))
+        return TakeOver().batch(batch) if takes_over else batch
     if isinstance(element, Mapping):
         values = {name: value if _is_column(value) else [value] for name, value in element.items()}
-        return batch_from_arrays(values, schema)
+        return batch_from_arrays(values, schema, TakeOver(unshared=private) if takes_over else None)
     if hasattr(element, "__arrow_c_stream__"):
         table = pa.RecordBatchReader.from_stream(element).read_all().combine_chunks()
         batches = table.to_batches()
         batch = batches[0] if len(batches) == 1 else empty_batch(table.schema)
-        return normalised(batch, normalised_schema(batch.schema))
+        batch = normalised(batch, normalised_schema(batch.schema))
+        return TakeOver(foreign=True).batch(batch) if takes_over else batch
     raise SchemaError(
         "expected a record batch, a data frame, a dict of arrays or a dict of scalars, got "
         f"{type(element).__name__}"

@@ -14,8 +14,8 @@ import pyarrow as pa
 from arrowflow.errors import SchemaError, repeated
 from arrowflow.expr.codes import masked
 from arrowflow.expr.types import convert, normalise
+from arrowflow.formats.types import check_arrays, has_list_view
 from arrowflow.formats.types import convert as decode
-from arrowflow.formats.types import has_list_view
 from arrowflow.ops.base import Context, KernelSpec, Made, Operator, Origin, Position, SourceKernel, Task
 from arrowflow.ops.rows import Lying
 from arrowflow.ops.source_order import Blocks
@@ -183,13 +183,13 @@ class InPlaceKernel(SourceKernel):
 
 def from_batches(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> FromMemory:
     """Returns the node for record batches in memory; each has to have the schema's columns."""
-    types = normalised_schema(schema)
-    for index, batch in enumerate(batches):
-        if not batch.schema.equals(schema):
-            raise SchemaError(
-                f"from_arrow: record batch {index} has the schema {batch.schema}, the first one {schema}"
-            ).locate(operator="from_arrow")
     try:
+        types = normalised_schema(schema)
+        for index, batch in enumerate(batches):
+            if not batch.schema.equals(schema):
+                raise SchemaError(
+                    f"record batch {index} has the schema {batch.schema}, the first one {schema}"
+                )
         kept = tuple(normalised(batch, types) for batch in batches if batch.num_rows)
     except SchemaError as error:
         error.locate(operator="from_arrow")
@@ -207,13 +207,18 @@ def same_batches(mine: Sequence[pa.RecordBatch], theirs: Sequence[pa.RecordBatch
 
 
 def normalised_schema(schema: pa.Schema) -> pa.Schema:
-    """Returns a schema with the types that travel inside a pipeline, without metadata."""
+    """Returns a schema with the types that travel inside a pipeline, without metadata.
+
+    Raises:
+        SchemaError: There is no column, two have one name, or one has a type of which pyarrow has no arrays.
+    """
     names = schema.names
     if not names:
         raise SchemaError("expected at least one column, since rows without columns cannot be counted")
     twice = repeated(names)
     if twice:
         raise SchemaError(f"expected columns of different names, found several called {twice}; rename them")
+    check_arrays(schema)
     return pa.schema([pa.field(field.name, normalise(field.type)) for field in schema])
 
 

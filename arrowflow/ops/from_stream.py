@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from arrowflow.errors import ArrowflowError, SchemaError, SourceError
+from arrowflow.errors import ArrowflowError, SchemaError, SourceError, said
 from arrowflow.ops.base import KernelSpec, Made, Operator, Origin, Position, SourceKernel, Task
 from arrowflow.ops.file_identity import dataset_identity
 from arrowflow.ops.from_memory import normalised, normalised_schema
@@ -120,7 +120,7 @@ class StreamKernel(SourceKernel):
         except (pa.ArrowException, OSError) as error:
             if isinstance(error, ArrowflowError):
                 raise
-            raise SourceError(f"the stream broke off after {number} record batches: {error}") from error
+            raise SourceError(f"the stream broke off after {number} record batches: {said(error)}") from error
 
 
 class OneShot:
@@ -156,7 +156,7 @@ def _open(source: Any) -> pa.RecordBatchReader:
         raise
     except Exception as error:
         raise SourceError(
-            f"{type(source).__name__} gave no stream of rows: {type(error).__name__}: {error}. It is asked for one by "
+            f"{type(source).__name__} gave no stream of rows: {said(error)}. It is asked for one by "
             "each epoch, and for the schema; of what can be read once pass `pyarrow.RecordBatchReader.from_stream(…)`"
         ) from error
 

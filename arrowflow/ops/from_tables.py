@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol
 import polars as pl
 import pyarrow as pa
 
-from arrowflow.errors import SourceError
+from arrowflow.errors import SourceError, said
 from arrowflow.expr.forks import check_polars
 from arrowflow.interchange.tensors import tensor_schema, tensor_table
 from arrowflow.ops.from_generator import FromGenerator
@@ -45,6 +45,7 @@ class FromTables(FromGenerator):
     """
 
     name: ClassVar[str] = "from_arrow"
+    takes_over: ClassVar[bool] = False
 
     source: Tables = field(hash=False)
 
@@ -67,7 +68,7 @@ class FromTables(FromGenerator):
             schema = self.source.schema()
         except Exception as error:
             kind = type(self.source).__name__
-            raise SourceError(f"{kind}: its schema: {type(error).__name__}: {error}") from error
+            raise SourceError(f"{kind}: its schema: {said(error)}") from error
         return None if schema is None else normalised_schema(schema)
 
 

@@ -25,6 +25,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from arrowflow.ops.picked import first_late
+
 Rows = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int32]
 
@@ -138,8 +140,8 @@ class Groups:
             # `now` is the first row that was not looked at. It is `stop` only when none is left.
             if now < stop and self._open and self._emitted_since(oldest) > MAX_EMITTED_KEYS:
                 yield self._emit_oldest(now)
-            elif oldest + self._lag <= row and oldest + self._lag < stop:
-                now = oldest + self._lag
+            elif (late := first_late(oldest, self._lag)) <= row and late < stop:
+                now = late
                 yield self._emit_oldest(now)
             elif row < stop:
                 key = events[0][1]

@@ -22,7 +22,7 @@ from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
 from arrowflow.plan.node import BindContext, Node
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.records import dataclass
-from arrowflow.storage import File, Store, resolve
+from arrowflow.storage import File, Store, lists_anew, resolve
 
 SCHEMA = pa.schema([pa.field("path", pa.string())])
 
@@ -85,6 +85,13 @@ class ListFiles(Operator):
             roots = roots_of(self.paths, store)
             names = tuple(as_url(path, roots) for path in names)
         return dataclasses.replace(self, store=store, files=files, names=names).on()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the paths still mean these files."""
+        return not lists_anew(
+            self.paths, self.files, filesystem=self.filesystem, suffixes=ANY_SUFFIX, operator=self.name
+        )
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Returns the one column `path`."""

@@ -72,6 +72,8 @@ class MapKernel(StatelessKernel):
         """Returns what the function makes of a chunk."""
         node, function = self._node, self._function
         more = node.generators(self._epoch, origin)
-        result = function.call(chunk.num_rows, function.argument(chunk), *more)
-        batch = function.batch(result)
+        given = chunk if node.executor == "thread" else None  # from a worker process comes a copy
+        batch = function.call(
+            chunk.num_rows, function.argument(chunk), *more, then=lambda made: function.batch(made, given)
+        )
         return batch if node.types is None else conform(batch, node.types, function.what)

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from arrowflow.errors import DataError, FunctionError, SchemaError
+from arrowflow.errors import DataError, FunctionError, SchemaError, said, shown
+from arrowflow.interchange.handed_over import copied_value
 from arrowflow.ops.base import Context, KernelSpec, Origin, StatelessKernel
 from arrowflow.ops.calls import MappingOperator, UserFunction
 from arrowflow.ops.columns import check_columns
@@ -89,7 +90,8 @@ class MapRowsKernel(StatelessKernel):
 
     def _call(self, row: dict[str, Any], more: tuple[Any, ...]) -> dict[str, Any]:
         try:
-            result = self._function(row, *more)
+            # Rows are made into columns together, so none may change when the next one is made.
+            result = self._function(row, *more, then=lambda returned: copied_value(returned.pop()))
         except FunctionError as error:
             raise FunctionError(f"{error} (for the row {_shown(row)})") from error.__cause__
         if not isinstance(result, dict) or not result or not all(type(key) is str for key in result):
@@ -110,7 +112,7 @@ class MapRowsKernel(StatelessKernel):
                 wanted = "one type" if types is None else f"type {types.field(name).type}"
                 raise SchemaError(
                     f"what {self._function.name} returned: column {name!r} holds values that do not have {wanted} "
-                    f"({error}); schema= declares types"
+                    f"({said(error)}); schema= declares types"
                 ) from error
         batch = pa.RecordBatch.from_arrays(arrays, names=names)
         return normalised(batch, normalised_schema(batch.schema))
@@ -135,5 +137,5 @@ def _has_nanoseconds(type: pa.DataType) -> bool:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    text = shown(value)
     return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, cast
 import numpy as np
 import pyarrow as pa
 
-from arrowflow.errors import DataError, PlanError
+from arrowflow.errors import DataError, PlanError, shown
 from arrowflow.expr.types import is_number
 from arrowflow.ops.base import (
     Item,
@@ -102,7 +102,7 @@ class PackSequences(Operator):
             padding_value(self.column, type.value_type, self.pad_value)
         except PlanError as error:
             raise PlanError(
-                f"pack_sequences: pad_value is a value of {self.column!r} ({type.value_type}), got {self.pad_value!r}"
+                f"pack_sequences: pad_value is a value of {self.column!r} ({type.value_type}), got {shown(self.pad_value)}"
             ) from error
         columns = [(self.column, pa.list_(type.value_type, self.length))]
         names = [name for name in (self.segment_ids, self.positions) if name is not None]

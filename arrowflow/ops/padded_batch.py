@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from arrowflow.errors import PlanError
+from arrowflow.errors import PlanError, shown
 from arrowflow.ops.base import KernelSpec, Operator, Origin, StatelessKernel
 from arrowflow.ops.columns import check_columns
 from arrowflow.ops.fill_null import holds
@@ -92,7 +92,7 @@ class PaddedBatch(Operator):
         lists = [field for field in schema if is_list(field.type)]
         if self.padding_value is not None and not self.narrowed and not any(map(self._pads, lists)):
             raise PlanError(
-                f"no column can be padded with {self.padding_value!r} ({type(self.padding_value).__name__}); columns "
+                f"no column can be padded with {shown(self.padding_value)} ({type(self.padding_value).__name__}); columns "
                 "of lists are " + (", ".join(f"{field.name}: {field.type}" for field in lists) or "none")
             )
         return tuple(self._column(field, shapes.get(field.name, ()), values) for field in lists)
@@ -231,7 +231,7 @@ def padded(
     values = _pairs(operator, "padding_values", padding_values) if by_column else ()
     names = _pairs(operator, "lengths", lengths or {})
     if not all(isinstance(name, str) for _, name in names):
-        raise PlanError(f"{operator}: lengths maps columns to names of new columns, got {lengths!r}")
+        raise PlanError(f"{operator}: lengths maps columns to names of new columns, got {shown(lengths)}")
     shapes = _pairs(operator, "padded_shapes", padded_shapes or {})
     lengths_given = tuple((name, _sizes(operator, shape)) for name, shape in shapes)
     multiple = 1 if multiple_of is None else check_size(operator, "multiple_of", multiple_of)
@@ -272,7 +272,7 @@ def _check_steps(operator: str, column: str, steps: tuple[int, ...], sizes: Size
 
 def _pairs(operator: str, argument: str, given: Any) -> tuple[tuple[str, Any], ...]:
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
-        raise PlanError(f"{operator}: {argument} is a mapping from names of columns, got {given!r}")
+        raise PlanError(f"{operator}: {argument} is a mapping from names of columns, got {shown(given)}")
     return tuple(given.items())
 
 

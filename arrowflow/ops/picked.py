@@ -79,6 +79,16 @@ class KeptChunks:
         return (self._kept[0], self._starts[0]) if self._kept else None
 
 
+def first_late(oldest: int, max_lag_rows: int) -> int:
+    """Returns the row in front of which those come short that are held with row `oldest`: `max_lag_rows` are, at most.
+
+    Example:
+        >>> first_late(oldest=0, max_lag_rows=2)  # rows 0 and 1 may be held
+        2
+    """
+    return oldest + max_lag_rows
+
+
 def held_bytes(below: Node, max_lag_rows: int) -> int:
     """Returns the bytes of the most rows that are kept, as far as the plan tells: one held row keeps all after it."""
     rows: int | None = fold(below, lambda node, inputs: node.count_rows(inputs))

@@ -29,7 +29,7 @@ from arrowflow.expr import Expr, prunable
 from arrowflow.formats import find, parquet_polars
 from arrowflow.formats.format import Footer, Format, InPlaceFormat, MayMatch, Split, Untyped, match
 from arrowflow.ops.base import KernelSpec, Operator, Origin
-from arrowflow.ops.file_identity import files_identity, is_changed
+from arrowflow.ops.file_identity import files_identity
 from arrowflow.ops.partitions import Partitions, described, discover, merged, without
 from arrowflow.ops.split_sizes import SplitSizes
 from arrowflow.ops.splits import (
@@ -46,7 +46,7 @@ from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import BindContext, Node, SourceOrder
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.records import dataclass
-from arrowflow.storage import File, Store, coalesce, resolve
+from arrowflow.storage import File, Store, coalesce, lists_anew, resolve
 
 
 def configured(format: str, **options: Any) -> Format:
@@ -236,8 +236,15 @@ class Read(Operator):
 
     def changed_file(self) -> str | None:
         """Returns the first file with another size or time."""
-        local = self.files if self.store is not None and self.store.is_local else ()
-        return next((file.path for file in local if is_changed(file)), None)
+        return next((file.path for file in self.files if file.is_changed), None)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the paths still mean these files, and none has changed."""
+        suffixes = self.file_format.suffixes
+        return not lists_anew(
+            self.paths, self.files, filesystem=self.filesystem, suffixes=suffixes, operator=self.operator
+        )
 
     def copies(self) -> tuple[str, ...]:
         """Returns why files of a format that can be mapped are not."""

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, cast
 import pyarrow as pa
 
 from arrowflow.errors import FunctionError
+from arrowflow.interchange.handed_over import copied_from
 from arrowflow.ops.base import Context, Item, KernelSpec, Position, SerialKernel
 from arrowflow.ops.calls import BatchFormat, BatchFunction, FunctionOperator, UniformKernel
 from arrowflow.ops.functions import conform, function_name
@@ -59,6 +60,10 @@ class Scan(FunctionOperator):
             "columns": None if self.columns is None else list(self.columns),
         }
 
+    def copies(self) -> tuple[str, ...]:
+        """Returns what is taken over from the function."""
+        return (copied_from(self.name),)
+
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the cutter of pieces (below `batch`) and the caller."""
         cut = () if self.batched else (pieces_spec(self.name, options),)
@@ -101,21 +106,30 @@ class ScanKernel(SerialKernel):
 
     def _next(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
         function = self._function
-        result = function.call(chunk.num_rows, json.loads(self._state), function.argument(chunk))
+        arguments = json.loads(self._state), function.argument(chunk)
+        batch, self._state = function.call(
+            chunk.num_rows, *arguments, then=lambda returned: self._taken(returned, chunk)
+        )
+        return batch
+
+    def _taken(self, returned: list[Any], given: pa.RecordBatch) -> tuple[pa.RecordBatch, str]:
+        """Returns the batch and the next state of what the function returned."""
+        function = self._function
+        result = returned.pop()
         if not isinstance(result, tuple) or len(result) != 2:
             raise FunctionError(
                 f"{function.what} is a {type(result).__name__}, expected a tuple of the next state and what becomes "
                 "of the batch"
             )
-        state, made = result
-        batch = function.batch(made)
+        state, returned = result[0], [result[1]]
+        del result
+        batch = function.batch(returned, given)
         text = state_text(state, f"the state that {function.name} returned")
         if self._types is not None:
             batch = conform(batch, self._types, function.what)
         else:
             batch = self._uniform.checked(batch)
-        self._state = text
-        return batch
+        return batch, text
 
 
 def state_text(state: object, what: str) -> str:

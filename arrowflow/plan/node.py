@@ -246,6 +246,11 @@ class Node(ABC):
         """Returns a file on a local disk that is not what it was when the node was bound, of those it reads."""
         return None
 
+    @property
+    def is_current(self) -> bool:
+        """Whether what it was bound to is still there. Asked when a run begins, and for each question."""
+        return True
+
     def copies(self) -> tuple[str, ...]:
         """Returns what it copies beyond what its job is, one text each, for `explain(copies=True)`."""
         return ()

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final, Protocol
 
 import pyarrow as pa
 
-from arrowflow.errors import PlanError, WriteError, closest
+from arrowflow.errors import PlanError, WriteError, closest, shown
 from arrowflow.lazy import compute as pc
 from arrowflow.lazy import parquet as pq
 
@@ -127,7 +127,7 @@ def check_codec(operator: str, compression: str | None, known: tuple[str, ...]) 
     """
     given: Any = "none" if compression is None else compression
     if not isinstance(given, str) or given.lower() not in known:
-        raise PlanError(f"{operator}: compression is one of {', '.join(known)}, got {compression!r}")
+        raise PlanError(f"{operator}: compression is one of {', '.join(known)}, got {shown(compression)}")
     name = given.lower()
     if name != "none" and not pa.Codec.is_available(name):
         raise PlanError(f"{operator}: this build of pyarrow has no {name!r}; {closest(name, known)}")

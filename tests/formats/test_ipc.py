@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from pyarrow import feather
 import arrowflow as af
 from arrowflow.errors import SchemaError, SourceError
 from arrowflow.formats import FORMATS, decoded_schema, ipc, match, private_map
-from arrowflow.formats.ipc_metadata import parse_batch, parse_footer
+from arrowflow.formats.ipc_metadata import _Table, parse_batch, parse_footer
+from arrowflow.formats.types import check_arrays
 from arrowflow.storage import Fetched, Store
 from tests.formats.reading import KINDS, open_footer, read_all, read_split
 from tests.formats.test_parquet import table as columns
@@ -322,6 +324,53 @@ def test_rows_that_disagree_with_the_metadata(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(ipc, "_read_local", three)
     monkeypatch.setattr(ipc, "_read_fetched", three)
     refuse(path, "expected 1 rows", row_group=0)
+
+
+def patched(path: Path, *, kind: int | None = None, unit: int | None = None) -> Path:
+    """Changes the type of a file's first column in its metadata: the number of the type, or the unit of an interval."""
+    data = bytearray(path.read_bytes())
+    view = memoryview(data)
+    footer = len(data) - 10 - struct.unpack_from("<i", data, len(data) - 10)[0]
+    for place, slot in ((16, 2), (footer, 1)):  # the schema is said twice
+        schema = _Table.root(view[place:]).table(slot)
+        assert schema is not None
+        first = schema.vector_range(1, 4)[0]
+        field = _Table(schema.data, first + struct.unpack_from("<I", schema.data, first)[0])
+        type = field.table(3)
+        assert type is not None
+        if kind is not None:
+            struct.pack_into("<B", schema.data, field.field(2) or 0, kind)
+        if unit is not None:
+            struct.pack_into("<h", schema.data, type.field(0) or 0, unit)
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize("unit", [0, 1], ids=["months", "days and milliseconds"])
+def test_intervals_without_arrays_are_left_out_or_refused(tmp_path: Path, unit: int) -> None:
+    intervals = pa.array([pa.MonthDayNano((1, 2, 3)), None])
+    path = write(tmp_path / "a.arrow", pa.table({"i": intervals, "x": [1, 2]}))
+    assert af.read_ipc(path).to_table()["i"].to_pylist() == intervals.to_pylist()
+    ds = af.read_ipc(patched(path, unit=unit))
+    assert ds.select("x").to_table().to_pydict() == {"x": [1, 2]}
+    for refused in (ds, ds.shuffle(seed=1), ds.batch(1)):
+        with pytest.raises(SchemaError, match=r"column 'i' has type .*_interval.*a\.arrow"):
+            refused.to_table()
+    batch = pa.ipc.open_file(path).get_batch(0)
+    with pytest.raises(SchemaError, match=r"from_arrow: column 'i'.*`drop`"):
+        af.from_arrow(batch)
+    nested = pa.schema({"n": pa.list_(pa.struct([("i", batch.schema.field("i").type)]))})
+    with pytest.raises(SchemaError, match="column 'n'"):
+        check_arrays(nested)
+
+
+@pytest.mark.parametrize("kind", range(32))
+def test_each_type_of_the_metadata_is_read_or_refused(tmp_path: Path, kind: int) -> None:
+    path = write(tmp_path / "a.arrow", pa.table({"v": pa.array([1, 2], pa.int64()), "x": [1, 2]}))
+    ds = af.read_ipc(patched(path, kind=kind))
+    for reads in (ds.to_table, ds.select("x").to_table, lambda: list(ds.shuffle(2, seed=1).to_numpy())):
+        with suppress(af.SourceError, SchemaError):
+            reads()
 
 
 def test_messages_of_other_kinds() -> None:

@@ -211,7 +211,9 @@ def test_what_has_no_array_is_refused(name: str, kind: Any, asked: dict[str, Any
 CONVERSIONS = [
     (pa.int32(), [1, 2], "float32", [1.0, 2.0]),
     (pa.int64(), [1, -2], "int8", [1, -2]),
-    (pa.float64(), [0.5, 1e300], "float32", [0.5, math.inf]),
+    (pa.float64(), [0.5, math.inf], "float32", [0.5, math.inf]),
+    (pa.int64(), [1, 2**62], "float32", [1.0, 2.0**62]),
+    (pa.int32(), [-65504, 65504], "float16", [-65504.0, 65504.0]),
     (pa.float32(), [0.5, 1.0], "bfloat16", [0.5, 1.0]),
     (pa.int32(), [1, 2], "bfloat16", [1.0, 2.0]),
     (pa.bool_(), [True, False], "float32", [1.0, 0.0]),
@@ -298,6 +300,81 @@ def test_a_value_that_does_not_fit_is_an_error_of_its_batch(name: str) -> None:
     hidden = pa.Array.from_buffers(pa.int64(), 2, [pa.py_buffer(b"\x01"), pa.py_buffer(np.array([1, 300]))])
     data = af.from_arrow(pa.table({"x": hidden}))
     assert plain(first(data, name, dtypes={"x": "int8"}, null=7)) == [1, 7]
+
+
+EDGES: dict[str, list[Any]] = {
+    "float16": [65504.0, -65504.0],
+    "float32": [3.4028234663852886e38, -3.4028234663852886e38, 65520.0],
+    "float64": [1.7976931348623157e308, -3.4028236e38, 3.4e38, 65519.0],
+} | {
+    f"{sign}int{bits}": [0, 1, (1 << bits) - 1] if sign else [-(1 << bits - 1), -1, (1 << bits - 1) - 1]
+    for bits in (8, 16, 32, 64)
+    for sign in ("", "u")
+}
+MOST = {"float16": 65519.99, "float32": 3.402823567797336e38, "float64": math.inf, "bfloat16": 3.3961775e38}
+"""The largest numbers that are rounded to no infinity, or less by little."""
+
+
+@pytest.mark.parametrize("target", [*EDGES, "bfloat16"])
+@pytest.mark.parametrize("source", EDGES)
+@pytest.mark.parametrize("name", installed(("to_numpy", "to_torch", "to_jax")))
+def test_each_pair_of_numbers_at_their_edges(name: str, source: str, target: str) -> None:
+    if target == "bfloat16" and name != "to_torch":
+        pytest.importorskip("ml_dtypes", reason="ml_dtypes, which has bfloat16 for NumPy, is not installed")
+    kind = getattr(pa, source)()
+    if "float" in source and "int" in target:
+        with pytest.raises(af.SchemaError, match="cast"):
+            first(dataset(kind, [1.0]), name, dtypes={"x": target})
+        return
+    own = target
+    if name == "to_jax":  # which has no 64 bits
+        own = target.replace("64", "32")
+    for value in EDGES[source]:
+        data = dataset(kind, [value])
+        least, most = (min(EDGES[own]), max(EDGES[own])) if "int" in own else (-MOST[own], MOST[own])
+        if least <= value <= most:
+            (found,) = plain(first(data, name, dtypes={"x": target}))
+            digits = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}.get(own, 64)
+            assert abs(found - value) <= abs(value) / 2**digits
+        else:
+            with pytest.raises(af.DataError, match=r"'x' has the value .*, which \w+ cannot hold"):
+                first(data, name, dtypes={"x": target})
+
+
+def test_dates_in_finer_units_do_not_wrap_around() -> None:
+    days = [datetime.date(2000, 1, 1), datetime.date(3000, 1, 1)]
+    data = dataset(pa.date32(), [*days, None])
+    found = first(data, "to_numpy", dtypes={"x": "datetime64[s]"}, null="nan")
+    assert found[:2].astype("datetime64[D]").tolist() == days
+    with pytest.raises(af.DataError, match=r"3000-01-01, which datetime64\[ns\] cannot hold"):
+        first(data, "to_numpy", dtypes={"x": "datetime64[ns]"}, null="nan")
+    long = dataset(pa.duration("s"), [2**40])
+    with pytest.raises(af.DataError, match="cannot hold"):
+        first(long, "to_numpy", dtypes={"x": "timedelta64[ns]"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.float16(), 1e6),
+        (pa.float32(), 1e39),
+        (pa.float64(), 10**400),
+        (pa.timestamp("ns"), datetime.date(3000, 1, 1)),
+        (pa.timestamp("s"), datetime.datetime(2000, 1, 1, microsecond=5)),
+        (pa.duration("ns"), datetime.timedelta(days=10**6)),
+    ],
+    ids=str,
+)
+def test_what_is_put_for_nulls_has_to_fit(kind: Any, value: Any) -> None:
+    with pytest.raises(af.SchemaError, match="is no value of"):
+        first(dataset(kind, [None]), "to_numpy", null={"x": value})
+
+
+def test_decimals_that_are_too_large_for_a_float() -> None:
+    data = dataset(pa.decimal128(38, 0), [decimal.Decimal(10) ** 37])
+    assert plain(first(data, "to_numpy", dtypes={"x": "float32"})) == pytest.approx([1e37])
+    with pytest.raises(af.DataError, match="float16 cannot hold"):
+        first(data, "to_numpy", dtypes={"x": "float16"})
 
 
 # ---------------------------------------------------------------- nulls

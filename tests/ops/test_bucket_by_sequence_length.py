@@ -37,16 +37,16 @@ def reference(
     """Yields the rows of each batch: a loop over rows, as simple as can be."""
     held: list[list[int]] = [[] for _ in sizes]
     for row, length in enumerate(lengths):
-        bucket = sum(length >= boundary for boundary in boundaries)
-        held[bucket].append(row)
-        if len(held[bucket]) == sizes[bucket]:
-            yield held[bucket]
-            held[bucket] = []
         for late, rows in enumerate(held):
             if rows and row - rows[0] >= lag:
                 if not drop:
                     yield rows
                 held[late] = []
+        bucket = sum(length >= boundary for boundary in boundaries)
+        held[bucket].append(row)
+        if len(held[bucket]) == sizes[bucket]:
+            yield held[bucket]
+            held[bucket] = []
     if not drop:
         yield from filter(None, held)
 
@@ -145,6 +145,17 @@ def test_a_bucket_that_lags_comes_short() -> None:
     assert rows_in(dropped) == [[1, 2], [4, 5]]
 
 
+@pytest.mark.parametrize("max_lag_rows", [1, 2, 5])
+def test_no_more_rows_are_held_than_may_lag_as_in_groups(max_lag_rows: int) -> None:
+    batch = table_of([1, 9, 9, 1, 1, 9, 1, 1, 1, 9, 9, 1])
+    ds = chunked([[batch]], batch.schema)
+    buckets = ds.bucket_by_sequence_length("tokens", [3], [4, 4], max_lag_rows=max_lag_rows, no_padding=True)
+    groups = ds.group_by_window(pl.col("tokens").list.len() < 3, 4, max_lag_rows=max_lag_rows)
+    found = rows_in(buckets)
+    assert sorted(found) == sorted(rows_in(groups))  # at the end buckets come by length, groups by age
+    assert max(rows[-1] - rows[0] for rows in found) < max_lag_rows
+
+
 def test_boundaries_belong_to_the_next_bucket() -> None:
     batch = table_of([2, 3, 4, 5, 6])
     ds = chunked([[batch]], batch.schema).bucket_by_sequence_length("tokens", [3, 5], [9, 9, 9])
@@ -207,7 +218,7 @@ def test_only_chunks_with_held_rows_are_kept(drop_remainder: bool) -> None:
     kernel.open(None, 0)
     for number, chunk in enumerate(cut(table_of([5] * 2000), [10])):
         batches = list(kernel.push(Item(chunk, (number,), None, Origin(number))))
-        assert all(batch.chunk.num_rows == 51 for batch in batches)
+        assert all(batch.chunk.num_rows == 50 for batch in batches)
         assert sum(kept.chunk.num_rows for kept in kernel._kept._kept) <= 70
 
 

@@ -433,15 +433,17 @@ def test_files_that_change_behind_the_plan(root: Path, tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [1, 2, 3]}), path)
     ds = af.read_parquet(path).cache(root)
     assert ds.schema.names == ["x"]
-    pq.write_table(pa.table({"x": [4, 5, 6, 7]}), path)
-    with pytest.raises(af.SourceError, match="changed since"):
-        ds.to_table()
+    with iter(ds) as running:
+        pq.write_table(pa.table({"x": [4, 5, 6, 7]}), path)
+        with pytest.raises(af.SourceError, match="changed since"):
+            list(running)
     assert chunks_of(root) == []
-    ds = af.read_parquet(path).cache(root)
     assert rows_of(ds, "x") == [4, 5, 6, 7]
-    os.utime(path, ns=(1, 1))
-    with pytest.raises(af.SourceError, match="changed since"):
-        ds.to_table()
+    with iter(ds) as running:
+        os.utime(path, ns=(1, 1))
+        with pytest.raises(af.SourceError, match="changed since"):
+            list(running)
+    assert rows_of(ds, "x") == [4, 5, 6, 7]
 
 
 # ---------------------------------------------------------------------------------------------- damage
@@ -704,6 +706,45 @@ def test_all_rows_are_shuffled(root: Path) -> None:
     check_resume(lambda: af.range(1000).cache(root).shuffle(seed=1).batch(100))
     with pytest.raises(af.PlanError, match="compressed"):
         af.range(10).cache(root, compression="lz4").shuffle(seed=1).to_table()
+
+
+PICKING: dict[str, Callable[[af.Dataset], af.Dataset]] = {
+    "select": lambda ds: ds.select("id"),
+    "drop": lambda ds: ds.drop("text"),
+    "rename": lambda ds: ds.select("id").rename({"id": "n"}),
+    "expression": lambda ds: ds.select(n=pl.col("id") * 2),
+    "filter": lambda ds: ds.filter(pl.col("half") > 3).select("id"),
+    "batch": lambda ds: ds.batch(32).select("half"),
+    "function": lambda ds: ds.map(lambda batch: batch, columns=["id"], schema=pa.schema({"id": pa.int64()})),
+    "rows": lambda ds: ds.take(100).unique("id").select("text"),
+    "no column": lambda ds: ds.select(one=pl.lit(1)),
+    "repeat": lambda ds: ds.repeat(2).select("id"),
+    "shuffle": lambda ds: ds.shuffle(40, seed=2).select("id"),
+    "all": lambda ds: ds,
+}
+COLUMNS = af.from_arrow(
+    pa.table(
+        {"id": range(200), "text": [str(number) for number in range(200)], "half": np.arange(200) / 2}
+    ).combine_chunks()
+).with_options(af.Options(max_chunk_rows=50))
+
+
+@pytest.mark.parametrize("picks", PICKING.values(), ids=PICKING)
+def test_columns_of_shuffled_rows_are_picked_where_they_lie(
+    root: Path, picks: Callable[[af.Dataset], af.Dataset]
+) -> None:
+    expected = picks(COLUMNS.skip(3).take(180).shuffle(seed=1)).to_table()
+    ds = picks(COLUMNS.cache(root).skip(3).take(180).shuffle(seed=1))
+    for _ in ("cold", "warm"):
+        assert ds.to_table().equals(expected)
+
+
+def test_picked_columns_of_a_cache_that_cannot_be_filled(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ds = COLUMNS.cache(root, on_full="bypass").shuffle(seed=1).select("half")
+    monkeypatch.setattr(entries, "write_chunk", full)
+    assert ds.to_table().equals(COLUMNS.shuffle(seed=1).select("half").to_table())
+    monkeypatch.undo()
+    check_resume(lambda: ds.batch(30))
 
 
 @pytest.mark.parametrize("count", [0, 1, 39, 40, 41, 80, 130, 199, 200, 500])

@@ -145,7 +145,7 @@ def test_where_it_runs_is_shown_and_decides_nothing() -> None:
     assert "executor='process'" in repr(processes) and "in worker processes" in processes.explain()
     assert "executor" not in repr(threads) + threads.explain()
     assert any("worker processes get a copy" in text for text in processes._ready().bound.copies())
-    assert threads._ready().bound.copies() == ()
+    assert all("worker processes" not in text for text in threads._ready().bound.copies())
     for plan in (threads._ready().bound, processes._ready().bound):
         assert "executor" not in {**plan.arguments(), **plan.identity()}
     assert threads._ready().identity == processes._ready().identity

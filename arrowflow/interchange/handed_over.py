@@ -1,0 +1,150 @@
+"""Memory that a user's code hands over: what of it that code could write again is copied before the code goes on.
+
+A generator may refill one array, and a function one that it keeps: what was yielded before would change on its way. So
+all is copied but what provably nobody writes: memory of the batch that the function was given, buffers that cannot be
+written, and arrays of NumPy to which there is no other reference. Arrow's own buffers can be written, and nothing tells
+them from arrays of NumPy that Arrow looks into; nor does anything tell what came from another library.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from arrowflow.interchange.memory import writable_root
+
+
+def _references(holder: Any, key: Any) -> int:
+    return sys.getrefcount(holder[key])
+
+
+_ONE = _references([object()], 0)
+"""References to what only a list or dict holds, counted in the same way as all others."""
+
+_COUNTS = getattr(sys, "_is_gil_enabled", lambda: True)()
+"""Whether counts of references are exact; without an interpreter lock threads keep some to themselves."""
+
+
+def unshared(holder: list[Any]) -> frozenset[str]:
+    """Returns the names of arrays whose memory nobody else can reach.
+
+    Args:
+        holder: Holds a dict of arrays, as the only one of this library.
+
+    Example:
+        >>> import numpy as np
+        >>> kept = np.zeros(3)
+        >>> unshared([{"a": np.zeros(3), "b": kept, "c": np.zeros(4).reshape(2, 2), "d": kept[1:]}]) == {"a", "c"}
+        True
+    """
+    if not _COUNTS or type(holder[0]) is not dict or _references(holder, 0) > _ONE:
+        return frozenset()
+    arrays: dict[str, Any] = holder[0]
+    return frozenset(name for name in arrays if _is_unshared(arrays, name))
+
+
+def _is_unshared(holder: Any, key: Any) -> bool:
+    if type(holder[key]) is not np.ndarray or _references(holder, key) > _ONE:
+        return False
+    if weakref.getweakrefcount(holder[key]):
+        return False
+    base = [holder[key].base]
+    if base[0] is None:
+        return bool(holder[key].flags.owndata)
+    # The base is held by the array and by the list.
+    return (
+        type(base[0]) is np.ndarray
+        and base[0].base is None
+        and bool(base[0].flags.owndata)
+        and _references(base, 0) <= _ONE + 1
+        and not weakref.getweakrefcount(base[0])
+    )
+
+
+def is_frozen(array: np.ndarray[Any, Any]) -> bool:
+    """Returns whether nobody can write what an array shows: bytes, or an Arrow buffer that cannot be written."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        if base.flags.writeable:
+            return False
+        base = base.base
+    return isinstance(base, bytes) or (isinstance(base, pa.Buffer) and writable_root(base) is None)
+
+
+class TakeOver:
+    """Copies what a user's code could still write, of one thing that it handed over.
+
+    Args:
+        given: What that was made from, whose memory is the library's.
+        unshared: Names of arrays that nobody else can reach.
+        foreign: Whether it came through an interface that does not tell what may be written.
+    """
+
+    def __init__(
+        self,
+        given: pa.RecordBatch | None = None,
+        *,
+        unshared: frozenset[str] = frozenset(),
+        foreign: bool = False,
+    ) -> None:
+        self._given = given
+        self._unshared = unshared
+        self._foreign = foreign
+        self._spans: list[tuple[int, int]] | None = None
+
+    def array(self, name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Returns an array of which Arrow may show the memory."""
+        if array.dtype.kind not in "iufmM" or not array.flags.c_contiguous:
+            return array  # Arrow gets a copy in any case
+        if name in self._unshared or is_frozen(array) or self._is_given(array.ctypes.data, array.nbytes):
+            return array
+        return array.copy()
+
+    def column(self, column: pa.Array) -> pa.Array:
+        """Returns a column that nobody else can write, of no more than its own rows where it is a copy."""
+        for buffer in column.buffers():
+            if buffer is None or not buffer.size or not (self._foreign or writable_root(buffer) is not None):
+                continue
+            if not self._is_given(buffer.address, buffer.size):
+                return pa.concat_arrays([column])
+        return column
+
+    def batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Returns a batch of such columns."""
+        columns = [self.column(column) for column in batch.columns]
+        return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+    def _is_given(self, address: int, num_bytes: int) -> bool:
+        if self._given is None:
+            return False
+        if self._spans is None:
+            found = [buffer for column in self._given.columns for buffer in column.buffers()]
+            self._spans = [(each.address, each.address + each.size) for each in found if each is not None]
+        return any(low <= address and address + num_bytes <= high for low, high in self._spans)
+
+
+def copied_from(operator: str) -> str:
+    """Returns the line of `explain(copies=True)` of an operator that takes over what a user's code made."""
+    return f"{operator}: what its function could write again is copied: arrays that it keeps, memory of other libraries"
+
+
+def copied_value(value: Any) -> Any:
+    """Returns a value of a row that does not change when lists, dicts and arrays in it do."""
+    kind = type(value)
+    if kind is list or kind is tuple:
+        plain = _CONTAINERS.isdisjoint(map(type, value))
+        return kind(value) if plain else kind(copied_value(each) for each in value)
+    if kind is dict:
+        return {key: copied_value(each) for key, each in value.items()}
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if kind is bytearray or kind is memoryview:
+        return bytes(value)
+    return value
+
+
+_CONTAINERS = frozenset((list, tuple, dict, np.ndarray, bytearray, memoryview))
