@@ -429,7 +429,8 @@ def test_from_generator_raises_in_order_with_the_cause() -> None:
         ) as caught:
             next(iterator)
         assert caught.value.__cause__ is error
-        assert not list(iterator)
+        with pytest.raises(af.ClosedError, match="has raised"):
+            next(iterator)
 
 
 @pytest.mark.parametrize(
@@ -575,7 +576,8 @@ def test_a_truncated_file_is_an_error_that_names_it(folder: Path, keep: int) -> 
         with pytest.raises(af.SourceError) as caught:
             next(iterator)
         assert caught.value.file is not None and file.name in caught.value.file
-        assert not list(iterator)
+        with pytest.raises(af.ClosedError, match="has raised"):
+            next(iterator)
 
 
 @pytest.mark.parametrize("format", ["parquet", "ipc"])

@@ -532,7 +532,8 @@ def test_without_order_an_error_comes_once_and_ends_it() -> None:
         with pytest.raises(af.FunctionError, match="bad piece") as caught:
             found.extend(pair for batch in iterator for pair in _pairs_of(batch))
         assert caught.value.__cause__ is broken
-        assert next(iterator, None) is None
+        with pytest.raises(af.ClosedError, match="has raised"):
+            next(iterator)
     assert len(set(found)) == len(found)
     assert not [row for row, _ in found if row == 2]
 

@@ -493,7 +493,8 @@ def test_another_schema_later(case: str) -> None:
     with iter(numbers(1, 1, 1, 1).map(fault)) as iterator:
         assert [next(iterator).num_rows, next(iterator).num_rows] == [1, 1]
         refused(af.SchemaError, lambda: next(iterator), "map", "later", "expected")
-        assert not list(iterator)
+        with pytest.raises(af.ClosedError, match="has raised"):
+            next(iterator)
 
 
 def test_a_batch_without_rows_declares_nothing() -> None:
@@ -513,7 +514,8 @@ def test_an_exception_comes_in_order_once_with_its_cause(error: Exception, cpu_b
         assert [next(iterator).column("row")[0].as_py() for _ in range(5)] == [0, 1, 2, 3, 4]
         with pytest.raises(af.FunctionError) as caught:
             next(iterator)
-        assert not list(iterator)
+        with pytest.raises(af.ClosedError, match="has raised"):
+            next(iterator)
     assert caught.value.__cause__ is error
     assert caught.value.operator == "map"
     assert type(error).__name__ in str(caught.value)
