@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from arrowflow.dataset import Dataset, plans_of
-from arrowflow.errors import PlanError
+from arrowflow.errors import PlanError, shown
 from arrowflow.ops.choose_from_datasets import ChooseFromDatasets
 from arrowflow.ops.mixing import MAX_DATASETS
 from arrowflow.ops.sample_from_datasets import SampleFromDatasets
@@ -118,9 +118,13 @@ def _mixed(operator: str, datasets: Any) -> tuple[Node, ...]:
 
 def _weights(weights: Any, num_datasets: int) -> tuple[float, ...]:
     try:
+        if isinstance(weights, Mapping | Set):
+            raise TypeError("datasets have an order and no names")
         found = tuple(math.fsum((weight,)) for weight in weights)  # `float` would read texts
     except (TypeError, ValueError) as error:
-        raise PlanError(f"sample_from_datasets: weights are a list of numbers, got {weights!r}") from error
+        raise PlanError(
+            f"sample_from_datasets: weights are a list of numbers, one a dataset in their order, got {shown(weights)}"
+        ) from error
     if len(found) != num_datasets:
         raise PlanError(f"sample_from_datasets: one weight a dataset, got {list(found)} for {num_datasets}")
     if not all(math.isfinite(weight) and weight >= 0 for weight in found):

@@ -57,12 +57,13 @@ from arrowflow.ops.padded_batch import padded
 from arrowflow.ops.padding import plain
 from arrowflow.ops.prefetch import Prefetch
 from arrowflow.ops.reduce import Reduce, fold_batches
-from arrowflow.ops.rejection_resample import RejectionResample, check_shares
+from arrowflow.ops.rejection_resample import RejectionResample
 from arrowflow.ops.rename import Rename
 from arrowflow.ops.repeat import Repeat
 from arrowflow.ops.scan import Scan, state_text
 from arrowflow.ops.select import Named, Select
 from arrowflow.ops.shard import Shard
+from arrowflow.ops.shares import check_shares
 from arrowflow.ops.shuffle import GlobalShuffle, Shuffle
 from arrowflow.ops.skip import Skip
 from arrowflow.ops.stack import Stack
@@ -616,8 +617,8 @@ class Dataset:
     def rejection_resample(
         self,
         label: Expression | str,
-        target_dist: Sequence[float],
-        initial_dist: Sequence[float] | None = None,
+        target_dist: Sequence[float] | Mapping[int, float],
+        initial_dist: Sequence[float] | Mapping[int, float] | None = None,
         *,
         seed: int | None = None,
     ) -> Dataset:
@@ -630,8 +631,9 @@ class Dataset:
 
         Args:
             label: The class of a row, an integer from 0 on: the name of a column, or an element-wise expression.
-            target_dist: The share of each class that is wanted; shares need not sum to 1.
-            initial_dist: The share of each class in the data; estimated where it is not given.
+            target_dist: The share of each class that is wanted, in the order of classes or by class; shares need not
+                sum to 1.
+            initial_dist: The share of each class in the data, given alike; estimated where it is not given.
             seed: What is kept follows from; by default derived from `Options.seed` and the operator's place.
 
         Raises:

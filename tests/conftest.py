@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 THREAD_NAME_PREFIX = "arrowflow"
-JOIN_SECONDS = 5.0
+JOIN_SECONDS = 60.0
 CORPUS = os.environ.get("ARROWFLOW_CORPUS")
 OUTCOME = pytest.StashKey[bool]()
 

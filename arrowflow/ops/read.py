@@ -132,9 +132,8 @@ class Read(Operator):
 
     def describe(self) -> str:
         """Returns files and what is pushed down as one line."""
-        parts = [f"{len(self.files)} files" if self.bound else repr(self.paths)]
-        if self.partitions is not None:
-            parts[0] += f" by {', '.join(self.partitions.names)}"
+        by = "" if self.partitions is None else f" by {', '.join(self.partitions.names)}"
+        parts = [(f"{len(self.files)} files" if self.bound else repr(self.paths)) + by]
         if self.columns is not None:
             known = 0 if self.first is None else len(self.all_columns())
             parts.append(f"columns {len(self.columns)} of {known}: {', '.join(self.columns)}")
@@ -395,8 +394,7 @@ class Read(Operator):
     def _pruned(self, may_match: MayMatch | None) -> tuple[str, ...]:
         if may_match is None or self.first is None:
             return ()
-        splits = self.first.splits
         if self.partitions is not None:
             may_match = self.partitions.within(0, may_match)
-        pruned = sum(self.file_format.prune(self.first, split, may_match) for split in splits)
-        return (f"statistics prune {pruned} of {len(splits)} splits of the first file",)
+        pruned = sum(self.file_format.prune(self.first, split, may_match) for split in self.first.splits)
+        return (f"statistics prune {pruned} of {len(self.first.splits)} splits of the first file",)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from math import fsum
 from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
@@ -35,6 +34,7 @@ from arrowflow.ops.base import (
 )
 from arrowflow.ops.columns import check_columns
 from arrowflow.ops.gather import gathered
+from arrowflow.ops.shares import Shares, acceptance
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import BindContext, Columns, Node
 from arrowflow.plan.traits import Borders, Traits
@@ -43,7 +43,6 @@ from arrowflow.records import dataclass
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
-Shares = tuple[float, ...]
 
 BLOCK_ROWS = 512
 """Rows that are decided from the same counts. More would adapt later, fewer would cost more: 0.6 ms for 65,536 rows."""
@@ -51,8 +50,6 @@ DRAWN_ROWS = 4096
 """Rows whose random numbers have one key: a chunk of one row takes 30 µs."""
 PSEUDO_ROWS = 10
 """Of each class, before the first row is counted; as in tf.data."""
-MAX_COUNTED_CLASSES = 1000
-"""Two counts of each are in a state, 13 bytes apiece, and a state has to stay under 64 KiB."""
 LABEL = "class"
 
 
@@ -164,16 +161,6 @@ class RejectionResample(RowOperator):
                 facts=lambda: ("draw, and gather what is kept",),
             ),
         )
-
-
-def acceptance(target: Shares, initial: Floats) -> Floats:
-    """Returns with which probability rows are kept, by class (the last axis); the shares need not sum to 1."""
-    # By powers of two, which changes no ratio: so that none is infinite where both are huge, or both tiny.
-    wanted = np.array(target)
-    wanted, initial = (np.ldexp(x, -np.frexp(x.max(axis=-1, keepdims=True))[1]) for x in (wanted, initial))
-    ratio = np.divide(wanted, initial, out=np.zeros(initial.shape), where=wanted > 0)
-    best: Floats = ratio / ratio.max(axis=-1, keepdims=True)
-    return best
 
 
 class Classed(NamedTuple):
@@ -350,51 +337,3 @@ def draws(key: Key, first: int, num_rows: int) -> Floats:
     skip = first - start * DRAWN_ROWS
     drawn: Floats = (words[skip : skip + num_rows] >> np.uint64(11)).astype(np.float64)
     return drawn * np.float64(2.0**-53)
-
-
-def check_shares(target: object, initial: object) -> tuple[Shares, Shares | None]:
-    """Returns the shares as a node holds them.
-
-    Raises:
-        PlanError: They are no shares, do not fit each other, or cannot be reached.
-    """
-    wanted = _shares("target_dist", target)
-    if initial is None:
-        if len(wanted) > MAX_COUNTED_CLASSES:
-            raise PlanError(
-                f"rejection_resample: the shares of at most {MAX_COUNTED_CLASSES:,} classes are estimated, "
-                f"target_dist has {len(wanted):,}; give initial_dist"
-            )
-        return wanted, None
-    given = _shares("initial_dist", initial)
-    if len(given) != len(wanted):
-        raise PlanError(
-            f"rejection_resample: target_dist has {len(wanted)} shares and initial_dist {len(given)}, expected one of "
-            "each for each class"
-        )
-    missing = [number for number, share in enumerate(wanted) if share > 0 and given[number] == 0]
-    if missing:
-        raise PlanError(
-            f"rejection_resample: target_dist wants rows of the classes {missing}, of which initial_dist says that "
-            "there are none"
-        )
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        kept = acceptance(wanted, np.array(given, np.float64))
-    if not np.isfinite(kept).all():
-        far = f"{list(wanted)} are too far from {list(given)} for a float"
-        raise PlanError(f"rejection_resample: the shares {far}")
-    return wanted, given
-
-
-def _shares(what: str, values: Any) -> Shares:
-    try:
-        shares = tuple(fsum((value,)) for value in values)  # `float` would read texts
-    except (TypeError, ValueError) as error:
-        raise PlanError(
-            f"rejection_resample: {what} is a list of shares, one a class, got {values!r}"
-        ) from error
-    if not all(0 <= share < float("inf") for share in shares) or not sum(shares) > 0:
-        raise PlanError(
-            f"rejection_resample: {what} is a list of shares, not negative and not all zero, got {list(shares)}"
-        )
-    return shares

@@ -30,8 +30,7 @@ import pyarrow as pa
 from arrowflow.caching.claim import Claim
 from arrowflow.errors import WriteError
 from arrowflow.lazy import fs as pafs
-from arrowflow.links import below, is_link
-from arrowflow.storage import UNFINISHED, flush, locate
+from arrowflow.storage import UNFINISHED, below, flush, is_link, locate
 from arrowflow.write import leftovers
 
 logger = logging.getLogger("arrowflow")

@@ -15,7 +15,8 @@ import pytest
 
 import arrowflow as af
 from arrowflow.ops import rejection_resample
-from arrowflow.ops.rejection_resample import DRAWN_ROWS, MAX_COUNTED_CLASSES, draws
+from arrowflow.ops.rejection_resample import DRAWN_ROWS, draws
+from arrowflow.ops.shares import MAX_COUNTED_CLASSES
 from arrowflow.random import RESAMPLE_DRAWS, bits
 from arrowflow.testing import batches_of, check_operator, check_resume, chunked, cut
 from tests.ops.tables import NUMBERS, Apply, numbers, refused, rows_of, stands_for_all
@@ -77,6 +78,17 @@ def test_shares_are_those_that_are_wanted(given: bool, initial: list[float], tar
     most = min(share / want for share, want in zip(initial, wanted, strict=True) if want > 0)
     assert abs(len(labels) / 100_000 - most) < 0.01
     assert rows_of(ds) == sorted(rows_of(ds))
+
+
+def test_shares_may_be_given_by_class() -> None:
+    ds = af.from_arrow(labelled(4_000, [0.7, 0.3]))
+    for initial in (None, [0.7, 0.3]):
+        by_order = ds.rejection_resample("label", [0.2, 0.8], initial, seed=1)
+        by_class = ds.rejection_resample(
+            "label", {1: 0.8, 0: 0.2}, None if initial is None else {1: 0.3, 0: 0.7}, seed=1
+        )
+        assert by_class == by_order
+        assert by_class.to_table().equals(by_order.to_table())
 
 
 def test_the_scarcest_class_is_kept_whole() -> None:
@@ -190,6 +202,11 @@ BAD: dict[str, tuple[tuple[Any, ...], str]] = {
     "nan": (("label", [float("nan"), 1]), "target_dist"),
     "other length": (("label", [1, 1], [1, 1, 1]), "2 shares"),
     "out of reach": (("label", [1, 1], [1, 0]), "[1]"),
+    "a class left out": (("label", {0: 0.5, 2: 0.5}), "each class from 0 on its share, got {0: 0.5, 2: 0.5}"),
+    "a negative class": (("label", {0: 0.5, -1: 0.5}), "each class from 0 on"),
+    "no classes": (("label", {}), "all zero"),
+    "classes by name": (("label", {"a": 0.5}), "target_dist"),
+    "a set": (("label", {0.2, 0.8}), "target_dist"),
     "digits": (("label", "12"), "target_dist"),
     "too far apart": (("label", [1, 1], [5e-324, 1]), "too far"),
     "too many": (("label", [1] * (MAX_COUNTED_CLASSES + 1)), "initial_dist"),

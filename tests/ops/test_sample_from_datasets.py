@@ -279,6 +279,8 @@ def test_any_budget_gives_the_same() -> None:
         ([0, 0], "above 0"),
         (["a", 1], "list of numbers"),
         (3, "list of numbers"),
+        ({0: 0.9, 1: 0.1}, "one a dataset in their order, got {0: 0.9, 1: 0.1}"),
+        ({0.9, 0.1}, "one a dataset in their order"),
         ("12", "list of numbers"),
     ],
 )

@@ -1,0 +1,83 @@
+"""Shares of classes: how users give them, and how likely a row of each class has to be kept to reach them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from math import fsum
+from operator import index
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from arrowflow.errors import PlanError, shown
+
+Floats = npt.NDArray[np.float64]
+Shares = tuple[float, ...]
+
+MAX_COUNTED_CLASSES = 1000
+"""Two counts of each are in a state, 13 bytes apiece, and a state has to stay under 64 KiB."""
+
+
+def acceptance(target: Shares, initial: Floats) -> Floats:
+    """Returns with which probability rows are kept, by class (the last axis); the shares need not sum to 1."""
+    # By powers of two, which changes no ratio: so that none is infinite where both are huge, or both tiny.
+    wanted = np.array(target)
+    wanted, initial = (np.ldexp(x, -np.frexp(x.max(axis=-1, keepdims=True))[1]) for x in (wanted, initial))
+    ratio = np.divide(wanted, initial, out=np.zeros(initial.shape), where=wanted > 0)
+    best: Floats = ratio / ratio.max(axis=-1, keepdims=True)
+    return best
+
+
+def check_shares(target: object, initial: object) -> tuple[Shares, Shares | None]:
+    """Returns the shares as a node holds them.
+
+    Raises:
+        PlanError: They are no shares, do not fit each other, or cannot be reached.
+    """
+    wanted = _shares("target_dist", target)
+    if initial is None:
+        if len(wanted) > MAX_COUNTED_CLASSES:
+            raise PlanError(
+                f"rejection_resample: the shares of at most {MAX_COUNTED_CLASSES:,} classes are estimated, "
+                f"target_dist has {len(wanted):,}; give initial_dist"
+            )
+        return wanted, None
+    given = _shares("initial_dist", initial)
+    if len(given) != len(wanted):
+        raise PlanError(
+            f"rejection_resample: target_dist has {len(wanted)} shares and initial_dist {len(given)}, expected one of "
+            "each for each class"
+        )
+    missing = [number for number, share in enumerate(wanted) if share > 0 and given[number] == 0]
+    if missing:
+        raise PlanError(
+            f"rejection_resample: target_dist wants rows of the classes {missing}, of which initial_dist says that "
+            "there are none"
+        )
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        kept = acceptance(wanted, np.array(given, np.float64))
+    if not np.isfinite(kept).all():
+        far = f"{list(wanted)} are too far from {list(given)} for a float"
+        raise PlanError(f"rejection_resample: the shares {far}")
+    return wanted, given
+
+
+def _shares(what: str, values: Any) -> Shares:
+    try:
+        if isinstance(values, Mapping):
+            by_class = {index(label): share for label, share in values.items()}
+            values = [by_class.pop(label) for label in range(len(by_class))]
+        elif isinstance(values, Set):
+            raise TypeError("a set has no order")
+        shares = tuple(fsum((value,)) for value in values)  # `float` would read texts
+    except (TypeError, ValueError, LookupError) as error:
+        raise PlanError(
+            f"rejection_resample: {what} is a list of shares, one a class, or a mapping that gives each class from 0 on its "
+            f"share, got {shown(values)}"
+        ) from error
+    if not all(0 <= share < float("inf") for share in shares) or not sum(shares) > 0:
+        raise PlanError(
+            f"rejection_resample: {what} is a list of shares, not negative and not all zero, got {list(shares)}"
+        )
+    return shares

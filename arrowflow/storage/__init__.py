@@ -1,0 +1,26 @@
+"""Where files are: listing them in a known order, and opening them on any file system.
+
+Nothing here knows a format, a thread or a pipeline.
+"""
+
+from arrowflow.storage.addresses import lists_anew, locate, resolve
+from arrowflow.storage.links import below, is_link
+from arrowflow.storage.local import NO_ROOM, UNFINISHED, flush, local_path
+from arrowflow.storage.store import Fetched, File, Range, Store, coalesce
+
+__all__ = [
+    "NO_ROOM",
+    "UNFINISHED",
+    "Fetched",
+    "File",
+    "Range",
+    "Store",
+    "below",
+    "coalesce",
+    "flush",
+    "is_link",
+    "lists_anew",
+    "local_path",
+    "locate",
+    "resolve",
+]

@@ -1,0 +1,207 @@
+"""From what a user wrote (paths, globs, directories, URLs) to one `Store` and its sorted files."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import posixpath
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+
+from arrowflow.errors import ArrowflowError, PlanError, SourceError, shown
+from arrowflow.lazy import fs as pafs
+from arrowflow.storage.listing import as_files, list_paths, split_pattern
+from arrowflow.storage.local import local_path
+from arrowflow.storage.store import File, Store
+
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+://")
+
+
+def resolve(
+    paths: object, *, filesystem: Any = None, suffixes: tuple[str, ...], operator: str
+) -> tuple[Store, tuple[File, ...]]:
+    """Lists the files that `paths` mean, sorted by path, whatever order they were named in.
+
+    Args:
+        paths: One path, URL, glob (`*`, `?`, `[a-z]`, `**`) or directory, or a sequence of them. In a URL `?`
+            starts the query and is no wildcard. In directories, and where wildcards meet them, names that
+            start with `.` or `_` are left out, and so are pipes, sockets, devices and links that lead nowhere. Links
+            to folders are followed, but no folder is listed twice, and no file comes twice from one of the paths.
+        filesystem: A `pyarrow.fs` or fsspec file system, to which all paths then belong.
+        suffixes: Endings of the files that are taken from directories.
+        operator: The operator to name in errors.
+
+    Raises:
+        SourceError: A path is missing, a glob or a directory is empty, a file system cannot be reached.
+        PlanError: `paths` is no path, or one of a pipe, socket or device; or they belong to different file systems.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> for name in "b.parquet", "a.parquet", "_SUCCESS":
+        ...     _ = (folder / name).write_bytes(b"...")
+        >>> store, files = resolve(folder, suffixes=(".parquet",), operator="read_parquet")
+        >>> [file.relative for file in files]
+        ['a.parquet', 'b.parquet']
+    """
+    wanted = _as_texts(paths, operator)
+    opener = _Opener(filesystem, operator)
+    try:
+        located = [opener.locate(text) for text in wanted]
+        listed = list_paths(opener.filesystem, located, suffixes, operator)
+    except ArrowflowError as error:
+        error.locate(operator=operator)
+        raise
+    except Exception as error:
+        text = f"cannot list {_shorten(wanted)}: {error}; check the address, the credentials and the network"
+        raise SourceError(text).locate(operator=operator) from error
+    return Store(opener.filesystem), as_files(opener.filesystem, listed)
+
+
+def lists_anew(
+    paths: object, files: tuple[File, ...], *, filesystem: Any, suffixes: tuple[str, ...], operator: str
+) -> bool:
+    """Returns whether paths mean other files by now, or one of the files has changed; asked of local files alone."""
+    if not all(file.is_local for file in files):
+        return False
+    try:
+        _, found = resolve(paths, filesystem=filesystem, suffixes=suffixes, operator=operator)
+    except ArrowflowError:
+        return True  # which binding will say
+    return found != files or [file.mtime_ns for file in found] != [file.mtime_ns for file in files]
+
+
+def locate(path: object, *, filesystem: Any = None, operator: str) -> tuple[Any, str]:
+    """Returns the `pyarrow.fs` file system that a path or URL belongs to, and the path in it; nothing need be there.
+
+    Raises:
+        SourceError: The file system cannot be reached.
+        PlanError: `path` is not one path.
+
+    Example:
+        >>> locate("/data/out", operator="write_parquet")[1]
+        '/data/out'
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise PlanError(f"{operator}: expected one path or URL, got {shown(path)}")
+    (text,) = _as_texts(path, operator)
+    opener = _Opener(filesystem, operator)
+    try:
+        place = opener.locate(text)
+    except ArrowflowError:
+        raise
+    except Exception as error:
+        reason = f"cannot reach {text!r}: {error}; check the address, the credentials and the network"
+        raise SourceError(reason).locate(operator=operator) from error
+    return opener.filesystem, place
+
+
+class _Opener:
+    """Finds the file system of each path; all paths of a source must have the same one."""
+
+    def __init__(self, filesystem: Any, operator: str) -> None:
+        self.given = filesystem is not None
+        self.filesystem: Any = _as_arrow(filesystem, operator) if self.given else None
+        self.operator = operator
+        self.first = ""
+        self._local = pafs.LocalFileSystem()
+
+    def locate(self, text: str) -> str:
+        """Returns the path within the file system, keeping wildcards."""
+        if self.given:
+            return self._strip(text)
+        if not _URL.match(text):
+            if self.filesystem is not self._local:
+                self._same(self._local, text)
+            return local_path(text, self.operator).replace(os.sep, "/")
+        url, mark, query = text.partition("?")
+        base, pattern = split_pattern(url)
+        filesystem, path = _from_url(base + mark + query, self.operator)
+        self._same(filesystem, text)
+        return posixpath.join(path, unquote(pattern)) if pattern else path
+
+    def _strip(self, text: str) -> str:
+        if isinstance(self.filesystem, pafs.PyFileSystem) and isinstance(
+            self.filesystem.handler, pafs.FSSpecHandler
+        ):
+            return str(self.filesystem.handler.fs._strip_protocol(text))
+        if _URL.match(text):
+            parts = urlsplit(text)
+            text = unquote(parts.netloc + parts.path)
+        if isinstance(self.filesystem, pafs.LocalFileSystem):
+            return local_path(text, self.operator).replace(os.sep, "/")
+        return text
+
+    def _same(self, filesystem: Any, text: str) -> None:
+        if self.filesystem is None:
+            self.filesystem, self.first = filesystem, text
+        elif self.filesystem != filesystem:
+            raise PlanError(
+                f"{self.operator}: all paths of one source belong to one file system, but {self.first!r} and "
+                f"{text!r} do not; read them as two sources and concatenate these"
+            )
+
+
+def _from_url(url: str, operator: str) -> tuple[Any, str]:
+    try:
+        filesystem, path = pafs.FileSystem.from_uri(url)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        if isinstance(error, pa.ArrowInvalid) and "Unrecognized filesystem type" not in str(error):
+            raise
+        filesystem, path = _import_fsspec(url, operator).url_to_fs(url)
+        return _as_arrow(filesystem, operator), path
+    return filesystem, path
+
+
+def _import_fsspec(url: str, operator: str) -> Any:
+    try:
+        return importlib.import_module("fsspec.core")
+    except ImportError as error:
+        scheme = url.partition(":")[0]
+        text = (
+            f"pyarrow does not know {scheme!r} URLs and fsspec is not installed; pip install fsspec, or pass "
+        )
+        raise SourceError(text + "filesystem=").locate(operator=operator, file=url) from error
+
+
+def _as_arrow(filesystem: Any, operator: str) -> Any:
+    if isinstance(filesystem, pafs.FileSystem):
+        return filesystem
+    if not hasattr(filesystem, "cat_ranges"):
+        raise PlanError(
+            f"{operator}: filesystem is a pyarrow.fs.FileSystem or an fsspec file system, "
+            f"got {type(filesystem).__name__}"
+        )
+    protocols = filesystem.protocol
+    if "file" in ((protocols,) if isinstance(protocols, str) else protocols):
+        return pafs.LocalFileSystem()
+    return pafs.PyFileSystem(pafs.FSSpecHandler(filesystem))
+
+
+def _as_texts(paths: object, operator: str) -> list[str]:
+    if isinstance(paths, (str, os.PathLike)):
+        paths = [paths]
+    if isinstance(paths, Mapping):
+        raise PlanError(
+            f"expected a path or several, got the row {dict(paths)!r}; name its column, as in "
+            'lambda row: af.read_parquet(row["path"])'
+        ).locate(operator=operator)
+    texts: list[str] = []
+    for path in paths if isinstance(paths, Iterable) and not isinstance(paths, bytes) else [paths]:
+        text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
+        if not isinstance(text, str) or not text:
+            raise PlanError(
+                f"{operator}: expected a path, glob, directory or URL, or several of them, got {shown(path)}"
+            )
+        texts.append(text)
+    if not texts:
+        raise SourceError("no paths given; name at least one file").locate(operator=operator)
+    return texts
+
+
+def _shorten(texts: Sequence[str]) -> str:
+    return ", ".join(map(repr, texts[:3])) + (f" and {len(texts) - 3} more" if len(texts) > 3 else "")

@@ -1,0 +1,245 @@
+"""Files and the file systems that they are read from, as far as readers see them."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from arrowflow.errors import SourceError
+from arrowflow.lazy import fs as pafs
+from arrowflow.records import dataclass
+
+HOLE_BYTES: Final = 1 << 20
+"""Bytes between two ranges that are fetched along rather than asked for apart: a round trip's worth."""
+
+MAX_RANGE_BYTES: Final = 64 << 20
+"""Most bytes that ranges are merged to, so that a file system which fetches ranges at once can do so."""
+
+Range = tuple[int, int]
+"""Bytes of a file, from the first to before the second."""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file of a source.
+
+    Attributes:
+        path: Full path within its file system.
+        relative: Path below the folder that all files of the source have in common; the part of the path that
+            stays when the data move, which is what a state digests.
+        size: Bytes.
+        start: Where in `path` that begins which was found by listing folders, behind the directory that was named or
+            in front of the first wildcard; None of a file that was named itself.
+        mtime_ns: When it was last changed, in nanoseconds since 1970, as its listing says; None if that says nothing.
+        is_local: Whether it lies on this machine's own file system.
+    """
+
+    path: str
+    relative: str
+    size: int
+    start: int | None = field(default=None, compare=False)
+    mtime_ns: int | None = field(default=None, compare=False)
+    is_local: bool = field(default=False, compare=False)
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether it has another size or time than when it was listed, or is gone; asked of local files alone."""
+        if not self.is_local:
+            return False
+        try:
+            found = Path(self.path).stat()
+        except OSError:
+            return True
+        return found.st_size != self.size or self.mtime_ns not in (None, found.st_mtime_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A file system as the readers see it. Picklable, and safe to use from many threads at the same time.
+
+    Attributes:
+        filesystem: The `pyarrow.fs.FileSystem` that the paths belong to.
+        memory_map: Whether local files are mapped. A mapped file that another process shortens while it is
+            read kills the process (SIGBUS); False reads them instead.
+    """
+
+    filesystem: Any
+    memory_map: bool = True
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the files lie on this machine's own file system."""
+        return isinstance(self.filesystem, pafs.LocalFileSystem)
+
+    @property
+    def is_python(self) -> bool:
+        """Whether the file system is written in Python (fsspec): Arrow's own threads must not enter it."""
+        return isinstance(self.filesystem, pafs.PyFileSystem)
+
+    def open(self, file: File) -> pa.NativeFile:
+        """Opens a file for random access; the caller closes it."""
+        if self.is_local and self.memory_map and file.size > 0:
+            return pa.memory_map(file.path)
+        if self.is_python and _shares_files(self.filesystem):
+            return pa.BufferReader(self.filesystem.handler.fs.cat_file(file.path))
+        return self.filesystem.open_input_file(file.path)
+
+    @property
+    def buffers(self) -> tuple[pa.Buffer, ...]:
+        """What it holds in memory: nothing, unless it is a `Fetched`."""
+        return ()
+
+    def fetch_ahead(self, file: File, ranges: Iterable[Range]) -> Fetched:
+        """Fetches byte ranges with few requests and returns a store that serves reads of them from memory.
+
+        Raises:
+            SourceError: A range does not lie within the file.
+        """
+        merged = coalesce(ranges)
+        for start, end in merged:
+            if start < 0 or end > file.size:
+                raise SourceError(
+                    f"bytes {start} to {end} lie outside of the file of {file.size}; the file is corrupt"
+                ).locate(file=file.path)
+        buffers = self.fetch(file, merged)
+        return Fetched(self.filesystem, file=file, held=dict(zip(merged, buffers, strict=True)))
+
+    def fetch(self, file: File, ranges: Sequence[Range]) -> list[pa.Buffer]:
+        """Returns the bytes of each range; fsspec file systems may fetch them at the same time."""
+        if not ranges:
+            return []
+        if self.is_python and isinstance(self.filesystem.handler, pafs.FSSpecHandler):
+            starts, ends = zip(*ranges, strict=True)
+            found = self.filesystem.handler.fs.cat_ranges(
+                [file.path] * len(ranges), list(starts), list(ends), on_error="raise"
+            )
+            buffers = [pa.py_buffer(data) for data in found]
+        else:
+            with self.filesystem.open_input_file(file.path) as source:
+                buffers = [_read_at(source, start, end) for start, end in ranges]
+        for (start, end), buffer in zip(ranges, buffers, strict=True):
+            if buffer.size != end - start:
+                raise SourceError(
+                    f"expected {end - start} bytes at offset {start}, got {buffer.size}: the file is "
+                    "truncated or changed while it was read"
+                ).locate(file=file.path)
+        return buffers
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fetched(Store):
+    """Some bytes of one file, held in memory: whoever reads them through it waits for nothing.
+
+    Attributes:
+        file: The file.
+        held: The bytes of each range.
+
+    Example:
+        >>> file = File("bucket/a.parquet", "a.parquet", 100)
+        >>> held = Fetched(None, file=file, held={(90, 100): pa.py_buffer(b"0123456789")})
+        >>> held.fetch(file, [(92, 95)])[0].to_pybytes()
+        b'234'
+    """
+
+    file: File = field(kw_only=True)
+    held: Mapping[Range, pa.Buffer] = field(kw_only=True, repr=False)
+
+    @property
+    def is_local(self) -> bool:
+        """Never: there is no path that somebody else could open."""
+        return False
+
+    @property
+    def is_python(self) -> bool:
+        """Always: what `open` returns is written in Python, too."""
+        return True
+
+    @property
+    def buffers(self) -> tuple[pa.Buffer, ...]:
+        """All that it holds."""
+        return tuple(self.held.values())
+
+    def open(self, file: File) -> pa.NativeFile:
+        """Opens the file; only the bytes that are held can be read."""
+        whole = self.held.get((0, file.size))
+        return pa.PythonFile(_FetchedFile(self), "r") if whole is None else pa.BufferReader(whole)
+
+    def fetch(self, file: File, ranges: Sequence[Range]) -> list[pa.Buffer]:
+        """Returns the bytes of each range, without a copy.
+
+        Raises:
+            SourceError: A range is not held.
+        """
+        return [self._slice(start, end) for start, end in ranges]
+
+    def _slice(self, start: int, end: int) -> pa.Buffer:
+        for (low, high), buffer in self.held.items():
+            if low <= start and end <= high:
+                return buffer.slice(start - low, end - start)
+        raise SourceError(
+            f"bytes {start} to {end} are no part of the {len(self.held)} ranges that were fetched; the file is "
+            "corrupt, or its format's `ranges` leaves them out"
+        ).locate(file=self.file.path)
+
+
+def coalesce(ranges: Iterable[Range], *, hole_bytes: int = HOLE_BYTES) -> list[Range]:
+    """Merges byte ranges that overlap or lie at most `hole_bytes` apart.
+
+    Example:
+        >>> coalesce([(100, 200), (0, 50), (200, 300), (90_000_000, 90_000_001)])
+        [(0, 300), (90000000, 90000001)]
+    """
+    merged: list[Range] = []
+    for start, end in sorted(ranges):
+        if merged and start <= merged[-1][1] + hole_bytes and end - merged[-1][0] <= MAX_RANGE_BYTES:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        elif end > start:
+            merged.append((start, end))
+    return merged
+
+
+def _shares_files(filesystem: Any) -> bool:
+    """Whether all who open a file get one object, with one place to read from: `memory://` of fsspec."""
+    handler = filesystem.handler
+    return (
+        isinstance(handler, pafs.FSSpecHandler)
+        and type(handler.fs).__module__ == "fsspec.implementations.memory"
+    )
+
+
+def _read_at(source: Any, start: int, end: int) -> pa.Buffer:
+    source.seek(start)
+    return source.read_buffer(end - start)
+
+
+class _FetchedFile:
+    """A read-only file whose fetched bytes are served from memory; what `pa.PythonFile` needs of a file."""
+
+    def __init__(self, source: Fetched) -> None:
+        self._source = source
+        self._position = 0
+        self.closed = False
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._source.file.size}[whence]
+        self._position = base + offset
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def read(self, size: int = -1) -> pa.Buffer:
+        start, size_bytes = self._position, self._source.file.size
+        end = size_bytes if size < 0 else min(start + size, size_bytes)
+        self._position = max(start, end)
+        if end <= start:
+            return pa.py_buffer(b"")
+        return self._source.fetch(self._source.file, [(start, end)])[0]
+
+    def close(self) -> None:
+        self.closed = True
