@@ -23,7 +23,7 @@ SMALL = {
     "tabular": ["--rows=60000", "--epochs=1"],
     "tokens": ["--documents=800", "--epochs=1"],
     "embeddings": ["--batches=2", "--epochs=2"],
-    "images": ["--images=1000", "--epochs=3"],
+    "images": ["--images=2000", "--epochs=4"],
 }
 
 

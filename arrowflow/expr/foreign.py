@@ -19,7 +19,7 @@ from arrowflow.errors import DataError, PlanError, closest
 from arrowflow.expr.arrow_tree import shown
 from arrowflow.expr.forks import check_polars
 from arrowflow.expr.slices import concatenable, polars_frame
-from arrowflow.expr.types import convert, normalise, polars_reads
+from arrowflow.expr.types import WITHOUT_ARRAYS, convert, normalise, polars_reads
 from arrowflow.lazy import compute as pc
 from arrowflow.records import dataclass
 
@@ -209,7 +209,12 @@ def arrow_type(expr: pc.Expression, names: Sequence[str], schema: pa.Schema) -> 
     """
     read = empty_batch(pa.schema([schema.field(name) for name in names]))
     table = _guard(PlanError, expr, lambda: _acero([expr], read))
-    return normalise(table.schema.field(0).type)
+    type = table.schema.field(0).type
+    if type.id in WITHOUT_ARRAYS:
+        raise PlanError(
+            f"{shown(expr)} yields {type}, of which pyarrow has no arrays; compute a number or a duration"
+        )
+    return normalise(type)
 
 
 def _acero(exprs: Sequence[pc.Expression], batch: pa.RecordBatch) -> pa.Table:

@@ -34,6 +34,9 @@ _FLAT: Final[dict[int, pa.DataType]] = {
     pa.large_binary().id: pa.binary(),
 }
 
+WITHOUT_ARRAYS: Final = (pa.lib.Type_INTERVAL_MONTHS, pa.lib.Type_INTERVAL_DAY_TIME)
+"""The ids of types that pyarrow knows, but has no arrays of: `KeyError: 21` is all that it says."""
+
 FIXED: Final[dict[int, np.dtype[Any]]] = {
     pa.int8().id: np.dtype(np.int8),
     pa.int16().id: np.dtype(np.int16),

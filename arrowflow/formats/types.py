@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from arrowflow.errors import SchemaError
+from arrowflow.expr.types import WITHOUT_ARRAYS
 from arrowflow.lazy import compute as pc
 
-_NO_ARRAYS: Final = (pa.lib.Type_INTERVAL_MONTHS, pa.lib.Type_INTERVAL_DAY_TIME)
 _UNITS: Final = ("s", "ms", "us", "ns")
 _MAX_OFFSET: Final = 2**31 - 1
 
@@ -275,7 +275,7 @@ def _gather_list_view(array: pa.Array, type: pa.DataType) -> pa.Array:
 def check_arrays(schema: pa.Schema) -> None:
     """Raises `SchemaError` for a type that pyarrow knows, but has no arrays of: `KeyError: 21` is all that it says."""
     for name, type in zip(schema.names, schema.types, strict=True):
-        if any(leaf.id in _NO_ARRAYS for leaf in leaf_types(type)):
+        if any(leaf.id in WITHOUT_ARRAYS for leaf in leaf_types(type)):
             raise SchemaError(
                 f"column {name!r} has type {type}, of which pyarrow has no arrays; leave it out (`drop`, `select`), or "
                 "write it anew as a duration or month_day_nano_interval"

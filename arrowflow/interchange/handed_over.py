@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import sys
 import weakref
+from bisect import bisect_right
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -94,7 +96,7 @@ class TakeOver:
         self._given = given
         self._unshared = unshared
         self._foreign = foreign
-        self._spans: list[tuple[int, int]] | None = None
+        self._spans: tuple[list[int], list[int]] | None = None
 
     def array(self, name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Returns an array of which Arrow may show the memory."""
@@ -123,8 +125,12 @@ class TakeOver:
             return False
         if self._spans is None:
             found = [buffer for column in self._given.columns for buffer in column.buffers()]
-            self._spans = [(each.address, each.address + each.size) for each in found if each is not None]
-        return any(low <= address and address + num_bytes <= high for low, high in self._spans)
+            spans = sorted((each.address, each.address + each.size) for each in found if each is not None)
+            # Of all that begin so far or before, one reaches furthest.
+            self._spans = [low for low, _ in spans], list(accumulate((high for _, high in spans), max))
+        starts, ends = self._spans
+        index = bisect_right(starts, address) - 1
+        return index >= 0 and address + num_bytes <= ends[index]
 
 
 def copied_from(operator: str) -> str:
