@@ -88,7 +88,7 @@ class WorkerError(ArrowflowError, RuntimeError):
 
 
 class BudgetError(ArrowflowError, MemoryError):
-    """The pipeline cannot run within `ram_budget`, or a file announces more; the message names the least that it needs."""
+    """The pipeline cannot run within `ram_budget`, or a file announces more; the message names a budget that does."""
 
 
 class StateError(ArrowflowError, ValueError):

@@ -63,15 +63,16 @@ class Ledger:
         used: Bytes charged or reserved now.
         peak: The most that was ever used.
         lent: Bytes of those charged that the run did not make, like those of a user's table.
+        spared: Bytes that calls may come to use, whose sizes nobody knows: not used, and not free.
     """
 
-    __slots__ = ("_buffers", "_kept", "_released", "budget", "lent", "peak", "used")
+    __slots__ = ("_buffers", "_kept", "_released", "budget", "lent", "peak", "spared", "used")
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
         self.used = 0
         self.peak = 0
-        self.lent = 0
+        self.lent = self.spared = 0
         self._buffers: dict[int, list[int]] = {}
         self._kept: list[Mapping[int, int]] = []
         self._released: Released = deque()
@@ -80,7 +81,7 @@ class Ledger:
         """Whether `num_bytes` more stay within `share` of the budget."""
         if self._released:
             self.drain()
-        return self.used + num_bytes <= self.budget * share
+        return self.used + self.spared + num_bytes <= self.budget * share
 
     def reserve(self, num_bytes: int) -> None:
         """Counts bytes that a call is about to allocate."""

@@ -43,11 +43,10 @@ class Slot:
     """One call of a parallel stage, from its start until its last chunk is delivered.
 
     A call that yields several chunks is suspended between them: its iterator rests in the slot until there is room.
-    `results` is filled by the running worker alone while `running`, and guarded by the lock else. `estimate` is what it
-    takes at least, `reserved` what the ledger was told.
+    `results` is filled by the running worker alone while `running`, and guarded by the lock else.
     """
 
-    __slots__ = ("buffers", "done", "error", "estimate", "item", "iterator", "reserved", "results", "running")
+    __slots__ = ("buffers", "done", "error", "estimate", "item", "iterator", "results", "running")
 
     def __init__(self, item: Item | Task) -> None:
         self.item = item
@@ -58,7 +57,6 @@ class Slot:
         self.done = False
         self.error: BaseException | None = None
         self.estimate = Estimate.known(0)
-        self.reserved = 0
 
 
 class ParallelStage(Stage):
@@ -168,7 +166,7 @@ class ParallelStage(Stage):
         ledger, boundary = self.engine.ledger, self.stream.boundary
         if boundary is None or not num_bytes or not ledger.fits(num_bytes, share):
             return ledger.fits(num_bytes, share)
-        room = int(ledger.budget * share) - ledger.used - num_bytes
+        room = int(ledger.budget * share) - ledger.used - ledger.spared - num_bytes
         return boundary.leaves_room(self.stream, num_bytes, room)
 
     def _makes_first(self) -> bool:
@@ -235,8 +233,8 @@ class ParallelStage(Stage):
         slot.running = True
         self.running += 1
         ledger = self.engine.ledger
-        slot.reserved = estimate.reserved(ledger.budget - ledger.used)
-        ledger.reserve(slot.reserved)
+        ledger.reserve(estimate.least)
+        ledger.spared += estimate.spared
         return slot
 
     def execute(self, call: Slot) -> None:
@@ -323,7 +321,8 @@ class ParallelStage(Stage):
         self.running -= 1
         call.running = False
         ledger = self.engine.ledger
-        ledger.unreserve(call.reserved)
+        ledger.unreserve(call.estimate.least)
+        ledger.spared -= call.estimate.spared
         if self.ended:
             # Stopped while the call ran: its results are for nobody.
             self.engine.pool.abandoned.add(self.plan_operators, call.iterator)

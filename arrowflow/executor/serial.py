@@ -292,9 +292,9 @@ class BoundaryStage(SerialStage):
         known = max(used - sum(sizes), kernel.following_bytes()) + chunks * max(sizes)
         needs = int(MARGIN * max(known, used))
         error = BudgetError(
-            f"ram_budget={ledger.budget:,} bytes is under the least that this pipeline needs, {needs:,} bytes, by what "
-            f"it has made so far: of {len(self.streams)} inputs {len(sizes)} chunks are kept back, up to {max(sizes):,} "
-            f"bytes each, and {used:,} bytes are used in all; raise the budget, open fewer inputs at a time, or make "
+            f"ram_budget={ledger.budget:,} bytes is too little for what this pipeline needs, {needs:,} bytes with a "
+            f"margin, by what it has made so far: of {len(self.streams)} inputs {len(sizes)} chunks are kept back, up "
+            f"to {max(sizes):,} bytes each, and {used:,} bytes are used in all; raise the budget, open fewer inputs at a time, or make "
             "their chunks smaller (max_chunk_rows, row groups)"
         )
         error.locate(operator=self.operator)

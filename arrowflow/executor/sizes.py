@@ -31,9 +31,10 @@ class Estimate(NamedTuple):
         """Returns the estimate of a call whose bytes are known."""
         return cls(num_bytes, num_bytes)
 
-    def reserved(self, free_bytes: int) -> int:
-        """Returns the bytes to reserve: where not all may be needed, no more than are free."""
-        return min(self.most, max(self.least, free_bytes))
+    @property
+    def spared(self) -> int:
+        """Bytes that it may take besides, which nobody else takes meanwhile."""
+        return self.most - self.least
 
 
 class Sizes:
