@@ -15,6 +15,7 @@ import importlib.machinery
 import operator
 import sys
 import threading
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -73,7 +74,21 @@ FREE: Final = {
 WHOLE: Final = {"copy", "count", "index", "insert", "remove", "union", "difference", "intersection"}
 """Methods of Python's collections that look at all elements."""
 
-FREE_CALLS: Final = (isinstance, issubclass, len, id, type, getattr, hasattr, setattr, callable, iter, next)
+FREE_CALLS: Final = (
+    bisect_left,
+    bisect_right,
+    isinstance,
+    issubclass,
+    len,
+    id,
+    type,
+    getattr,
+    hasattr,
+    setattr,
+    callable,
+    iter,
+    next,
+)
 UNTOUCHED: Final = {"super", "locals", "globals", "vars", "NamedTuple", "namedtuple"}
 
 _counts: list[Counter[str]] = []
