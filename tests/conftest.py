@@ -40,6 +40,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason="PyTorch is not installed"))
 
 
+def pytest_collection_finish() -> None:
+    """Lets the collector of garbage pass over what was imported: where tests collect, each time took 0.3 s."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item,

@@ -21,10 +21,13 @@ import pytest
 import arrowflow as af
 from arrowflow.errors import ClosedError, ForkError, FunctionError
 from arrowflow.testing import Gate
+from tests.effort import scaled
 
 ROOT = Path(__file__).resolve().parent.parent
 DEADLINE_SECONDS = 60
 AT_ONCE = 4
+RACES = scaled(2)
+"""How many processes try what races."""
 
 PRELUDE = """
 import gc, os, signal, sys, threading
@@ -345,7 +348,7 @@ def test_a_generator_source_is_closed_with_the_run(files: Path) -> None:
 
 
 def test_many_iterators_at_once(files: Path) -> None:
-    iterators = [iter(pipeline(files).to_numpy()) for _ in range(25)]
+    iterators = [iter(pipeline(files).to_numpy()) for _ in range(8)]
     first = [next(iterator)["x"].tolist() for iterator in iterators]
     assert all(values == first[0] for values in first)
     for iterator in iterators:
@@ -409,7 +412,7 @@ def test_ctrl_c_while_next_waits() -> None:
     except KeyboardInterrupt:
         print(workers())
     """
-    assert quietly(script, times=4) == ["[]"] * 4
+    assert quietly(script, times=RACES) == ["[]"] * RACES
 
 
 def test_ctrl_c_that_nobody_catches_ends_the_process() -> None:
@@ -551,7 +554,7 @@ def test_exit_at_full_flight() -> None:
         next(iterator)
     print(len(workers()) > 0)
     """
-    assert quietly(script, times=AT_ONCE) == ["True"] * AT_ONCE
+    assert quietly(script, times=RACES) == ["True"] * RACES
 
 
 def test_exit_at_full_flight_of_many_runs() -> None:
@@ -562,7 +565,7 @@ def test_exit_at_full_flight_of_many_runs() -> None:
     cycle = [iterators]
     cycle.append(cycle)
     """
-    quietly(script, times=4)
+    quietly(script, times=RACES)
 
 
 def test_sys_exit_in_the_middle_of_an_epoch() -> None:
@@ -571,7 +574,7 @@ def test_sys_exit_in_the_middle_of_an_epoch() -> None:
         if number == 3:
             sys.exit(0)
     """
-    quietly(script, times=AT_ONCE)
+    quietly(script, times=RACES)
 
 
 def test_exit_while_a_daemon_thread_consumes() -> None:
@@ -584,7 +587,7 @@ def test_exit_while_a_daemon_thread_consumes() -> None:
     threading.Thread(target=consume, daemon=True).start()
     began.wait()
     """
-    quietly(script, times=AT_ONCE)
+    quietly(script, times=RACES)
 
 
 def test_exit_waits_for_a_thread_that_consumes() -> None:
@@ -593,7 +596,7 @@ def test_exit_waits_for_a_thread_that_consumes() -> None:
         print(sum(batch.num_rows for batch in af.range(300_000).map(same).batch(100)))
     threading.Thread(target=consume).start()
     """
-    assert quietly(script, times=4) == ["300000"] * 4
+    assert quietly(script, times=RACES) == ["300000"] * RACES
 
 
 def test_exit_with_a_dataset_in_a_global_destructor() -> None:
@@ -607,7 +610,7 @@ def test_exit_with_a_dataset_in_a_global_destructor() -> None:
     holder = Holder()
     holder.self = holder
     """
-    quietly(script, times=4)
+    quietly(script, times=RACES)
 
 
 def test_exit_while_a_function_blocks_names_it_and_goes_on() -> None:
@@ -638,7 +641,7 @@ def test_a_generator_may_clean_up_at_exit() -> None:
     iterator = iter(af.from_generator(rows).batch(2))
     next(iterator)
     """
-    assert quietly(script, times=4) == ["clean"] * 4
+    assert quietly(script, times=RACES) == ["clean"] * RACES
 
 
 # ---------------------------------------------------------------- other processes
@@ -692,7 +695,7 @@ def test_a_fork_of_a_process_that_ran_none_works() -> None:
     print(in_child(check))
     check()
     """)
-    assert quietly(script, times=2) == ["0\n0"] * 2
+    assert quietly(script, times=RACES) == ["0\n0"] * RACES
 
 
 def test_in_a_fork_nothing_of_the_parents_run_hangs() -> None:
@@ -713,7 +716,7 @@ def test_in_a_fork_nothing_of_the_parents_run_hangs() -> None:
         print(in_child(use), in_child(collect))
     next(iterator)
     """)
-    assert quietly(script, times=2) == ["0\n0\n0\n0 0"] * 2
+    assert quietly(script, times=RACES) == ["0\n0\n0\n0 0"] * RACES
 
 
 def test_a_forked_child_exits_as_it_would_without_a_run() -> None:
@@ -726,7 +729,7 @@ def test_a_forked_child_exits_as_it_would_without_a_run() -> None:
     print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     next(iterator)
     """
-    assert quietly(script, times=4) == ["3"] * 4
+    assert quietly(script, times=RACES) == ["3"] * RACES
 
 
 def test_fork_error_says_what_to_do() -> None:

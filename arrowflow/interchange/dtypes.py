@@ -136,7 +136,10 @@ def in_unit(value: Any, target: np.dtype[Any]) -> Any:
     given = np.asarray(value)
     if given.dtype == object:
         given = np.asarray(value, f"{target.kind}8")  # in the unit that has all of it
-    found = given.astype(target)
+    try:
+        found = given.astype(target)
+    except OverflowError:  # of NumPy 2.5; earlier ones wrap around
+        return None
     same = (found.astype(given.dtype) == given) | np.isnat(given)
     return found if same.all() else None
 
@@ -145,8 +148,8 @@ def _to_finer_unit(name: str, source: np.dtype[Any], target: np.dtype[Any]) -> C
     def convert(array: NumpyArray) -> NumpyArray:
         found = in_unit(array, target)
         if found is None:
-            back = array.astype(target).astype(source)
-            raise _refusal(name, array[(back != array) & ~np.isnat(array)][0], target)
+            furthest = np.abs(array.view(np.int64)).argmax()  # of NaT it is negative
+            raise _refusal(name, array.flat[furthest], target)
         return np.asarray(found)
 
     return convert

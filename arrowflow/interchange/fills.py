@@ -45,7 +45,7 @@ def fill_value(name: str, kind: Any, dtype: np.dtype[Any], null: Any) -> Any:
         return empty
     if is_policy(null, "nan"):
         if dtype.kind in "mM":
-            return dtype.type("NaT")
+            return np.array("NaT", dtype)[()]
         if is_float(dtype) and not pa.types.is_dictionary(kind):
             return float("nan")
         value = empty if is_text(kind) else empty.item()

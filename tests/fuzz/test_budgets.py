@@ -25,6 +25,7 @@ import arrowflow as af
 from arrowflow.executor.serial import NEGLIGIBLE_BYTES
 from arrowflow.ops.base import Slices
 from arrowflow.run import check_budget
+from tests.effort import scaled
 from tests.executor.fakes import Running, Stepper, stepper_of
 
 MIB = 1 << 20
@@ -281,7 +282,11 @@ def raised_budget(case: Case, error: af.BudgetError) -> int:
     return budget
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], print_blob=True)
+@settings(
+    max_examples=scaled(30),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    print_blob=True,
+)
 @given(case=CASES)
 def test_a_pipeline_stays_within_its_budget_or_names_one_that_suffices(case: Case) -> None:
     for _ in range(MAX_REFUSALS):

@@ -85,7 +85,7 @@ def compare(plan: Plan, found: list[list[Row]], expected: list[list[Row]]) -> No
     ]
 
 
-@settings(max_examples=scaled(150), database=None)
+@settings(max_examples=scaled(80), database=None)
 @given(
     plan=PLANS,
     epoch=st.integers(0, 2),

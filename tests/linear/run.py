@@ -15,7 +15,7 @@ from tests.linear import counting
 
 WARM, SMALL, LARGE = 10, 24, 96
 LEAST = LARGE**2 // 4
-MOST_GROWTH = 6
+MOST_GROWTH = 8
 """Work by the column grows by four, its square by sixteen, and a line that does both by something in between."""
 
 BY_THE_CLOCK = "arrowflow/autotune/"
