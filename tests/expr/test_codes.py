@@ -91,6 +91,11 @@ def sources(batch: pa.RecordBatch, folder: Path) -> dict[str, af.Dataset]:
     return {name: make() for name, make in found.items()}
 
 
+def pyarrow_reads(type: pa.DataType) -> bool:
+    """Whether this pyarrow reads nulls of the type from Parquet, which 22 does not where lists have a fixed size."""
+    return int(pa.__version__.partition(".")[0]) > 22 or not pa.types.is_fixed_size_list(type)
+
+
 @pytest.mark.parametrize("array", ARRAYS)
 def test_every_way_in_and_out(tmp_path: Path, array: pa.Array) -> None:
     batch = pa.record_batch({"x": array})
@@ -104,7 +109,7 @@ def test_every_way_in_and_out(tmp_path: Path, array: pa.Array) -> None:
     small = af.Options(ram_budget="64KiB")
     for found in (
         af.read_ipc(tmp_path / "ipc"),
-        af.read_parquet(tmp_path / "parquet"),
+        *([af.read_parquet(tmp_path / "parquet")] if pyarrow_reads(array.type) else []),
         ds.cache(tmp_path / "cache"),
         ds.cache(tmp_path / "cache"),
         ds.with_options(small).cache(spill=tmp_path),
