@@ -90,4 +90,8 @@ def _real(root: str, path: str, known: dict[str, tuple[str, int]]) -> tuple[str,
 
 
 def _listed(filesystem: Any, base: str, *, recursive: bool = False) -> list[Any]:
-    return list(filesystem.get_file_info(pafs.FileSelector(base, allow_not_found=True, recursive=recursive)))
+    selector = pafs.FileSelector(base, allow_not_found=True, recursive=recursive)
+    try:
+        return list(filesystem.get_file_info(selector))
+    except FileNotFoundError:  # Arrow found it, and another writer renamed it before it was listed
+        return []

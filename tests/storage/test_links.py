@@ -12,6 +12,7 @@ import pyarrow.fs as pafs
 import pytest
 
 import arrowflow as af
+from arrowflow.storage import below
 from tests.ops.tables import ids, refused
 
 
@@ -146,3 +147,11 @@ def test_what_is_no_file_is_left_out_of_folders(special: dict[str, str], tmp_pat
     refused(af.SourceError, lambda: found(tmp_path), "the directory has no")
     write(tmp_path, a=3)
     assert found(tmp_path) == found(f"{tmp_path}/*.csv") == found(f"{tmp_path}/**") == [3]
+
+
+def test_a_folder_that_goes_as_it_is_listed_was_not_there() -> None:
+    class Going(pafs.SubTreeFileSystem):
+        def get_file_info(self, selector: pafs.FileSelector) -> Any:
+            raise FileNotFoundError(f"Cannot list directory {selector.base_dir!r}")
+
+    assert below(Going("/nowhere", pafs.LocalFileSystem()), "data") == []
