@@ -1,7 +1,8 @@
 """Forks of a process in which Polars has threads: in the child they are not there, and it would wait for them for ever.
 
-To be asked for a schema or a length is enough to start them, and a user's own frames are; so what is found is threads by
-their name, when the process is forked. Only systems with `/proc` tell; elsewhere forks are not what multiprocessing does.
+To be asked for a schema or a length is enough to start them, which is noted. A user's own frames are enough, too: so a
+process that is forked looks for threads by their name. Only systems with `/proc` tell; elsewhere forks are not what
+multiprocessing does.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ def check_polars() -> None:
             'arrowflow), whose threads do not survive that; use the "spawn" or "forkserver" start method of '
             "multiprocessing, as in DataLoader(…, multiprocessing_context='forkserver'), or fork before"
         )
+    # Its threads take their names some time after they are started: a fork right behind this use would not find them.
+    _Polars.process = os.getpid()
 
 
 def _look() -> None:
