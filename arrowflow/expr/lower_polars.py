@@ -84,6 +84,7 @@ class PolarsLowering(Lowering):
 
     def _check_constant(self, function: str, value: Any, type: pa.DataType) -> None:
         """Refuses constants that Polars adds to, or divides, a column of `type` in a way of its own."""
+        require(value is not None)
         if function in ("add", "subtract"):
             require(value != 0)  # it yields the other side, of which -0.0 keeps its sign, or negates it
         if function == "divide" and pa.types.is_unsigned_integer(type):

@@ -285,6 +285,7 @@ def test_functions_of_one_column(type: pa.DataType) -> None:
         (c("u") * -129, [None, -645]),
         ((c("u") + -2) > 0, [None, True]),
         (c("u") / -1, [None, -5.0]),
+        (c("u") / pl.lit(None), [None, None]),
         (c("t").cast(pl.Int32, strict=False), [None, 5]),
         (c("i").clip(5, 2), [5, 2]),
     ],
