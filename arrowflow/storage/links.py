@@ -37,7 +37,7 @@ def below(filesystem: Any, base: str, *, hidden: bool = True) -> list[Any]:
     """
     root = root_of(filesystem)
     if root is None:
-        return _listed(filesystem, base, recursive=True)
+        return listed_in(filesystem, base, recursive=True)
     found: list[Any] = []
     seen: set[str] = set()
     pending = {base: os.path.realpath(root + base)}
@@ -49,7 +49,7 @@ def below(filesystem: Any, base: str, *, hidden: bool = True) -> list[Any]:
             if real in seen:
                 continue
             seen.add(real)
-            for info in _listed(filesystem, path):
+            for info in listed_in(filesystem, path):
                 found.append(info)
                 if info.size is not None or info.type != pafs.FileType.Directory:
                     continue
@@ -89,7 +89,8 @@ def _real(root: str, path: str, known: dict[str, tuple[str, int]]) -> tuple[str,
     return known[path]
 
 
-def _listed(filesystem: Any, base: str, *, recursive: bool = False) -> list[Any]:
+def listed_in(filesystem: Any, base: str, *, recursive: bool = False) -> list[Any]:
+    """Returns what there is to know of what a folder holds; nothing need be there."""
     selector = pafs.FileSelector(base, allow_not_found=True, recursive=recursive)
     try:
         return list(filesystem.get_file_info(selector))

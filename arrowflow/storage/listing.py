@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from arrowflow.errors import PlanError, SourceError, closest
 from arrowflow.lazy import fs as pafs
-from arrowflow.storage.links import below, is_link, once, root_of
+from arrowflow.storage.links import below, is_link, listed_in, once, root_of
 from arrowflow.storage.local import UNFINISHED
 from arrowflow.storage.store import File
 
@@ -110,8 +110,7 @@ def _expand(filesystem: Any, base: str, pattern: list[str]) -> Iterator[Any]:
             if _matches(info.path[depth:].split("/"), pattern):
                 yield info
         return
-    selector = pafs.FileSelector(base, allow_not_found=True)
-    for info in _checked(filesystem.get_file_info(selector), base):
+    for info in _checked(listed_in(filesystem, base), base):
         if not _matches_name(posixpath.basename(info.path), pattern[0]):
             continue
         if len(pattern) == 1:
@@ -162,7 +161,6 @@ def _is_hidden(relative: str) -> bool:
 def _missing(filesystem: Any, path: str) -> str:
     if is_link(filesystem, path):
         return "it is a link that leads nowhere, or back to itself; mend the link, or name the file itself"
-    selector = pafs.FileSelector(posixpath.dirname(path), allow_not_found=True)
-    names = [posixpath.basename(info.path) for info in filesystem.get_file_info(selector)]
+    names = [posixpath.basename(info.path) for info in listed_in(filesystem, posixpath.dirname(path))]
     hint = closest(posixpath.basename(path), names) if names else "its folder is missing or empty"
     return f"there is no such file or directory; {hint.replace('known columns', 'the folder has')}"
