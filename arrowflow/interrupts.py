@@ -7,11 +7,17 @@ The traceback tells them apart. Python calls a handler with the number of the si
 nothing else is called with its own caller's frame behind a number. So it does not matter how a handler is made, whether
 it is still installed, or which function that it calls raises. `KeyboardInterrupt` needs no trace: Python's own handler
 leaves none.
+
+Python itself loses an interrupt in one place. `threading.Condition.wait`, by which a thread starts and an `Event` waits,
+takes its lock again at its end. An interrupt right there leaves the lock free, and the `with` around the wait raises
+`RuntimeError` as it releases the lock. The interrupt is the context of that error.
 """
 
 from __future__ import annotations
 
 import inspect
+import threading
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -31,8 +37,20 @@ def interruption(error: BaseException) -> BaseException | None:
         if _is_by_handler(cause):
             return cause
         seen.add(id(cause))
-        cause = cause.__cause__
+        if _has_lost_its_lock(cause):
+            cause = cause.__context__
+            if isinstance(cause, KeyboardInterrupt):
+                return cause
+        else:
+            cause = cause.__cause__
     return None
+
+
+def _has_lost_its_lock(error: BaseException) -> bool:
+    exits = threading.Condition.__exit__.__code__
+    return isinstance(error, RuntimeError) and any(
+        frame.f_code is exits for frame, _ in traceback.walk_tb(error.__traceback__)
+    )
 
 
 def _is_by_handler(error: BaseException) -> bool:

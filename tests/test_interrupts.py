@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 import arrowflow as af
+from arrowflow.executor.lifetime import Worker
 from arrowflow.interrupts import interruption, interruptions
 
 
@@ -160,6 +162,51 @@ def test_it_is_found_below_what_was_made_of_it_and_raised_as_it_was() -> None:
     with pytest.raises(Preempted) as caught, interruptions():
         made_another_error()
     check_nothing_else_is_told_of(caught.value)
+
+
+class InterruptedLock:
+    """A lock whose second `acquire`, which is that at the end of a wait, a signal interrupts."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._taken = 0
+
+    def acquire(self, blocking: bool = True) -> bool:
+        self._taken += blocking
+        if self._taken == 2:
+            interrupt()
+        return self._lock.acquire(blocking)
+
+    def release(self) -> None:
+        self._lock.release()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
+
+def in_a_wait() -> None:
+    condition = threading.Condition(InterruptedLock())  # type: ignore[arg-type]
+    with condition:
+        condition.wait(0.0)
+
+
+def test_an_interrupt_that_a_condition_loses_is_found(expected: type[BaseException]) -> None:
+    error = raised_by(in_a_wait)
+    assert type(error) is RuntimeError
+    assert type(interruption(error)) is expected
+
+
+def test_a_thread_whose_start_is_interrupted_is_no_failure(monkeypatch: pytest.MonkeyPatch, preempted: None) -> None:
+    def start(worker: Worker) -> None:
+        threading.Thread.start(worker)
+        in_a_wait()
+
+    monkeypatch.setattr(Worker, "start", start, raising=False)
+    with pytest.raises(Preempted):
+        list(af.range(10).batch(2))
 
 
 def test_nothing_else_is_an_interruption() -> None:

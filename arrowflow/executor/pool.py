@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Any, cast
 from arrowflow.errors import ArrowflowError
 from arrowflow.executor.abandoned import Abandoned
 from arrowflow.executor.cores import allowance, available
-from arrowflow.executor.failure import is_interrupt, located
+from arrowflow.executor.failure import located
 from arrowflow.executor.lifetime import Caller, Worker, wake
 from arrowflow.executor.tokens import ROUNDING, fits, rounded, token
+from arrowflow.interrupts import raise_interruption
 from arrowflow.physical.tuning import FIRST_CALLS, WAITS
 
 if TYPE_CHECKING:
@@ -167,8 +168,7 @@ class Pool:
         try:
             worker.start()
         except RuntimeError as error:
-            if is_interrupt(error):
-                raise
+            raise_interruption(error)
             self._arrive(worker)
             self.threads.remove(worker)
             if not self.threads:
