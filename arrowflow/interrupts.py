@@ -16,7 +16,6 @@ takes its lock again at its end. An interrupt right there leaves the lock free, 
 from __future__ import annotations
 
 import inspect
-import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,9 +46,9 @@ def interruption(error: BaseException) -> BaseException | None:
 
 
 def _has_lost_its_lock(error: BaseException) -> bool:
-    exits = threading.Condition.__exit__.__code__
     return isinstance(error, RuntimeError) and any(
-        frame.f_code is exits for frame, _ in traceback.walk_tb(error.__traceback__)
+        frame.f_code.co_qualname == "Condition.__exit__" and frame.f_globals.get("__name__") == "threading"
+        for frame, _ in traceback.walk_tb(error.__traceback__)
     )
 
 
