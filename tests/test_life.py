@@ -22,7 +22,7 @@ from arrowflow.testing import Gate
 from tests.effort import scaled
 from tests.warm import Server
 
-RACES = scaled(2)
+RACES = scaled(4)
 """How many processes try what races."""
 
 PRELUDE = """
