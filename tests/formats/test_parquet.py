@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import decimal
+import functools
 import pickle
 import subprocess
 import sys
@@ -38,6 +39,7 @@ DAY = dt.date(2020, 1, 1)
 TIME = dt.datetime(2020, 1, 1, 12, tzinfo=dt.UTC).replace(tzinfo=None)
 
 
+@functools.cache
 def table(rows: int = 10) -> pa.Table:
     numbers = list(range(rows))
     texts = [None if i % 3 == 0 else f"text number {i}" for i in numbers]

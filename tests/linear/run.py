@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.linear import counting
 
-WARM, SMALL, LARGE = 10, 24, 96
+WARM, SMALL, LARGE = 10, 16, 64
 LEAST = LARGE**2 // 4
 MOST_GROWTH = 8
 """Work by the column grows by four, its square by sixteen, and a line that does both by something in between."""
