@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from arrowflow.errors import PlanError
 from arrowflow.expr import arrow_tree, polars_tree
+from arrowflow.expr.arrow_repairs import repaired
 from arrowflow.expr.eager import Casting, Filling, Stacking
 from arrowflow.expr.expression import Expr, expand, parse
 from arrowflow.expr.foreign import arrow_type, check_columns, empty_array, enum_metadata, polars_type
@@ -113,7 +114,8 @@ def type_of_expr(expr: Expr, schema: pa.Schema) -> pa.DataType:
 def steady(expr: Expr, type: pa.DataType, schema: pa.Schema) -> Expr:
     """Returns `expr`, which yields `type`, as its engine is to run it: so that chunks change nothing."""
     if expr.engine == "arrow":
-        return expr
+        data = repaired(bytes(expr.serialised()))  # type: ignore[arg-type]
+        return expr if data is None else Expr("arrow", arrow_tree.deserialise(data), expr.name, expr.columns)
     text = polars_tree.spread(str(expr.serialised()))
     source = None if text is None else polars_tree.deserialise(text)
     if text is None or source is None or not polars_type(source, text, schema, expr.columns).equals(type):
