@@ -177,6 +177,8 @@ REFUSALS: Final = (
     r"guesses a format from the first text of a chunk",
     # Polars finds no type for both branches of a `when`, and looks for none where all rows take one of them.
     r"failed to determine supertype",
+    # A `when` of bare numbers and dates or times, for which Polars finds a type only when it sees the rows.
+    r"a type that depends on the rows",
     # pyarrow forgets the error if a later value of the same call fits.
     r"Rounded value .* does not fit in precision",
 )

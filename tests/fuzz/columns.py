@@ -173,7 +173,9 @@ def _made() -> dict[str, Type]:
         clock = getattr(pa, f"time{bits}")(unit)
         add(f"time_{unit}", clock, "pl.Time", "time temporal ordered", numbers_below(DAY * size))
         spelled = f'pl.Duration("{"ms" if unit == "s" else unit}")'
-        add(f"span_{unit}", pa.duration(unit), spelled, "span temporal ordered", instants(unit))
+        # Polars has no seconds: it makes milliseconds of them, and those wrap around.
+        longest = (2**63 - 1) // (1_000 if unit == "s" else 1)
+        add(f"span_{unit}", pa.duration(unit), spelled, "span temporal ordered", instants(unit, longest))
         for zone, name in ((None, "ts"), ("UTC", "utc"), ("Europe/Berlin", "berlin")):
             spelled = f'pl.Datetime("{"ms" if unit == "s" else unit}"{f", {zone!r}" if zone else ""})'
             kinds = f"stamp moment temporal ordered {'zoned' if zone else 'naive'}"
