@@ -132,11 +132,14 @@ class Case:
     ) -> pa.Table | BaseException:
         """Returns a table with the types that the expressions have on no rows: types never depend on data.
 
-        Polars makes lists of another type where all are null, and finds another type for both branches of a `when`.
+        Polars makes lists of another type where all are null, and finds another type for both branches of a `when`. Where
+        an engine fails on no rows, there is no type: that error is returned.
         """
         declared = self.expected(steps, self.table.slice(0, 0))
-        if isinstance(expected, BaseException) or isinstance(declared, BaseException):
+        if isinstance(expected, BaseException):
             return expected
+        if isinstance(declared, BaseException):
+            return declared
         if expected.schema.equals(declared.schema):
             return expected
         try:
