@@ -204,8 +204,14 @@ def choices(text: str) -> tuple[Part, ...]:
     """Returns each `when` beside bare numbers, which take their types from what is around them, in an expression."""
     if '"Ternary"' not in text or '"Dyn"' not in text:
         return ()
-    found = ({kind: body} for kind, body in _nodes(json.loads(text)) if kind in ("Ternary", "StructEval"))
+    found = ({kind: body} for kind, body in _nodes(json.loads(text)) if _chooses(kind, body))
     return _parts(node for node in found if {"Ternary", "Dyn"} <= _kinds(node))
+
+
+def _chooses(kind: str, body: Json) -> bool:
+    if kind == "Ternary":
+        return "Field" not in _kinds(body)  # of a struct, which is known to what is around it
+    return kind == "StructEval" or (kind == "Function" and body["function"] == {"StructExpr": "WithFields"})
 
 
 def _nodes(node: Json) -> Iterator[tuple[str, Json]]:

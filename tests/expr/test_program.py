@@ -450,9 +450,12 @@ def test_numbers_among_others_have_a_type() -> None:
             when.then(c("i")).otherwise(0),
             when.then(c("day")).otherwise(pl.lit(0, dtype=pl.Int64)),
         ],
-        pa.int32(): [when.then(1).otherwise(2), when.then(c("b")).otherwise(0), when.then(1).otherwise(None)],
+        pa.int32(): [when.then(1).otherwise(2), when.then(1).otherwise(None)],
         pa.float64(): [when.then(1).when(c("i") > 1).then(2.5).otherwise(c("i"))],
         pa.date32(): [when.then(c("day")).otherwise(pl.lit(0).cast(pl.Date)), when.then(c("day"))],
+        TEMPORAL.field("st").type: [
+            c("st").struct.with_fields(pl.when(pl.field("x").dt.day() > 1).then(pl.field("x")))
+        ],
     }
     found = {
         type: {output_fields(expr(one), TEMPORAL)[0].type for one in many} for type, many in typed.items()

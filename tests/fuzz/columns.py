@@ -180,7 +180,7 @@ def _made() -> dict[str, Type]:
             spelled = f'pl.Datetime("{"ms" if unit == "s" else unit}"{f", {zone!r}" if zone else ""})'
             kinds = f"stamp moment temporal ordered {'zoned' if zone else 'naive'}"
             # Beyond these years the functions of Polars give what stands beside a value in memory.
-            widest = min(2**63 - 1, 262_000 * 31_556_952 * size)
+            widest = min(2**63 - 1, 260_000 * 31_556_952 * size)
             add(f"{name}_{unit}", pa.timestamp(unit, zone), spelled, kinds, instants(unit, widest))
     add("nothing", pa.null(), "pl.Null", "null", st.none())
     for item in ("i64", "i8", "f64", "s", "b", "day"):
