@@ -8,6 +8,7 @@ the dict which pyarrow makes of it is useless; the list is read from the file's 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import field
 from functools import lru_cache
 from typing import Any, Final
@@ -111,16 +112,16 @@ def _kind(name: str) -> str:
 @lru_cache(maxsize=1024)
 def read(data: bytes) -> Node:
     """Returns the tree of the serialised expression `data`."""
-    return _Reader(entries(data), _constants(data)).node()
+    return _Reader(entries(data), constants(data)).node()
 
 
 @lru_cache(maxsize=1024)
 def text(data: bytes) -> str:
     """Returns a text that two serialised expressions share only when they mean the same."""
-    constants = _constants(data)
+    values = constants(data)
     names = {"literal", "options"}
     lines = [
-        f"{key}={_constant_text(constants.column(int(value)))}" if key in names else f"{key}={value}"
+        f"{key}={_constant_text(values.column(int(value)))}" if key in names else f"{key}={value}"
         for key, value in entries(data)
     ]
     return "\n".join(lines)
@@ -149,6 +150,18 @@ def entries(data: bytes) -> list[tuple[str, str]]:
     return [(_string(footer, pair, 0), _string(footer, pair, 1)) for pair in pairs]
 
 
+def written(parts: list[tuple[str, str]], values: Sequence[pa.Array]) -> bytes:
+    """Returns the serialised expression of the entries `parts` and the constants `values`."""
+    # A batch without columns cannot say that it has one row.
+    columns = list(values) or [pa.Array.from_buffers(pa.null(), 1, [None])]
+    fields = [(str(index), column.type) for index, column in enumerate(columns)]
+    batch = pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields, pa.KeyValueMetadata(parts)))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
 def _follow(data: bytes, at: int) -> int:
     return at + int(struct.unpack_from("<I", data, at)[0])
 
@@ -168,7 +181,8 @@ def _string(data: bytes, table: int, number: int) -> str:
     return data[at + 4 : at + 4 + length].decode()
 
 
-def _constants(data: bytes) -> pa.RecordBatch:
+def constants(data: bytes) -> pa.RecordBatch:
+    """Returns the constants of the serialised expression `data`, a column each, which entries name by number."""
     return pa.ipc.open_file(pa.py_buffer(data)).get_batch(0)
 
 
@@ -211,15 +225,7 @@ class _Reader:
 
     def _part(self, start: int) -> bytes:
         """The serialised form of what was read since `start`, as an expression of its own."""
-        constants = self.constants
-        if not constants.num_columns:  # a batch without columns cannot say that it has one row
-            nothing = pa.Array.from_buffers(pa.null(), 1, [None])
-            constants = pa.RecordBatch.from_arrays([nothing], names=[""])
-        schema = constants.schema.with_metadata(pa.KeyValueMetadata(self.entries[start : self.at]))
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_file(sink, schema) as writer:
-            writer.write_batch(pa.RecordBatch.from_arrays(constants.columns, schema=schema))
-        return bytes(sink.getvalue())
+        return written(self.entries[start : self.at], self.constants.columns)
 
 
 def _options(column: pa.Array) -> dict[str, Any]:

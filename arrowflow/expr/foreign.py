@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from functools import lru_cache
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import polars as pl
 import pyarrow as pa
@@ -160,20 +160,48 @@ def enum_metadata(
     return metadata
 
 
-def _answered(expr: pl.Expr, text: str, schema: pa.Schema, columns: Sequence[str]) -> pa.Field:
-    return _answer(_Question(text, tuple((name, schema.field(name).type) for name in columns), expr))
+def has_single_type(expr: pl.Expr, text: str, schema: pa.Schema, columns: Sequence[str]) -> bool:
+    """Returns whether Polars knows which type the expression has, whatever the rows; else the rows decide.
+
+    Raises:
+        PlanError: As `polars_type`.
+    """
+    return _is_settled(_question(expr, text, schema, columns))
 
 
 @lru_cache(maxsize=4096)
-def _answer(question: _Question) -> pa.Field:
+def _is_settled(question: _Question) -> bool:
+    planned = _empty(question).lazy().select(question.expr.alias("0"))
+    return not _is_unknown(_guard(PlanError, question.expr, planned.collect_schema)["0"])
+
+
+def _is_unknown(dtype: Any) -> bool:
+    if isinstance(dtype, pl.Struct):
+        return any(map(_is_unknown, dtype.to_schema().values()))
+    return bool(dtype == pl.Unknown)
+
+
+def _question(expr: pl.Expr, text: str, schema: pa.Schema, columns: Sequence[str]) -> _Question:
+    return _Question(text, tuple((name, schema.field(name).type) for name in columns), expr)
+
+
+def _answered(expr: pl.Expr, text: str, schema: pa.Schema, columns: Sequence[str]) -> pa.Field:
+    return _answer(_question(expr, text, schema, columns))
+
+
+def _empty(question: _Question) -> pl.DataFrame:
     for name, type in question.fields:
         if not polars_reads(type):
             raise PlanError(
                 f"Polars cannot read column {name!r} of type {type}: cast it first, or write the expression with"
                 " pyarrow.compute"
             )
-    columns = [name for name, _ in question.fields]
-    frame = _frame(empty_batch(pa.schema(question.fields)), columns)
+    return _frame(empty_batch(pa.schema(question.fields)), [name for name, _ in question.fields])
+
+
+@lru_cache(maxsize=4096)
+def _answer(question: _Question) -> pa.Field:
+    frame = _empty(question)
 
     def dry_run() -> pa.Field:
         series = frame.select(question.expr.alias("0")).to_series()

@@ -10,16 +10,16 @@ import io
 import json
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import PlanError
 from arrowflow.expr.polars_check import blame, function_path, is_literal_list
-from arrowflow.expr.tree import Call, Column, Literal, Node
+from arrowflow.expr.tree import Call, Column, Literal, Node, column_names
 from arrowflow.expr.types import convert, exact_values, normalise
 
 Json = Any
@@ -176,20 +176,60 @@ def _every_other() -> str:
 _TEMPORAL: Final = frozenset(("Date", "Datetime", "Time", "Duration"))
 
 
+class Part(NamedTuple):
+    """A part of an expression, which can be evaluated alone.
+
+    Attributes:
+        expr: It by itself.
+        text: Its JSON form.
+        columns: The columns that it reads.
+    """
+
+    expr: pl.Expr
+    text: str
+    columns: tuple[str, ...]
+
+
 @lru_cache(maxsize=1024)
-def cast_to_temporal(text: str) -> tuple[pl.Expr, ...]:
+def cast_to_temporal(text: str) -> tuple[Part, ...]:
     """Returns what the expression with the JSON form `text` casts to temporal types."""
-    found = (deserialise(json.dumps(body["expr"])) for body in _casts(json.loads(text)))
-    return tuple(expr for expr in found if expr is not None)
+    casts = (body for kind, body in _nodes(json.loads(text)) if kind == "Cast")
+    return _parts(
+        body["expr"] for body in casts if _kinds(body["dtype"]) & _TEMPORAL and _roots(body["expr"])
+    )
 
 
-def _casts(node: Json) -> Iterator[Json]:
+@lru_cache(maxsize=1024)
+def choices(text: str) -> tuple[Part, ...]:
+    """Returns each `when` beside bare numbers, which take their types from what is around them, in an expression."""
+    if '"Ternary"' not in text or '"Dyn"' not in text:
+        return ()
+    found = ({kind: body} for kind, body in _nodes(json.loads(text)) if _chooses(kind, body))
+    return _parts(node for node in found if {"Ternary", "Dyn"} <= _kinds(node))
+
+
+def _chooses(kind: str, body: Json) -> bool:
+    if kind == "Ternary":
+        return "Field" not in _kinds(body)  # of a struct, which is known to what is around it
+    return kind == "StructEval" or (kind == "Function" and body["function"] == {"StructExpr": "WithFields"})
+
+
+def _nodes(node: Json) -> Iterator[tuple[str, Json]]:
+    """Yields the kinds and bodies of all nodes, but for what is evaluated inside of lists and structs."""
     if isinstance(node, dict):
-        body = node.get("Cast")
-        if body is not None and _kinds(body["dtype"]) & _TEMPORAL and _roots(body["expr"]):
-            yield body
-    for part in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
-        yield from _casts(part)
+        for key, part in node.items():
+            yield key, part
+            if key != "evaluation":
+                yield from _nodes(part)
+    elif isinstance(node, list):
+        for part in node:
+            yield from _nodes(part)
+
+
+def _parts(nodes: Iterable[Json]) -> tuple[Part, ...]:
+    texts = [json.dumps(node) for node in nodes]
+    found = ((deserialise(text), text) for text in texts)
+    return tuple(Part(expr, text, column_names(read(text))) for expr, text in found if expr is not None)
 
 
 def _read(node: Json) -> Node:

@@ -9,9 +9,17 @@ import pyarrow as pa
 
 from arrowflow.errors import PlanError
 from arrowflow.expr import arrow_tree, polars_tree
+from arrowflow.expr.arrow_repairs import repaired
 from arrowflow.expr.eager import Casting, Filling, Stacking
 from arrowflow.expr.expression import Expr, expand, parse
-from arrowflow.expr.foreign import arrow_type, check_columns, empty_array, enum_metadata, polars_type
+from arrowflow.expr.foreign import (
+    arrow_type,
+    check_columns,
+    empty_array,
+    enum_metadata,
+    has_single_type,
+    polars_type,
+)
 from arrowflow.expr.graph import CONSTANT, Graph, Op
 from arrowflow.expr.lower_arrow import ArrowLowering, safe_cast
 from arrowflow.expr.lower_polars import PolarsLowering
@@ -101,11 +109,16 @@ def type_of_expr(expr: Expr, schema: pa.Schema) -> pa.DataType:
     if expr.engine == "arrow":
         return arrow_type(expr.source, expr.columns, schema)
     text = str(expr.serialised())
-    for source in polars_tree.cast_to_temporal(text):
-        reads = sorted(set(source.meta.root_names()))
-        if pa.types.is_string(polars_type(source, polars_tree.serialise(source), schema, reads)):
+    for part in polars_tree.cast_to_temporal(text):
+        if pa.types.is_string(polars_type(part.expr, part.text, schema, part.columns)):
             raise PlanError(
                 f"{expr!r} guesses a format from the first text of a chunk: take str.to_date(format)"
+            )
+    for part in polars_tree.choices(text):
+        if not has_single_type(part.expr, part.text, schema, part.columns):
+            raise PlanError(
+                f"Polars gives {part.expr} a type that depends on the rows: a bare number is in one branch, and in"
+                " another are no numbers. Name the type of the number, as in pl.lit(0, dtype=pl.Int64), or cast the others"
             )
     return polars_type(expr.source, text, schema, expr.columns)
 
@@ -113,7 +126,8 @@ def type_of_expr(expr: Expr, schema: pa.Schema) -> pa.DataType:
 def steady(expr: Expr, type: pa.DataType, schema: pa.Schema) -> Expr:
     """Returns `expr`, which yields `type`, as its engine is to run it: so that chunks change nothing."""
     if expr.engine == "arrow":
-        return expr
+        data = repaired(bytes(expr.serialised()))  # type: ignore[arg-type]
+        return expr if data is None else Expr("arrow", arrow_tree.deserialise(data), expr.name, expr.columns)
     text = polars_tree.spread(str(expr.serialised()))
     source = None if text is None else polars_tree.deserialise(text)
     if text is None or source is None or not polars_type(source, text, schema, expr.columns).equals(type):

@@ -273,11 +273,12 @@ class Stepper(Engine):
     Attributes:
         largest_bytes: The most that one call reserved, or made.
         largest_made_bytes: The most that one call made.
+        largest_taken_bytes: The most that the input of one call stands on: of a window, all chunks that it has rows of.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.largest_bytes = self.largest_made_bytes = 0
+        self.largest_bytes = self.largest_made_bytes = self.largest_taken_bytes = 0
         self.pool.spawn = lambda: None  # type: ignore[method-assign]
         # Its calls take no time at all; still they are the test's to run.
         self.consumer.comes_soon = lambda now: False  # type: ignore[method-assign]
@@ -299,9 +300,13 @@ class Stepper(Engine):
     def finish(self, running: Running) -> None:
         """Runs a call and completes it."""
         stage, call, worker = running
-        stage.execute(call)
         with self.lock:
             reserved = call.estimate.least if isinstance(call, Slot) else 0
+            if isinstance(call, Slot) and isinstance(call.item, Item):
+                taken = self.ledger.made_bytes(call.item.ticket)
+                self.largest_taken_bytes = max(self.largest_taken_bytes, taken)
+        stage.execute(call)
+        with self.lock:
             made = stage.bytes
             self.pool.finish(stage, call, worker, 0.0, 0.0)
             self.largest_made_bytes = max(self.largest_made_bytes, stage.bytes - made)

@@ -400,6 +400,15 @@ def test_plan_errors(steps: list[Step], message: str) -> None:
         compile(steps, batch_of(0).schema)
 
 
+TEMPORAL = pa.schema(
+    [
+        *(("b", pa.bool_()), ("i", pa.int64()), ("day", pa.date32()), ("ts", pa.timestamp("s"))),
+        ("st", pa.struct([("x", pa.date32())])),
+    ]
+)
+when = pl.when(c("b"))
+
+
 def test_plan_errors_about_types() -> None:
     schema = pa.schema(
         [("w", pa.decimal256(60, 2)), ("u", pa.uint64()), ("i", pa.int64()), ("d", pa.decimal128(15, 2))]
@@ -413,8 +422,45 @@ def test_plan_errors_about_types() -> None:
     with pytest.raises(PlanError, match="guesses a format"):
         output_fields(expr(c("s").cast(pl.Date).dt.year()), pa.schema([("s", pa.string())]))
     assert output_fields(expr(c("i").cast(pl.Datetime("us"))), schema)[0].type == pa.timestamp("us")
+    positive = c("v").list.filter(pl.element() > 0)
+    dates = output_fields(expr(positive.cast(pl.Date)), pa.schema([("v", pa.list_(pa.int64()))]))
+    assert dates[0].type == pa.date32()
     with pytest.raises(PlanError, match="must be unique"):
         compile([], pa.schema([("a", pa.int8()), ("a", pa.int8())]))
+
+
+BARE_NUMBERS = [
+    when.then(c("day")).otherwise(0).degrees(),
+    when.then(c("day") - c("day")).otherwise(pl.lit(0)),
+    when.then(0).otherwise(c("ts")).dt.epoch(time_unit="ns"),
+    when.then(c("day")).when(c("i") > 1).then(pl.lit(2) + 1.5).otherwise(c("day")),
+    c("st").struct.with_fields(pl.when(pl.field("x") == pl.field("x")).then(pl.field("x")).otherwise(0)),
+]
+
+
+@pytest.mark.parametrize("source", BARE_NUMBERS, ids=range(len(BARE_NUMBERS)))
+def test_bare_numbers_among_dates_and_times_are_refused(source: pl.Expr) -> None:
+    with pytest.raises(PlanError, match=r"depends on the rows.*pl\.lit\(0, dtype"):
+        output_fields(expr(source), TEMPORAL)
+
+
+def test_numbers_among_others_have_a_type() -> None:
+    typed = {
+        pa.int64(): [
+            when.then(c("i")).otherwise(0),
+            when.then(c("day")).otherwise(pl.lit(0, dtype=pl.Int64)),
+        ],
+        pa.int32(): [when.then(1).otherwise(2), when.then(1).otherwise(None)],
+        pa.float64(): [when.then(1).when(c("i") > 1).then(2.5).otherwise(c("i"))],
+        pa.date32(): [when.then(c("day")).otherwise(pl.lit(0).cast(pl.Date)), when.then(c("day"))],
+        TEMPORAL.field("st").type: [
+            c("st").struct.with_fields(pl.when(pl.field("x").dt.day() > 1).then(pl.field("x")))
+        ],
+    }
+    found = {
+        type: {output_fields(expr(one), TEMPORAL)[0].type for one in many} for type, many in typed.items()
+    }
+    assert found == {type: {type} for type in typed}
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,9 @@ class Soak:
             log, case = Path(folder) / "log", Path(folder) / "case"
             log.touch()
             environment = os.environ | {LOG: str(log), LAST_CASE: str(case), "PYTHONFAULTHANDLER": "1"}
+            # A call of pyarrow that writes outside of its memory ends the process there and then. Without this, a later
+            # case would crash, or be wrong, and take the blame.
+            environment["ARROW_DEBUG_MEMORY_POOL"] = "abort"
             left_out = [f"--deselect={test}" for test in sorted(self.known)]
             done = subprocess.run(
                 [*command(name), f"--hypothesis-seed={seed}", "--hypothesis-profile=soak", *left_out],

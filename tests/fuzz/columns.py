@@ -20,6 +20,8 @@ Pool = st.SearchStrategy[Any]
 
 NAN, INF = math.nan, math.inf
 DAY: Final = 86_400
+LAST_DAY: Final = 94_963_050
+"""In the year 261,970. Behind 262,142 the functions of Polars give what stands beside a value in memory."""
 MOMENTS: Final = [0, 1, -1, 951_782_400, 981_173_106, 1_711_846_800, 1_729_990_800, 86_399, -86_401]
 """Seconds: the epoch, a leap day, a morning in 2001, both changes of the clock in Berlin in 2024."""
 WORDS: Final = [
@@ -164,21 +166,20 @@ def _made() -> dict[str, Type]:
     add("b", pa.bool_(), "pl.Boolean", "bool ordered", st.booleans())
     add("s", pa.string(), "pl.String", "text ordered", st.sampled_from(WORDS) | st.text(max_size=4))
     add("y", pa.binary(), "pl.Binary", "binary ordered", st.sampled_from(BYTES) | st.binary(max_size=4))
-    days = st.sampled_from(
-        [moment // DAY for moment in MOMENTS] + [2_932_896, 2_932_897, -719_163, 2**31 - 1]
-    )
+    days = st.sampled_from([moment // DAY for moment in MOMENTS] + [2_932_896, 2_932_897, -719_163, LAST_DAY])
     add("day", pa.date32(), "pl.Date", "date moment temporal ordered", days)
     for unit, size in (("s", 1), ("ms", 10**3), ("us", 10**6), ("ns", 10**9)):
         bits = 32 if unit in ("s", "ms") else 64
         clock = getattr(pa, f"time{bits}")(unit)
         add(f"time_{unit}", clock, "pl.Time", "time temporal ordered", numbers_below(DAY * size))
         spelled = f'pl.Duration("{"ms" if unit == "s" else unit}")'
-        add(f"span_{unit}", pa.duration(unit), spelled, "span temporal ordered", instants(unit))
+        # Polars has no seconds: it makes milliseconds of them, and those wrap around.
+        longest = (2**63 - 1) // (1_000 if unit == "s" else 1)
+        add(f"span_{unit}", pa.duration(unit), spelled, "span temporal ordered", instants(unit, longest))
         for zone, name in ((None, "ts"), ("UTC", "utc"), ("Europe/Berlin", "berlin")):
             spelled = f'pl.Datetime("{"ms" if unit == "s" else unit}"{f", {zone!r}" if zone else ""})'
             kinds = f"stamp moment temporal ordered {'zoned' if zone else 'naive'}"
-            # Beyond these years the functions of Polars give what stands beside a value in memory.
-            widest = min(2**63 - 1, 262_000 * 31_556_952 * size)
+            widest = min(2**63 - 1, LAST_DAY * DAY * size)
             add(f"{name}_{unit}", pa.timestamp(unit, zone), spelled, kinds, instants(unit, widest))
     add("nothing", pa.null(), "pl.Null", "null", st.none())
     for item in ("i64", "i8", "f64", "s", "b", "day"):

@@ -208,11 +208,22 @@ def steps(names: list[str], most: int) -> st.SearchStrategy[tuple[tuple[str, int
 
 INPUTS = st.builds(Input, source=st.sampled_from(SOURCES), steps=steps(list(FUNCTIONS), 2))
 ORDER = {name: place for place, name in enumerate(["shuffle", "repeat", "batch", "map", "prefetch"])}
+
+
+def in_turn(then: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+    """Puts steps in an order that there is, each of them once.
+
+    How wide the rows of these functions are, nobody knows at the start. So the windows of several shuffles over them are
+    no reason to refuse the budget: each is filled because the others wait for it, and together they may exceed it.
+    """
+    return tuple(sorted(dict(then).items(), key=lambda step: ORDER[step[0]]))
+
+
 CASES = st.builds(
     Case,
     inputs=st.lists(INPUTS, min_size=1, max_size=8).map(tuple),
     combine=st.sampled_from(list(COMBINED)),
-    then=steps(list(FOLLOWING), 3).map(lambda then: tuple(sorted(then, key=lambda step: ORDER[step[0]]))),
+    then=steps(list(FOLLOWING), 3).map(in_turn),
     ram_budget=st.sampled_from([2, 4, 8, 16, 48]).map(lambda size: size * MIB),
     cpu_budget=st.sampled_from([1, 2, 8]),
     seed=st.integers(0, 1 << 16),
@@ -254,6 +265,7 @@ def ids_of(engine: Stepper, rng: random.Random) -> Iterator[int]:
                 if item is None:
                     return
                 yield from ids_in(item.chunk)
+                del item  # as the iterator does: the consumer's batch is not the pipeline's
             elif not flying:
                 assert not engine.idle(flying), "a deadlock"
     finally:
@@ -295,8 +307,10 @@ def test_a_pipeline_stays_within_its_budget_or_names_one_that_suffices(case: Cas
         except af.BudgetError as error:
             case = replace(case, ram_budget=raised_budget(case, error))
             continue
-        # Beyond the budget goes one call at a time, with its scratch and the chunk that it works on.
-        beyond = engine.largest_bytes + engine.largest_made_bytes + NEGLIGIBLE_BYTES
+        # Beyond the budget goes one call at a time, with its scratch and the chunk that it works on. That of a gather is
+        # a window, whose first and last rows keep whole chunks.
+        worked_on = max(engine.largest_made_bytes, engine.largest_taken_bytes)
+        beyond = engine.largest_bytes + worked_on + NEGLIGIBLE_BYTES
         assert engine.ledger.peak <= case.ram_budget + beyond
         assert engine.statistics().ledger_bytes == 0
         assert found == expected(case)
