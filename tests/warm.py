@@ -23,7 +23,9 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 DEADLINE_SECONDS: Final = 60
 
 SERVE: Final = """
-import json as _json, os as _os, sys as _sys
+import json as _json, os as _os, signal as _signal, sys as _sys
+# Where the tests run in the background of a shell, Ctrl-C is ignored, and stays so in all that is started.
+_signal.signal(_signal.SIGINT, _signal.default_int_handler)
 for _line in _sys.stdin:
     _script, _arguments, _files = _json.loads(_line)
     _child = _os.fork()

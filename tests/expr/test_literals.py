@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import arrowflow as af
-from arrowflow.expr.types import exact_values, temporal_array
+from arrowflow.types import exact_values, temporal_array
 
 c, f = pl.col("x"), pc.field("x")
 DAY: Final = 86_400_000
@@ -134,7 +134,7 @@ def test_expressions_that_pyarrow_cannot_write_have_a_text() -> None:
 
 def test_digests_tell_apart_what_python_does_not() -> None:
     one, two = (f > temporal_array(value, pa.timestamp("ns"))[0] for value in (1, 2))
-    digests = {af.expr.parse(source, operator="test").digest() for source in (one, two, one)}
+    digests = {af.expr.parse_expression(source, operator="test").digest() for source in (one, two, one)}
     assert len(digests) == 2
 
 
