@@ -96,13 +96,16 @@ if TYPE_CHECKING:
 class Dataset:
     """An immutable, lazy, picklable plan for an ordered stream of rows, carried in record batches.
 
-    Nothing is read before the schema is asked for or rows are. Each method returns a new dataset. The only thing that
-    a dataset remembers is how often it was iterated: each `iter()` of it or of its loaders runs the next epoch (0,
-    1, …). Everything else that reads (`to_table`, `to_reader`, `__arrow_c_stream__`, `write_parquet`) runs epoch 0
-    and does not count.
+    Each method returns a new dataset. A dataset reads nothing before somebody asks for its schema or its rows. Then
+    its plan is *bound*: files are listed, schemas are read, and names of columns are checked.
 
-    When a run begins or a question is asked (`schema`, `num_rows`, `len` of a loader), files on local disks are listed
-    anew, so what was replaced, added or removed is noticed, above a cache too. Listings of other file systems stay.
+    A dataset remembers one thing: how often it was iterated. Each `iter()` of the dataset or of its loaders runs the
+    next epoch (0, 1, …). Everything else that reads runs epoch 0 and does not count: `to_table`, `to_reader`,
+    `__arrow_c_stream__`, `reduce`, `write_parquet`, `write_ipc`.
+
+    Files on local disks are listed anew when a run begins or a question is asked (`schema`, `num_rows`, `len` of a
+    loader). So replaced, added and removed files are noticed, also when a `cache` follows the source. Listings of
+    other file systems stay.
 
     Example:
         >>> import arrowflow as af
@@ -137,14 +140,14 @@ class Dataset:
         return "\n".join(lines)
 
     def _ready(self, *, picked: bool = False) -> run.Prepared:
-        """Prepares the plan for a run or a question, anew where its files are others by now."""
+        """Prepares the plan for a run or a question; prepares it again if its files have changed."""
         with interruptions():
             if self._prepared is None or not self._prepared.is_current:
                 self._prepared = run.prepare(self._plan, picked=picked)
         return self._prepared
 
     def _ready_to_pick(self) -> run.Prepared:
-        """Prepares a `select` of names for a loader, which picks them itself."""
+        """Prepares the plan for a loader, which picks the columns of the plan's last `select` itself."""
         return self._ready(picked=True)
 
     # ------------------------------------------------------------------------------------------ columns
@@ -152,14 +155,14 @@ class Dataset:
     def select(
         self, *exprs: Expression | str | Sequence[Expression | str], **named: Expression | str
     ) -> Dataset:
-        """Keeps just these columns, in this order; of Polars, `pyarrow.compute`, or names.
+        """Keeps only these columns, in this order.
 
         Args:
-            *exprs: Expressions, names, selectors, or lists of them.
+            *exprs: Names, expressions of Polars or of `pyarrow.compute`, selectors, or lists of them.
             **named: Expressions under new names.
 
         Raises:
-            PlanError: Something is not an element-wise expression; or, once it is bound, a column is unknown.
+            PlanError: An argument is no element-wise expression; or, once the plan is bound, a column is unknown.
 
         Example:
             >>> import arrowflow as af, polars as pl
@@ -171,13 +174,14 @@ class Dataset:
     def with_columns(
         self, *exprs: Expression | str | Sequence[Expression | str], **named: Expression | str | float
     ) -> Dataset:
-        """Adds columns, or replaces them in their places. All expressions see the columns as they were before.
+        """Adds columns, or replaces columns in their places.
 
-        Expressions have to be element-wise, since a chunk is not the column: `x - x.mean()` is refused. The engine
-        that an expression is written for decides what it means.
+        All expressions see the columns of the input. An expression has to be element-wise, since a chunk is not the
+        whole column: `x - x.mean()` is refused. The engine that an expression is written for, Polars or pyarrow,
+        defines its result.
 
         Raises:
-            PlanError: Something is not an element-wise expression; or, once it is bound, a column is unknown.
+            PlanError: An argument is no element-wise expression; or, once the plan is bound, a column is unknown.
 
         Example:
             >>> import arrowflow as af, polars as pl, pyarrow.compute as pc
@@ -198,7 +202,7 @@ class Dataset:
         return Dataset(Drop(inputs=(self._plan,), columns=_names("drop", columns)))
 
     def rename(self, mapping: Mapping[str, str]) -> Dataset:
-        """Gives columns other names, in their places.
+        """Renames columns, which stay in their places.
 
         Example:
             >>> import arrowflow as af
@@ -213,10 +217,10 @@ class Dataset:
         return Dataset(Rename(inputs=(self._plan,), mapping=tuple(mapping.items())))
 
     def cast(self, types: Mapping[str, Any]) -> Dataset:
-        """Changes the types of columns, named as `pyarrow` or Polars name them.
+        """Changes the types of columns, given as types of pyarrow or of Polars.
 
-        A value that the new type cannot hold is a `DataError` when it comes by. `pl.Enum` gives codes, as a
-        dictionary type.
+        A value that the new type cannot hold raises a `DataError` when the run reaches it. `pl.Enum` makes a column
+        of codes, which has a dictionary type.
 
         Example:
             >>> import arrowflow as af, pyarrow as pa
@@ -229,7 +233,10 @@ class Dataset:
         return Dataset(Cast(inputs=(self._plan,), types=pairs))
 
     def fill_null(self, value: Any) -> Dataset:
-        """Replaces nulls by a value: in all columns that can hold it, or by a mapping from columns to values.
+        """Replaces nulls by a value.
+
+        A single value fills all columns that can hold it. A mapping from names to values fills the named columns
+        only.
 
         Example:
             >>> import arrowflow as af, pyarrow as pa
@@ -247,17 +254,18 @@ class Dataset:
         return Dataset(FillNull(inputs=(self._plan,), value=constant(value)))
 
     def stack(self, *, dtype: Any = None, **groups: Sequence[str]) -> Dataset:
-        """Puts columns side by side into one `fixed_size_list` column, which loaders hand out as `(B, n)`.
+        """Joins columns into one `fixed_size_list` column, which loaders hand out as `(B, n)`.
 
-        Replaces its inputs. Stack before `shuffle`: one tensor column is gathered ten times as fast as its parts.
+        The new column replaces its inputs. Stack before `shuffle`: one tensor column is gathered ten times as fast as
+        its parts.
 
         Args:
-            dtype: Type to cast all inputs to; needed where they differ.
-            **groups: Name of the new column, and the columns that it is made of.
+            dtype: Type that all inputs are cast to; needed where their types differ.
+            **groups: Names of the new columns, each with the names of the columns that make it up.
 
         Raises:
-            PlanError: Types differ and `dtype` is not given; or, once it is bound, a column is unknown.
-            DataError: An input has nulls, when they come by; `fill_null` first.
+            PlanError: Types differ and `dtype` is not given; or, once the plan is bound, a column is unknown.
+            DataError: An input has nulls, which the run finds when it reaches them; call `fill_null` first.
 
         Example:
             >>> import arrowflow as af, polars as pl
@@ -282,22 +290,24 @@ class Dataset:
         columns: Sequence[str] | None = None,
         num_parallel_calls: int = AUTOTUNE,
     ) -> Dataset:
-        """Keeps the rows for which all predicates are true, or for which a function says so; null is not true.
+        """Keeps the rows for which every predicate is true; a null does not count as true.
 
-        Expressions right above a file source also spare the reading of row groups that provably hold no match. A
-        function is opaque, like that of `map`: it sees pieces of splits, and nothing is moved across it.
+        Expressions directly after a file source also spare reading: row groups that provably hold no match are
+        skipped. A function is opaque, like that of `map`: it sees pieces of splits, and the optimizer moves nothing
+        across it.
 
         Args:
-            *predicates: Expressions, or one function that gets a record batch and returns one boolean a row: an array
-                of NumPy or pyarrow, or a Polars Series. Of a class each worker makes an instance and calls that, anew
-                in each epoch.
-            format: What the function sees, as in `map`.
-            columns: The columns that the function reads, and all that it sees.
+            *predicates: Expressions, or one function that gets a record batch and returns one boolean per row. The
+                booleans come as an array of NumPy or pyarrow, or as a Polars Series. Of a class each worker makes an
+                instance in each epoch, and calls the instance.
+            format: Type of the function's argument, as in `map`.
+            columns: The columns that the function reads; it sees no others.
             num_parallel_calls: Calls of the function at the same time; 1 means one at a time, in order.
 
         Raises:
-            PlanError: Above `batch`; or expressions and functions are mixed, which is two calls of `filter`.
-            FunctionError: The function raised, or returned no booleans or too few or many; in `next()`, in order.
+            PlanError: `filter` comes after `batch`; or expressions and functions are mixed, which takes two calls of
+                `filter`.
+            FunctionError: The function raised, or did not return one boolean per row; in `next()`, in order.
 
         Example:
             >>> import arrowflow as af, polars as pl
@@ -343,37 +353,39 @@ class Dataset:
         num_parallel_calls: int = AUTOTUNE,
         executor: FunctionExecutor = "thread",
     ) -> Dataset:
-        """Calls a function on record batches, which returns record batches with any number of rows.
+        """Calls a function on record batches; the function returns record batches with any number of rows.
 
-        Below `batch` the function sees each split (row group, window, …) cut every `Options.max_chunk_rows` rows;
-        above, exactly the batches. It is called from several threads and has to be pure.
+        Before `batch`, the function sees pieces: each split (row group, shuffle window, …) is cut every
+        `Options.max_chunk_rows` rows. After `batch`, the function sees exactly the batches. Several threads call the
+        function, so it has to be pure.
 
         Args:
-            fn: Gets a record batch and returns one; what that means, `format` says. What it returns in memory that it
-                could write again, such as an array that it keeps, is copied. Of a class each worker makes an
-                instance (`functools.partial` gives it arguments) and calls that: the place for what is costly to load.
-                An instance belongs to one operator and lives for one iteration over the dataset, so it is made anew in
-                each epoch, but not in each repetition of a `repeat` above.
-            format: `"arrow"`: `pyarrow.RecordBatch`. `"numpy"`: dicts of arrays, of which those of shape `(n, …)` are
-                nested `fixed_size_list`, or `fixed_shape_tensor` where `schema` says so. `"polars"`: data frames.
+            fn: Gets a record batch and returns one, in the type that `format` names. Returned memory that `fn` could
+                write again, such as an array that it keeps, is copied. Of a class each worker makes an instance, and
+                calls the instance: the place for things that are costly to load. `functools.partial` gives the class
+                arguments. An instance belongs to one operator and lives for one iteration over the dataset. So each
+                epoch makes new instances, but the repetitions of a later `repeat` share them.
+            format: `"arrow"`: `pyarrow.RecordBatch`. `"numpy"`: dicts of arrays. Returned arrays of shape `(n, …)`
+                become nested `fixed_size_list`, or `fixed_shape_tensor` where `schema` says so. `"polars"`: data
+                frames.
             columns: The columns that `fn` reads; it sees no others, and others are not read from files.
-            schema: Of what `fn` returns, whose columns may then come in any order. Without it the first chunk tells,
-                the order too, and `Dataset.schema` is unknown.
-            seed: Makes the call `fn(batch, rng)`, with a generator that depends on (seed, operator, epoch, split,
-                piece) alone.
+            schema: Schema of the returned batches, whose columns may then come in any order. Without a schema the
+                first chunk decides types and order, and `Dataset.schema` is unknown.
+            seed: Makes the call `fn(batch, rng)`. The generator depends on (seed, operator, epoch, split, piece)
+                alone.
             num_parallel_calls: Calls at the same time; 1 means one at a time, in order.
-            executor: `"process"` calls `fn` in worker processes, with the same values in the same order: for functions
-                in pure Python, which hold the interpreter lock, and take more than a millisecond or so; those that wait
-                are better off in threads. Batches go there and back through shared memory, with one copy each way. `fn`
-                goes as `cloudpickle` packs it when an iteration begins, what a script or a notebook defines by value,
-                and no `if __name__ == "__main__"` is needed. It finds the environment, working directory and
-                `sys.path` of that time; what it prints is seen. Calls take a core each of the CPU budget, and compute
-                with one thread. Workers start in half a second, and are kept for 10 seconds for the next iteration: a
-                module that `fn` imports is not read again meanwhile.
+            executor: `"process"` calls `fn` in worker processes, with the same values in the same order. It is for
+                functions in pure Python, which hold the interpreter lock and take more than a millisecond or so.
+                Functions that wait are better off in threads. Batches go there and back through shared memory, with
+                one copy each way. `cloudpickle` packs `fn` when an iteration begins. Definitions of a script or a
+                notebook go by value, and no `if __name__ == "__main__"` is needed. `fn` finds the environment,
+                working directory and `sys.path` of that time; its output is seen. Each call takes a core of the CPU
+                budget and computes with one thread. Workers start in half a second, and are kept for 10 seconds for
+                the next iteration. Meanwhile a module that `fn` imports is not read again.
 
         Raises:
             PlanError: With `executor="process"`, `fn` cannot be pickled.
-            FunctionError: `fn` raised, or returned something else than it has to; in `next()`, in order.
+            FunctionError: `fn` raised, or returned something other than `format` asks for; in `next()`, in order.
             WorkerError: A worker process was killed or crashed in a call, or cannot load `fn`; in `next()`, in order.
             SchemaError: `fn` returned other columns or types than declared or than before.
 
@@ -416,16 +428,18 @@ class Dataset:
         num_parallel_calls: int = AUTOTUNE,
         executor: FunctionExecutor = "thread",
     ) -> Dataset:
-        """Calls a function on single rows. Slow: `map` calls one for many rows at once, at some hundred times the rate.
+        """Calls a function on single rows. Slow: `map` takes many rows per call and is some hundred times as fast.
 
-        Rows are made into Python objects and back while the GIL is held, so more calls at the same time hardly help but
-        with `executor="process"`. For trying things out, and for what knows rows only. Pieces are cut as for `map`.
+        Rows are made into Python objects and back while the interpreter lock is held. So more calls at the same time
+        hardly help, except with `executor="process"`. Use `map_rows` to try things out, and for libraries that know
+        only single rows. Pieces are cut as for `map`.
 
         Args:
-            fn: Gets a row as a dict of Python values and returns another one. Of a class each worker makes an instance
-                and calls that, as for `map`.
+            fn: Gets a row as a dict of Python values and returns another dict. Of a class each worker makes an
+                instance and calls the instance, as for `map`.
             columns: The columns that `fn` reads; it sees no others, and others are not read from files.
-            schema: Of what `fn` returns. Without it the first piece tells, and `Dataset.schema` is unknown.
+            schema: Schema of the returned rows. Without a schema the first piece decides, and `Dataset.schema` is
+                unknown.
             seed: Makes the call `fn(row, rng)`, with a generator that the rows of a piece use one after the other.
             num_parallel_calls: Pieces that are worked on at the same time; 1 means one row at a time, in order.
             executor: `"process"` works on pieces in worker processes, as for `map`: several times as fast on as many
@@ -436,7 +450,8 @@ class Dataset:
             WorkerError: A worker process was killed or crashed, or cannot load `fn`; in `next()`, in order.
             FunctionError: `fn` raised, or returned no dict or other keys than before; in `next()`, in order.
             SchemaError: `fn` returned values of other types than declared or than before.
-            DataError: A column that it reads holds nanoseconds, which Python's dates and times do not; `cast` it.
+            DataError: A column that `fn` reads holds nanoseconds, which Python's dates and times cannot hold; `cast`
+                the column.
 
         Example:
             >>> import arrowflow as af
@@ -462,22 +477,23 @@ class Dataset:
     def flat_map(
         self, fn: Callable[[dict[str, Any]], Dataset], *, num_parallel_calls: int = AUTOTUNE
     ) -> Dataset:
-        """Goes through the datasets that a function returns for the rows, one after the other.
+        """Calls a function for each row, and yields the rows of the returned datasets, one dataset after the other.
 
-        For things that are opened, like files: a call and a plan a row. To make several rows of one, `map` may return
-        more rows than it gets. Of `interleave` this is the case of one dataset at a time.
+        `flat_map` is for things that are opened, like files: each row costs a call and a plan. To make several rows
+        of one row, use `map`, which may return more rows than it gets. `flat_map` is `interleave` with one dataset at
+        a time.
 
         Args:
-            fn: Gets a row as a dict and returns a dataset that is not in batches; called from several threads, once a
-                row, and again for the open dataset after a resume. The dataset is
-                read later, where its memory lies: of an array that `fn` refills give it a copy.
-            num_parallel_calls: Calls of `fn` at the same time. With 1 no dataset is begun before the last one has
-                ended; by default the next one is, and reads ahead.
+            fn: Gets a row as a dict and returns a dataset that is not in batches. Several threads call `fn`, once per
+                row, and again for the open dataset after a resume. The dataset is read later, where its memory lies.
+                If `fn` refills an array, give the dataset a copy of the array.
+            num_parallel_calls: Calls of `fn` at the same time. With 1 no dataset begins before the last one has
+                ended. By default the next dataset begins early, and reads ahead.
 
         Raises:
-            PlanError: Above `batch`.
-            FunctionError: `fn` raised, or returned no dataset or one in batches; in `next()`, in order.
-            SchemaError: A dataset has other columns or types than the first one.
+            PlanError: `flat_map` comes after `batch`.
+            FunctionError: `fn` raised, returned no dataset, or returned a dataset in batches; in `next()`, in order.
+            SchemaError: A dataset has other columns or types than the first dataset.
 
         Example:
             >>> import arrowflow as af
@@ -500,23 +516,24 @@ class Dataset:
     ) -> Dataset:
         """Calls a function that carries a state from one record batch to the next, one call at a time, in order.
 
-        The function sees the pieces that `map` sees, so that its result does not depend on how files are read; above
-        `batch`, exactly the batches. Each epoch begins with `initial_state`. The state is JSON and part of what
-        `state_dict` returns; the function gets it as it comes back from JSON, so it may change what it gets. With
-        `Options.deterministic=False` pieces come in any order.
+        The function sees the pieces that `map` sees, so its result does not depend on how files are read. After
+        `batch`, the function sees exactly the batches. Each epoch begins with `initial_state`. The state is JSON and
+        part of `state_dict()`. The function gets the state as it comes back from JSON, so the function may change it.
+        With `Options.deterministic=False` pieces come in any order.
 
         Args:
             initial_state: Dicts with texts as keys, lists, texts, finite numbers, booleans and None: at most 32 KiB.
-                What all operators keep in a state is at most 60 KiB, else `state_dict` raises `StateError`.
+                All operators together keep at most 60 KiB in a state, else `state_dict` raises `StateError`.
             fn: Gets the state and a record batch, and returns the next state and a record batch with any number of
                 rows.
-            format: What `fn` sees and returns, as in `map`.
+            format: Type of the batches that `fn` gets and returns, as in `map`.
             columns: The columns that `fn` reads; it sees no others, and others are not read from files.
-            schema: Of what `fn` returns. Without it the first chunk tells, and `Dataset.schema` is unknown.
+            schema: Schema of the returned batches. Without a schema the first chunk decides, and `Dataset.schema` is
+                unknown.
 
         Raises:
             PlanError: `initial_state` is not JSON, or too large.
-            FunctionError: `fn` raised, or returned something else than a state that is JSON and a batch.
+            FunctionError: `fn` raised, or returned something other than a JSON state and a batch.
             SchemaError: `fn` returned other columns or types than declared or than before.
 
         Example:
@@ -545,10 +562,10 @@ class Dataset:
         )
 
     def take(self, count: int) -> Dataset:
-        """Keeps the first rows.
+        """Keeps the first `count` rows.
 
         Raises:
-            PlanError: Above `batch`, where it could mean rows or batches.
+            PlanError: `take` comes after `batch`, where `count` could mean rows or batches.
 
         Example:
             >>> import arrowflow as af
@@ -558,10 +575,10 @@ class Dataset:
         return Dataset(Take(inputs=(self._plan,), count=check_size("take", "count", count, least=0)))
 
     def skip(self, count: int) -> Dataset:
-        """Leaves the first rows out.
+        """Leaves the first `count` rows out.
 
         Raises:
-            PlanError: Above `batch`, where it could mean rows or batches.
+            PlanError: `skip` comes after `batch`, where `count` could mean rows or batches.
 
         Example:
             >>> import arrowflow as af
@@ -573,14 +590,15 @@ class Dataset:
     def enumerate(self, start: int = 0, *, name: str = "index") -> Dataset:
         """Puts a column in front that numbers the rows of the epoch, as int64.
 
-        A state holds how many rows were counted, so a resumed run goes on with the next number.
+        A state holds the number of counted rows, so a resumed run goes on with the next number.
 
         Args:
             start: Number of the first row.
             name: Name of the new column.
 
         Raises:
-            PlanError: Above `batch`; or, once it is bound, there is a column of that name.
+            PlanError: `enumerate` comes after `batch`; or, once the plan is bound, the input has a column of that
+                name.
             DataError: A number does not fit int64; in `next()`.
 
         Example:
@@ -597,17 +615,18 @@ class Dataset:
     def unique(self, columns: str | Sequence[str] | None = None, *, max_rows: int = 10_000_000) -> Dataset:
         """Keeps the first row of each key, in order; null equals null, NaN equals NaN, and -0.0 equals 0.0.
 
-        Holds the keys of one epoch as 128 bits of hash: 16 bytes for each of at most `max_rows`, four times that for
-        moments, on top of `Options.ram_budget`. A state does not hold them, so a resumed run goes through the epoch
-        again from its start up to its place.
+        Memory: a key is held as 128 bits of hash. At most `max_rows` keys of an epoch take 16 bytes each, and four
+        times that for moments, on top of `Options.ram_budget`. A state does not hold the keys. So a resumed run goes
+        through the epoch again, from its start to its place.
 
         Args:
             columns: The columns that make the key; by default all of them.
-            max_rows: Different keys that are held, at most. One more is an error.
+            max_rows: The most different keys that are held. One key more is an error.
 
         Raises:
-            PlanError: Above `batch`; or, once it is bound, a column is unknown or has a type that cannot be a key.
-            BudgetError: There are more than `max_rows` keys; in `next()`, behind the rows that were kept.
+            PlanError: `unique` comes after `batch`; or, once the plan is bound, a column is unknown or cannot be a
+                key.
+            BudgetError: There are more than `max_rows` keys; in `next()`, after the rows that were kept.
 
         Example:
             >>> import arrowflow as af, polars as pl
@@ -628,23 +647,23 @@ class Dataset:
         *,
         seed: int | None = None,
     ) -> Dataset:
-        """Leaves rows out at random, so that classes have wanted shares: as many rows are kept as that allows.
+        """Leaves rows out at random, so that classes have wanted shares, and keeps as many rows as that allows.
 
-        Rows are as they were, in order; no class is put beside them, and none is repeated, while TensorFlow's method
-        "can reject or repeat". Each epoch leaves out others. With `initial_dist`
-        each row is decided by itself. Without it the shares are estimated from the blocks of 512 rows that came before,
-        beginning with equal ones, and a state holds the counts.
+        Kept rows stay as they were, in order. Unlike TensorFlow's method, which "can reject or repeat", it repeats no
+        row, and puts no class beside the rows. Each epoch leaves out other rows. With `initial_dist` each row is
+        decided by itself. Without `initial_dist` the shares are estimated from the earlier blocks of 512 rows,
+        beginning with equal shares. A state then holds the counts.
 
         Args:
             label: The class of a row, an integer from 0 on: the name of a column, or an element-wise expression.
-            target_dist: The share of each class that is wanted, in the order of classes or by class; shares need not
-                sum to 1.
-            initial_dist: The share of each class in the data, given alike; estimated where it is not given.
-            seed: What is kept follows from; by default derived from `Options.seed` and the operator's place.
+            target_dist: The wanted share of each class, in the order of classes or by class. Shares need not sum to
+                1.
+            initial_dist: The share of each class in the data, given alike; by default estimated.
+            seed: Seed of the draws; by default derived from `Options.seed` and the operator's place.
 
         Raises:
-            PlanError: Above `batch`; shares are negative, or wanted of a class that there is nothing of; or, once it
-                is bound, a column is unknown or the class is no integer.
+            PlanError: `rejection_resample` comes after `batch`; a share is negative; or a wanted class has no share
+                in the data. Once the plan is bound: a column is unknown, or the class is no integer.
             DataError: A class is null, or has no share; in `next()`.
 
         Example:
@@ -674,26 +693,29 @@ class Dataset:
         seed: int | None = None,
         reshuffle_each_iteration: bool = True,
     ) -> Dataset:
-        """Permutes the rows within windows of `buffer_size` rows, or without it all rows.
+        """Permutes the rows within windows of `buffer_size` rows, or without a size all rows.
 
-        Of windows, where only column operators, filters and `repeat` lie between it and its source, that has an order
-        which follows (seed, epoch) too: files and row groups, a few files at a time; or, of rows in memory (`from_arrow`
-        of a table, `from_numpy`, `range`), blocks of an eighth of a window, and at least 512 rows. So rows from all over
-        the data meet in a window. Each epoch has another order. A state holds a cursor, not the buffer.
+        `shuffle(n)` also shuffles the order of files and row groups, if only column operators, filters and `repeat`
+        come between the source and the shuffle. The row groups of four files at a time come in turn. Rows in memory
+        (`from_arrow` of a table, `from_numpy`, `range`) are shuffled by blocks: an eighth of a window each, and at
+        least 512 rows. So rows from all over the data meet in a window. Each epoch has another order, which follows
+        from (seed, epoch). A state holds a cursor, not the buffer.
 
-        All rows are permuted evenly, and memory stays flat: they are gathered from where they lie. That is in files of
-        `read_ipc` (local, not compressed), in `from_arrow` of a table, `from_numpy`, `range`, or a `cache`, which is
-        filled before the first row comes. Of their order only a table of eight times the root of their number is held,
-        of up to 262,144 rows the order itself. Column operators, `take` and `skip` may stand in between. Texts, lists,
-        booleans and columns with nulls take a call for each record batch: prefer some thousand rows in each.
+        `shuffle()` permutes all rows evenly. Memory stays flat, since rows are gathered from where they lie. So the
+        source is one of these: uncompressed local files of `read_ipc`, `from_arrow` of a table, `from_numpy`,
+        `range`, or a `cache`. A cache is filled before the first row comes. Column operators, `take` and `skip` may
+        come in between. The order takes one number per row up to 262,144 rows; beyond, it takes eight times the root
+        of the number of rows. Texts, lists, booleans and columns with nulls take a call for each record batch: prefer
+        some thousand rows in each.
 
         Args:
             buffer_size: Rows of a window, or None for all rows.
-            seed: What the order follows from; by default derived from `Options.seed` and the operator's place.
+            seed: Seed of the order; by default derived from `Options.seed` and the operator's place.
             reshuffle_each_iteration: Whether each epoch has an order of its own.
 
         Raises:
-            PlanError: Above `batch`; or, once it is bound, without `buffer_size` above something else than these.
+            PlanError: `shuffle` comes after `batch`; or, once the plan is bound, `shuffle()` has another source than
+                these.
 
         Example:
             >>> import arrowflow as af
@@ -712,10 +734,10 @@ class Dataset:
         )
 
     def repeat(self, count: int | None = None) -> Dataset:
-        """Goes through the data `count` times, or without end; each time is an epoch of what is below.
+        """Goes through its input `count` times, or without end; each time is the input's next epoch.
 
-        `shuffle().repeat()` finishes each epoch while the next one's first window fills; `repeat().shuffle()` lets
-        windows cross epochs. Ends after an epoch without rows.
+        `shuffle().repeat()` finishes each epoch while the first window of the next epoch fills. `repeat().shuffle()`
+        lets windows cross epochs. An epoch without rows ends the repetition.
 
         Raises:
             SchemaError: `map` or the like made other columns or types than in the epoch before; in `next()`.
@@ -738,27 +760,28 @@ class Dataset:
         num_parallel_calls: int = AUTOTUNE,
         deterministic: bool | None = None,
     ) -> Dataset:
-        """Goes through the datasets that a function returns for the rows, several at a time and in turn.
+        """Calls a function for each row, and yields the rows of the returned datasets, several datasets in turn.
 
-        `cycle_length` datasets are open; of one after the other `block_length` rows are taken. One that ends gives up
-        the rest of its block, and the next dataset takes its place when its turn comes again. The order depends on
-        these two numbers, so neither is tuned. Options that are set in the datasets have no effect.
+        `cycle_length` datasets are open. Each turn takes `block_length` rows of one dataset. A dataset that ends
+        gives up the rest of its block, and the next dataset takes its place when that place has its next turn. The
+        order depends on these two numbers, so neither is tuned. Options that are set in the datasets have no effect.
 
         Args:
-            fn: Gets a row as a dict and returns a dataset that is not in batches; called from several threads, once a
-                row, and again for the open datasets after a resume. The dataset is
-                read later, where its memory lies: of an array that `fn` refills give it a copy.
+            fn: Gets a row as a dict and returns a dataset that is not in batches. Several threads call `fn`, once per
+                row, and again for the open datasets after a resume. The dataset is read later, where its memory lies.
+                If `fn` refills an array, give the dataset a copy of the array.
             cycle_length: Datasets that are open at the same time.
             block_length: Rows of a turn; by default one chunk, at most `Options.max_chunk_rows` of one split.
-            num_parallel_calls: Calls of `fn` at the same time, and how many of the open datasets are begun, counted
-                from the one whose turn it is; by default all of them and the next one. What was begun reads ahead.
-            deterministic: With False a dataset that is not ready is passed over for now, and `state_dict` is refused;
-                by default as in `Options`.
+            num_parallel_calls: Calls of `fn` at the same time. Also the number of open datasets that have begun,
+                counted from the dataset whose turn it is. By default all of them and the next dataset have begun. A
+                dataset that has begun reads ahead.
+            deterministic: With False a dataset that is not ready is passed over for now, and `state_dict` is refused.
+                Default: as in `Options`.
 
         Raises:
-            PlanError: Above `batch`, or a number is out of range.
-            FunctionError: `fn` raised, or returned no dataset or one in batches; in `next()`, in order.
-            SchemaError: A dataset has other columns or types than the first one.
+            PlanError: `interleave` comes after `batch`, or a number is out of range.
+            FunctionError: `fn` raised, returned no dataset, or returned a dataset in batches; in `next()`, in order.
+            SchemaError: A dataset has other columns or types than the first dataset.
 
         Example:
             >>> import arrowflow as af, polars as pl
@@ -789,17 +812,19 @@ class Dataset:
         )
 
     def concatenate(self, *others: Dataset) -> Dataset:
-        """Yields the rows of this dataset, then those of each other one; batches stay as they are.
+        """Yields the rows of this dataset, then the rows of each other dataset; batches stay as they are.
 
-        All have the same columns and types; their order is that of the first one. The next dataset starts while the
-        last rows of the one before are still under way. A state holds the number of the dataset and the place in it.
+        All datasets have the same columns and types; the first dataset decides the order of columns. The next dataset
+        starts while the last rows of the dataset before it are still under way. A state holds the number of the
+        dataset and the place in it.
 
         Args:
-            *others: Datasets, in batches if this one is, else not.
+            *others: Datasets, all in batches if this dataset is, else none.
 
         Raises:
-            PlanError: Something is no dataset, only some are in batches; or, once it is bound, columns differ.
-            SchemaError: Columns differ that only running tells; in `next()`.
+            PlanError: An argument is no dataset, only some are in batches; or, once the plan is bound, columns
+                differ.
+            SchemaError: Columns differ in a dataset whose columns only running tells; in `next()`.
 
         Example:
             >>> import arrowflow as af
@@ -813,8 +838,8 @@ class Dataset:
     def shard(self, num_shards: int, index: int) -> Dataset:
         """Keeps the rows whose number leaves the remainder `index` when divided by `num_shards`.
 
-        All rows are read. Shards of one dataset are disjoint and together complete, in every order that is the same
-        for all of them; so shard before a `shuffle` that has a seed of its own per shard.
+        All rows are read. Shards of one dataset are disjoint and together complete if all of them see the rows in the
+        same order. So call `shard` before a `shuffle` that has another seed in each shard.
 
         Example:
             >>> import arrowflow as af
@@ -832,16 +857,17 @@ class Dataset:
     def batch(
         self, batch_size: int, *, drop_remainder: bool = False, num_parallel_calls: int | None = None
     ) -> Dataset:
-        """Makes batches of exactly `batch_size` rows, across all borders; the last may be short.
+        """Makes batches of exactly `batch_size` rows, across all borders; the last batch may be short.
 
-        Above it, operators that count rows are refused; another `batch` cuts anew. Batches are slices; one that
-        crosses a border between chunks is joined. Columns of lists stay lists, of different length.
+        After `batch`, operators that count rows are refused; another `batch` cuts the rows anew. Batches are slices
+        of chunks. A batch that crosses a border between chunks is joined. Columns of lists stay lists, of different
+        length.
 
         Args:
             batch_size: Rows of a batch.
             drop_remainder: Whether a short last batch is left out.
-            num_parallel_calls: Joins at the same time. By default batches are joined one by one as they are cut, which
-                is faster unless most of them are large and joined of many small chunks.
+            num_parallel_calls: Joins at the same time. By default batches are joined one by one as they are cut. That
+                is faster, unless most batches are large and joined of many small chunks.
 
         Example:
             >>> import arrowflow as af
@@ -873,26 +899,26 @@ class Dataset:
         drop_remainder: bool = False,
         num_parallel_calls: int = AUTOTUNE,
     ) -> Dataset:
-        """Makes batches as `batch` does, in which all lists of a column have one length; loaders give them as `(B, L)`.
+        """Makes batches as `batch` does, and pads the lists of a column to one length; loaders give them as `(B, L)`.
 
-        Every list column is padded at its end; lists of lists become `(B, L1, L2)`. A null list is all padding; a null
-        inside a list stays one. A column with a given length becomes a `fixed_size_list`; the others keep their type,
-        since their length is another one in each batch. Memory: one batch a call.
+        Every list column is padded at its end; lists of lists become `(B, L1, L2)`. A null list is all padding; a
+        null inside a list stays null. A column with a given length becomes a `fixed_size_list`. The other columns
+        keep their type, since their length differs between batches. Memory: one batch per call.
 
         Args:
             batch_size: Rows of a batch.
-            padded_shapes: Lengths by column; for lists of lists one per level. None, or a column that is not named: the
-                longest list of the batch.
-            padding_values: One value for all columns that can hold it (-1 is none for unsigned numbers), or values by
-                column; by default 0, False, or nothing.
-            multiple_of: What lengths that are not given are rounded up to a multiple of.
+            padded_shapes: Lengths by column; for lists of lists one length per level. None, or a column that is not
+                named, takes the longest list of the batch.
+            padding_values: One value for all columns that can hold it (an unsigned column cannot hold -1), or values
+                by column. Default: 0, False, or nothing.
+            multiple_of: Rounds lengths that are not given up to a multiple of this number.
             truncate: Whether lists that are longer than a given length are cut off; else they are an error.
-            lengths: Columns to add, as in `{"tokens": "num_tokens"}`: how many values each row of a column has.
+            lengths: Columns to add, as in `{"tokens": "num_tokens"}`: the number of values in each row of a column.
             drop_remainder: Whether a short last batch is left out.
             num_parallel_calls: Batches that are padded at the same time.
 
         Raises:
-            PlanError: An argument does not fit; or, once it is bound, a column is unknown or has no lists.
+            PlanError: An argument does not fit; or, once the plan is bound, a column is unknown or has no lists.
             DataError: A list is longer than its column's given length; in `next()`.
 
         Example:
@@ -941,37 +967,40 @@ class Dataset:
         drop_remainder: bool = False,
         num_parallel_calls: int = AUTOTUNE,
     ) -> Dataset:
-        """Makes batches of rows whose lists (or texts) in `column` have a similar length, and pads them.
+        """Makes batches of rows whose lists (or texts) in `column` have a similar length, and pads the lists.
 
-        Rows are collected by length, in order; a bucket comes when it is full. Lengths are read from offsets: those of
-        texts are in bytes, and values are touched when a batch is gathered. Shuffle below it. A null counts as length
-        0. Memory: the chunks of the last `max_lag_rows` rows at most, which `Options.ram_budget` has to have room for
-        (one row of a rare length keeps all after it), and one batch a call. A state holds a few numbers a bucket; going
-        on reads the rows since the oldest held one again.
+        Rows are collected by length, in order; a bucket that is full is delivered. Lengths come from offsets, so the
+        length of a text is in bytes. Values are only touched when a batch is gathered. A null counts as length 0. Put
+        `shuffle` before this operator.
+
+        Memory: the chunks of the last `max_lag_rows` rows at most, and one batch per call. `Options.ram_budget` has
+        to have room for these chunks: one row of a rare length keeps all chunks after it. A state holds a few numbers
+        per bucket. A resumed run reads again from the oldest held row on.
 
         Args:
-            column: What rows are measured by.
-            bucket_boundaries: Lengths at which the next bucket begins, going up: [10, 20] makes buckets of 0 to 9, of
-                10 to 19, and of 20 or more.
-            bucket_batch_sizes: Rows of a batch by bucket: one more than boundaries.
-            max_lag_rows: A bucket that is not full when its oldest row came this many rows ago comes short; so rows of
-                a rare length are not held for ever.
-            pad_to_bucket_boundary: Whether lists in `column` are padded to one less than the next boundary instead of the
-                longest, so that there are only as many shapes as boundaries; a longer list is an error.
-            no_padding: Whether lists are left as long as they are; what is said of padding then is an error.
-            padded_shapes: As in `padded_batch`, and so are the next four.
-            padding_values: See there.
-            multiple_of: See there.
-            truncate: See there.
-            lengths: See there.
+            column: The column whose lengths decide on buckets.
+            bucket_boundaries: Lengths at which the next bucket begins, going up. The list `[10, 20]` makes buckets of
+                0 to 9, of 10 to 19, and of 20 or more.
+            bucket_batch_sizes: Rows of a batch for each bucket: one number more than boundaries.
+            max_lag_rows: A bucket comes short when its oldest row came this many rows ago, so that rows of a rare
+                length are not held for ever.
+            pad_to_bucket_boundary: Whether lists in `column` are padded to one less than the next boundary, instead
+                of to the longest list. Then there are only as many shapes as boundaries, and a longer list is an
+                error.
+            no_padding: Whether lists keep their lengths; then any argument about padding is an error.
+            padded_shapes: As in `padded_batch`.
+            padding_values: As in `padded_batch`.
+            multiple_of: As in `padded_batch`.
+            truncate: As in `padded_batch`.
+            lengths: As in `padded_batch`.
             drop_remainder: Whether short batches are left out: those at the end, and those of buckets that lag.
             num_parallel_calls: Batches that are gathered and padded at the same time.
 
         Raises:
-            PlanError: An argument does not fit, or two contradict each other; or, once it is bound, the column is
-                unknown or its values have no length.
-            BudgetError: `max_lag_rows` rows are more than the budget; when it is iterated.
-            DataError: A list is longer than the length it is to be padded to; in `next()`.
+            PlanError: An argument does not fit, or two arguments contradict each other. Once the plan is bound: the
+                column is unknown, or its values have no length.
+            BudgetError: `max_lag_rows` rows take more than the budget; when the dataset is iterated.
+            DataError: A list is longer than the length that it is padded to; in `next()`.
 
         Example:
             >>> import arrowflow as af, pyarrow as pa
@@ -1031,26 +1060,27 @@ class Dataset:
     ) -> Dataset:
         """Packs documents into rows of exactly `length` tokens.
 
-        The column of tokens becomes `(B, length)`, and two columns of the same shape say which document a token is of
-        (1, 2, … in each row; 0 is padding) and where in it (0, 1, …). Each window of `window_rows` documents makes one
-        batch; put `batch` above for batches of a wanted size, and `shuffle` below. Nulls and empty documents vanish.
+        The column of tokens becomes `(B, length)`. Two columns of the same shape are added. The segment ids number
+        the documents of a row (1, 2, …; 0 is padding). The positions number the tokens of a document (0, 1, …). Each
+        window of `window_rows` documents makes one batch. Put `shuffle` before, and `batch` after for batches of a
+        wanted size. Nulls and empty documents vanish.
 
         Args:
-            column: The documents, lists of numbers. There must be no other columns: `select` it first.
+            column: The documents, lists of numbers. There must be no other columns: `select` this one first.
             length: Tokens of a row.
-            strategy: `"first_fit"` keeps documents whole: within a window the longest is placed first, each in the
-                first row with room for it; rows and their documents then come in the order of the input. Only
-                documents over `length` are cut, and their pieces packed as documents. `"concat_then_split"` puts all
-                documents one after the other and cuts every `length` tokens, across windows; only the last row of an
-                epoch is padded. Each piece of a document is a segment of its own, with positions from 0.
-            window_rows: Documents that are packed together: more fill rows better, and take more memory.
-            pad_value: Token behind the last document of a row.
-            segment_ids: Name of the column of segment ids; None leaves it out.
-            positions: Name of the column of positions; None leaves it out.
+            strategy: `"first_fit"` keeps documents whole. Within a window the longest document is placed first, each
+                in the first row with room for it. Rows and their documents then come in the order of the input. Only
+                documents over `length` are cut, and their pieces are packed as documents. `"concat_then_split"` puts
+                all documents one after the other and cuts every `length` tokens, across windows. Only the last row of
+                an epoch is padded then. Each piece of a document is a segment of its own, with positions from 0.
+            window_rows: Documents that are packed together. More documents fill rows better, and take more memory.
+            pad_value: Token after the last document of a row.
+            segment_ids: Name of the column of segment ids; None leaves the column out.
+            positions: Name of the column of positions; None leaves the column out.
 
         Raises:
-            PlanError: Once it is bound, there are other columns, or the column holds no lists of numbers.
-            DataError: A token is null, when it comes by.
+            PlanError: Once the plan is bound, there are other columns, or the column holds no lists of numbers.
+            DataError: A token is null, which the run finds when it reaches it.
 
         Example:
             >>> import arrowflow as af
@@ -1094,22 +1124,25 @@ class Dataset:
     ) -> Dataset:
         """Makes batches of `window_size` rows with the same key.
 
-        Rows are collected by key, in order; a group comes when it is full. The reduction is a `map` above, which sees
-        exactly these batches. Null is a key like any other. Memory: the chunks of the last `max_lag_rows` rows at most,
-        which `Options.ram_budget` has to have room for (one row of a rare key keeps all after it), and one batch a
-        call. A state holds a few numbers; going on reads the rows since the oldest held one again.
+        Rows are collected by key, in order; a group that is full is delivered. Put a `map` after this operator to
+        reduce groups: the `map` sees exactly these batches. Null is a key like any other.
+
+        Memory: the chunks of the last `max_lag_rows` rows at most, and one batch per call. `Options.ram_budget` has
+        to have room for these chunks: one row of a rare key keeps all chunks after it. A state holds a few numbers. A
+        resumed run reads again from the oldest held row on.
 
         Args:
             key: Name of a column, or an expression: integers, booleans, strings, binaries or dates.
             window_size: Rows of a batch.
-            max_groups: Groups that are held at the same time, 2,048 at most; when a row opens one more, the oldest comes
-                short.
-            max_lag_rows: A group that is not full when its oldest row came this many rows ago comes short, so that rows
-                of a rare key are not held for ever. So does the oldest one when batches of more than 2,048 keys came since.
+            max_groups: Groups that are held at the same time, 2,048 at most. When a row opens one group more, the
+                oldest group comes short.
+            max_lag_rows: A group comes short when its oldest row came this many rows ago, so that rows of a rare key
+                are not held for ever. The oldest group also comes short when batches of more than 2,048 keys came
+                since its oldest row.
 
         Raises:
-            BudgetError: `max_lag_rows` rows are more than the budget; when it is iterated.
-            PlanError: Once it is bound, a column is unknown, or the key is of another type.
+            BudgetError: `max_lag_rows` rows take more than the budget; when the dataset is iterated.
+            PlanError: Once the plan is bound, a column is unknown, or the key is of another type.
 
         Example:
             >>> import arrowflow as af, polars as pl
@@ -1132,19 +1165,19 @@ class Dataset:
     def window(
         self, size: int, *, shift: int | None = None, stride: int = 1, drop_remainder: bool = True
     ) -> Dataset:
-        """Makes rows of `size` rows each: every column becomes fixed-size lists, which loaders hand out as `(B, size)`.
+        """Combines `size` rows into one: columns become fixed-size lists, which loaders hand out as `(B, size)`.
 
-        Windows side by side (`shift` and `stride` left out) are the rows' own memory; others are gathered.
+        Windows side by side (`shift` and `stride` left out) are the rows' own memory; other windows are gathered.
 
         Args:
             size: Rows of a window.
-            shift: Rows from the start of one window to that of the next; `size` by default.
+            shift: Rows from the start of one window to the start of the next; `size` by default.
             stride: Rows from one row of a window to the next.
             drop_remainder: Whether windows that the end cuts short are left out. A list of fixed size cannot be
-                short: with False, null stands for what is missing. (In tf.data False is the default.)
+                short: with False, nulls stand for the missing rows. (In tf.data False is the default.)
 
         Raises:
-            PlanError: Above `batch`.
+            PlanError: `window` comes after `batch`.
 
         Example:
             >>> import arrowflow as af
@@ -1176,39 +1209,43 @@ class Dataset:
         on_full: Literal["error", "bypass"] = "error",
         verify: Literal["first", "never"] = "first",
     ) -> Dataset:
-        """Keeps what comes by, in memory or in a folder; later epochs are served from there.
+        """Keeps the rows of its input, in memory or in a folder, and serves later epochs from there.
 
-        Everything below it runs as epoch 0, so a random map or a shuffle there gives the same in every epoch; put
-        `shuffle` above. An epoch that stops early leaves its rows, and the next one goes on behind them; where what is
-        below cannot be repeated from its middle (`from_generator`, one-shot streams, `interleave` and `flat_map`), only a
-        complete pass counts.
+        All operators before the cache run as epoch 0. So a random map or a shuffle before the cache gives the same
+        rows in every epoch; put `shuffle` after the cache. An epoch that stops early leaves its rows, and the next
+        epoch goes on after them. Some inputs cannot be repeated from their middle: `from_generator`, one-shot
+        streams, `interleave` and `flat_map`. There only a complete pass counts.
 
-        Without a path the rows stay in memory, charged to the budget of each run, and are shared by all datasets made
-        from this one; they are freed with the last of these, or by `cache_clear`. With `spill=` those that take more
-        than half of the budget lie in files in that folder instead, which vanish with the process.
+        Without a path the rows stay in memory, charged to the budget of each run. All datasets made from this one
+        share them. The rows are freed with the last of these datasets, or by `cache_clear`. With `spill=` the rows
+        beyond half of the budget lie in files in that folder, which vanish with the process.
 
-        With a path they lie in that folder as Arrow IPC files, whose buffers are aligned to 64 bytes and mapped without
-        a copy: by all epochs, later runs and other processes. Each plan has an entry of its own there, named by a
-        fingerprint of the operators, arguments and functions below (code, closures, and what the code names), of the
-        sources (path, size, time of change) and of the versions of arrowflow, pyarrow, Polars, NumPy and Python; another
-        plan or other data make another entry, and old ones stay until `arrowflow.cache_clear(path)`. Files that functions
-        open are not seen, those of `interleave` and `flat_map` included. Rows are committed in chunks, written and
-        flushed to the disk before anybody sees them; so whatever ends a run, `kill -9` included, the next one is served
-        from what there is and computes the rest. Several processes may name one folder: one of them computes, the others
-        follow. Memory: one chunk a call, and up to 8 MiB that wait to be written.
+        With a path the rows lie in that folder as Arrow IPC files. All epochs, later runs and other processes map
+        their buffers without a copy, aligned to 64 bytes. Each plan has an entry of its own there, named by a
+        fingerprint. The fingerprint covers the operators, arguments and functions before the cache (code, closures,
+        and the values that the code names). It also covers the sources (path, size, time of change) and the versions
+        of arrowflow, pyarrow, Polars, NumPy and Python. Another plan or other data make another entry, and old
+        entries stay until `arrowflow.cache_clear(path)`. Files that functions open are not seen, those of
+        `interleave` and `flat_map` included.
+
+        Rows are committed in chunks. A chunk is written and flushed to the disk before anybody sees its rows. So the
+        next run is served the committed chunks and computes the rest, whatever ended the last one, `kill -9`
+        included. Several processes may name one folder: one of them computes, the others follow. Memory: one chunk
+        per call, and up to 8 MiB that wait to be written.
 
         Args:
             path: The folder; it is made if need be.
-            key: Stands for the code of all user functions below, where that cannot be fingerprinted; change it when
-                they change.
-            compression: Takes less space; every epoch decodes into new memory.
-            spill: A folder for what does not fit into memory; without a path only.
-            on_full: What happens when the disk is full: an error, or the run goes on without caching.
-            verify: `"first"` looks at the checksum of each chunk when this process first maps it; `"never"` does not.
+            key: Stands for the code of all user functions before the cache, where that cannot be fingerprinted.
+                Change the key when the functions change.
+            compression: Compressed chunks take less space; every epoch decodes them into new memory.
+            spill: A folder for rows that do not fit into memory; without a path only.
+            on_full: `"error"` raises when the disk is full; `"bypass"` lets the run go on without caching.
+            verify: `"first"` looks at the checksum of each chunk when this process first maps the chunk; `"never"`
+                does not.
 
         Raises:
-            PlanError: Arguments that do not go together.
-            BudgetError: What is cached in memory exceeds `Options.ram_budget`; in `next()`.
+            PlanError: Two arguments do not go together.
+            BudgetError: The rows cached in memory exceed `Options.ram_budget`; in `next()`.
             FingerprintError: A function or source cannot be fingerprinted; when the plan is bound. Give `key=`.
             CacheFullError: The disk is full; in `next()`.
             WriteError: The folder cannot be written; in `next()`.
@@ -1264,13 +1301,13 @@ class Dataset:
         )
 
     def cache_clear(self) -> None:
-        """Frees what every `cache` in this dataset holds in memory, for all datasets that share it; it is computed anew.
+        """Frees the rows that every `cache` in this dataset holds in memory; the next run computes them anew.
 
-        Iterators that are under way keep what they go through until they end. What lies in folders is removed by
-        `arrowflow.cache_clear(path)`.
+        The rows are freed for all datasets that share them. Iterators under way keep their rows until they end.
+        `arrowflow.cache_clear(path)` removes rows in folders.
 
         Raises:
-            PlanError: There is no `cache` in memory in it.
+            PlanError: The dataset has no `cache` in memory.
 
         Example:
             >>> import arrowflow as af
@@ -1290,7 +1327,8 @@ class Dataset:
     def prefetch(self, buffer_size: int = AUTOTUNE) -> Dataset:
         """Makes up to `buffer_size` batches before they are asked for, on a worker instead of the consumer's thread.
 
-        Stages read ahead without it; it sets how far the one below goes. The one size that counts batches.
+        Stages read ahead without `prefetch` too; it sets how far the stage before it goes. This is the one size that
+        counts batches.
 
         Example:
             >>> import arrowflow as af
@@ -1304,7 +1342,7 @@ class Dataset:
         )
 
     def with_options(self, options: Options) -> Dataset:
-        """Sets options of the whole pipeline; of several settings of one field the last one wins.
+        """Sets options of the whole pipeline; of several settings of one field the last setting wins.
 
         Example:
             >>> import arrowflow as af
@@ -1317,7 +1355,7 @@ class Dataset:
         return Dataset(WithOptions(inputs=(self._plan,), options=options))
 
     def apply(self, transformation: Callable[[Dataset], Dataset]) -> Dataset:
-        """Returns what a function makes of this dataset, so that parts of pipelines can be named and shared.
+        """Returns the dataset that a function makes of this dataset: a way to name and share parts of pipelines.
 
         Example:
             >>> import arrowflow as af
@@ -1350,33 +1388,36 @@ class Dataset:
         collate: Callable[[dict[str, Any]], Any] | None = None,
         strict_zero_copy: bool = False,
     ) -> Loader[Any]:
-        """Returns a loader of dicts of arrays, by column.
+        """Returns a loader of batches as dicts of arrays, by column.
 
-        Arrays are views of Arrow's memory: writable where the batch alone owns it, read-only where a cache, the source
-        or a second column may hold it too; `explain(copies=True)` of the loader says what is a copy, and why. Fixed-size
-        lists, tensors, and lists that all have one length within their batch (see `padded_batch`) come as `(B, …)`,
-        dates as `datetime64[D]`, enums as codes, texts as objects.
+        Arrays are views of Arrow's memory. An array is writable where the batch alone owns its memory. It is
+        read-only where a cache, the source or a second column may hold that memory too. `explain(copies=True)` of the
+        loader tells which columns are copied, and why. Fixed-size lists, tensors, and lists of one length within
+        their batch (see `padded_batch`) come as `(B, …)`. Dates come as `datetime64[D]`, enums as codes, texts as
+        objects.
 
         Args:
-            columns: Names of the columns in the order wanted; others are not read. Default: all.
-            dtypes: Dtypes by column, in place of those that the columns have: `np.float32`, `"bfloat16"`, NumPy's
-                `StringDType`; integers take dates and times as counts of their unit, floats take decimals, and binaries
-                of fixed width are read as any dtype of that width. A value that does not fit is a `DataError`, also
-                one that a float would make infinite; floats are rounded.
-            null: What becomes of nulls, in all columns that can have it, or by column: `"error"`; `"nan"`, which makes
-                float64 of integers and is NaT in dates; `"mask"`, which puts a zero and adds a column `<name>_mask`,
-                True where there is a value, for each column that may have nulls; or a value to put.
-            lists: What becomes of lists of any length: `"dense"`, an error where lists of one batch differ; `"ragged"`,
-                a named tuple of `values` and `offsets`; `"padded"`, as long as the longest of the batch, with zeros
-                behind.
-            collate: Gets each batch, and returns what is delivered instead, as `lambda batch: (batch["x"], batch["y"])`;
-                on this thread.
+            columns: Names of the columns in the wanted order; others are not read. Default: all.
+            dtypes: Dtypes by column, in place of the columns' own: `np.float32`, `"bfloat16"`, NumPy's `StringDType`.
+                Integers take dates and times as counts of their unit, and floats take decimals. Binaries of fixed
+                width are read as any dtype of that width. A value that does not fit is a `DataError`, also a value
+                that a float would make infinite; floats are rounded.
+            null: How nulls come, in all columns that can have them so, or by column. `"error"` refuses nulls. `"nan"`
+                makes float64 of integers, and NaT in dates. `"mask"` puts a zero, and adds a column `<name>_mask` for
+                each column that may have nulls: True where there is a value. Any other value takes the place of
+                nulls.
+            lists: How lists of any length come. `"dense"`: an error where lists of one batch differ. `"ragged"`: a
+                named tuple of `values` and `offsets`. `"padded"`: as long as the longest list of the batch, with
+                zeros at the end.
+            collate: Gets each batch, and returns the object that is delivered instead:
+                `lambda batch: (batch["x"], batch["y"])`. The loop's thread calls it.
             strict_zero_copy: Whether a column that would be copied is an error.
 
         Raises:
-            PlanError: An argument is none; or, once it is bound, a column is unknown.
-            SchemaError: A column has a type that no array has, or cannot become what is asked for; when iteration starts.
-            DataError: A column has nulls, a value that does not fit, or lists of different length; when they come by.
+            PlanError: An argument is not valid; or, once the plan is bound, a column is unknown.
+            SchemaError: No array has a column's type, or a column cannot become the asked dtype; when iteration
+                starts.
+            DataError: A column has nulls, a value that does not fit, or lists of different length; in `next()`.
             FunctionError: `collate` raised.
 
         Example:
@@ -1404,14 +1445,14 @@ class Dataset:
         collate: Callable[[dict[str, Any]], Any] | None = None,
         strict_zero_copy: bool = False,
     ) -> Loader[Any]:
-        """Returns a loader of dicts of objects that speak DLPack, by column.
+        """Returns a loader of batches as dicts of objects that speak DLPack, by column.
 
-        Memory that nobody else holds is handed over as it is; other memory is copied, since not every consumer
+        Memory that nobody else holds is handed over as it is. Other memory is copied, since not every consumer
         honours a read-only flag. Consumers of the versioned protocol get versioned capsules.
 
         Args:
             columns: As in `to_numpy`.
-            dtypes: As in `to_numpy`; texts and dates are unknown to DLPack without one.
+            dtypes: As in `to_numpy`; DLPack has no texts and dates, which need a dtype.
             null: As in `to_numpy`.
             lists: As in `to_numpy`.
             collate: As in `to_numpy`.
@@ -1419,7 +1460,7 @@ class Dataset:
 
         Raises:
             PlanError: As in `to_numpy`.
-            SchemaError: As in `to_numpy`, of types that DLPack knows.
+            SchemaError: As in `to_numpy`, for the types that DLPack knows.
             DataError: As in `to_numpy`.
             FunctionError: As in `to_numpy`.
 
@@ -1447,32 +1488,34 @@ class Dataset:
         pin_memory: bool = False,
         device: torch.device | str | None = None,
     ) -> Loader[Any]:
-        """Returns a loader of dicts of tensors, by column. Needs the extra `torch`.
+        """Returns a loader of batches as dicts of tensors, by column. Needs the extra `torch`.
 
-        Memory that nobody else holds is aliased and may be written, for all that autograd cares; other memory is copied,
-        since PyTorch knows no read-only tensors.
+        Memory that nobody else holds is aliased, and the loop may write into it, also under autograd. Other memory is
+        copied, since PyTorch knows no read-only tensors.
 
-        With `device="cuda"` batches come on that device: each is copied into page-locked memory and from there, on a
-        stream of its own, while the device computes on the one before it. So one batch more than the loop holds lies on
-        the device, and those that the loop let go of but the device has yet to compute with: some, where nothing in the
-        loop waits for it, as `loss.item()` does. A batch is for the stream that is current when it is delivered, which
-        waits for it; this thread does not.
+        With `device="cuda"` batches come on that device. Each batch is copied into page-locked memory. A stream of
+        its own copies it from there, while the device computes on the batch before. So the device holds one batch
+        more than the loop. It also holds batches that the loop let go of but that it has yet to compute with. These
+        are several where nothing in the loop waits for the device, as `loss.item()` does. A batch is for the stream
+        that is current when the batch is delivered. That stream waits for the batch; this thread does not.
 
         Args:
             columns: As in `to_numpy`.
-            dtypes: As in `to_numpy`, also as `torch.bfloat16`; dates, times and decimals have no tensor without one.
+            dtypes: As in `to_numpy`, also as `torch.bfloat16`. Dates, times and decimals have no tensor without a
+                dtype.
             null: As in `to_numpy`.
             lists: As in `to_numpy`; ragged lists come as jagged `torch.nested` tensors.
-            collate: As in `to_numpy`; of a batch on the device, if there is one.
-            strict_zero_copy: As in `to_numpy`. Contradicts the two below.
-            pin_memory: Copy into page-locked memory, of which `tensor.to("cuda", non_blocking=True)` is asynchronous.
-                PyTorch keeps such memory by size and uses it again. Not needed with a `device`.
-            device: The CUDA device that batches come on, like "cuda" (the current one when iteration starts) or "cuda:1".
+            collate: As in `to_numpy`; with a `device` it gets the batch on the device.
+            strict_zero_copy: As in `to_numpy`. Contradicts `pin_memory` and `device`.
+            pin_memory: Whether to copy into page-locked memory, from which `tensor.to("cuda", non_blocking=True)` is
+                asynchronous. PyTorch keeps such memory by size and uses it again. Not needed with a `device`.
+            device: The CUDA device that batches come on, like "cuda" (the current one when iteration starts) or
+                "cuda:1".
 
         Raises:
             MissingPackageError: PyTorch is not installed.
             PlanError: As in `to_numpy`; or there is no such device.
-            SchemaError: As in `to_numpy`, of types that tensors have.
+            SchemaError: As in `to_numpy`, for the types that tensors have.
             DataError: As in `to_numpy`.
             FunctionError: As in `to_numpy`.
 
@@ -1503,33 +1546,38 @@ class Dataset:
     ) -> torch.utils.data.IterableDataset[Any]:
         """Returns a `torch.utils.data.IterableDataset` of the same batches as `to_torch`. Needs the extra `torch`.
 
-        For frameworks that ask for a `DataLoader(…, batch_size=None)`. Use `num_workers=0`, as is its default: the work is
-        done by threads of this process, and tensors stay where they are. Workers, forked or not, persistent or not,
-        deliver the same batches in the same order; but each of n runs the whole pipeline, with an n-th of `cpu_budget` and
-        `ram_budget`, exports every n-th batch and passes over the others, and each tensor is copied into shared memory. So reading, functions and shuffles are computed once a worker (`cache(path)` below shares them).
-        They pay where most of the time goes into a `collate` that holds the interpreter lock.
+        It is for frameworks that ask for a `DataLoader(…, batch_size=None)`. Use `num_workers=0`, the `DataLoader`'s
+        default: threads of this process do the work, and tensors stay where they are. Workers, forked or not,
+        persistent or not, deliver the same batches in the same order. But each of n workers runs the whole pipeline,
+        with an n-th of `cpu_budget` and `ram_budget`. Each worker exports every n-th batch and passes over the
+        others, and each tensor is copied into shared memory. So reading, functions and shuffles are computed once per
+        worker, unless a `cache(path)` shares them. Workers pay where most of the time goes into a `collate` that
+        holds the interpreter lock.
 
-        Each `iter()` of the `DataLoader` is the next epoch in all workers, unless `set_epoch` says another one; they tell
-        it by the seed that PyTorch draws, so whoever seeds PyTorch alike before two epochs has the same one twice. The
-        count begins with the dataset's and is kept in a small file among temporary ones, also by copies on this machine.
-        `len()` is known where that of `to_torch` is. States are for `torchdata`'s `StatefulDataLoader`, which goes on with
-        exactly the next batch; without workers also for this process. Where several processes train, `shard` first, but not
-        under accelerate, which then shares out the batches of its main process (`dispatch_batches`).
+        Each `iter()` of the `DataLoader` is the next epoch in all workers, unless `set_epoch` names another one.
+        Workers recognise an epoch by the seed that PyTorch draws. So whoever seeds PyTorch alike before two epochs
+        gets the same epoch twice. The count of epochs begins with the dataset's count. A small temporary file keeps
+        the count, also for copies on this machine. `len()` is known where that of `to_torch` is.
+
+        `torchdata`'s `StatefulDataLoader` goes on from a state with exactly the next batch. Without workers, a state
+        can also be loaded in this process. Where several processes train, call `shard` first. Under accelerate do
+        not: accelerate shares out the batches of its main process (`dispatch_batches`).
 
         Args:
             columns: As in `to_torch`.
             dtypes: As in `to_torch`.
             null: As in `to_torch`.
             lists: As in `to_torch`.
-            collate: As in `to_torch`; a function of a module where workers are not forked, as all functions below then.
+            collate: As in `to_torch`. Where workers are not forked, `collate` and all functions of the pipeline have
+                to be functions of a module.
             strict_zero_copy: As in `to_torch`, up to the way out of a worker.
 
         Raises:
             MissingPackageError: PyTorch is not installed.
             PlanError: As in `to_torch`; or several workers would not have the same order (`deterministic=False`, a
                 one-shot stream); when iteration starts.
-            ForkError: A worker was forked from a process that had run a pipeline, or had used Polars, which this one needs;
-                the message names ways out.
+            ForkError: A worker was forked from a process that had run a pipeline, or had used Polars, which this
+                pipeline needs; the message names ways out.
             StateError: A state was loaded outside of the workers that are to follow it.
             SchemaError: As in `to_torch`.
             DataError: As in `to_torch`.
@@ -1561,27 +1609,27 @@ class Dataset:
         strict_zero_copy: bool = False,
         sharding: jax.sharding.Sharding | None = None,
     ) -> Loader[Any]:
-        """Returns a loader of dicts of JAX arrays, by column. Needs the extra `jax`.
+        """Returns a loader of batches as dicts of JAX arrays, by column. Needs the extra `jax`.
 
-        The transfer of each batch begins before the one in front of it is delivered, so `next` waits until there are
-        two; states, errors and the end come in order nevertheless. On the CPU memory that nobody else holds is aliased
-        where it is aligned to 64 bytes. Without `jax_enable_x64` dtypes of 64 bits become 32, as always in JAX; but a
-        number that does not fit is an error.
+        The transfer of each batch begins before the batch in front of it is delivered, so `next` waits until two
+        batches are there. States, errors and the end come in order nevertheless. On the CPU, memory that nobody else
+        holds is aliased where it is aligned to 64 bytes. Without `jax_enable_x64` dtypes of 64 bits become 32, as
+        always in JAX. But a number that does not fit is an error.
 
         Args:
             columns: As in `to_numpy`.
-            dtypes: As in `to_numpy`, also as `jnp.bfloat16`; dates, times and decimals have no array without one.
+            dtypes: As in `to_numpy`, also as `jnp.bfloat16`. Dates, times and decimals have no array without a dtype.
             null: As in `to_numpy`.
             lists: As in `to_numpy`; ragged lists do not go with `sharding`.
             collate: As in `to_numpy`.
-            strict_zero_copy: As in `to_numpy`; what goes to another device is copied there in any case.
-            sharding: Makes global arrays: each process gives the rows of its own devices, so `shard` the rows below.
-                One batch needs as many rows as its devices can share.
+            strict_zero_copy: As in `to_numpy`; batches for another device are copied there in any case.
+            sharding: Makes global arrays. Each process gives the rows of its own devices, so call `shard` before. A
+                batch needs a number of rows that its devices can share.
 
         Raises:
             MissingPackageError: JAX is not installed.
             PlanError: As in `to_numpy`.
-            SchemaError: As in `to_numpy`, of types that JAX has.
+            SchemaError: As in `to_numpy`, for the types that JAX has.
             DataError: As in `to_numpy`; or the devices cannot share the rows of a batch.
             FunctionError: As in `to_numpy`.
 
@@ -1611,7 +1659,7 @@ class Dataset:
         columns: Sequence[str] | None = None,
         collate: Callable[[pl.DataFrame], Any] | None = None,
     ) -> Loader[Any]:
-        """Returns a loader of data frames, which have nulls and lists as they are.
+        """Returns a loader of data frames, which keep nulls and lists as they are.
 
         Args:
             columns: As in `to_numpy`.
@@ -1619,7 +1667,7 @@ class Dataset:
 
         Raises:
             PlanError: As in `to_numpy`.
-            SchemaError: Polars has no such type as that of a column; when iteration starts.
+            SchemaError: Polars lacks the type of a column; when iteration starts.
             FunctionError: As in `to_numpy`.
 
         Example:
@@ -1668,14 +1716,15 @@ class Dataset:
         return Loader(self._prepares(wishes), self._epochs, hand_over)
 
     def _prepares(self, wishes: Wishes) -> Callable[[], run.Prepared]:
-        """Returns what prepares the plan for a loader; it pickles, as the plan does."""
+        """Returns the function that prepares the plan for a loader; the function pickles, as the plan does."""
         return self._ready if wishes.columns is None else self.select(*wishes.columns)._ready_to_pick
 
     def to_reader(self) -> pa.RecordBatchReader:
         """Returns a `pyarrow.RecordBatchReader` over epoch 0.
 
         Raises:
-            PlanError: The schema is not known before the pipeline runs, and it yields no rows to tell.
+            PlanError: The schema is unknown before the pipeline runs, and the pipeline yields no rows that could tell
+                it.
 
         Example:
             >>> import arrowflow as af
@@ -1687,7 +1736,7 @@ class Dataset:
         return pa.RecordBatchReader.from_batches(*_with_schema(prepared.bound.schema, batches))
 
     def to_table(self) -> pa.Table:
-        """Returns all rows of epoch 0 as a `pyarrow.Table`. Needs the memory for them.
+        """Returns all rows of epoch 0 as a `pyarrow.Table`, which has to fit into memory.
 
         Example:
             >>> import arrowflow as af
@@ -1704,15 +1753,15 @@ class Dataset:
         format: BatchFormat = "arrow",
         columns: Sequence[str] | None = None,
     ) -> Any:
-        """Returns what a function makes of a state and all rows of epoch 0, in order, one call after the other.
+        """Folds all rows of epoch 0 into a state, in order, one call of a function after the other.
 
-        The function sees the pieces that `map` sees; above `batch`, exactly the batches. It runs on this thread while
-        what is below it is read ahead. With `Options.deterministic=False` rows come in any order.
+        The function sees the pieces that `map` sees; after `batch`, exactly the batches. It runs on this thread while
+        workers read ahead. With `Options.deterministic=False` rows come in any order.
 
         Args:
             initial_state: Any Python object.
             fn: Gets the state and a record batch, and returns the next state.
-            format: What the function sees: `"arrow"`: `pyarrow.RecordBatch`. `"numpy"`: dicts of arrays. `"polars"`:
+            format: Type of the batches: `"arrow"`: `pyarrow.RecordBatch`. `"numpy"`: dicts of arrays. `"polars"`:
                 data frames.
             columns: The columns that the function reads; others are not read from files.
 
@@ -1760,32 +1809,35 @@ class Dataset:
         """Writes epoch 0 as a folder of Parquet files, `part-00000.parquet` and so on, in the order of the rows.
 
         A half-written dataset never looks whole. On the local file system the folder gets its name in one step, once
-        all shards are on the disk; an error, an interrupt or a crash leaves the name as it was, but for a crash in the
-        middle of the last step of an overwrite, which is two: then the name is gone, and the old folder and the new
-        one lie beside it as `.replaced-…` and `.writing-…`. The next write into this place gives the old one its name
-        back, and removes what dead processes have left; who still writes holds a lock. Of several that overwrite at
-        the same time, in any threads, processes and machines, the last to finish is seen. Elsewhere shards get their names when all are stored, and
-        `read_parquet` refuses the folder while they do. Needs the memory of one row group, twice. The borders of
-        batches are not kept; where files and row groups end follows from the rows alone.
+        all shards are on the disk. An error, an interrupt or a crash leaves the name as it was, with one exception.
+        The last step of an overwrite is two steps: after a crash between them the name is gone. The old folder and
+        the new one then lie beside it as `.replaced-…` and `.writing-…`. The next write into this place gives the old
+        folder its name back. It also removes what dead processes have left; a live writer holds a lock. Several
+        writers may overwrite at the same time, in any threads, processes and machines: the last to finish is seen.
 
-        Parquet does not have all types: `timestamp[s]` and `time32[s]` are read back as `[ms]`, `date64` as `date32`.
-        Values of `date64` that are no whole days are refused, and so are fixed-size lists of size 0.
+        On other file systems shards get their names when all are stored, and `read_parquet` refuses the folder while
+        they do.
+
+        Memory: one row group, twice. The borders of batches are not kept: the rows alone decide where files and row
+        groups end. Parquet does not have all types: `timestamp[s]` and `time32[s]` are read back as `[ms]`, `date64`
+        as `date32`. Values of `date64` that are no whole days are refused, and so are fixed-size lists of size 0.
 
         Args:
-            path: The folder, or a URL that `pyarrow.fs` or fsspec knows. It is made, with those above it.
+            path: The folder, or a URL that `pyarrow.fs` or fsspec knows. The folder and its parents are made.
             shard_bytes: A file ends with the row group that takes it to that size. Default: 256 MiB, if no
                 `shard_rows` are given.
-            shard_rows: A file has exactly that many rows; the last has what is left. With both, what comes first.
-            row_group_rows: Rows of a row group, which is what readers decode in one call. Default: 262,144, fewer
-                where their values exceed 64 MiB.
+            shard_rows: A file has exactly that many rows; the last file has the rest. With both limits, the first
+                that is reached counts.
+            row_group_rows: Rows of a row group, which readers decode in one call. Default: 262,144, fewer where their
+                values exceed 64 MiB.
             compression: `"zstd"`, `"snappy"`, `"lz4"`, `"gzip"`, `"brotli"` or None.
-            filesystem: A file system of `pyarrow.fs` or fsspec, instead of telling by the path.
-            overwrite: Whether a folder of Parquet files that is there already is replaced, in the last step.
+            filesystem: A file system of `pyarrow.fs` or fsspec. By default the path tells it.
+            overwrite: Whether the last step replaces a folder of Parquet files that is there already.
 
         Raises:
-            WriteError: The folder is not empty or a mount point, the disk is full, a type or a value has no place in
-                Parquet, there are over 100,000 files; nothing is visible.
-            PlanError: An argument is none; or there are no rows, and only rows could tell the schema.
+            WriteError: The folder is not empty or a mount point, or the disk is full. Parquet has no place for a type
+                or a value, or there are over 100,000 files. Nothing is visible.
+            PlanError: An argument is not valid; or there are no rows, and only rows could tell the schema.
 
         Example:
             >>> import arrowflow as af, pathlib, tempfile
@@ -1822,15 +1874,15 @@ class Dataset:
     ) -> Written:
         """Writes epoch 0 as a folder of Arrow IPC files, `part-00000.arrow` and so on, in the order of the rows.
 
-        All that `write_parquet` says holds here, but all types stay what they are. Uncompressed files, the default, are
-        mapped into memory when they are read, and not copied.
+        Everything that `write_parquet` says holds here too, but all types stay as they are. Uncompressed files, the
+        default, are mapped into memory when they are read, and not copied.
 
         Args:
             path: As in `write_parquet`.
             shard_bytes: As in `write_parquet`.
             shard_rows: As in `write_parquet`.
-            batch_rows: Rows of a record batch in the file, which is what readers map in one call. Default: 65,536,
-                fewer where their values exceed 64 MiB.
+            batch_rows: Rows of a record batch in the file, which readers map in one call. Default: 65,536, fewer
+                where their values exceed 64 MiB.
             compression: `"lz4"`, `"zstd"` or None.
             filesystem: As in `write_parquet`.
             overwrite: As in `write_parquet`, for a folder of IPC files.
@@ -1873,7 +1925,7 @@ class Dataset:
         """The columns and their types. Reads one footer per file source.
 
         Raises:
-            PlanError: Only running the pipeline tells: a `map` or a generator has no `schema=`.
+            PlanError: Only running the pipeline tells the schema: a `map` or a generator has no `schema=`.
 
         Example:
             >>> import arrowflow as af
@@ -1901,7 +1953,7 @@ class Dataset:
         return self._ready().num_rows
 
     def explain(self) -> str:
-        """Returns the plan as written, as optimised and as it runs: what was pushed down, fused, and runs where.
+        """Returns the plan as written, as optimised and as it runs, with what was pushed down or fused, and engines.
 
         Example:
             >>> import arrowflow as af, polars as pl
@@ -1932,7 +1984,11 @@ def parallel_calls(operator: str, value: int) -> int | None:
 
 
 def plans_of(operator: str, datasets: Sequence[object]) -> tuple[Node, ...]:
-    """Returns the plans of datasets, which all of them have to be."""
+    """Returns the plans of datasets.
+
+    Raises:
+        PlanError: A value is no dataset.
+    """
     for number, value in enumerate(datasets, 1):
         if not isinstance(value, Dataset):
             raise PlanError(f"{operator}: argument {number} is a Dataset, got {type(value).__name__}")
@@ -1946,7 +2002,7 @@ def _plan_of(value: object) -> Node | None:
 def _with_schema(
     schema: pa.Schema | None, batches: Iterator[pa.RecordBatch]
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """Returns the schema of a run, which its first batch tells where nobody else does, and all batches."""
+    """Returns the schema of a run and all its batches; where nobody knows the schema, the first batch tells it."""
     if schema is not None:
         return schema, batches
     first = next(batches, None)
@@ -2001,7 +2057,7 @@ def _names(operator: str, columns: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _schema(operator: str, schema: pa.Schema | None) -> pa.Schema | None:
-    """Returns a schema that was given, with the types that travel inside a pipeline."""
+    """Returns a given schema with the types that travel inside a pipeline."""
     if schema is None:
         return None
     if not isinstance(schema, pa.Schema):
