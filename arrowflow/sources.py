@@ -1,4 +1,4 @@
-"""Where datasets start: files, Arrow data, arrays, generators, numbers."""
+"""Sources, where datasets start: files, Arrow data, arrays, generators, numbers."""
 
 from __future__ import annotations
 
@@ -41,31 +41,33 @@ def read_parquet(
 ) -> Dataset:
     """Reads Parquet files, row group by row group, in sorted order of their paths.
 
-    The schema is the first file's; columns are matched by name, further ones ignored. Row groups that provably hold
-    no match of a filter above are not read, nor are columns that nothing above needs.
+    The first file decides the schema. Columns of other files are matched by name, and further columns are ignored.
+    Row groups that provably hold no match of a later filter are not read. Columns that nothing later needs are not
+    read.
 
-    Folders called `key=value` give a column each, behind those of the files: int64 if all values are whole numbers, else
-    string, or what `schema=` says; `__HIVE_DEFAULT_PARTITION__` is null. Folders that a filter rules out are not read.
+    Folders called `key=value` give a column each, after the columns of the files. Its type is int64 if all values are
+    whole numbers, else string, unless `schema=` names one. `__HIVE_DEFAULT_PARTITION__` is null. Folders that a
+    filter rules out are not read.
 
     Args:
         paths: A path, a glob, a directory, a URL that `pyarrow.fs` or fsspec knows, or a list of them. In directories
-            links to folders are followed, and no folder is read twice; names that start with `.` or `_`, and what is no
-            file, are left out.
+            links to folders are followed, and no folder is read twice. Names that start with `.` or `_` are left out,
+            and so is everything that is no file.
         columns: Names of the columns to keep; the same as `.select(columns)`.
         filter: The rows to keep; the same as `.filter(filter)`, before `columns` are selected.
-        filesystem: A file system of `pyarrow.fs` or fsspec, instead of telling by the paths.
-        schema: Widens all files to it, and fills columns that a file lacks with null. Names all columns, those of
-            folders too.
-        partitioning: `"hive"` for columns of folders; `"auto"` for the same where the files are found below a
-            directory or by a glob and do not have these columns themselves, as the first file tells; None for none. A
-            file with a column that folders give, too, is an error then. Folders count from the directory on that is
-            named, or from the first wildcard; for a file that is named itself all of them do, with `"hive"`.
+        filesystem: A file system of `pyarrow.fs` or fsspec. By default the paths tell it.
+        schema: Widens all files to this schema, and fills columns that a file lacks with null. It names all columns,
+            those of folders too.
+        partitioning: `"hive"` makes columns of folders; None makes none. `"auto"` makes columns where files are found
+            in a directory or by a glob, unless the first file has these columns itself. Where folders make columns, a
+            file that has such a column itself is an error. Folders count from the named directory on, or from the
+            first wildcard. For a file that is named itself all folders count, with `"hive"`.
         num_parallel_calls: Row groups decoded at the same time.
 
     Raises:
-        SourceError: A path is missing, a glob empty, a file unreadable; when the dataset is bound or read.
-        SchemaError: A file lacks a column or has another type, a folder other keys or a value that does not fit;
-            names both.
+        SourceError: A path is missing, a glob is empty, or a file is unreadable; when the dataset is bound or read.
+        SchemaError: A file lacks a column or has another type. Or a folder has other keys, or a value that does not
+            fit. The message names both sides.
 
     Example:
         >>> import arrowflow as af, pathlib, polars as pl, tempfile
@@ -120,37 +122,41 @@ def read_csv(
 ) -> Dataset:
     r"""Reads CSV files, block by block, in sorted order of their paths.
 
-    Names come from each file's header, types from the first MiB of the first file: whole numbers, fractions, booleans,
-    dates, times, else text, as `pyarrow.csv` tells them; but whole numbers that exceed int64 are refused, since as
-    fractions they would be rounded. A later value that does not fit is an error that says where; `schema=` gives the
-    types instead, and then a file may lack columns. Files that end in `.gz`, `.bz2`, `.zst` or `.lz4` are decompressed.
+    Names come from each file's header, types from the first MiB of the first file, as `pyarrow.csv` tells them. The
+    types are whole numbers, fractions, booleans, dates, times, else text. Whole numbers that exceed int64 are
+    refused, since fractions would round them. A later value that does not fit is an error that says where. `schema=`
+    gives the types instead, and then a file may lack columns. Files that end in `.gz`, `.bz2`, `.zst` or `.lz4` are
+    decompressed.
 
-    Lines without a byte are no rows, also where they could be an empty text or a null of the only column. Lines of plain
-    text are read, without the empty ones, by `column_names=["line"], schema=pa.schema({"line": pa.string()}),
-    quote_char=None, delimiter="\x01"`.
+    Lines without a byte are no rows, not even an empty text or a null of the only column. To read lines of plain
+    text, without the empty lines, give `column_names=["line"]`, `schema=pa.schema({"line": pa.string()})`,
+    `quote_char=None` and `delimiter="\x01"`.
 
-    Each file is scanned for line ends before its first row, at 1 to 2 GB/s, 0.4 GB/s where everything is quoted; that
-    makes `skip`, `take`, `num_rows` and resume exact. One that is not local is fetched twice for it. Resume seeks to the
-    block; of a compressed file it decompresses what was delivered again. Memory: a block a call, and of compressed files
-    that are not local their stored bytes.
+    Each file is scanned for line ends before its first row, at 1 to 2 GB/s, or 0.4 GB/s where everything is quoted.
+    The scan makes `skip`, `take`, `num_rows` and resume exact. It fetches a file that is not local a second time.
+    Resume seeks to the block. In a compressed file, resume decompresses the delivered rows again. Memory: a block per
+    call; of compressed files that are not local also the stored bytes.
 
     Args:
         paths: A path, a glob, a directory, a URL that `pyarrow.fs` or fsspec knows, or a list of them.
         columns: Names of the columns to keep; the same as `.select(columns)`. Others are not decoded.
         filter: The rows to keep; the same as `.filter(filter)`, before `columns` are selected.
-        filesystem: A file system of `pyarrow.fs` or fsspec, instead of telling by the paths.
+        filesystem: A file system of `pyarrow.fs` or fsspec. By default the paths tell it.
         schema: Columns and types of all files; null where a file lacks a column.
         partitioning: Whether folders called `key=value` give columns, as in `read_parquet`.
-        delimiter: Between fields; a comma, or a tab in files that end in `.tsv` (and `.gz` and so on), unless given.
-        quote_char: Around texts that hold it, delimiters or line ends, and doubled in them. None for no quoting.
+        delimiter: The character between fields. Default: a comma, or a tab in files that end in `.tsv` (and `.gz` and
+            so on).
+        quote_char: The character around texts that hold it, delimiters or line ends; inside of them it is doubled.
+            None means no quoting.
         column_names: Names of the columns of files that have no header.
-        null_values: What stands for null where it is not quoted, in texts, too: `""` quoted is an empty text.
+        null_values: Texts that stand for null where they are not quoted, in text columns, too. `""` quoted is an
+            empty text.
         num_parallel_calls: Blocks decoded at the same time.
-        block_bytes: Bytes of a block, which `shuffle` draws from. Changes no value and no type.
+        block_bytes: Bytes of a block, which `shuffle` draws from. The size changes no value and no type.
 
     Raises:
-        SourceError: A path is missing, a glob empty, a file malformed, a record over 64 MiB, as behind a quote that
-            nothing closes; when the dataset is bound or read.
+        SourceError: A path is missing, a glob is empty, or a file is malformed; when the dataset is bound or read. A
+            record over 64 MiB counts as malformed: mostly a quote that nothing closes.
         SchemaError: A value has another type than its column, or a file lacks a column.
         PlanError: An option makes no sense.
 
@@ -187,12 +193,16 @@ def read_json(
 ) -> Dataset:
     r"""Reads JSON files, block by block, in sorted order of their paths: an object a line, or one array of objects.
 
-    Columns and types are those of the objects in the first MiB of the first file, lists and structs among them; texts
-    stay texts, also where they look like times. A key that an object lacks is null, one that is no column is ignored,
-    a value that does not fit is an error that says where; `schema=` gives columns and types instead, and has to where
-    the first file has objects without a key, or whole numbers that exceed int64. A key that folders give, too, is
-    looked for in the first MiB of each file, and refused as in `read_parquet` if it has a value. Compressed files,
-    the scan, resume, memory, arguments and errors are those of `read_csv`; lines are scanned at 3 GB/s, arrays at 0.3.
+    The objects in the first MiB of the first file decide columns and types, lists and structs among them. Texts stay
+    texts, also where they look like times. A key that an object lacks is null. A key that is no column is ignored. A
+    value that does not fit is an error that says where.
+
+    `schema=` gives columns and types instead. It is needed where the first file has objects without a key, or whole
+    numbers that exceed int64. A key that folders give, too, is looked for in the first MiB of each file. It is
+    refused as in `read_parquet` if it has a value there.
+
+    Compressed files, the scan, resume, memory, arguments and errors are those of `read_csv`. Lines are scanned at 3
+    GB/s, arrays at 0.3 GB/s.
 
     Example:
         >>> import arrowflow as af, pathlib, tempfile
@@ -221,36 +231,41 @@ def read_tfrecord(
 ) -> Dataset:
     """Reads TFRecord files of `tf.train.Example`, block by block, in sorted order of their paths.
 
-    Each feature becomes a column: `int64_list` gives int64, `float_list` float32, `bytes_list` binary. Where a feature
-    has other than one value in any of the first records of the first file (1 MiB or 1,000 of them) its column is one of
-    lists. A feature that a record lacks is null, one that is no column is ignored, one that does not fit its column is
-    an error that says where. `schema=` gives the columns instead: whole numbers of any width, bool, float64, string,
-    `pa.list_(…)` of any number of values, `pa.list_(…, n)` of exactly *n*.
+    Each feature becomes a column: `int64_list` gives int64, `float_list` float32, `bytes_list` binary. The first
+    records of the first file (1 MiB or 1,000 of them) decide the shape. If any of them has other than one value of
+    the feature, the column is one of lists. A feature that a record lacks is null. A feature that is no column is
+    ignored. A feature that does not fit its column is an error that says where.
 
-    CRCs are checked. What a record means is what the package `protobuf` makes of it (extra `tfrecord`); TensorFlow is
-    not needed. A `tf.train.SequenceExample` is refused, but comes whole with `raw=True`. Each file is walked once, from header to header, before its first row, 0.25 µs a record, so that `skip`,
-    `take`, `num_rows` and resume are exact; what is not local is fetched for that, and compressed files are inflated,
-    once more than for the rows. Resume seeks to the block; of a compressed file it inflates what was delivered again.
-    Memory: a call takes a MiB of records, or up to 4 where they are large, and nine times as much to decode them, with
-    nine bytes for each cell; where there are many columns a block has fewer rows. Of compressed files that are not local
-    it also takes the stored bytes.
+    `schema=` gives the columns instead: whole numbers of any width, bool, float64, string. `pa.list_(…)` takes any
+    number of values, `pa.list_(…, n)` exactly *n*. CRCs are checked. The package `protobuf` (extra `tfrecord`)
+    decides what a record means; TensorFlow is not needed. A `tf.train.SequenceExample` is refused, but comes whole
+    with `raw=True`.
+
+    Each file is walked once before its first row, from header to header, in 0.25 µs per record. So `skip`, `take`,
+    `num_rows` and resume are exact. For the walk, files that are not local are fetched, and compressed files are
+    inflated, once more than for the rows. Resume seeks to the block. In a compressed file, resume inflates the
+    delivered rows again.
+
+    Memory: a call takes a MiB of records, or up to 4 MiB where records are large. Decoding takes nine times as much,
+    and nine bytes for each cell; where there are many columns a block has fewer rows. Of compressed files that are
+    not local it also takes the stored bytes.
 
     Args:
-        paths: A path, a glob, a directory (of which all files are read), a URL that `pyarrow.fs` or fsspec knows, or a
-            list of them.
+        paths: A path, a glob, a directory (of which all files are read), a URL that `pyarrow.fs` or fsspec knows, or
+            a list of them.
         columns: Names of the columns to keep; the same as `.select(columns)`. Others are not decoded.
         filter: The rows to keep; the same as `.filter(filter)`, before `columns` are selected.
-        filesystem: A file system of `pyarrow.fs` or fsspec, instead of telling by the paths.
+        filesystem: A file system of `pyarrow.fs` or fsspec. By default the paths tell it.
         schema: Columns and types of all files.
         partitioning: Whether folders called `key=value` give columns, as in `read_parquet`.
-        raw: Whether records come as they are, in one column `record` of binary, to be decoded by `map`.
+        raw: Whether records come as they are, in one binary column `record`, which a `map` can decode.
         compression: `"none"`, `"gzip"` or `"zlib"`; None tells by the first bytes of each file.
         num_parallel_calls: Blocks decoded at the same time.
 
     Raises:
-        SourceError: A path is missing, a glob empty; a file is truncated or corrupt, a record no `tf.train.Example`:
-            behind the rows in front of it, but for the records that tell the schema, which are read when the dataset is
-            bound. Names the record.
+        SourceError: A path is missing, or a glob is empty. Or a file is truncated or corrupt, or a record is no
+            `tf.train.Example`. The error names the record, and comes after the rows before it. The records that tell
+            the schema are read earlier, when the dataset is bound.
         SchemaError: A feature has another kind or another number of values than its column; names record and feature.
         DataError: A value does not fit its column's type.
         PlanError: An option makes no sense, or a package is missing.
@@ -312,18 +327,18 @@ def _partitioning(operator: str, partitioning: Any) -> str | None:
 def list_files(paths: Paths, *, filesystem: Any = None) -> Dataset:
     """Lists files: their paths as text in the column `path`, in sorted order; nothing of them is read.
 
-    Local files come as absolute paths, those of a URL as URLs, so that each can be read by itself, as by
-    `interleave` or `map`. Files are listed when the dataset is bound, and those on local
-    disks anew for each run and question. For another order use `shuffle`.
+    Local files come as absolute paths, files of a URL as URLs. So each path can be read by itself, as by `interleave`
+    or `map`. Files are listed when the dataset is bound; files on local disks are listed anew for each run and
+    question. For another order use `shuffle`.
 
     Args:
         paths: A path, a glob, a directory, a URL that `pyarrow.fs` or fsspec knows, or a list of them. A directory
             gives all files in it and in its folders, but no names that start with `.` or `_`.
-        filesystem: A file system of `pyarrow.fs` or fsspec, instead of telling by the paths. What is listed then
-            are paths in it, to be read with the same `filesystem`.
+        filesystem: A file system of `pyarrow.fs` or fsspec. By default the paths tell it. The listed paths are then
+            paths in that file system, to be read with the same `filesystem`.
 
     Raises:
-        SourceError: A path is missing, a glob or a directory empty; when the dataset is bound.
+        SourceError: A path is missing, or a glob or a directory is empty; when the dataset is bound.
         PlanError: `paths` are no paths, or lie in different file systems; when the dataset is bound.
 
     Example:
@@ -339,18 +354,20 @@ def list_files(paths: Paths, *, filesystem: Any = None) -> Dataset:
 
 
 def from_arrow(source: Any) -> Dataset:
-    """Reads data that others hold or stream as Arrow, without a copy.
+    """Reads data that other libraries hold or stream as Arrow, without a copy.
 
     Args:
-        source: A `pyarrow.Table`, a record batch or a list of them, anything with `__arrow_c_array__`, a Polars frame or
-            a `datasets.Dataset`, whose rows are found by their number; a `pyarrow.dataset.Dataset` or a scanner, a
-            Polars lazy frame, a `datasets.IterableDataset`, a `ray.data.Dataset`, or anything with `__arrow_c_stream__`
-            (a DuckDB relation, another dataset), asked anew in each epoch and again for a resumed one, so they have to
-            keep their order; or a `pyarrow.RecordBatchReader`, which gives one epoch and no state.
+        source: Some sources hold rows that are found by their number. These are a `pyarrow.Table`, a record batch or
+            a list of them, a Polars frame, a `datasets.Dataset`, and anything with `__arrow_c_array__`. Other sources
+            are asked anew in each epoch, and again for a resumed epoch, so they have to keep their order. These are a
+            `pyarrow.dataset.Dataset` or a scanner, a Polars lazy frame, a `datasets.IterableDataset`, or a
+            `ray.data.Dataset`. Anything with `__arrow_c_stream__` counts too: a DuckDB relation, another dataset. A
+            `pyarrow.RecordBatchReader` gives one epoch and no state.
 
     Raises:
-        PlanError: It is none of these.
-        SourceError: It gave no stream, as if it can be read once, or broke off; when the dataset is bound or read.
+        PlanError: `source` is none of these.
+        SourceError: `source` gave no stream, as if it could be read once only, or broke off; when the dataset is
+            bound or read.
         FunctionError: Another library failed while it made the rows; in `next()`, in order.
 
     Example:
@@ -365,8 +382,8 @@ def from_numpy(arrays: Mapping[str, Any]) -> Dataset:
     """Reads arrays of one length, without a copy where NumPy and Arrow agree on the layout.
 
     Args:
-        arrays: Columns by name. `(B, n)` arrays become tensor columns, `datetime64` dates or timestamps; NaT and
-            masked values become null. They are read where they lie, in each epoch: leave them as they are.
+        arrays: Columns by name. `(B, n)` arrays become tensor columns, `datetime64` dates or timestamps. NaT and
+            masked values become null. Each epoch reads the arrays where they lie: do not change them.
 
     Raises:
         PlanError: `arrays` is no mapping.
@@ -385,13 +402,14 @@ def from_numpy(arrays: Mapping[str, Any]) -> Dataset:
 
 
 def from_generator(fn: Callable[[], Iterable[Any]], schema: pa.Schema | None = None) -> Dataset:
-    """Reads what a generator function yields; it is called once an epoch.
+    """Reads the elements that a generator function yields; the function is called once an epoch.
 
     Args:
-        fn: Called without arguments; yields record batches, data frames, dicts of arrays (columns: one image is
-            `image[None]`) or dicts of scalars (one row). It may refill one array: what it could write again is copied
-            before it goes on. Arrays of NumPy that nobody else refers to are not.
-        schema: Of what it yields, where arrays are taken as in `map`. Without it the first element tells, and `Dataset.schema` is unknown.
+        fn: Called without arguments. It yields record batches, data frames, dicts of arrays (columns: one image is
+            `image[None]`) or dicts of scalars (one row). `fn` may refill one array: memory that `fn` could write
+            again is copied before `fn` goes on. Arrays of NumPy that nobody else refers to are not copied.
+        schema: Schema of the elements, which takes arrays as in `map`. Without a schema the first element decides,
+            and `Dataset.schema` is unknown.
 
     Raises:
         PlanError: `fn` is not callable.
