@@ -1,4 +1,4 @@
-"""Several datasets as one: side by side, and mixed."""
+"""One dataset of several: side by side, or mixed."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from arrowflow.plan.node import Node
 
 
 def zip(*datasets: Dataset) -> Dataset:
-    """Puts the columns of several datasets side by side, row by row; it ends with the shortest one.
+    """Puts the columns of several datasets side by side, row by row; the shortest dataset ends it.
 
-    Nothing is copied: chunks are slices of what the datasets deliver. All datasets are read at the same time. A state
-    holds the place in each of them.
+    Nothing is copied: chunks are slices of the datasets' chunks. All datasets are read at the same time. A state
+    holds the place in each dataset.
 
     Raises:
-        PlanError: Something is no dataset or is in batches; or, once it is bound, two have a column of the same name.
+        PlanError: An argument is no dataset or is in batches; or, once the plan is bound, two columns have the same
+            name.
 
     Example:
         >>> import arrowflow as af
@@ -45,22 +46,24 @@ def sample_from_datasets(
 ) -> Dataset:
     """Mixes datasets at random: each row comes from one of them, drawn by weight.
 
-    The rows of one dataset stay in their order. An error of one comes where its row is drawn. Draws are stratified, so that the shares stay within a few rows of
-    the weights at every moment, in small batches too. All datasets are read at the same time, and may be endless. A
-    state holds the place in each of them and in the draws. Some 16 MiB or 16,384 rows are gathered at a time.
+    The rows of one dataset stay in their order. An error of a dataset comes where its row is drawn. Draws are
+    stratified: the shares stay within a few rows of the weights at every moment, in small batches too. All datasets
+    are read at the same time, and may be endless. A state holds the place in each dataset and in the draws. Some 16
+    MiB or 16,384 rows are gathered at a time.
 
     Args:
-        datasets: Datasets with the same columns, whose order is that of the first one.
-        weights: How often each is drawn, in relation to the others; a dataset with weight 0 is never read. By default
-            all are drawn equally often.
-        seed: What the draws follow from, together with the epoch; by default derived from `Options.seed` and the
+        datasets: Datasets with the same columns; the first dataset decides the order of columns.
+        weights: How often each dataset is drawn, in relation to the others. A dataset with weight 0 is never read. By
+            default all are drawn equally often.
+        seed: Seed of the draws, which also follow from the epoch; by default derived from `Options.seed` and the
             operator's place.
-        stop_on_empty_dataset: Whether it ends where a dataset is drawn that has no more rows, so that shares hold to
-            the end. With False it goes on with the others, whose weights keep their relation, until all have ended.
+        stop_on_empty_dataset: Whether the mix ends where a dataset is drawn that has no more rows, so that shares
+            hold to the end. With False the mix goes on with the other datasets until all have ended. Their weights
+            keep their relation.
 
     Raises:
-        PlanError: Something is no dataset or is in batches, or weights do not fit; or, once it is bound, columns
-            differ.
+        PlanError: An argument is no dataset or is in batches, or weights do not fit; or, once the plan is bound,
+            columns differ.
 
     Example:
         >>> import arrowflow as af
@@ -83,18 +86,19 @@ def choose_from_datasets(
 ) -> Dataset:
     """Mixes datasets as a column of numbers says: each number takes the next row of the dataset with that number.
 
-    It ends with the numbers. An error of a dataset comes where its row is chosen. All datasets are read at the same time, and may be endless. A state holds the place in
-    each of them and in the numbers. Some 16 MiB or 16,384 rows are gathered at a time.
+    The mix ends with the numbers. An error of a dataset comes where its row is chosen. All datasets are read at the
+    same time, and may be endless. A state holds the place in each dataset and in the numbers. Some 16 MiB or 16,384
+    rows are gathered at a time.
 
     Args:
-        datasets: Datasets with the same columns, whose order is that of the first one.
+        datasets: Datasets with the same columns; the first dataset decides the order of columns.
         choice_dataset: One column of whole numbers, from 0 on.
-        stop_on_empty_dataset: Whether it ends where a dataset is chosen that has no more rows. With False such
+        stop_on_empty_dataset: Whether the mix ends where a dataset is chosen that has no more rows. With False such
             numbers are passed over.
 
     Raises:
-        PlanError: Something is no dataset or is in batches; or, once it is bound, columns differ.
-        DataError: A number is that of no dataset; in `next()`, behind the rows before it.
+        PlanError: An argument is no dataset or is in batches; or, once the plan is bound, columns differ.
+        DataError: A number is that of no dataset; in `next()`, after the rows before it.
 
     Example:
         >>> import arrowflow as af
