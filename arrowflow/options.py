@@ -1,7 +1,7 @@
 """`Options`: the settings of a whole pipeline, and the parsing of sizes.
 
-A field that is None was not set. `Dataset.with_options` merges: of several settings of one field the last one
-(the most downstream) wins. `Options.resolved` fills in what nobody set.
+A field that is None was not set. `Dataset.with_options` merges: of several settings of one field the last one (the
+most downstream) wins. `Options.resolved` fills in the fields that nobody set.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Final
 from arrowflow.errors import PlanError, shown
 
 AUTOTUNE: Final = -1
-"""Let the library choose; the default of every `num_parallel_calls`, as `tf.data.AUTOTUNE`."""
+"""Lets the library choose; the default of every `num_parallel_calls`, like `tf.data.AUTOTUNE`."""
 
 MAX_SIZE: Final = (1 << 63) - 1
-"""What NumPy and Arrow count rows and bytes with."""
+"""The largest number of rows or bytes that NumPy and Arrow can count."""
 
 MAX_LIST_SIZE: Final = (1 << 31) - 1
-"""Values of a list of fixed size, at most."""
+"""The most values that a list of fixed size can have."""
 
 MAX_CHUNK_ROWS: Final = 65_536
 CLOSE_TIMEOUT_SECONDS: Final = 5.0
@@ -37,27 +37,27 @@ _UNITS: Final = {"": 1, "B": 1} | {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Settings of a pipeline. Fields that are None keep what an earlier `with_options` or the default says.
+    """Settings of a pipeline. A field that is None keeps the value of an earlier `with_options`, or the default.
 
     Attributes:
-        cpu_budget: Calls that compute at the same time; calls that wait come on top. Default: the cores this
+        cpu_budget: Calls that compute at the same time; calls that wait come on top. Default: the cores that this
             process may use, which live pipelines share.
-        ram_budget: Bytes (a number, or a text like `"512MiB"`) that the pipeline may hold in queues, work in
-            flight, windows, reorder buffers and memory caches. On top of it comes what waits to be used again: at most
-            1/16 of it in each operator that makes large columns, and what Arrow's allocator keeps. One call at a time
-            may exceed it, by its chunk; a `BudgetError` names the budget that a pipeline or a file needs. Default: a quarter
-            of the memory available to the process, which live pipelines share.
-        deterministic: Whether rows come in one exact order. With False they come as they are ready, and
-            `state_dict` is refused. Default: True.
-        seed: Where operators without a seed of their own derive theirs from. Default: 0.
-        max_chunk_rows: Most rows that a user function sees in one call. Part of the plan: changing it changes
-            what user functions see. Default: 65,536.
-        close_timeout: Seconds that `close()` waits for a user function that does not return; one in a worker process is
-            killed with it then. An interrupt waits for half a second at most. Default: 5.
-        autotune: Whether what is left to `AUTOTUNE` is tuned. With False it is 1 call at a time, and nothing is made
-            before the consumer asks for it, unless a `prefetch` says so. Default: True.
-        progress: Whether a progress bar is shown while the pipeline is consumed: by tqdm, on a terminal or in a
-            notebook; in a pipe or a log file nothing is. Default: False.
+        ram_budget: Bytes (a number, or a text like `"512MiB"`) that the pipeline may hold in queues, work in flight,
+            windows, reorder buffers and memory caches. Memory kept for reuse comes on top. It is at most 1/16 of the
+            budget in each operator that makes large columns, plus the reserve of Arrow's allocator. One call at a
+            time may exceed the budget, by its chunk. A `BudgetError` names the budget that a pipeline or a file
+            needs. Default: a quarter of the memory available to the process, which live pipelines share.
+        deterministic: Whether rows come in one exact order. With False rows come as they are ready, and `state_dict`
+            is refused. Default: True.
+        seed: The seed from which operators without a seed of their own derive theirs. Default: 0.
+        max_chunk_rows: Most rows that a user function sees in one call. The number is part of the plan: another
+            number changes the pieces that user functions see. Default: 65,536.
+        close_timeout: Seconds that `close()` waits for a user function that does not return. Then `close()` kills a
+            function that runs in a worker process. An interrupt waits for half a second at most. Default: 5.
+        autotune: Whether settings left to `AUTOTUNE` are tuned. With False each is 1 call at a time, and nothing is
+            made before the consumer asks for it, unless a `prefetch` says so. Default: True.
+        progress: Whether a progress bar is shown while the pipeline is consumed. The bar, drawn by tqdm, appears on a
+            terminal or in a notebook; pipes and log files get none. Default: False.
         disabled_rules: Names of optimizer rules that must not run, see `Dataset.explain`. Default: none.
 
     Example:
@@ -126,7 +126,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedOptions:
-    """`Options` without gaps: what one run uses. The fields mean what they mean there.
+    """`Options` without gaps: the settings of one run. The fields mean the same as in `Options`.
 
     Attributes:
         shares_ram: Whether nobody set the byte budget, so that live runs divide it among them.
@@ -192,7 +192,7 @@ def check_seed(operator: str, value: object) -> int:
 
 
 def available_cpus() -> int:
-    """Returns the cores this process may use: its affinity and its cgroup's quota, not the host's count."""
+    """Returns the cores that this process may use: its affinity and its cgroup's quota, not the host's count."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _cgroup_value("cpu.max")
     if quota is not None:
@@ -203,7 +203,7 @@ def available_cpus() -> int:
 
 
 def available_memory_bytes() -> int:
-    """Returns the memory this process may use in bytes: its cgroup's limit or the machine's memory."""
+    """Returns the memory in bytes that this process may use: its cgroup's limit or the machine's memory."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = _cgroup_value("memory.max")
     return min(total, int(limit)) if limit is not None and limit != "max" else total
