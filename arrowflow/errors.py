@@ -1,8 +1,8 @@
 """The exception tree.
 
-Every error of the library derives from `ArrowflowError`, says what was expected, what was found and what to
-do next, and carries *where* it happened: `operator`, `file` and `row_group`, filled in by whoever knows them.
-An exception of the user's own code is always kept as `__cause__`.
+Every error of the library derives from `ArrowflowError`. Its message says what was expected, what was found and what
+to do next. Its fields say *where* it happened: `operator`, `file` and `row_group`, filled in by the code that knows
+them. An exception of the user's own code is always kept as `__cause__`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ArrowflowError(Exception):
     def locate(
         self, *, operator: str | None = None, file: str | None = None, row_group: int | None = None
     ) -> ArrowflowError:
-        """Fills in where the error happened, keeping what is already known, and returns the error itself."""
+        """Fills in where the error happened, keeps fields that are already known, and returns the error itself."""
         self.operator = self.operator or operator
         self.file = self.file or file
         if self.row_group is None:
@@ -50,45 +50,45 @@ class PlanError(ArrowflowError, ValueError):
 
 
 class FingerprintError(PlanError):
-    """Nothing can tell whether a function or a source is the same in another run; the message says what, and why."""
+    """A function or a source has no fingerprint that holds in another run; the message says which, and why."""
 
 
 class SchemaError(ArrowflowError, TypeError):
-    """Data do not have the schema they were declared or found to have first."""
+    """Data differ from the schema that was declared for them, or from the schema of the first data."""
 
 
 class SourceError(ArrowflowError, OSError):
-    """A file or a path is missing, truncated, corrupt or cannot be reached."""
+    """A file or a path is missing, truncated, corrupt or out of reach."""
 
     # OSError formats (errno, text) pairs by itself; here the message is always the only argument.
 
 
 class WriteError(ArrowflowError, OSError):
-    """A dataset could not be written: something is there already, the disk is full; nothing of it is visible."""
+    """A dataset could not be written, and nothing of it is visible: the place is taken, the disk is full, and so on."""
 
 
 class CacheFullError(ArrowflowError):
-    """The disk has no room for what a cache is to hold."""
+    """The disk has no room for the rows of a cache."""
 
 
 class DataError(ArrowflowError, ValueError):
-    """A value that an operator cannot take: a null in `stack`, a number that a `cast` cannot hold."""
+    """An operator cannot take a value: a null in `stack`, a number that a `cast` cannot hold."""
 
 
 class MissingPackageError(ArrowflowError, ImportError):
-    """A package that is an extra is not installed, or cannot be imported; the message names the extra."""
+    """An optional package is not installed, or cannot be imported; the message names the extra."""
 
 
 class FunctionError(ArrowflowError):
-    """A user function raised (see `__cause__`) or returned something that is not what it has to return."""
+    """A user function raised (see `__cause__`), or returned something other than it has to return."""
 
 
 class WorkerError(ArrowflowError, RuntimeError):
-    """A worker process crashed, was killed, or could not be started or load a function; the message says which."""
+    """A worker process crashed, was killed, could not start, or could not load a function; the message says which."""
 
 
 class BudgetError(ArrowflowError, MemoryError):
-    """The pipeline cannot run within `ram_budget`, or a file announces more; the message names a budget that does."""
+    """The pipeline cannot run within `ram_budget`, or a file announces more; the message names a sufficient budget."""
 
 
 class StateError(ArrowflowError, ValueError):
@@ -96,11 +96,11 @@ class StateError(ArrowflowError, ValueError):
 
 
 class ClosedError(ArrowflowError, RuntimeError):
-    """The iterator was closed, or ended by an error, and delivers nothing more."""
+    """The iterator was closed, or an error ended it, and it delivers nothing more."""
 
 
 class ForkError(ArrowflowError, RuntimeError):
-    """A pipeline was started in a forked child of a process that had run one, or whose Polars had threads."""
+    """A pipeline was started in a forked child whose parent had run a pipeline, or whose Polars had threads."""
 
 
 def repeated(names: Iterable[str]) -> list[str]:
@@ -114,7 +114,7 @@ def repeated(names: Iterable[str]) -> list[str]:
 
 
 def said(error: BaseException) -> str:
-    """Returns the type and the text of an exception; of one whose `__str__` raises, that it does.
+    """Returns the type and the text of an exception; if its `__str__` raises, the type and that fact.
 
     Example:
         >>> said(KeyError("price"))
@@ -127,7 +127,7 @@ def said(error: BaseException) -> str:
 
 
 def shown(value: object) -> str:
-    """Returns the `repr` of an object that a user made; of one whose `__repr__` raises, its type.
+    """Returns the `repr` of an object that a user made; if its `__repr__` raises, its type and that fact.
 
     Example:
         >>> shown("price")
