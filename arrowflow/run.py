@@ -1,7 +1,8 @@
-"""bind → optimise → plan → execute → tune, in that order.
+"""A run in five steps: bind → optimise → plan → execute → tune, in that order.
 
-`prepare` does everything that needs no thread, once per dataset until its files change: the only I/O in it is `Node.bind` of sources (a
-listing and one footer each). `start` makes an engine of it, with a tuner that knows what earlier epochs found.
+`prepare` does everything that needs no thread, once per dataset until its files change. The only I/O in it is
+`Node.bind` of sources: a listing and one footer each. `start` makes an engine of a prepared plan, with a tuner that
+knows the results of earlier epochs.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ class Prepared:
     """A plan, ready to run any number of times.
 
     Attributes:
-        bound: As written, with schemas.
-        optimised: After the rules.
+        bound: The plan as written, with schemas.
+        optimised: The plan after the rules.
         applied: Names of the rules that changed something.
         chain: The physical plan.
         options: Options of the whole pipeline.
-        found: What the tuner has found in earlier epochs.
+        found: The tuner's results of earlier epochs.
     """
 
     bound: Node
@@ -52,12 +53,12 @@ class Prepared:
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """What states of this pipeline say about it."""
+        """The part of a state that identifies this pipeline."""
         return state.identify(self.bound, self.chain)
 
     @property
     def is_current(self) -> bool:
-        """Whether binding the plan anew would find the same files. Lists those on local disks."""
+        """Whether binding the plan anew would find the same files. Lists files on local disks."""
         return all(source.is_current for source in self._sources)
 
     @cached_property
@@ -71,7 +72,7 @@ class Prepared:
 
     @cached_property
     def owns_buffers(self) -> bool:
-        """Whether nobody but its batches holds their memory."""
+        """Whether the memory of batches belongs to the batches alone."""
         return fold(self.optimised, lambda node, inputs: node.owns_buffers(inputs))
 
 
@@ -80,9 +81,9 @@ def prepare(plan: Node, *, picked: bool = False) -> Prepared:
 
     Args:
         plan: The plan as written.
-        picked: Whether it ends in a `select` of names for somebody who picks columns by name, as loaders do: then what
-            it needs is read, and the step itself, which would stand between the last batch and its conversion, is
-            left out.
+        picked: Whether the caller picks columns by name, as loaders do, and the plan ends in a `select` of these
+            names. Then only these columns are read. The step itself is left out, since it would stand between the
+            last batch and its conversion.
     """
     options = options_of(plan)
     bound = bind(plan, options)
@@ -95,7 +96,7 @@ def prepare(plan: Node, *, picked: bool = False) -> Prepared:
 
 
 def part_of(prepared: Prepared, processes: int) -> Prepared:
-    """Returns the pipeline for one of several processes that run it side by side, with a part of its budgets each.
+    """Returns the pipeline for one of several processes that run it side by side, each with a part of its budgets.
 
     Raises:
         BudgetError: A part of the byte budget is too little.
@@ -117,7 +118,7 @@ def part_of(prepared: Prepared, processes: int) -> Prepared:
 
 
 def plan_element(options: ResolvedOptions) -> Callable[[Node, int], Chain]:
-    """Returns what makes chains of plans that operators get from user functions while they run."""
+    """Returns the function that plans datasets which user functions return to operators during a run."""
 
     def plan(node: Node, first_place: int) -> Chain:
         optimised, _ = optimise(bind(node, options, first_place), options.disabled_rules)
@@ -127,7 +128,7 @@ def plan_element(options: ResolvedOptions) -> Callable[[Node, int], Chain]:
 
 
 def count_rows(plan: Node) -> int | None:
-    """Returns the exact rows of one epoch of a bound plan, or None if only running it tells."""
+    """Returns the exact rows of one epoch of a bound plan, or None if only running the plan tells."""
     return fold(plan, lambda node, inputs: node.count_rows(inputs))
 
 
@@ -142,7 +143,7 @@ def count_batches(plan: Node) -> int | None:
 
 
 def check_budget(chain: Chain, budget_bytes: int) -> None:
-    """Raises `BudgetError` if the budget is under what the stages need to make progress one after the other."""
+    """Raises `BudgetError` if the stages cannot make progress within the budget, one after the other."""
     needs = [(spec.operator, spec.floor_bytes) for spec in _specs(chain) if spec.floor_bytes]
     floor = sum(num_bytes for _, num_bytes in needs)
     if floor > budget_bytes:
@@ -164,7 +165,8 @@ def start(
     """Starts a run.
 
     Raises:
-        BudgetError: The byte budget is under what the stages need one after the other.
+        BudgetError: The byte budget is under the sum of the bytes that stages need to make progress one after the
+            other.
     """
     options = prepared.options
     check_budget(prepared.chain, options.ram_budget)
