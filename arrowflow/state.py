@@ -1,8 +1,9 @@
-"""States: what `state_dict` returns, and the check that a state belongs to a pipeline.
+"""States, which `state_dict` returns, and the check that a state belongs to a pipeline.
 
-A state is JSON: the position of the last delivered batch with what identifies the pipeline (operators, the
-arguments that decide rows and order, digests of sources and of user functions, the shape of the physical plan that
-the position follows). It is never unpickled or executed, and a digest over all of it catches what was edited or cut.
+A state is JSON: the position of the last delivered batch, and the identity of the pipeline. The identity consists of
+operators, the arguments that decide rows and order, and digests of sources and user functions. It also holds the
+shape of the physical plan, which the position follows. A state is never unpickled or executed. A digest over all of
+it reveals edits and cuts.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from arrowflow.plan.walk import post_order
 
 VERSION = 1
 MAX_POSITION_BYTES = 60 << 10
-"""Of what moves in a state; with what identifies the pipeline a state stays under 64 KiB."""
+"""Limit of the moving part of a state; with the identity of the pipeline a state stays under 64 KiB."""
 MAX_ARGUMENT_CHARACTERS = 160
 """Longer arguments are kept as a digest, so that a state stays small whatever the plan says."""
 
@@ -46,7 +47,7 @@ def _digest_of(text: str) -> str:
 
 
 def identify(plan: Node, chain: Chain) -> dict[str, Any]:
-    """Returns what a state of this pipeline says about it. `plan` is bound and as written, not optimised."""
+    """Returns the part of a state that identifies this pipeline. `plan` is bound and as written, not optimised."""
     nodes = list(post_order(plan))
     functions = {
         f"{place}:{key}": code for place, node in enumerate(nodes) for key, code in node.functions().items()
@@ -75,7 +76,7 @@ def pack(identity: Mapping[str, Any], epoch: int, position: Position, batches: i
     """Returns the state of an iterator that has delivered the batch at `position`.
 
     Raises:
-        StateError: It is too large: what several operators keep in it adds up.
+        StateError: The state is too large: the parts of several operators add up.
     """
     moving = {"epoch": epoch, "position": listed(position), "batches": batches}
     text = _text([identity["plan"], moving])
@@ -92,8 +93,8 @@ def unpack(state: object, identity: Mapping[str, Any]) -> tuple[int, Position, i
     """Returns (epoch, position, batches) of a state that belongs to the pipeline that `identity` describes.
 
     Raises:
-        StateError: It belongs to another pipeline (the message says what differs), another version, or was
-            altered.
+        StateError: The state was altered, has another version, or belongs to another pipeline; the message says what
+            differs.
     """
     if not isinstance(state, Mapping) or "version" not in state:
         raise StateError(f"expected what state_dict() returned, got {type(state).__name__}")
@@ -143,7 +144,7 @@ def _shown(operator: Any) -> str:
 
 
 def check_resumable(plan: Node, *, deterministic: bool) -> None:
-    """Raises `StateError` where no state can be taken, naming the operator that stands in the way."""
+    """Raises `StateError` where no state can be taken, and names the operator that stands in the way."""
     if not deterministic:
         raise StateError(
             "with deterministic=False no order is kept, so there is no place in it to come back to"
@@ -161,5 +162,5 @@ def check_resumable(plan: Node, *, deterministic: bool) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Returns a value as it is after a round trip through JSON, which is how a stored state comes back."""
+    """Returns a value as it is after a round trip through JSON, in which a stored state comes back."""
     return json.loads(json.dumps(value, default=str))
