@@ -36,9 +36,9 @@ T = TypeVar("T")
 class Iterator(Generic[T]):
     """One pass over a dataset. Made by `iter(dataset)` and `iter(loader)`; a context manager.
 
-    Work starts with the first `next()`. It ends, threads and files included, when the iterator is exhausted, closed,
-    or no longer referenced. An error or interrupt ends it too, and from then on `next()` raises `ClosedError`. `close`
-    may be called from another thread; everything else is for one thread at a time.
+    Work starts with the first `next()`. All work, with its threads and files, ends when the iterator is exhausted,
+    closed, or no longer referenced. An error or interrupt ends it too, and from then on `next()` raises
+    `ClosedError`. Any thread may call `close`; everything else is for one thread at a time.
     """
 
     def __init__(
@@ -58,13 +58,13 @@ class Iterator(Generic[T]):
         self._finalizer: weakref.finalize[Any, Any] | None = None
         self._closed = False
         self._ended = False
-        self._failure: str | None = None  # the name of what ended it, but for its last batch
+        self._failure: str | None = None  # the type of the error that ended the run
         self._busy = False
-        self._sliced: Batches[Delivered[T]] | None = None  # what is left of the latest item
+        self._sliced: Batches[Delivered[T]] | None = None  # the undelivered batches of the latest item
         _live.add(self)
         self._first = True  # nothing was delivered since the engine was started
         self._shown_rows = 0  # of earlier epochs, which have had a progress bar of their own
-        # Of a delivery that is ahead: what comes after the batch that was delivered last, if that is known.
+        # With a delivery that is ahead: the batch or the error after the last delivered batch, once it is known.
         self._next: Delivered[T] | Exception | None = None
         self.progress = Progress(counter.take())
 
@@ -93,7 +93,7 @@ class Iterator(Generic[T]):
                 progress.measure(began, self._clock.now())
                 if self._bar is not None:
                     self._show(self._bar, rows)
-                # No call from here to the end, which a signal could interrupt: it counts as delivered if it is.
+                # No call from here to the end: a signal could interrupt a call between the count and the delivery.
                 progress.position = position
                 progress.batches += 1
                 progress.delivered += 1
@@ -101,7 +101,7 @@ class Iterator(Generic[T]):
                 return batch
             self._finish(began)
         except BaseException as error:
-            # Whatever it is, an interrupt too: nothing of this run may go on without its consumer.
+            # Every error, an interrupt too: nothing of this run may go on without its consumer.
             self._fail(error)
             raise_interruption(error)
             raise
@@ -118,14 +118,14 @@ class Iterator(Generic[T]):
         self.progress.place(self.progress.epoch + 1)
 
     def _fail(self, error: BaseException) -> None:
-        """Ends the run of an error."""
+        """Ends the run because of an error."""
         interrupted = interruption(error)
         self._failure = type(interrupted or error).__name__
         self._end(interrupted=interrupted is not None)
         del interrupted, error  # an interrupt of this very call would keep its own traceback
 
     def _refuse(self) -> NoReturn:
-        """Raises what an iterator says after its end."""
+        """Raises the answer to a `next()` after the end."""
         self._check_open()
         if self._failure is None:
             raise StopIteration
@@ -150,14 +150,14 @@ class Iterator(Generic[T]):
         return found
 
     def _first_of(self, item: Item) -> Delivered[T]:
-        """Makes the batch of an item, or the first of its batches."""
+        """Makes the batch of an item, or the first batch of several."""
         if type(item.chunk) is not Slices:
             return self._deliver(item.chunk), item.position, item.chunk.num_rows
         self._sliced = sliced(item, self._deliver.slicer(item.chunk.chunk))
         return next(self._sliced)
 
     def _made_ahead(self, began: float) -> Delivered[T] | None:
-        """Returns the next batch once the one after it is made, too; an error there waits until it is asked for."""
+        """Returns the next batch once the batch after it is made, too; an error there waits until its turn."""
         self._check_open()
         found, self._next = self._next, None
         if isinstance(found, Exception):
@@ -172,8 +172,8 @@ class Iterator(Generic[T]):
         except Exception as error:
             if interruption(error) is not None:
                 raise
-            # Whatever else it is, it is raised where its batch is due.
-            self._next = error.with_traceback(None)  # whose frames hold this iterator
+            # Every other error is raised where its batch is due.
+            self._next = error.with_traceback(None)  # the frames of a traceback would hold this iterator
         made, position, rows = found
         return self._deliver.arrived(made), position, rows
 
@@ -186,7 +186,7 @@ class Iterator(Generic[T]):
             if timeline is not None:
                 timeline.epoch(progress.epoch, began)
             self._engine = run.start(prepared, progress.epoch, progress.position, self._clock, timeline)
-            # Not `__del__`: what stops the run must not need the iterator, which is being torn down.
+            # Not `__del__`: the code that stops the run must not need the iterator, which is being torn down.
             self._finalizer = weakref.finalize(self, _abandon, self._engine, progress)
             self._finalizer.atexit = False
             if prepared.options.progress:
@@ -195,7 +195,7 @@ class Iterator(Generic[T]):
         return self._engine
 
     def _record(self, recording: Recording, began: float, got: float, *, exported: bool) -> None:
-        """Records the consumer's step before this `next()`, how long it waited in it, and what it made of what came."""
+        """Records the consumer's step before this `next()`, the wait inside of it, and the export of the result."""
         timeline, progress = recording.timeline, self.progress
         if progress.began is not None and not self._first:
             timeline.span(CONSUMER, "step", progress.last, began)
@@ -240,7 +240,7 @@ class Iterator(Generic[T]):
     def close(self) -> None:
         """Stops all work and lets go of all memory and files. May be called from any thread, and again.
 
-        A user function that does not return is waited for `Options.close_timeout` seconds and then named in a
+        `close` waits `Options.close_timeout` seconds for a user function that does not return, and then names it in a
         warning. An interrupt that ends the iterator or its `with` block waits for at most half a second.
         """
         self._close(interrupted=False)
@@ -256,7 +256,7 @@ class Iterator(Generic[T]):
             self._end_looks()
 
     def _end_looks(self) -> None:
-        """Ends the progress bar, and writes what was recorded."""
+        """Ends the progress bar, and writes the recording."""
         bar, self._bar = self._bar, None
         if bar is not None:
             bar.close()
@@ -267,8 +267,8 @@ class Iterator(Generic[T]):
     def state_dict(self) -> dict[str, Any]:
         """Returns the state after the last delivered batch: JSON, under 64 KiB, made in microseconds.
 
-        Loaded into an iterator of the same pipeline, also in another process, it goes on with exactly the next
-        batch.
+        An iterator of the same pipeline that loads the state goes on with exactly the next batch, also in another
+        process.
 
         Raises:
             StateError: The pipeline cannot be resumed (a one-shot stream, `deterministic=False`).
@@ -296,23 +296,22 @@ class Iterator(Generic[T]):
         self._counter.next = epoch + 1
 
     def stats(self) -> Statistics:
-        """Returns what the run measured so far; each field says how to read it."""
+        """Returns the measurements of the run so far; each field says how to read it."""
         engine = self._engine
         return statistics_of(self._prepared, self.progress, None if engine is None else engine.statistics())
 
     def explain(self) -> str:
-        """Returns what the run does in words: each stage, what was tuned and why, what limits it, and advice."""
+        """Describes the run in words: stages, tuned values and their reasons, its limit, and advice."""
         return report(self.stats(), self._prepared.options.cpu_budget)
 
     def trace(self, path: str | os.PathLike[str]) -> Recording:
         """Records from now on what runs when, and writes it to `path` as Chrome trace JSON.
 
-        Open the file in Perfetto, or draw it with `arrowflow.plot_timeline`. It has a track per worker with spans for
-        opening, reading, decoding and each operator, one for the consumer's steps and waits, and counters for the
-        ledger and for what is tuned.
+        Open the file in Perfetto, or draw it with `arrowflow.plot_timeline`. The file has a track per worker with
+        spans for opening, reading, decoding and each operator. Another track has the consumer's steps and waits.
+        Counters show the ledger and the tuned values.
 
-        Returns:
-            A context manager: the file is written when its block is left; without one, when the epoch ends.
+        Returns: A context manager, which writes the file when its block is left. Without a block the file is written when the epoch ends.
         """
         self._recording = Recording(path)
         if self._engine is not None:
@@ -324,7 +323,7 @@ _live: weakref.WeakSet[Iterator[Any]] = weakref.WeakSet()
 
 
 def _forget_in_child() -> None:
-    """Lets a forked child forget what is left of items: it asks the engine for more, which tells it what is wrong."""
+    """Lets a forked child forget its items, so that it asks the engine for more, which reports the fork."""
     for each in list(_live):
         each._forget()
 
@@ -334,13 +333,13 @@ if hasattr(os, "register_at_fork"):
 
 
 def _abandon(engine: Engine, progress: Progress) -> None:
-    """Ends the run of an iterator that is gone; a loader may still ask how far it came."""
+    """Ends the run of an iterator that is gone; a loader may still ask how far the iterator came."""
     if engine.abandon():
         progress.final = engine.statistics()
 
 
 def statistics_of(prepared: Prepared, progress: Progress, ran: EngineStatistics | None) -> Statistics:
-    """Returns what the consumer and the engine measured together."""
+    """Returns the measurements of the consumer and the engine together."""
     ran = progress.final if ran is None else ran
     statistics = Statistics(
         batches=progress.delivered,
@@ -368,6 +367,6 @@ def state_of(prepared: Prepared, progress: Progress) -> dict[str, Any]:
 
 
 def place_of(prepared: Prepared, state_dict: Mapping[str, Any]) -> tuple[int, Position, int]:
-    """Returns (epoch, position, batches): where a state says to go on."""
+    """Returns (epoch, position, batches): the place where a run goes on from a state."""
     state.check_resumable(prepared.bound, deterministic=prepared.options.deterministic)
     return state.unpack(state_dict, prepared.identity)
