@@ -1,4 +1,4 @@
-"""`Loader`: a dataset seen through an export kernel. Iterable again and again, one epoch each time."""
+"""`Loader`: the batches of a dataset in a framework's types. Each iteration of a loader is one epoch."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ T = TypeVar("T")
 
 
 class Export(Protocol[T_co]):
-    """What a loader needs to know of a framework."""
+    """A kernel that converts batches for one framework. A loader needs to know no more of the framework."""
 
     def __call__(self, batch: pa.RecordBatch) -> T_co:
-        """Returns one batch as the framework has it. On the consumer's thread."""
+        """Returns one batch in the framework's types. Called on the consumer's thread."""
 
     def chunk(self, batch: pa.RecordBatch) -> Callable[[int, int], T_co]:
-        """Converts a large chunk once; what comes back gives the batch of the rows from `start` to `stop`."""
+        """Converts a large chunk once; returns a function that gives the batch of the rows from `start` to `stop`."""
 
     def explain(self) -> list[str]:
         """Returns one line per column: zero-copy, or why not."""
 
 
 class MakeExport(Protocol[T_co]):
-    """Makes the kernel for a schema; picklable where its loader is. Most are the kernels' classes."""
+    """Makes the export kernel for a schema; picklable where its loader is. Most are the kernels' classes."""
 
     def __call__(self, schema: pa.Schema, *, owned: bool, wishes: Wishes) -> Export[T_co]:
-        """Returns the kernel, told whether batches own their memory, and what the user asks for."""
+        """Returns the kernel. `owned` tells whether batches own their memory, `wishes` hold the user's arguments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +57,11 @@ class HandOver(Generic[T]):
 
     Attributes:
         name: Name of the method that made the loader, for errors.
-        make_export: Makes its kernel.
-        wishes: What the user asks for.
-        collate: What the user makes of each batch, or None.
-        ahead: Whether a batch is exported before the one in front of it is delivered.
-        arrived: Makes a batch that was exported ahead what the user gets, when it is delivered; None for nothing to do.
+        make_export: Makes the export kernel.
+        wishes: The user's arguments.
+        collate: The user's function of each batch, or None.
+        ahead: Whether a batch is exported before the batch in front of it is delivered.
+        arrived: Completes a batch that was exported ahead, when it is delivered; None for nothing to do.
     """
 
     name: str
@@ -89,7 +89,7 @@ class _Naming:
 
 
 class ExportDelivery(Generic[T]):
-    """Delivers what an export kernel makes."""
+    """Delivers the results of an export kernel."""
 
     def __init__(self, prepared: Prepared, hand_over: HandOver[T]) -> None:
         self.ahead = hand_over.ahead
@@ -97,10 +97,10 @@ class ExportDelivery(Generic[T]):
         self._naming = _Naming(hand_over.name)
         self._owned = prepared.owns_buffers
         schema = prepared.optimised.schema
-        # Above a `map` without `schema=` only the first batch tells.
+        # After a `map` without `schema=` only the first batch tells the schema.
         self._export = None if schema is None else self._make_export(schema)
         last = prepared.optimised
-        # There a batch that is no slice was joined of parts of several chunks.
+        # After such a `batch`, a batch that is no slice was joined of parts of several chunks.
         self._refuses_joined = (
             hand_over.wishes.strict_zero_copy and isinstance(last, Batch) and not last.joins
         )
@@ -110,7 +110,7 @@ class ExportDelivery(Generic[T]):
             return self._hand_over.make_export(schema, owned=self._owned, wishes=self._hand_over.wishes)
 
     def __call__(self, batch: pa.RecordBatch) -> Any:
-        """Returns one batch as the framework has it, or what the user makes of it."""
+        """Returns one batch in the framework's types, or the result of the user's `collate`."""
         with self._naming:
             if self._refuses_joined:
                 raise DataError(
@@ -132,7 +132,7 @@ class ExportDelivery(Generic[T]):
         return sliced
 
     def arrived(self, made: Any) -> Any:
-        """Makes a batch that was made ahead what the user gets."""
+        """Completes a batch that was made ahead, so that the user can have it."""
         arrived = self._hand_over.arrived
         with self._naming:
             return self._collated(made if arrived is None else arrived(made))
@@ -160,8 +160,8 @@ class ExportDelivery(Generic[T]):
 class Loader(Generic[T]):
     """Batches of a dataset in a framework's types. Made by `Dataset.to_numpy` and its like.
 
-    Each `iter()` runs the dataset's next epoch. A loader remembers where its latest iterator is, so its state can be
-    taken inside the loop and after it.
+    Each `iter()` runs the dataset's next epoch. A loader remembers the place of its latest iterator, so `state_dict`
+    works inside the loop and after it.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class Loader(Generic[T]):
         return self._run(prepared, ExportDelivery(prepared, self._hand_over))
 
     def _run(self, prepared: Prepared, delivery: Delivery[Any]) -> Iterator[T]:
-        """Returns an iterator of the next epoch, or of the place that a state names."""
+        """Returns an iterator over the next epoch, or one from the place of a loaded state."""
         self._latest_run = prepared
         iterator: Iterator[T] = Iterator(prepared, self._counter, delivery, self._recording)
         if self._resume is not None:
@@ -200,7 +200,7 @@ class Loader(Generic[T]):
         """Returns the number of batches of one epoch.
 
         Raises:
-            TypeError: Only running the pipeline tells, or it does not end in batches.
+            TypeError: Only running the pipeline tells, or the pipeline does not end in batches.
         """
         batches = run.count_batches(self._prepared().bound)
         if batches is None:
@@ -245,10 +245,9 @@ class Loader(Generic[T]):
         self._resume = iteration.place_of(self._latest_run, state_dict)
 
     def trace(self, path: str | os.PathLike[str]) -> Recording:
-        """Records what the runs of this loader do from the next `iter()` on; see `Iterator.trace`.
+        """Records the runs of this loader from the next `iter()` on; see `Iterator.trace`.
 
-        Returns:
-            A context manager: the file is written when its block is left; without one, whenever an epoch ends.
+        Returns: A context manager, which writes the file when its block is left. Without a block the file is written whenever an epoch ends.
 
         Example:
             >>> import arrowflow as af, pathlib, tempfile
@@ -270,7 +269,7 @@ class Loader(Generic[T]):
         self._resume = None
 
     def stats(self) -> Statistics:
-        """Returns what the latest iterator measured; see `Statistics`."""
+        """Returns the measurements of the latest iterator; see `Statistics`."""
         iterator = self._iterator()
         if iterator is not None:
             return iterator.stats()
@@ -278,22 +277,22 @@ class Loader(Generic[T]):
         return iteration.statistics_of(prepared, self._progress or Progress(self._counter.next), None)
 
     def explain(self, *, copies: bool = False) -> str:
-        """Returns what the latest run did in words: stages, what was tuned and why, what limits it, and advice.
+        """Describes the latest run in words: stages, tuned values and their reasons, its limit, and advice.
 
-        Waiting is time inside `next()`. Where the framework computes behind the loop (CUDA, JAX), a step returns at once,
-        and the loop waits for its next batch while the device computes: a pipeline that keeps up seems to be the limit. To
-        measure, wait for the result of each step: `loss.item()`, `jax.block_until_ready(…)`.
+        Waiting is time inside `next()`. Where the framework computes behind the loop (CUDA, JAX), a step returns at
+        once. Then the loop waits for its next batch while the device computes, and a pipeline that keeps up seems to
+        be the limit. To measure, wait for the result of each step: `loss.item()`, `jax.block_until_ready(…)`.
 
         Args:
-            copies: Return one line per column instead, zero-copy or why not; and one for each operator below that
-                copies what others pass on, like a compressed cache.
+            copies: Returns one line per column instead: zero-copy, or why not. One more line names each operator that
+                copies memory which others pass on, like a compressed cache.
         """
         if not copies:
             return report(self.stats(), self._prepared().options.cpu_budget)
         prepared = self._prepared()
         if prepared.optimised.schema is None:
             raise PlanError("the columns are only known once it runs; pass schema= to `map`")
-        # What a strict one refuses is what is asked here.
+        # A strict loader would refuse the copies that this call has to describe.
         wishes = replace(self._hand_over.wishes, strict_zero_copy=False)
         export = self._hand_over.make_export(
             prepared.optimised.schema, owned=prepared.owns_buffers, wishes=wishes
