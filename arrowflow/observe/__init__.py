@@ -1,1 +1,1 @@
-"""What people look at: reports, advice, progress bars, timelines and pictures."""
+"""Reports, advice, progress bars, timelines and pictures of a run, for people to look at."""

@@ -1,6 +1,6 @@
-"""`advice`: what a person could change in the order of operators, from what a run measured.
+"""`advice`: changes to the order of operators that a person could make, from the measurements of a run.
 
-No tuner may reorder what a user wrote across a user function; but it sees what the order costs.
+No tuner may reorder the operators of a user across a user function. But the tuner sees what the order costs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LEAST_SECONDS = 0.5
 
 
 def advice(statistics: Statistics) -> tuple[str, ...]:
-    """Returns what would be worth changing, in words; nothing where all is well or nothing is known yet."""
+    """Returns worthwhile changes in words; nothing where all is well or nothing is known yet."""
     if statistics.seconds < LEAST_SECONDS:
         return ()
     stages = statistics.stages
@@ -37,18 +37,18 @@ def advice(statistics: Statistics) -> tuple[str, ...]:
 
 
 def _named(stages: Sequence[StageStatistics], *names: str) -> Iterator[tuple[int, str]]:
-    """Yields the stages of operators of these names, the most downstream first, and what to call them."""
+    """Yields the places and titles of stages whose operators have these names, the most downstream first."""
     for place, stage in enumerate(stages):
         yield from ((place, found) for found in stage.operators if _operator(found) in names)
 
 
 def _operator(title: str) -> str:
-    """Returns the operator's name of what a stage is called, `map` of `map(decode) #2`."""
+    """Returns the operator's name in the title of a stage, `map` of `map(decode) #2`."""
     return title.partition("(")[0]
 
 
 def _inflating(stages: Sequence[StageStatistics]) -> Iterator[str]:
-    """A function that makes rows larger, below what holds them."""
+    """Finds functions that make rows larger before an operator that holds rows."""
     for place, name in _named(stages, "map"):
         made = stages[place]
         given = next((stage for stage in stages[place + 1 :] if stage.bytes), None)
@@ -77,7 +77,7 @@ def _costly_above_cache(stages: Sequence[StageStatistics]) -> Iterator[str]:
 
 
 def _frozen(stages: Sequence[StageStatistics]) -> Iterator[str]:
-    """What is drawn below a cache is drawn once."""
+    """Finds random operators before a cache, which draw only once."""
     caches = [place for place, _ in _named(stages, "cache")]
     if caches:
         names = dict.fromkeys(stage.operators[-1] for stage in stages[caches[0] + 1 :] if stage.random)
@@ -86,7 +86,7 @@ def _frozen(stages: Sequence[StageStatistics]) -> Iterator[str]:
 
 
 def _where_cache_pays(statistics: Statistics) -> Iterator[str]:
-    """The place behind deterministic operators where a cache saves the most time for its bytes."""
+    """Finds the place after deterministic operators where a cache saves the most time for its bytes."""
     stages = statistics.stages
     if statistics.waiting_share < LEAST_WAITING or any(stage.kind == "boundary" for stage in stages):
         return  # it is fast enough; or a cache is there, or several inputs, each of which has places of its own

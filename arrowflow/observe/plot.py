@@ -35,7 +35,7 @@ _OTHER_COLOURS: Final = ("#CC79A7", "#D55E00", "#F0E442")
 
 
 class _Bar(NamedTuple):
-    """One span, or several that a pixel holds: `busy` is what they take together."""
+    """One span, or several spans within a pixel: `busy` is the time that they take together."""
 
     began: float
     ended: float
@@ -43,7 +43,7 @@ class _Bar(NamedTuple):
 
 
 class _Trace(NamedTuple):
-    """What is drawn of a trace. Times are in `unit`, from the start; bars are in order of time."""
+    """The drawn part of a trace. Times are in `unit`, from the start; bars are in order of time."""
 
     steps: dict[str, list[_Bar]]
     epochs: list[tuple[float, int]]
@@ -56,12 +56,12 @@ def plot_timeline(trace: str | os.PathLike[str] | Mapping[str, Any], *, ax: Axes
     """Draws when each step of a pipeline worked: one row a step, in the order of the pipeline, training last.
 
     Calls that ran at the same time lie in lanes of their row. Grey in the row *Train* is the time inside `next()`.
-    Calls that share a pixel are drawn as one bar, the paler the more of it is idle. Steps that took under 0.5 % of
-    the time are only named, below. Without `ax` the figure is a new one, which pyplot does not know.
+    Calls that share a pixel are drawn as one bar; the bar is paler, the more of it is idle. Steps that took under 0.5
+    % of the time are only named, under the picture. Without `ax` the figure is a new one, which pyplot does not know.
 
     Raises:
         MissingPackageError: Matplotlib is not installed.
-        SourceError: There is no such file, or it is no trace with spans.
+        SourceError: The file does not exist, or is no trace with spans.
 
     Example:
         >>> times = {"read": 0, "step": 9_000}
@@ -140,7 +140,7 @@ def _trace(spans: list[dict[str, Any]], marks: list[dict[str, Any]], num_dropped
 
 
 def _rows(read: _Trace) -> tuple[dict[str, list[list[_Bar]]], list[str]]:
-    """Returns the lanes of each row from top to bottom, and the titles of those that are left out."""
+    """Returns the lanes of each row from top to bottom, and the titles of the rows that are left out."""
     order = (*_HEAD, "", *_TAIL)
     # Between head and tail as they started: a step starts when the one in front of it has made something.
     present = dict.fromkeys(["step" if name == "wait" else name for name in read.steps])
@@ -168,7 +168,7 @@ def _lanes(bars: Iterable[_Bar], rounding: float) -> list[list[_Bar]]:
 
 
 def _merged(bars: Iterable[_Bar], pixel: float) -> list[_Bar]:
-    """Makes one bar of those that a pixel holds, so that at most two a pixel are left."""
+    """Makes one bar of the bars within a pixel, so that at most two per pixel are left."""
     merged: list[_Bar] = []
     for bar in bars:
         if merged and bar.ended - merged[-1].began <= pixel:

@@ -1,7 +1,7 @@
-"""`ProgressBar`: what `Options(progress=True)` shows, drawn by tqdm on a terminal or in a notebook.
+"""`ProgressBar`, which `Options(progress=True)` shows; tqdm draws it on a terminal or in a notebook.
 
-It is told of every batch and draws ten times a second. Where nobody looks, in a log file or a pipe, it draws nothing.
-tqdm is imported with the first bar, since it imports asyncio.
+The bar gets a call for every batch and draws ten times a second. Where nobody looks, in a log file or a pipe, it
+draws nothing. tqdm is imported with the first bar, since tqdm imports asyncio.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from arrowflow.interrupts import interruption
 logger = logging.getLogger("arrowflow")
 
 RECENT_REDRAWS: Final = 50
-"""How far back the rate and the waiting go that are shown while it runs: 5 s."""
+"""Redraws over which the shown rate and waiting are taken while an epoch runs: 5 s."""
 
 _SPEED: Final = "{speed} rows/s, waiting {waiting}, ledger {ledger}]"
 RUNNING: Final = "{desc}: {counted} rows [{elapsed}, " + _SPEED
@@ -37,8 +37,8 @@ class Mark(NamedTuple):
 
     Attributes:
         rows: Rows delivered so far.
-        waited_seconds: Time that the consumer has waited for them.
-        seconds: Time since it asked for the first of them.
+        waited_seconds: Time that the consumer has waited for these rows.
+        seconds: Time since the consumer asked for the first row.
         ledger_bytes: Bytes charged now.
     """
 
@@ -49,17 +49,18 @@ class Mark(NamedTuple):
 
 
 class ProgressBar:
-    r"""How far an epoch is, on the screen from its start on; the last line stays there.
+    r"""The progress of an epoch on the screen, from its start on; the last line stays there.
 
-    While it runs, rate and waiting are those of the last seconds; in the end they are those of the whole. What goes
-    wrong with the screen is logged for debugging, and nothing more is drawn. `update` is for the consumer's thread,
-    `close` for any, and for finalizers.
+    While the epoch runs, rate and waiting are those of the last seconds; in the end they are those of the whole
+    epoch. An error of the screen is logged for debugging, and nothing more is drawn. `update` is for the consumer's
+    thread, `close` for any thread and for finalizers.
 
     Args:
         total_rows: Rows of the epoch, or None where only running it tells.
-        epoch: Its number.
-        initial_rows: Rows of it that an earlier run delivered, from whose state this one goes on.
-        file: Where to draw, whatever it is, instead of `sys.stderr` if that is a terminal or belongs to a notebook.
+        epoch: Number of the epoch.
+        initial_rows: Rows of the epoch that an earlier run delivered, from whose state this run goes on.
+        file: The stream to draw on, of whatever kind. By default `sys.stderr`, if that is a terminal or belongs to a
+            notebook.
 
     Example:
         >>> import io
@@ -100,13 +101,13 @@ class ProgressBar:
             self._bar, self._interval_seconds = bar, bar.mininterval
 
     def update(self, rows: int, now: float, waited_seconds: float, seconds: float, ledger_bytes: int) -> None:
-        """Tells how far the run is. Called after each batch: 0.2 µs, unless it is time to draw.
+        """Takes the progress of the run. Called after each batch: 0.2 µs, unless it is time to draw.
 
         Args:
-            rows: Rows that this run has delivered of the epoch.
+            rows: Rows of the epoch that this run has delivered.
             now: The time, by any clock.
-            waited_seconds: Time that the consumer has waited for them.
-            seconds: Time since it asked for the first of them.
+            waited_seconds: Time that the consumer has waited for these rows.
+            seconds: Time since the consumer asked for the first row.
             ledger_bytes: Bytes charged now.
         """
         self._latest = (rows, waited_seconds, seconds, ledger_bytes)
@@ -143,20 +144,20 @@ class ProgressBar:
         except Exception as error:
             if interruption(error) is not None:
                 raise
-            # Whatever a screen does wrong, the training goes on.
+            # The training goes on, whatever a screen does wrong.
             logger.debug("no progress bar from here on: %s", error, exc_info=error)
             self._bar = None
 
 
 def _somebody_looks() -> bool:
-    """Whether what is written to `sys.stderr` is seen at once: by a terminal, or by a notebook, which says it is none."""
+    """Whether a person sees `sys.stderr` at once: on a terminal, or in a notebook, whose stream is no terminal."""
     screen = sys.stderr
     return "ipykernel.zmqshell" in sys.modules or (screen is not None and screen.isatty())
 
 
 @functools.cache
 def _bar_type() -> Any:
-    """Returns tqdm's bar for this terminal or notebook, made to show marks."""
+    """Returns tqdm's bar class for this terminal or notebook, extended to show marks."""
     base: Any = importlib.import_module("tqdm.auto").tqdm
 
     class Bar(base):
@@ -175,7 +176,7 @@ def _bar_type() -> Any:
                     self.display()
 
         def __del__(self) -> None:
-            # tqdm's own draws, in whatever thread it is, and has nobody to tell what goes wrong.
+            # tqdm's own `__del__` draws in any thread, and nobody hears of its errors.
             pass
 
     # tqdm makes a lock for several processes of this one, which fixes the start method of multiprocessing for good.
@@ -184,7 +185,7 @@ def _bar_type() -> Any:
 
 
 def _shown(rows: int, total_rows: int | None, since: Mark, latest: Mark) -> dict[str, Any]:
-    """Returns the fields of the formats above, and those of tqdm's that come from its own clock otherwise."""
+    """Returns the fields of the bar's formats, and of those fields that tqdm takes from its own clock."""
     seconds = latest.seconds - since.seconds
     rate = (latest.rows - since.rows) / seconds if seconds > 0 else None
     waited = (latest.waited_seconds - since.waited_seconds) / seconds if seconds > 0 else None
@@ -201,7 +202,7 @@ def _shown(rows: int, total_rows: int | None, since: Mark, latest: Mark) -> dict
 
 
 def _scaled(value: float, step: int, units: Sequence[str]) -> str:
-    """Returns a number with its unit, and one decimal where it has only one digit in front of that."""
+    """Returns a number with its unit; a number under 10 of a larger unit has one decimal."""
     power = 0
     while value >= step - 0.5 and power < len(units) - 1:
         value /= step

@@ -1,4 +1,4 @@
-"""`report`: a run in words: its stages, what was tuned and why, what limits it."""
+"""`report`: a run in words: its stages, its tuned values with their reasons, and its limit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MIB = 1 << 20
 
 
 def report(statistics: Statistics, cpu_budget: int) -> str:
-    """Returns one line for the run, one or two a stage (the source first), the bottleneck, and advice.
+    """Returns one line for the run, one or two for each stage (the source first), the bottleneck, and advice.
 
     Example:
         >>> import arrowflow as af

@@ -1,8 +1,8 @@
-"""What a run did and when: `Timeline` records it and writes a Chrome trace, which `plot.py` draws.
+"""`Timeline` records the spans of a run and writes them as a Chrome trace, which `plot.py` draws.
 
-Times are seconds of the clock that the engine was given; nothing here reads one. Spans are named for steps: `open`,
-`read`, `decode`, then operators as the plan names them, and on the track `consumer` `export`, `wait` (inside
-`next()`) and `step` (between two of them).
+Times are seconds of the engine's clock; nothing here reads a clock. Spans are named for steps: `open`, `read`,
+`decode`, then operators as the plan names them. The track `consumer` has `export`, `wait` (inside `next()`) and
+`step` (between two calls of `next()`).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _encode: Final = json.JSONEncoder(allow_nan=False).encode
 
 
 class Timeline:
-    """Records what a run does, from any thread and without a lock, for Perfetto and `plot_timeline`.
+    """Records the steps of a run, from any thread and without a lock, for Perfetto and `plot_timeline`.
 
     Attributes:
-        max_events: The most events that are kept; later ones are only counted, and the file says how many.
+        max_events: The most events that are kept. Later events are only counted, and the file says how many.
 
     Example:
         >>> import json, pathlib, tempfile
@@ -69,7 +69,10 @@ class Timeline:
             next(self._drops)
 
     def counter(self, name: str, now: float, value: float) -> None:
-        """Records what a number is from now on; one that it already is is left out. One thread at a time a name."""
+        """Records the value of a number from now on; an unchanged value is left out.
+
+        One thread at a time per name.
+        """
         if self._latest.get(name) != value and math.isfinite(value):
             self._latest[name] = value
             self._add("C", name, now, value)
@@ -88,7 +91,7 @@ class Timeline:
         """Writes the trace as JSON. The file appears when it is complete, and a run may go on meanwhile.
 
         Raises:
-            SourceError: There is no such folder, or it cannot be written to.
+            SourceError: The folder does not exist, or cannot be written to.
         """
         target = Path(path)
         part = target.parent / f".{target.name}.{os.urandom(4).hex()}"
@@ -107,7 +110,7 @@ class Timeline:
                 part.unlink()
 
     def _lines(self) -> Iterator[str]:
-        # A span before those inside of it: it begins no later and ends no earlier.
+        # A span comes before the spans inside of it: it begins no later and ends no earlier.
         events = sorted(self._events.copy(), key=lambda event: (event[2], -event[3]))
         origin = events[0][2] if events else 0.0
         tracks = sorted({event[4] for event in events if event[0] == "X"}, key=_place_of_track)
@@ -148,15 +151,15 @@ def _plain(value: Any) -> Any:
 
 
 def _place_of_track(track: str) -> tuple[bool, list[str | int]]:
-    """Sorts the consumer first, and worker 10 behind worker 9."""
+    """Sorts the consumer first, and worker 10 after worker 9."""
     parts = re.split(r"(\d+)", track)
     return track != CONSUMER, [int(part) if place % 2 else part for place, part in enumerate(parts)]
 
 
 class Recording:
-    """What `trace` returns: a timeline on its way to a file. A context manager.
+    """A timeline on its way to a file, which `trace` returns. A context manager.
 
-    The file is written when the `with` block is left; without one, at the end of each epoch.
+    The file is written when the `with` block is left; without a block, at the end of each epoch.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -174,14 +177,14 @@ class Recording:
         self.write()
 
     def end_epoch(self) -> None:
-        """Is told that a run has ended."""
+        """Called when a run has ended."""
         if not self._entered:
             self.write()
 
     def write(self) -> None:
-        """Writes what was recorded so far; the file is replaced as a whole.
+        """Writes the timeline so far; the file is replaced as a whole.
 
         Raises:
-            SourceError: There is no such folder, or it cannot be written to.
+            SourceError: The folder does not exist, or cannot be written to.
         """
         self.timeline.write(self.path)
