@@ -334,8 +334,8 @@ def list_files(paths: Paths, *, filesystem: Any = None) -> Dataset:
     Args:
         paths: A path, a glob, a directory, a URL that `pyarrow.fs` or fsspec knows, or a list of them. A directory
             gives all files in it and in its folders, but no names that start with `.` or `_`.
-        filesystem: A file system of `pyarrow.fs` or fsspec. By default the paths tell it. The listed paths are then
-            paths in that file system, to be read with the same `filesystem`.
+        filesystem: A file system of `pyarrow.fs` or fsspec. By default the paths tell it. With `filesystem=` the
+            listed paths are paths in that file system; read them with the same `filesystem`.
 
     Raises:
         SourceError: A path is missing, or a glob or a directory is empty; when the dataset is bound.
@@ -366,8 +366,8 @@ def from_arrow(source: Any) -> Dataset:
 
     Raises:
         PlanError: `source` is none of these.
-        SourceError: `source` gave no stream, as if it could be read once only, or broke off; when the dataset is
-            bound or read.
+        SourceError: `source` gave no stream, as a source does that can be read only once, or broke off; when the
+            dataset is bound or read.
         FunctionError: Another library failed while it made the rows; in `next()`, in order.
 
     Example:
