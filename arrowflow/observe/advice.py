@@ -26,10 +26,10 @@ def advice(statistics: Statistics) -> tuple[str, ...]:
     stages = statistics.stages
     return (
         *_inflating(stages),
-        *_costly_above_cache(stages),
+        *_costly_after_cache(stages),
         *_frozen(stages),
         *_where_cache_pays(statistics),
-        *_repeated_below_shuffle(stages),
+        *_repeated_before_shuffle(stages),
         *_row_wise(stages),
         *_serial_reads(statistics),
         *_locked(stages),
@@ -54,15 +54,15 @@ def _inflating(stages: Sequence[StageStatistics]) -> Iterator[str]:
         given = next((stage for stage in stages[place + 1 :] if stage.bytes), None)
         if given is None or not made.bytes or made.bytes < INFLATES * given.bytes:
             continue
-        above = [holder for _, holder in _named(stages[:place], "shuffle", "cache")]
-        if above:
+        holders = [holder for _, holder in _named(stages[:place], "shuffle", "cache")]
+        if holders:
             yield (
-                f"{name} makes its input {made.bytes / given.bytes:.1f} times as large below {above[-1]}: put it above, "
-                "so that less is held and moved"
+                f"{name} makes its input {made.bytes / given.bytes:.1f} times as large before {holders[-1]}: put it "
+                "after, so that less is held and moved"
             )
 
 
-def _costly_above_cache(stages: Sequence[StageStatistics]) -> Iterator[str]:
+def _costly_after_cache(stages: Sequence[StageStatistics]) -> Iterator[str]:
     caches = [place for place, _ in _named(stages, "cache")]
     if not caches:
         return
@@ -71,7 +71,7 @@ def _costly_above_cache(stages: Sequence[StageStatistics]) -> Iterator[str]:
         share = stages[place].busy_seconds / total
         if share > COSTLY_SHARE:
             yield (
-                f"{name} above cache is {100 * share:.0f} % of the work of each epoch: put it below, unless it is random "
+                f"{name} after cache is {100 * share:.0f} % of the work of each epoch: put it before, unless it is random "
                 "or makes rows larger"
             )
 
@@ -82,7 +82,7 @@ def _frozen(stages: Sequence[StageStatistics]) -> Iterator[str]:
     if caches:
         names = dict.fromkeys(stage.operators[-1] for stage in stages[caches[0] + 1 :] if stage.random)
         for name in names:
-            yield f"{name} is random and below cache, so every epoch gets the same draw: put it above"
+            yield f"{name} is random and before cache, so every epoch gets the same draw: put it after"
 
 
 def _where_cache_pays(statistics: Statistics) -> Iterator[str]:
@@ -103,15 +103,15 @@ def _where_cache_pays(statistics: Statistics) -> Iterator[str]:
     if best is not None:
         _, saved, stage = best
         yield (
-            f"with more epochs than one a cache pays most right above {stage.operators[-1]}: of these rows it would save "
-            f"{saved:.1f} s of work in each, for {stage.bytes / 2**20:,.1f} MiB"
+            f"with more epochs than one a cache pays most right after {stage.operators[-1]}: for these rows it would save "
+            f"{saved:.1f} s of work in each epoch, for {stage.bytes / 2**20:,.1f} MiB"
         )
 
 
-def _repeated_below_shuffle(stages: Sequence[StageStatistics]) -> Iterator[str]:
+def _repeated_before_shuffle(stages: Sequence[StageStatistics]) -> Iterator[str]:
     shuffles = [place for place, _ in _named(stages, "shuffle")]
     if shuffles and any(place > shuffles[0] for place, _ in _named(stages, "repeat")):
-        yield "repeat is below shuffle, so windows mix rows of two epochs: put shuffle below repeat"
+        yield "repeat is before shuffle, so windows mix rows of two epochs: put shuffle before repeat"
 
 
 def _row_wise(stages: Sequence[StageStatistics]) -> Iterator[str]:
@@ -120,7 +120,7 @@ def _row_wise(stages: Sequence[StageStatistics]) -> Iterator[str]:
         if stage.calls > MANY_CALLS and stage.cost != "computes" and stage.rows < FEW_ROWS * stage.calls:
             yield (
                 f"{name} was called {stage.calls:,} times with {stage.rows / stage.calls:.1f} rows each: let it work on "
-                "batches (batch below it), or on larger chunks"
+                "batches (batch before it), or on larger chunks"
             )
 
 

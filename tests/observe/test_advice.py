@@ -42,7 +42,7 @@ def test_a_short_run_says_nothing() -> None:
 def test_a_function_that_makes_rows_larger_goes_above_what_holds_them(holder: StageStatistics) -> None:
     (text,) = faults(run(holder, LARGER, READ))
     assert text == (
-        f"map makes its input 5.0 times as large below {holder.operators[0]}: put it above, so that less is held and "
+        f"map makes its input 5.0 times as large before {holder.operators[0]}: put it after, so that less is held and "
         "moved"
     )
 
@@ -75,7 +75,7 @@ def test_other_functions_stay_where_they_are(stages: tuple[StageStatistics, ...]
 def test_a_costly_function_goes_below_the_cache() -> None:
     (text,) = faults(run(mapped(), CACHE, READ))
     assert text == (
-        "map above cache is 50 % of the work of each epoch: put it below, unless it is random or makes rows larger"
+        "map after cache is 50 % of the work of each epoch: put it before, unless it is random or makes rows larger"
     )
     assert faults(run(mapped(busy_seconds=1.0), CACHE, READ)) == ()
     assert faults(run(CACHE, mapped(), READ)) == ()
@@ -83,7 +83,7 @@ def test_a_costly_function_goes_below_the_cache() -> None:
 
 
 def test_repeat_goes_above_shuffle() -> None:
-    text = "repeat is below shuffle, so windows mix rows of two epochs: put shuffle below repeat"
+    text = "repeat is before shuffle, so windows mix rows of two epochs: put shuffle before repeat"
     assert faults(run(SHUFFLE, REPEAT, READ)) == (text,)
     assert faults(run(REPEAT, SHUFFLE, READ)) == ()
     assert faults(run(REPEAT, READ)) == ()
@@ -92,7 +92,7 @@ def test_repeat_goes_above_shuffle() -> None:
 def test_a_function_that_gets_single_rows_should_get_batches() -> None:
     (text,) = faults(run(mapped(calls=10_000, rows=20_000), READ))
     assert text == (
-        "map was called 10,000 times with 2.0 rows each: let it work on batches (batch below it), or on larger chunks"
+        "map was called 10,000 times with 2.0 rows each: let it work on batches (batch before it), or on larger chunks"
     )
     assert faults(run(mapped(calls=10_000, rows=200_000), READ)) == ()
     assert faults(run(mapped(calls=100, rows=200), READ)) == ()
@@ -125,13 +125,13 @@ DRAWN = mapped(random=True)
 
 
 def test_what_is_drawn_goes_above_the_cache() -> None:
-    text = "map is random and below cache, so every epoch gets the same draw: put it above"
+    text = "map is random and before cache, so every epoch gets the same draw: put it after"
     assert advice(run(CACHE, DRAWN, READ)) == (text,)
     assert text not in advice(run(DRAWN, CACHE, READ))
 
 
 def test_a_cache_goes_where_it_saves_the_most_time_for_its_bytes() -> None:
-    pays = "with more epochs than one a cache pays most right above {}: of these rows it would save {} s of work in each, for {} MiB"
+    pays = "with more epochs than one a cache pays most right after {}: for these rows it would save {} s of work in each epoch, for {} MiB"
     small = mapped(bytes=5 * MIB, operators=("map_rows",))
     assert advice(run(READ)) == (pays.format("read_parquet", "5.0", "10.0"),)
     assert advice(run(mapped(), READ)) == (pays.format("map", "10.0", "10.0"),)
