@@ -1,0 +1,93 @@
+"""The snippets of README and of `docs/` run, each in a folder with files as the page has them.
+
+Sessions with `>>>` run in `test_docstrings.py`, and the snippets on neighbours in `tests/neighbours/`.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import arrowflow as af
+
+ROOT = Path(__file__).resolve().parent.parent
+ROWS = 20_000
+PACKAGES = {"torch": "torch", "plot_timeline": "matplotlib"}
+
+
+def snippets() -> list[Any]:
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    found = [
+        (page.name, block)
+        for page in pages
+        if page.name != "neighbours.md"
+        for block in re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.S | re.M)
+        if not block.startswith(">>>")
+    ]
+    return [
+        pytest.param(
+            page, block, id=f"{page}-{number}", marks=[pytest.mark.torch] if "torch" in block else []
+        )
+        for number, (page, block) in enumerate(found)
+    ]
+
+
+def write_files(folder: Path) -> None:
+    numbers = af.range(ROWS)
+    prices = {name: pl.col("id").cast(pl.Float64) for name in ("price", "discount", "tax")}
+    numbers.with_columns(**prices, qty=pl.col("id") % 50, label=pl.col("id") % 2).write_parquet(
+        folder / "train"
+    )
+    words = pa.table({"tokens": [[7] * (1 + number % 900) for number in range(500)], "text": ["a b"] * 500})
+    af.from_arrow(words).write_parquet(folder / "docs")
+    af.from_arrow(words).write_parquet(folder / "text")
+    af.from_numpy({"jpeg": [b"\xff"] * 300, "label": np.arange(300)}).write_parquet(folder / "images")
+    af.from_numpy({"vector": np.zeros((ROWS, 16), np.float32)}).write_ipc(folder / "vectors")
+
+
+def train(block: str) -> af.Dataset:
+    """Returns the dataset that pages call `train`, with the columns that a snippet asks for."""
+    if '"image"' not in block:
+        return af.from_numpy({"dense": np.zeros((64, 3)), "label": np.arange(64)}).batch(32)
+    columns = {
+        "image": pa.FixedSizeListArray.from_arrays(pa.array(range(128)), 2),
+        "tokens": [[1] * (1 + number % 3) for number in range(64)],
+        "age": [None, 3] * 32,
+        "label": [0, 1] * 32,
+    }
+    return af.from_arrow(pa.table(columns)).batch(32)
+
+
+@pytest.mark.parametrize(("page", "block"), snippets())
+def test_a_snippet_runs(page: str, block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names: dict[str, Any] = {
+        "af": af,
+        "pl": pl,
+        "np": np,
+        "saved": None,
+        "train": train(block),
+        "load_and_resize": lambda jpeg: np.full((8, 8, 3), jpeg[0], np.uint8),
+        "tokenize": lambda row: {"num_words": len(row["text"].split())},
+    }
+    for word, package in PACKAGES.items():
+        if word in block:
+            with warnings.catch_warnings(action="ignore"):
+                names[package] = pytest.importorskip(package)
+    write_files(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block, page, "exec"), names)
+    for name, shape in {"tokens": (32, 512), "vectors": (8192, 16), "images": (128, 8, 8, 3)}.items():
+        if name in names:
+            batch = next(iter(names[name].to_numpy()))
+            assert batch["tokens" if name == "tokens" else name[:-1]].shape == shape
+    if "documents" in names:
+        assert names["documents"].to_table()["num_words"].to_pylist() == [2] * 500
+    if "loader" in names:
+        assert len(list(names["loader"])) == len(names["loader"]) > 0
