@@ -214,8 +214,8 @@ class Iterator(Generic[T]):
     def _check_idle(self) -> None:
         if self._busy:
             raise ArrowflowError(
-                "next() is still running, in another thread or in one that waits for this one; an iterator has one "
-                "consumer at a time"
+                "next() is still running; an iterator has one consumer at a time, and functions of a pipeline must not "
+                "use its iterator"
             )
 
     def _check_open(self) -> None:

@@ -82,9 +82,9 @@ def pack(identity: Mapping[str, Any], epoch: int, position: Position, batches: i
     text = _text([identity["plan"], moving])
     if len(text) > MAX_POSITION_BYTES:
         raise StateError(
-            f"the place takes {len(text):,} bytes as JSON, at most {MAX_POSITION_BYTES:,} fit into a state; the "
-            f"operators {', '.join(name for name, _ in identity['operators'])} keep theirs in it: keep less in the "
-            "states of `scan`, or open fewer datasets at the same time"
+            f"the position takes {len(text):,} bytes as JSON, and a state has room for {MAX_POSITION_BYTES:,}; the "
+            f"operators {', '.join(name for name, _ in identity['operators'])} keep their positions in it: keep less "
+            "in the states of `scan`, or open fewer datasets at the same time"
         )
     return {"version": VERSION, **identity, **moving, "digest": _digest_of(text)}
 
@@ -147,12 +147,12 @@ def check_resumable(plan: Node, *, deterministic: bool) -> None:
     """Raises `StateError` where no state can be taken, and names the operator that stands in the way."""
     if not deterministic:
         raise StateError(
-            "with deterministic=False no order is kept, so there is no place in it to come back to"
+            "with deterministic=False no order is kept, so a state has no place to return to; leave the option out"
         )
     for node in post_order(plan):
         if node.own_resume is Resume.NONE and node.inputs:
             raise StateError(
-                f"{node.name}: with deterministic=False it keeps no order, so there is no place in it to come back to"
+                f"{node.name}: with deterministic=False it keeps no order, so a state has no place to return to"
             ).locate(operator=node.name)
         if node.own_resume is Resume.NONE:
             raise StateError(

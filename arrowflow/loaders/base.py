@@ -291,7 +291,7 @@ class Loader(Generic[T]):
             return report(self.stats(), self._prepared().options.cpu_budget)
         prepared = self._prepared()
         if prepared.optimised.schema is None:
-            raise PlanError("the columns are only known once it runs; pass schema= to `map`")
+            raise PlanError("the columns are only known once the pipeline runs; pass schema= to `map`")
         # A strict loader would refuse the copies that this call has to describe.
         wishes = replace(self._hand_over.wishes, strict_zero_copy=False)
         export = self._hand_over.make_export(
