@@ -17,7 +17,7 @@ from arrowflow.plan.node import Node
 
 
 def zip(*datasets: Dataset) -> Dataset:
-    """Puts the columns of several datasets side by side, row by row; the shortest dataset ends it.
+    """Puts the columns of several datasets side by side, row by row, until the shortest dataset ends.
 
     Nothing is copied: chunks are slices of the datasets' chunks. All datasets are read at the same time. A state
     holds the place in each dataset.

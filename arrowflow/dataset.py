@@ -1953,7 +1953,9 @@ class Dataset:
         return self._ready().num_rows
 
     def explain(self) -> str:
-        """Returns the plan as written, as optimised and as it runs, with what was pushed down or fused, and engines.
+        """Returns the plan as written, as optimised and as it runs.
+
+        The text shows which operators were pushed into the scan or fused, and which engine runs them.
 
         Example:
             >>> import arrowflow as af, polars as pl
