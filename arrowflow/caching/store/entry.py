@@ -336,9 +336,7 @@ class Entry:
     def _take_looks(self) -> None:
         with contextlib.suppress(FileNotFoundError):
             (self.folder / UNFINISHED).unlink()
-        # Another process may have written a chunk since the last look, and seen the mark: it removed nothing. From now
-        # on whoever writes a chunk sees no mark.
-        self._remove_others()
+        self._remove_others()  # again: a chunk that was written meanwhile saw the mark
         final = self.root / self.fingerprint
         if self.folder != final and take_name(self.folder, final):
             self.folder = final
