@@ -8,6 +8,9 @@ MINUTES ?= 10
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 
+# Tests start a hundred Pythons, and each would compile the library anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DELETE_ON_ERROR:
 .PHONY: demo test coverage soak lint format bench setup clean
 

@@ -6,7 +6,7 @@ returns a `Dataset`. `zip`, `sample_from_datasets` and `choose_from_datasets` ma
 `Statistics` are for annotations: `Dataset.to_torch` and its like, `iter(…)` and `stats()` return them.
 """
 
-from arrowflow.caching.upkeep import CacheEntry, cache_clear, cache_info
+from arrowflow.caching.store.upkeep import CacheEntry, cache_clear, cache_info
 from arrowflow.combining import choose_from_datasets, sample_from_datasets, zip
 from arrowflow.dataset import Dataset
 from arrowflow.errors import (
@@ -28,9 +28,9 @@ from arrowflow.errors import (
 )
 from arrowflow.iterator import Iterator
 from arrowflow.loaders.base import Loader
+from arrowflow.observe.plot import plot_timeline
 from arrowflow.options import AUTOTUNE, Options
 from arrowflow.physical.tuning import Statistics
-from arrowflow.plot import plot_timeline
 from arrowflow.sources import (
     from_arrow,
     from_generator,

@@ -8,10 +8,10 @@ from typing import Any
 
 from arrowflow.dataset import Dataset, plans_of
 from arrowflow.errors import PlanError, shown
-from arrowflow.ops.choose_from_datasets import ChooseFromDatasets
-from arrowflow.ops.mixing import MAX_DATASETS
-from arrowflow.ops.sample_from_datasets import SampleFromDatasets
-from arrowflow.ops.zip import Zip
+from arrowflow.ops.combine.choose_from_datasets import ChooseFromDatasets
+from arrowflow.ops.combine.mixing import MAX_DATASETS
+from arrowflow.ops.combine.sample_from_datasets import SampleFromDatasets
+from arrowflow.ops.combine.zip import Zip
 from arrowflow.options import check_seed
 from arrowflow.plan.node import Node
 

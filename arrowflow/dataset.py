@@ -13,13 +13,12 @@ import polars as pl
 import pyarrow as pa
 
 from arrowflow import run
-from arrowflow.caching.spill import spill_folder
-from arrowflow.caching.upkeep import local_folder
+from arrowflow.caching.store.spill import spill_folder
+from arrowflow.caching.store.upkeep import local_folder
 from arrowflow.delivery import EpochCounter, RecordBatches
 from arrowflow.errors import FunctionError, PlanError, SchemaError, shown
 from arrowflow.executor.wire import check_portable
-from arrowflow.expr import parse, parse_many
-from arrowflow.expr.types import arrow_type
+from arrowflow.expr import parse_expression, parse_many
 from arrowflow.interchange.dtypes import dtype_named
 from arrowflow.interrupts import interruptions
 from arrowflow.iterator import Iterator as Run
@@ -33,50 +32,57 @@ from arrowflow.loaders.torch import TorchExport, torch_dtype
 from arrowflow.loaders.torch_dataset import torch_dataset
 from arrowflow.loaders.torch_memory import CudaExport, PinnedExport, Transfer, device_named
 from arrowflow.loaders.wishes import Wishes, wishes_of
-from arrowflow.ops.batch import Batch
-from arrowflow.ops.bucket_by_sequence_length import DEFAULT_MAX_LAG_ROWS, bucketed, check_no_padding
-from arrowflow.ops.cache import Cache
-from arrowflow.ops.calls import BatchFormat, FunctionExecutor, check_executor, check_format, check_function
-from arrowflow.ops.cast import Cast
-from arrowflow.ops.concatenate import Concatenate
-from arrowflow.ops.disk_cache import DiskCache
-from arrowflow.ops.drop import Drop
-from arrowflow.ops.enumerate import Enumerate
-from arrowflow.ops.fill_null import FillNull, constant
-from arrowflow.ops.filter import Filter, FilterBy
-from arrowflow.ops.flat_map import FlatMap
-from arrowflow.ops.from_memory import normalised_schema
-from arrowflow.ops.functions import function_name
-from arrowflow.ops.group_by_window import GroupByWindow
-from arrowflow.ops.groups import MAX_GROUPS
-from arrowflow.ops.interleave import MAX_CYCLE_LENGTH, Interleave
-from arrowflow.ops.map import Map
-from arrowflow.ops.map_rows import MapRows
-from arrowflow.ops.pack_sequences import STRATEGIES, PackSequences, Strategy
-from arrowflow.ops.padded_batch import padded
-from arrowflow.ops.padding import plain
-from arrowflow.ops.prefetch import Prefetch
-from arrowflow.ops.reduce import Reduce, fold_batches
-from arrowflow.ops.rejection_resample import RejectionResample
-from arrowflow.ops.rename import Rename
-from arrowflow.ops.repeat import Repeat
-from arrowflow.ops.scan import Scan, state_text
-from arrowflow.ops.select import Named, Select
-from arrowflow.ops.shard import Shard
-from arrowflow.ops.shares import check_shares
-from arrowflow.ops.shuffle import GlobalShuffle, Shuffle
-from arrowflow.ops.skip import Skip
-from arrowflow.ops.stack import Stack
-from arrowflow.ops.take import Take
-from arrowflow.ops.unique import Unique
-from arrowflow.ops.window import Window
-from arrowflow.ops.with_columns import WithColumns
-from arrowflow.ops.with_options import WithOptions
+from arrowflow.ops.batches.batch import Batch
+from arrowflow.ops.batches.bucket_by_sequence_length import DEFAULT_MAX_LAG_ROWS, bucketed, check_no_padding
+from arrowflow.ops.batches.group_by_window import GroupByWindow
+from arrowflow.ops.batches.groups import MAX_GROUPS
+from arrowflow.ops.batches.pack_sequences import STRATEGIES, PackSequences, Strategy
+from arrowflow.ops.batches.padded_batch import padded
+from arrowflow.ops.batches.padding import plain
+from arrowflow.ops.batches.window import Window
+from arrowflow.ops.cache.cache import Cache
+from arrowflow.ops.cache.disk_cache import DiskCache
+from arrowflow.ops.columns.cast import Cast
+from arrowflow.ops.columns.drop import Drop
+from arrowflow.ops.columns.fill_null import FillNull, constant
+from arrowflow.ops.columns.filter import Filter, FilterBy
+from arrowflow.ops.columns.rename import Rename
+from arrowflow.ops.columns.select import Named, Select
+from arrowflow.ops.columns.stack import Stack
+from arrowflow.ops.columns.with_columns import WithColumns
+from arrowflow.ops.combine.concatenate import Concatenate
+from arrowflow.ops.combine.flat_map import FlatMap
+from arrowflow.ops.combine.interleave import MAX_CYCLE_LENGTH, Interleave
+from arrowflow.ops.combine.rejection_resample import RejectionResample
+from arrowflow.ops.combine.shares import check_shares
+from arrowflow.ops.functions.calls import (
+    BatchFormat,
+    FunctionExecutor,
+    check_executor,
+    check_format,
+    check_function,
+)
+from arrowflow.ops.functions.function import function_name
+from arrowflow.ops.functions.map import Map
+from arrowflow.ops.functions.map_rows import MapRows
+from arrowflow.ops.functions.reduce import Reduce, fold_batches
+from arrowflow.ops.order.shuffle import GlobalShuffle, Shuffle
+from arrowflow.ops.rows.enumerate import Enumerate
+from arrowflow.ops.rows.prefetch import Prefetch
+from arrowflow.ops.rows.repeat import Repeat
+from arrowflow.ops.rows.scan import Scan, state_text
+from arrowflow.ops.rows.shard import Shard
+from arrowflow.ops.rows.skip import Skip
+from arrowflow.ops.rows.take import Take
+from arrowflow.ops.rows.unique import Unique
+from arrowflow.ops.rows.with_options import WithOptions
+from arrowflow.ops.sources.from_memory import normalised_schema
 from arrowflow.options import AUTOTUNE, MAX_LIST_SIZE, Options, check_seed, check_size
 from arrowflow.physical.explain import render_chain
 from arrowflow.plan.explain import render_plan
 from arrowflow.plan.node import Node
 from arrowflow.plan.walk import post_order
+from arrowflow.types import arrow_type
 from arrowflow.write import IPC, PARQUET, Writer, Written, writer_of
 
 if TYPE_CHECKING:
@@ -652,7 +658,7 @@ class Dataset:
         return Dataset(
             RejectionResample(
                 inputs=(self._plan,),
-                label=parse(label, operator="rejection_resample", allow_name=True),
+                label=parse_expression(label, operator="rejection_resample", allow_name=True),
                 target=target,
                 initial=initial,
                 seed=None if seed is None else check_seed("rejection_resample", seed),
@@ -1116,7 +1122,7 @@ class Dataset:
         return Dataset(
             GroupByWindow(
                 inputs=(self._plan,),
-                key=parse(key, operator="group_by_window", allow_name=True),
+                key=parse_expression(key, operator="group_by_window", allow_name=True),
                 window_size=check_size("group_by_window", "window_size", window_size),
                 max_groups=check_size("group_by_window", "max_groups", max_groups, most=MAX_GROUPS),
                 max_lag_rows=check_size("group_by_window", "max_lag_rows", max_lag_rows),
@@ -1971,7 +1977,7 @@ def _named(operator: str, exprs: tuple[Any, ...], named: Mapping[str, Any]) -> N
 def _parsed(operator: str, value: Any) -> Any:
     if isinstance(value, bool | int | float):
         value = pl.lit(value)
-    return parse(value, operator=operator, allow_name=True)
+    return parse_expression(value, operator=operator, allow_name=True)
 
 
 def _check_executor(operator: str, executor: object, fn: Callable[..., Any]) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from arrowflow.ops.base import Item, Position, Slices
+from arrowflow.kernels.items import Item, Slices
 from arrowflow.physical.tuning import EngineStatistics
-from arrowflow.records import dataclass
+from arrowflow.plan.position import Position
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

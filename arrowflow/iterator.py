@@ -14,18 +14,21 @@ from types import TracebackType
 from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from arrowflow import run, state
-from arrowflow.autotune import advice, bottleneck, report
+from arrowflow.autotune import bottleneck
 from arrowflow.clock import WallClock
 from arrowflow.delivery import Delivered, Delivery, EpochCounter, Progress, sliced
 from arrowflow.errors import ArrowflowError, ClosedError
 from arrowflow.executor import Engine
 from arrowflow.interrupts import interruption, raise_interruption
-from arrowflow.ops.base import Item, Position, Slices
+from arrowflow.kernels.items import Item, Slices
+from arrowflow.observe.advice import advice
+from arrowflow.observe.progress import ProgressBar
+from arrowflow.observe.report import report
+from arrowflow.observe.timeline import CONSUMER, Recording
 from arrowflow.options import check_size
 from arrowflow.physical.tuning import EngineStatistics, Statistics
-from arrowflow.progress import ProgressBar
+from arrowflow.plan.position import Position
 from arrowflow.run import Prepared
-from arrowflow.timeline import CONSUMER, Recording
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ listing and one footer each). `start` makes an engine of it, with a tuner that k
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,8 +17,8 @@ from arrowflow.clock import WallClock
 from arrowflow.errors import BudgetError
 from arrowflow.executor import Engine
 from arrowflow.expr import forget_compiled
-from arrowflow.ops.base import Position
-from arrowflow.ops.columns import ColumnOperator
+from arrowflow.observe.timeline import Timeline
+from arrowflow.ops.columns.column_program import ColumnOperator
 from arrowflow.optimizer import optimise
 from arrowflow.options import ResolvedOptions
 from arrowflow.physical.planner import plan_chain
@@ -26,9 +26,8 @@ from arrowflow.physical.stage import Chain
 from arrowflow.physical.tuning import Setting, StageKey
 from arrowflow.plan.bind import bind, options_of
 from arrowflow.plan.node import Node
+from arrowflow.plan.position import Position
 from arrowflow.plan.walk import fold, post_order
-from arrowflow.records import dataclass
-from arrowflow.timeline import Timeline
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,12 +12,12 @@ import pyarrow as pa
 from arrowflow.dataset import Dataset, _names, _schema, parallel_calls
 from arrowflow.errors import PlanError, shown
 from arrowflow.interchange.from_numpy import batch_from_arrays
-from arrowflow.ops import from_arrow as arrow
-from arrowflow.ops.from_generator import FromGenerator
-from arrowflow.ops.from_memory import from_batches
-from arrowflow.ops.list_files import ListFiles
-from arrowflow.ops.range import Range
-from arrowflow.ops.read import Read, configured
+from arrowflow.ops.sources import from_arrow as arrow
+from arrowflow.ops.sources.from_generator import FromGenerator
+from arrowflow.ops.sources.from_memory import from_batches
+from arrowflow.ops.sources.list_files import ListFiles
+from arrowflow.ops.sources.range import Range
+from arrowflow.ops.sources.read import Read, configured
 from arrowflow.options import AUTOTUNE, parse_bytes
 
 if TYPE_CHECKING:

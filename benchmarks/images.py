@@ -170,7 +170,7 @@ def _tfrecords() -> list[str]:
 
 
 def _record(stored: bytes) -> bytes:
-    from arrowflow.formats.tfrecord_framing import masked_crc
+    from arrowflow.formats.tfrecord.framing import masked_crc
 
     length = struct.pack("<Q", len(stored))
     return b"".join(

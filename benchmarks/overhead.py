@@ -30,31 +30,34 @@ def chain(num_chunks: int) -> Any:
     """Returns a physical plan of no-op kernels that sends `num_chunks` chunks through four stages."""
     import pyarrow as pa
 
-    from arrowflow.ops import base
+    from arrowflow.kernels.items import Item, Made, Origin, Payload, Task
+    from arrowflow.kernels.kinds import SerialKernel, SourceKernel, StatelessKernel
+    from arrowflow.kernels.operator import KernelSpec, Kind
     from arrowflow.physical.stage import Chain, StagePlan
+    from arrowflow.plan.position import Position
 
     chunk = pa.record_batch({"x": pa.nulls(1, pa.int32())})
 
-    class Source(base.SourceKernel):
-        def tasks(self, position: base.Position) -> Iterator[base.Task]:
-            return (base.Task(number, base.Origin(number), 64) for number in range(num_chunks))
+    class Source(SourceKernel):
+        def tasks(self, position: Position) -> Iterator[Task]:
+            return (Task(number, Origin(number), 64) for number in range(num_chunks))
 
-        def read(self, task: base.Task) -> Iterator[base.Made]:
-            yield base.Made(chunk, (task.payload + 1,))
+        def read(self, task: Task) -> Iterator[Made]:
+            yield Made(chunk, (task.payload + 1,))
 
-    class Same(base.StatelessKernel):
-        def apply(self, chunk: base.Payload, origin: base.Origin) -> base.Payload:
+    class Same(StatelessKernel):
+        def apply(self, chunk: Payload, origin: Origin) -> Payload:
             return chunk
 
-    class Through(base.SerialKernel):
-        def open(self, position: base.Position, epoch: int) -> base.Position:
+    class Through(SerialKernel):
+        def open(self, position: Position, epoch: int) -> Position:
             return position
 
-        def push(self, item: base.Item) -> Iterator[base.Item]:
+        def push(self, item: Item) -> Iterator[Item]:
             yield item
 
-    def spec(name: str, kind: base.Kind, kernel: type[Any]) -> base.KernelSpec:
-        return base.KernelSpec(operator=name, kind=kind, make=lambda context: kernel())
+    def spec(name: str, kind: Kind, kernel: type[Any]) -> KernelSpec:
+        return KernelSpec(operator=name, kind=kind, make=lambda context: kernel())
 
     same = StagePlan(kind="parallel", kernels=(spec("same", "stateless", Same),))
     source = StagePlan(kind="parallel", head=spec("source", "source", Source))

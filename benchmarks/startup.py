@@ -11,7 +11,7 @@ FEW: Final = 10
 MANY: Final = 1_000
 BATCH_ROWS: Final = 1_000
 NEEDED_RATIO: Final = 2.0
-NEEDED_IMPORT_MILLISECONDS: Final = 60.0
+NEEDED_IMPORT_MILLISECONDS: Final = 100.0
 
 
 def first_batch(shards: int, *, shuffle: bool) -> harness.Measurement:

@@ -36,8 +36,8 @@ def _paths() -> list[str]:
 def _file(seed: int, num_records: int) -> bytes:
     import numpy as np
 
-    from arrowflow.formats.tfrecord_framing import masked_crc
-    from arrowflow.formats.tfrecord_proto import example_class
+    from arrowflow.formats.tfrecord.framing import masked_crc
+    from arrowflow.formats.tfrecord.proto import example_class
 
     rng = np.random.default_rng(seed)
     parts = []
@@ -63,7 +63,7 @@ def _file(seed: int, num_records: int) -> bytes:
 
 def loop() -> harness.Measurement:
     """Reads the records one by one, without a look at their CRCs, and appends each feature's values to a list."""
-    from arrowflow.formats.tfrecord_proto import example_class
+    from arrowflow.formats.tfrecord.proto import example_class
 
     paths, parse = _paths(), example_class().FromString
     columns: dict[str, list[Any]] = {}

@@ -199,7 +199,9 @@ def test_an_interrupt_that_a_condition_loses_is_found(expected: type[BaseExcepti
     assert type(interruption(error)) is expected
 
 
-def test_a_thread_whose_start_is_interrupted_is_no_failure(monkeypatch: pytest.MonkeyPatch, preempted: None) -> None:
+def test_a_thread_whose_start_is_interrupted_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch, preempted: None
+) -> None:
     def start(worker: Worker) -> None:
         threading.Thread.start(worker)
         in_a_wait()

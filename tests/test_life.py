@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import multiprocessing
-import os
-import subprocess
-import sys
 import textwrap
 import threading
 import weakref
@@ -22,11 +20,9 @@ import arrowflow as af
 from arrowflow.errors import ClosedError, ForkError, FunctionError
 from arrowflow.testing import Gate
 from tests.effort import scaled
+from tests.warm import Server
 
-ROOT = Path(__file__).resolve().parent.parent
-DEADLINE_SECONDS = 60
-AT_ONCE = 4
-RACES = scaled(2)
+RACES = scaled(4)
 """How many processes try what races."""
 
 PRELUDE = """
@@ -48,35 +44,29 @@ def endless():
 """
 
 
-def launch(script: str, *arguments: str) -> subprocess.Popen[str]:
-    code = PRELUDE + textwrap.dedent(script)
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONFAULTHANDLER": "1"}
-    command = [sys.executable, "-X", "dev", "-W", "ignore::DeprecationWarning", "-c", code, *arguments]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    )
+@functools.cache
+def server() -> Server:
+    return Server(PRELUDE)
 
 
-def outcome(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    """Returns exit status, output and errors; a process that hangs is killed and fails the test."""
-    try:
-        out, errors = process.communicate(timeout=DEADLINE_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        out, errors = process.communicate()
-        pytest.fail(f"the process hung; it wrote {out!r} and {errors!r}")
-    return process.returncode, out, errors
+@pytest.fixture(scope="module", autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    server().close()
+    server.cache_clear()
+
+
+def outcome(script: str, *arguments: str) -> tuple[int, str, str]:
+    return server().run(script, *arguments)
 
 
 def quietly(script: str, *arguments: str, times: int = 1) -> list[str]:
     """Runs a script in processes that have to exit with 0 and say nothing on stderr; returns what they print."""
     found = []
-    for first in range(0, times, AT_ONCE):
-        processes = [launch(script, *arguments) for _ in range(min(AT_ONCE, times - first))]
-        for process in processes:
-            status, out, errors = outcome(process)
-            assert (status, errors) == (0, "")
-            found.append(out.strip())
+    for _ in range(times):
+        status, out, errors = outcome(script, *arguments)
+        assert (status, errors) == (0, "")
+        found.append(out.strip())
     return found
 
 
@@ -425,7 +415,7 @@ def test_ctrl_c_that_nobody_catches_ends_the_process() -> None:
     for batch in iterator:
         pass
     """
-    status, _, errors = outcome(launch(script))
+    status, _, errors = outcome(script)
     assert status == -2
     assert "KeyboardInterrupt" in errors
     assert "Fatal" not in errors
@@ -524,7 +514,7 @@ def test_ctrl_c_that_nobody_catches_ends_the_process_although_a_function_blocks(
     next(iterator)
     {where}
     """)
-    status, _, errors = outcome(launch(script))
+    status, _, errors = outcome(script)
     assert status == -2
     assert "call(s) of map did not return within 0.01 s of the interrupt" in errors
     assert "Fatal" not in errors
@@ -624,7 +614,7 @@ def test_exit_while_a_function_blocks_names_it_and_goes_on() -> None:
     ).start()
     entered.wait()
     """
-    status, _, errors = outcome(launch(script))
+    status, _, errors = outcome(script)
     assert status == 0
     assert "call(s) of map did not return within close_timeout=0.2 s" in errors
     assert "Traceback" not in errors
@@ -734,19 +724,15 @@ def test_a_forked_child_exits_as_it_would_without_a_run() -> None:
 
 def test_fork_error_says_what_to_do() -> None:
     assert issubclass(ForkError, RuntimeError)
-    status, out, _ = outcome(
-        launch(
-            FORK
-            + textwrap.dedent("""
+    script = FORK + textwrap.dedent("""
+    next(iter(af.range(10)))
+    def child():
+        try:
             next(iter(af.range(10)))
-            def child():
-                try:
-                    next(iter(af.range(10)))
-                except af.ForkError as error:
-                    print(error, flush=True)
-            in_child(child)
-            """)
-        )
-    )
+        except af.ForkError as error:
+            print(error, flush=True)
+    in_child(child)
+    """)
+    status, out, _ = outcome(script)
     assert status == 0
     assert '"spawn" or "forkserver"' in out

@@ -192,9 +192,12 @@ RULES_ON_AND_OFF = pytest.mark.parametrize("disabled", [(), ALL_RULES], ids=["ru
 def runs(
     folders: dict[str, Path], name: str, options: af.Options
 ) -> Iterator[tuple[str, list[pa.RecordBatch]]]:
-    """Yields what the plan yields with 1 and 4 calls at once, under the least and under a roomy byte budget."""
+    """Yields what the plan yields with 1 and 4 calls at once, under the least and under a roomy byte budget.
+
+    One call at a time has the least alone: in a roomy budget it does nothing that four calls do not.
+    """
     floor = least(build(folders, "parquet", name, options))
-    for cpu_budget, ram_budget in itertools.product([1, 4], [floor, 1 << 30]):
+    for cpu_budget, ram_budget in ((1, floor), (4, floor), (4, 1 << 30)):
         run = dataclasses.replace(options, cpu_budget=cpu_budget, ram_budget=ram_budget)
         yield str(run), batches_of(build(folders, "parquet", name, run), epoch=1)
 

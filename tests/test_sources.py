@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import arrowflow as af
-from arrowflow.ops import from_memory
+from arrowflow.ops.sources import from_memory
 from arrowflow.testing import (
     assert_same_batches,
     assert_same_rows,

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import arrowflow as af
-from arrowflow.caching.claim import claim
+from arrowflow.caching.store.claim import claim
 from arrowflow.testing import Gate
 from arrowflow.write import leftovers, targets
 from tests.ops.tables import ids, refused

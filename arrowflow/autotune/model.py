@@ -8,6 +8,7 @@ budget/ΣC rows a second (J. D. C. Little, "A proof for the queuing formula L = 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from arrowflow.physical.tuning import (
     MOSTLY_COMPUTES,
@@ -17,7 +18,6 @@ from arrowflow.physical.tuning import (
     StageStatistics,
     Statistics,
 )
-from arrowflow.records import dataclass
 
 GAPS = 0.75
 """Calls that wait for a part of their time do so at the same time now and then: more of them keep the cores busy."""

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from arrowflow.autotune.model import LOCK, StageWindow, Window, cpu_time, weight_of, window_between
@@ -39,7 +39,6 @@ from arrowflow.physical.tuning import (
     StageStatistics,
     untold_calls,
 )
-from arrowflow.records import dataclass
 
 PERIOD_SECONDS, LONG_SECONDS = 0.05, 2.0
 MAX_READY_ITEMS = 64

@@ -30,7 +30,7 @@ import pyarrow as pa
 from arrowflow.errors import WorkerError, said
 from arrowflow.executor.shared import Inbox, Outbox, Parcel
 from arrowflow.executor.wire import Call, Failed, Forget, Key, Made, Packed, pack_error, receive, send, unpack
-from arrowflow.ops.base import StatelessKernel
+from arrowflow.kernels.kinds import StatelessKernel
 
 MAX_KNOWN = 16
 """Operators that a worker process keeps ready. The parent counts with it, to know what has to be sent again."""

@@ -52,7 +52,7 @@ from arrowflow.executor.wire import (
     send,
     unpack_error,
 )
-from arrowflow.ops.base import Origin
+from arrowflow.kernels.items import Origin
 
 IDLE_SECONDS, LINGER_SECONDS = 10.0, 5.0
 """Workers wait longer themselves: one that is about to end shall get no more requests."""

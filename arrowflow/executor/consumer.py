@@ -19,12 +19,12 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from arrowflow.executor.lifetime import Caller, wake
-from arrowflow.timeline import CONSUMER
+from arrowflow.observe.timeline import CONSUMER
 
 if TYPE_CHECKING:
     from arrowflow.executor.engine import Engine
     from arrowflow.executor.stage import Stage
-    from arrowflow.ops.base import Item
+    from arrowflow.kernels.items import Item
 
 TAKEN_SHARE = 0.5
 FIRST_PATIENCE_SECONDS, LAST_PATIENCE_SECONDS = 0.001, 0.064

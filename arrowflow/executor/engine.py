@@ -24,13 +24,14 @@ from arrowflow.executor.stream import Stream
 from arrowflow.executor.tail import Tail
 from arrowflow.executor.totals import Totals
 from arrowflow.interrupts import is_own
-from arrowflow.ops.base import Item, Position
+from arrowflow.kernels.items import Item
+from arrowflow.observe.timeline import Timeline
 from arrowflow.options import ResolvedOptions
 from arrowflow.physical.planner import default_limits, max_workers, runs_on_demand
 from arrowflow.physical.stage import Chain
 from arrowflow.physical.tuning import EngineStatistics, RunSample, StageKey, StageLimits, Tuner
 from arrowflow.plan.node import Node
-from arrowflow.timeline import Timeline
+from arrowflow.plan.position import Position
 
 KILLED_SECONDS = 1.0
 """For the threads of calls whose worker processes were killed to notice it."""

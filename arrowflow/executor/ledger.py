@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from arrowflow.ops.base import Share
+from arrowflow.kernels.items import Share
 
 Buffers = tuple[tuple[int, int], ...]
 """(address, bytes) of each buffer."""

@@ -17,18 +17,10 @@ from arrowflow.executor.ledger import Buffers, buffers_of
 from arrowflow.executor.lifetime import Worker
 from arrowflow.executor.sizes import FIRST_CALL_BYTES, Estimate, input_bytes
 from arrowflow.executor.stage import Stage
-from arrowflow.ops.base import (
-    Item,
-    Made,
-    Origin,
-    Payload,
-    Position,
-    ReaderKernel,
-    SourceKernel,
-    StatelessKernel,
-    Task,
-)
-from arrowflow.timeline import CONSUMER
+from arrowflow.kernels.items import Item, Made, Origin, Payload, Task
+from arrowflow.kernels.kinds import ReaderKernel, SourceKernel, StatelessKernel
+from arrowflow.observe.timeline import CONSUMER
+from arrowflow.plan.position import Position
 
 if TYPE_CHECKING:
     from arrowflow.executor.stream import Stream

@@ -13,7 +13,9 @@ from arrowflow.errors import ClosedError
 from arrowflow.executor import children
 from arrowflow.executor.child import MAX_KNOWN
 from arrowflow.executor.wire import Key, Packed, pack
-from arrowflow.ops.base import KernelSpec, Origin, StatelessKernel
+from arrowflow.kernels.items import Origin
+from arrowflow.kernels.kinds import StatelessKernel
+from arrowflow.kernels.operator import KernelSpec
 
 if TYPE_CHECKING:
     from arrowflow.executor.children import Child

@@ -10,7 +10,10 @@ from arrowflow.errors import BudgetError
 from arrowflow.executor.failure import located
 from arrowflow.executor.ledger import buffers_of
 from arrowflow.executor.stage import Stage
-from arrowflow.ops.base import PAUSE, BoundaryKernel, Item, Position, SerialKernel, StreamHandle
+from arrowflow.kernels.context import StreamHandle
+from arrowflow.kernels.items import PAUSE, Item
+from arrowflow.kernels.kinds import BoundaryKernel, SerialKernel
+from arrowflow.plan.position import Position
 
 if TYPE_CHECKING:
     from arrowflow.executor.stream import Stream

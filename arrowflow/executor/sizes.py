@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from arrowflow.executor.ledger import ticket_bytes
-from arrowflow.ops.base import Item
+from arrowflow.kernels.items import Item
 
 FIRST_CALL_BYTES = 1 << 16
 """Reserved for a call of which nothing is known yet."""

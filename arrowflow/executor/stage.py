@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from arrowflow.ops.base import Item, Origin
+from arrowflow.kernels.items import Item, Origin
 from arrowflow.physical.stage import StagePlan, stage_key
 from arrowflow.physical.tuning import FIRST_CALLS, StageKey, StageStatistics, is_cheap
 

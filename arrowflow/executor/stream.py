@@ -10,25 +10,25 @@ from arrowflow.executor.parallel import ParallelStage
 from arrowflow.executor.remote import RemoteKernel
 from arrowflow.executor.serial import BoundaryStage, SerialStage
 from arrowflow.executor.stage import Stage
-from arrowflow.ops.base import (
+from arrowflow.kernels.items import Ticket
+from arrowflow.kernels.kinds import (
     BoundaryKernel,
     Kernel,
-    KernelSpec,
-    Position,
     ReaderKernel,
     SerialKernel,
     SourceKernel,
     StatelessKernel,
-    Ticket,
 )
+from arrowflow.kernels.operator import KernelSpec
 from arrowflow.physical.planner import inputs_share
 from arrowflow.physical.stage import ELEMENT, Chain, child_path
 from arrowflow.physical.tuning import StageKey
 from arrowflow.plan.node import Node
+from arrowflow.plan.position import Position
 
 if TYPE_CHECKING:
     from arrowflow.executor.engine import Engine
-    from arrowflow.ops.base import StreamHandle
+    from arrowflow.kernels.context import StreamHandle
 
 WAIT_STEP_SECONDS = 0.01
 _NEVER = threading.Event()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from arrowflow.executor.failure import cause_of, located
 from arrowflow.executor.serial import SerialStage
-from arrowflow.ops.base import Item, Slices
+from arrowflow.kernels.items import Item, Slices
 
 
 class Tail:

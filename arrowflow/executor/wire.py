@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from arrowflow.errors import PlanError, said
 from arrowflow.executor.shared import Parcel
-from arrowflow.ops.base import Origin
+from arrowflow.kernels.items import Origin
 
 Key = tuple[int, int]
 """Numbers of a run and of an operator in it."""

@@ -6,13 +6,13 @@ from importlib.metadata import entry_points
 from typing import Final
 
 from arrowflow.errors import PlanError, closest
-from arrowflow.expr.prune import ColumnStatistics
-from arrowflow.formats.csv import CsvFormat
-from arrowflow.formats.format import Footer, Format, MayMatch, Split, match
-from arrowflow.formats.ipc import IpcFormat
-from arrowflow.formats.json import JsonFormat
-from arrowflow.formats.parquet import ParquetFormat
-from arrowflow.formats.tfrecord import TfrecordFormat
+from arrowflow.expr.pruning import ColumnStatistics
+from arrowflow.formats.ipc.ipc import IpcFormat
+from arrowflow.formats.parquet.parquet import ParquetFormat
+from arrowflow.formats.protocol import Footer, Format, MayMatch, Split, match
+from arrowflow.formats.text.csv import CsvFormat
+from arrowflow.formats.text.json import JsonFormat
+from arrowflow.formats.tfrecord.tfrecord import TfrecordFormat
 from arrowflow.formats.types import decoded_schema, decoded_type, widens
 
 __all__ = [

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from arrowflow.errors import SchemaError
-from arrowflow.expr.types import WITHOUT_ARRAYS
 from arrowflow.lazy import compute as pc
+from arrowflow.types import WITHOUT_ARRAYS
 
 _UNITS: Final = ("s", "ms", "us", "ns")
 _MAX_OFFSET: Final = 2**31 - 1

@@ -6,6 +6,7 @@ keeps its dtype is a view here too; what is put in place of a null is put into a
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -31,7 +32,6 @@ from arrowflow.interchange.to_numpy import (
     refuse_nulls,
     unpacked_bits,
 )
-from arrowflow.records import dataclass
 
 ListLayout = Literal["dense", "ragged", "padded"]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]

@@ -12,8 +12,8 @@ import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import SchemaError, said, shown
-from arrowflow.expr.types import convert, normalise
 from arrowflow.interchange.handed_over import TakeOver
+from arrowflow.types import convert, normalise
 
 _TYPES = {
     np.dtype(name): getattr(pa, name)()

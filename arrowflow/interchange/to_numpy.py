@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -15,7 +16,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from arrowflow.errors import DataError, SchemaError
-from arrowflow.records import dataclass
 
 NumpyArray = npt.NDArray[Any]
 Exported = tuple[Any, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -13,20 +13,19 @@ import pyarrow as pa
 
 from arrowflow import iterator as iteration
 from arrowflow import run
-from arrowflow.autotune import report
 from arrowflow.delivery import Delivery, EpochCounter, Progress
 from arrowflow.errors import ArrowflowError, DataError, FunctionError, PlanError, said
 from arrowflow.iterator import Iterator
 from arrowflow.loaders.wishes import Wishes
-from arrowflow.ops.base import Position
-from arrowflow.ops.batch import Batch
-from arrowflow.ops.functions import function_name
+from arrowflow.observe.report import report
+from arrowflow.observe.timeline import Recording
+from arrowflow.ops.batches.batch import Batch
+from arrowflow.ops.functions.function import function_name
 from arrowflow.options import check_size
 from arrowflow.physical.tuning import Statistics
+from arrowflow.plan.position import Position
 from arrowflow.plan.walk import post_order
-from arrowflow.records import dataclass
 from arrowflow.run import Prepared
-from arrowflow.timeline import Recording
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")

@@ -9,9 +9,9 @@ import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import SchemaError
-from arrowflow.expr.slices import polars_frame
 from arrowflow.interchange.to_numpy import is_text
 from arrowflow.loaders.wishes import Wishes, check_known
+from arrowflow.workarounds.slices import polars_frame
 
 _REFUSED: Final = {
     "decimal256": "cast it below to pa.decimal128(38, scale) or pa.float64()",

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,6 @@ from arrowflow.interchange.to_numpy import NumpyArray
 from arrowflow.loaders.torch import TorchExport
 from arrowflow.loaders.wishes import Wishes
 from arrowflow.optional import optional
-from arrowflow.records import dataclass
 
 Tensors = dict[str, Any]
 

@@ -8,7 +8,7 @@ column that may have nulls gets a mask, and with `"nan"` its integers become flo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 import numpy as np
@@ -19,7 +19,6 @@ from arrowflow.interchange.converted import ListLayout, Wish, converted_export, 
 from arrowflow.interchange.dtypes import dtype_named
 from arrowflow.interchange.fills import is_policy
 from arrowflow.interchange.to_numpy import ColumnExport
-from arrowflow.records import dataclass
 
 Dtype = Any
 """What a framework's resolver makes of the dtype that a user named."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from arrowflow.ops.columns import ColumnOperator, Columns
+from arrowflow.ops.columns.column_program import ColumnOperator, Columns
 from arrowflow.plan.node import Node
 from arrowflow.plan.walk import with_inputs
 

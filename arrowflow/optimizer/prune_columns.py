@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from arrowflow.expr import Keep, Project
-from arrowflow.ops.columns import Columns
+from arrowflow.ops.columns.column_program import Columns
 from arrowflow.plan.node import Columns as ColumnNames
 from arrowflow.plan.node import Node
 from arrowflow.plan.walk import with_inputs

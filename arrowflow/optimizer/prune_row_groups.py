@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from arrowflow.ops.columns import ColumnOperator
+from arrowflow.ops.columns.column_program import ColumnOperator
 from arrowflow.plan.node import Node
 from arrowflow.plan.walk import rebuild
 

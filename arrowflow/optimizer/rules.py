@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from arrowflow.errors import PlanError, closest
 from arrowflow.optimizer.limit_reads import limit_reads
@@ -13,7 +14,6 @@ from arrowflow.optimizer.read_stored_decimals import read_stored_decimals
 from arrowflow.optimizer.remove_noops import remove_noops
 from arrowflow.optimizer.stack_before_shuffle import stack_before_shuffle
 from arrowflow.plan.node import Node
-from arrowflow.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

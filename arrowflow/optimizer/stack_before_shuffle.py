@@ -5,8 +5,8 @@ Measured: `take` on 32 float columns of 65,536 rows is 3.2 ms, on one `fixed_siz
 
 from __future__ import annotations
 
-from arrowflow.ops.base import RowOperator
-from arrowflow.ops.columns import ColumnOperator, Columns
+from arrowflow.kernels.operator import RowOperator
+from arrowflow.ops.columns.column_program import ColumnOperator, Columns
 from arrowflow.plan.node import Node
 from arrowflow.plan.traits import Borders
 from arrowflow.plan.walk import rebuild

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import cast
 
-from arrowflow.ops.base import KernelSpec, Operator
+from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.options import ResolvedOptions
 from arrowflow.physical.stage import Chain, StagePlan
 from arrowflow.physical.tuning import (

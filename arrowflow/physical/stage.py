@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from arrowflow.ops.base import Cost, KernelSpec
-from arrowflow.records import dataclass
+from arrowflow.kernels.operator import Cost, KernelSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,11 +7,10 @@ a tuner the limits are those that `default_limits` derives from the plan and the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from arrowflow.ops.base import Cost
-from arrowflow.records import dataclass
+from arrowflow.kernels.operator import Cost
 
 StageKey = tuple[Any, ...]
 """Which stage: the same in every epoch, and for all inputs that an `interleave` opens."""

@@ -9,8 +9,8 @@ def render_plan(node: Node) -> list[str]:
     """Returns one line per operator, in the order in which rows go through them.
 
     Example:
-        >>> from arrowflow.ops.range import Range
-        >>> from arrowflow.ops.take import Take
+        >>> from arrowflow.ops.sources.range import Range
+        >>> from arrowflow.ops.rows.take import Take
         >>> render_plan(Take(inputs=(Range(start=0, stop=9, step=1),), count=3))
         ['range(start=0, stop=9, step=1)', 'take(count=3)']
     """

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
-
-from arrowflow.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ A plan is a tree of nodes; a node holds its inputs. Two decisions matter:
   its `schema`, its seed and, for a source, its files. Rules and the planner see bound nodes only, so there is
   no second class per operator.
 * **A node answers, nobody asks what it is.** Which columns it reads, how many rows it yields, what may pass
-  through it: all are methods; `arrowflow.ops.base.Operator` adds which kernels run it. No rule and no planner
+  through it: all are methods; `arrowflow.kernels.operator.Operator` adds which kernels run it. No rule and no planner
   has a branch per operator.
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import pyarrow as pa
@@ -24,7 +24,6 @@ from arrowflow.errors import PlanError
 from arrowflow.options import Options, ResolvedOptions
 from arrowflow.plan.identity import Code
 from arrowflow.plan.traits import Borders, Resume, Traits
-from arrowflow.records import dataclass
 
 Columns = frozenset[str] | None
 """Names of columns, or None for all of them."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import enum
-
-from arrowflow.records import dataclass
+from dataclasses import dataclass
 
 
 class Borders(enum.Enum):

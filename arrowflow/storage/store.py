@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from arrowflow.errors import SourceError
 from arrowflow.lazy import fs as pafs
-from arrowflow.records import dataclass
 
 HOLE_BYTES: Final = 1 << 20
 """Bytes between two ranges that are fetched along rather than asked for apart: a round trip's worth."""

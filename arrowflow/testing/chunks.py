@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from arrowflow.dataset import Dataset
-from arrowflow.ops.base import KernelSpec, Made, Operator, Origin, Position, SourceKernel, Task
-from arrowflow.ops.from_memory import same_batches
+from arrowflow.kernels.items import Made, Origin, Task
+from arrowflow.kernels.kinds import SourceKernel
+from arrowflow.kernels.operator import KernelSpec, Operator
+from arrowflow.ops.sources.from_memory import same_batches
 from arrowflow.options import ResolvedOptions
+from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, Traits
-from arrowflow.records import dataclass
 
 Splits = Sequence[Sequence[pa.RecordBatch]]
 

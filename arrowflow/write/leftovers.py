@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from arrowflow.caching.claim import Claim, claim, lock
+from arrowflow.caching.store.claim import Claim, claim, lock
 
 WRITING: Final = ".writing-"
 REPLACED: Final = ".replaced-"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -17,7 +18,6 @@ import pyarrow as pa
 
 from arrowflow.errors import ArrowflowError, WriteError
 from arrowflow.formats.types import width_bits
-from arrowflow.records import dataclass
 from arrowflow.write.encoders import Encoder
 from arrowflow.write.targets import Target
 

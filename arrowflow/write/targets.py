@@ -27,7 +27,7 @@ from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
-from arrowflow.caching.claim import Claim
+from arrowflow.caching.store.claim import Claim
 from arrowflow.errors import WriteError
 from arrowflow.lazy import fs as pafs
 from arrowflow.storage import UNFINISHED, below, flush, is_link, locate

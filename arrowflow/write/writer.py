@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from arrowflow.options import MAX_CHUNK_ROWS, check_size, parse_bytes
-from arrowflow.records import dataclass
 from arrowflow.write.encoders import IPC_CODECS, PARQUET_CODECS, IpcEncoder, ParquetEncoder, check_codec
 from arrowflow.write.shards import (
     GROUP_BYTES,

@@ -24,7 +24,7 @@ from arrowflow.executor.pool import (
     SHORTEST_CALL_SECONDS,
 )
 from arrowflow.executor.tokens import ROUNDING, fits, rounded, token
-from arrowflow.ops.base import Cost
+from arrowflow.kernels.operator import Cost
 from arrowflow.physical.planner import MAX_WAITING_THREADS
 from arrowflow.physical.tuning import (
     FIRST_CALLS,

@@ -15,6 +15,7 @@ from arrowflow.autotune.policy import LAST_REST_SECONDS
 from arrowflow.physical.tuning import Setting, StageKey
 from tests.autotune.measured import sample, stage
 from tests.autotune.simulation import Simulation, Work, best_fixed
+from tests.effort import scaled
 
 WORTH = 0.95
 """Share of the best fixed setting's rate that is asked for."""
@@ -153,7 +154,7 @@ def test_calls_in_flight_stay_within_what_was_asked_for(work: Work) -> None:
 
 # ---------------------------------------------------------------- standstill
 
-CALM_SECONDS = 900.0
+CALM_SECONDS = float(max(300, scaled(300)))
 TRIES = math.ceil(CALM_SECONDS / LAST_REST_SECONDS) + 1
 """Of one kind at one stage: rests have grown to a minute by then (1 + 2 + 4 + … + 32 s = 63 s)."""
 CHANGES_OF_A_TRY = 3

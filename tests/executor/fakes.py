@@ -14,26 +14,21 @@ from arrowflow.executor import Engine
 from arrowflow.executor.lifetime import Worker
 from arrowflow.executor.parallel import Slot
 from arrowflow.executor.stage import Stage
-from arrowflow.ops.base import (
+from arrowflow.kernels.context import Context, StreamHandle
+from arrowflow.kernels.items import Item, Made, Origin, Payload, Task
+from arrowflow.kernels.kinds import (
     BoundaryKernel,
-    Context,
-    Item,
     Kernel,
-    KernelSpec,
-    Made,
-    Origin,
-    Payload,
-    Position,
     ReaderKernel,
     SerialKernel,
     SourceKernel,
     StatelessKernel,
-    StreamHandle,
-    Task,
 )
+from arrowflow.kernels.operator import KernelSpec
 from arrowflow.options import Options
 from arrowflow.physical.stage import Chain, StagePlan
 from arrowflow.physical.tuning import FIRST_CALLS
+from arrowflow.plan.position import Position
 from arrowflow.run import plan_element
 from arrowflow.testing import FakeClock
 

@@ -9,11 +9,13 @@ import pytest
 
 from arrowflow.errors import ArrowflowError, FunctionError
 from arrowflow.executor.serial import BoundaryStage
-from arrowflow.ops.base import Context, Item, Position, StreamHandle
-from arrowflow.ops.batch import BatchKernel
-from arrowflow.ops.repeat import RepeatKernel
-from arrowflow.ops.take import TakeKernel
+from arrowflow.kernels.context import Context, StreamHandle
+from arrowflow.kernels.items import Item
+from arrowflow.ops.batches.batch import BatchKernel
+from arrowflow.ops.rows.repeat import RepeatKernel
+from arrowflow.ops.rows.take import TakeKernel
 from arrowflow.physical.stage import Chain, StagePlan
+from arrowflow.plan.position import Position
 from tests.executor.fakes import (
     Concatenate,
     Stepper,

@@ -10,8 +10,10 @@ import pyarrow as pa
 import pytest
 
 from arrowflow.executor import Engine
-from arrowflow.ops.base import Context, Held, Item, Origin, StreamHandle
-from arrowflow.ops.batch import BatchKernel
+from arrowflow.kernels.context import Context, StreamHandle
+from arrowflow.kernels.held import Held
+from arrowflow.kernels.items import Item, Origin
+from arrowflow.ops.batches.batch import BatchKernel
 from arrowflow.physical.stage import Chain, StagePlan
 from tests.executor.fakes import (
     Concatenate,

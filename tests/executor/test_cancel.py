@@ -21,7 +21,7 @@ import pytest
 
 from arrowflow.errors import ArrowflowError, ClosedError
 from arrowflow.executor import Engine
-from arrowflow.ops.base import Item
+from arrowflow.kernels.items import Item
 from arrowflow.physical.stage import StagePlan
 from arrowflow.testing import Gate
 from tests.executor.fakes import (
@@ -278,7 +278,7 @@ def test_suspended_generators_are_closed_by_a_worker(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ENDLESS)
 def test_generators_that_nobody_wants_any_more_are_closed_before_the_end(kind: str) -> None:
-    from arrowflow.ops.take import TakeKernel
+    from arrowflow.ops.rows.take import TakeKernel
 
     resource = Resource()
     closed = threading.Event()

@@ -14,10 +14,12 @@ import pytest
 from arrowflow.errors import ArrowflowError, ClosedError, DataError, FunctionError, SourceError
 from arrowflow.executor import Engine
 from arrowflow.executor.parallel import ParallelStage
-from arrowflow.ops.base import Item, Origin, Position, SourceKernel, StatelessKernel, Task
-from arrowflow.ops.batch import BatchKernel
-from arrowflow.ops.take import TakeKernel
+from arrowflow.kernels.items import Item, Origin, Task
+from arrowflow.kernels.kinds import SourceKernel, StatelessKernel
+from arrowflow.ops.batches.batch import BatchKernel
+from arrowflow.ops.rows.take import TakeKernel
 from arrowflow.physical.stage import StagePlan
+from arrowflow.plan.position import Position
 from arrowflow.testing import Gate, Sequencer
 from tests.executor.fakes import (
     Source,

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from arrowflow.executor import Ledger
 from arrowflow.executor.ledger import buffers_of, ticket_bytes
-from arrowflow.ops.base import Share
+from arrowflow.kernels.items import Share
 from tests.executor.fakes import chunk
 
 

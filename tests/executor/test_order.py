@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from arrowflow.executor.parallel import ParallelStage
-from arrowflow.ops.base import Item
+from arrowflow.kernels.items import Item
 from arrowflow.physical.tuning import MAX_REORDER_SLOTS, MAX_WAITING_SLOTS
 from arrowflow.testing import Gate, Sequencer
 from tests.executor.fakes import (

@@ -39,7 +39,9 @@ from arrowflow.executor.wire import (
     send,
     unpack_error,
 )
-from arrowflow.ops.base import Context, Origin, StatelessKernel
+from arrowflow.kernels.context import Context
+from arrowflow.kernels.items import Origin
+from arrowflow.kernels.kinds import StatelessKernel
 from arrowflow.testing import assert_same_batches, batches_of
 from tests.ops.tables import ALL_TYPES, NUMBERS, refused
 

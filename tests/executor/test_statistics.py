@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from arrowflow.executor import Engine
-from arrowflow.ops.repeat import RepeatKernel
-from arrowflow.ops.take import TakeKernel
+from arrowflow.ops.rows.repeat import RepeatKernel
+from arrowflow.ops.rows.take import TakeKernel
 from arrowflow.options import Options
 from arrowflow.physical.stage import Chain
 from arrowflow.physical.tuning import StageStatistics

@@ -11,7 +11,7 @@ import pytest
 
 from arrowflow.executor import Engine, cores
 from arrowflow.executor.lifetime import Worker
-from arrowflow.ops.repeat import RepeatKernel
+from arrowflow.ops.rows.repeat import RepeatKernel
 from arrowflow.options import Options
 from arrowflow.physical.stage import Chain
 from arrowflow.physical.tuning import RunSample, Setting, StageKey, StageStatistics

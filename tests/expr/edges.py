@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from arrowflow.expr.types import numpy_dtype
+from arrowflow.types import numpy_dtype
 
 UNITS: Final = ("s", "ms", "us", "ns")
 INTEGERS: Final = tuple(getattr(pa, f"{sign}int{bits}")() for sign in ("", "u") for bits in (8, 16, 32, 64))

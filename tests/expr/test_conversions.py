@@ -15,11 +15,11 @@ import pytest
 from pyarrow import _acero as acero
 
 from arrowflow.errors import ArrowflowError, DataError
-from arrowflow.expr import Cast, Program, Project, Stack, compile, normalise, parse
-from arrowflow.expr.graph import Graph, Op
-from arrowflow.expr.slots import Foreign, slot_of
-from arrowflow.expr.steps import Output
-from arrowflow.expr.types import numpy_dtype
+from arrowflow.expr import Cast, Program, Project, Stack, compile_steps, normalise, parse_expression
+from arrowflow.expr.compile.graph import Graph, Op
+from arrowflow.expr.compile.slots import Foreign, slot_of
+from arrowflow.expr.compile.steps import Output
+from arrowflow.types import numpy_dtype
 from tests.expr.edges import DECIMALS, INTEGERS, NUMBERS, TEMPORAL, TYPES, edges
 from tests.expr.test_kernels import same
 
@@ -39,13 +39,13 @@ SPAN: Final = datetime.timedelta(microseconds=-1)
 
 
 def output_of(source: Any) -> Output:
-    return source if isinstance(source, Cast | Stack) else parse(source, operator="test")
+    return source if isinstance(source, Cast | Stack) else parse_expression(source, operator="test")
 
 
 def program_of(source: Any, schema: pa.Schema) -> Program | None:
     """The program of an expression or of an output; None when it is refused."""
     try:
-        return compile([Project((("out", output_of(source)),))], schema)
+        return compile_steps([Project((("out", output_of(source)),))], schema)
     except ArrowflowError:
         return None
 
@@ -75,7 +75,9 @@ def check_table(
 ) -> None:
     """Checks outputs that no value of the batch makes fail, computed in chunks of several sizes."""
     outputs = [output_of(source) for source in sources]
-    program = compile([Project(tuple((str(at), output) for at, output in enumerate(outputs)))], batch.schema)
+    program = compile_steps(
+        [Project(tuple((str(at), output) for at, output in enumerate(outputs)))], batch.schema
+    )
     for rows in sizes:
         chunks = [program.run(batch.slice(start, rows)) for start in range(0, batch.num_rows, rows)]
         found = pa.Table.from_batches(chunks).combine_chunks()

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import _acero as acero
 
-from arrowflow.expr import Program, Project, Where, compile, normalise, output_fields, parse
-from arrowflow.expr.lowering import stored_integer
+from arrowflow.expr import Program, Project, Where, compile_steps, normalise, output_fields, parse_expression
+from arrowflow.expr.compile.lowering import stored_integer
 from tests.effort import scaled
 
 INTEGERS: Final = {
@@ -259,7 +259,7 @@ EVERYTHING: Final[list[Any]] = [*EXACT, *TRANSCENDENTAL]
 PREDICATES: Final = [
     index
     for index, source in enumerate(EXACT)
-    if output_fields(parse(source, operator="test"), SCHEMA)[0].type == pa.bool_()
+    if output_fields(parse_expression(source, operator="test"), SCHEMA)[0].type == pa.bool_()
 ]
 
 
@@ -367,12 +367,12 @@ def outcome(run: Callable[[], pa.Array]) -> pa.Array | None:
 
 @cache
 def program_at(index: int) -> Program:
-    return compile([Project((("out", parse(EVERYTHING[index], operator="test")),))], SCHEMA)
+    return compile_steps([Project((("out", parse_expression(EVERYTHING[index], operator="test")),))], SCHEMA)
 
 
 @cache
 def filter_at(index: int) -> Program:
-    return compile([Where(parse(EVERYTHING[index], operator="test"))], SCHEMA)
+    return compile_steps([Where(parse_expression(EVERYTHING[index], operator="test"))], SCHEMA)
 
 
 def check(index: int, batch: pa.RecordBatch, ulps: int = 0) -> None:
@@ -418,8 +418,10 @@ def test_predicates_keep_the_rows_that_the_engine_keeps(batch: pa.RecordBatch) -
 @pytest.mark.parametrize("index", range(len(EVERYTHING)), ids=lambda index: str(EVERYTHING[index])[:60])
 def test_the_rows_that_pass_are_computed_alike(index: int) -> None:
     batch = make_batch(200, 7, True, 3)
-    expr = parse(EVERYTHING[index], operator="test")
-    fused = compile([Where(parse(c("day") >= DAY, operator="test")), Project((("out", expr),))], SCHEMA)
+    expr = parse_expression(EVERYTHING[index], operator="test")
+    fused = compile_steps(
+        [Where(parse_expression(c("day") >= DAY, operator="test")), Project((("out", expr),))], SCHEMA
+    )
     rows = batch.filter(by_engine(c("day") >= DAY, batch))
     expected = outcome(lambda: program_at(index).run(rows).column("out"))
     found = outcome(lambda: fused.run(batch).column("out"))

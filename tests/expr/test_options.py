@@ -14,19 +14,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from arrowflow.expr import ColumnStatistics, Project, compile, parse, prunable, prune
-from arrowflow.expr.graph import Graph
-from arrowflow.expr.lower_arrow import ArrowLowering
-from arrowflow.expr.lower_polars import PolarsLowering
-from arrowflow.expr.tree import Call, Column, Literal, Node, Unsupported, apply
-from arrowflow.expr.types import numpy_dtype
+from arrowflow.expr import ColumnStatistics, Project, compile_steps, parse_expression, prunable, pruning
+from arrowflow.expr.compile.graph import Graph
+from arrowflow.expr.compile.lower_arrow import ArrowLowering
+from arrowflow.expr.compile.lower_polars import PolarsLowering
+from arrowflow.expr.parse.tree import Call, Column, Literal, Node, Unsupported, apply
+from arrowflow.types import numpy_dtype
 from tests.expr.test_kernels import ARROW, POLARS, SCHEMA, TRANSCENDENTAL, by_engine, same
 
 c, f = pl.col, pc.field
 TABLES: Final[dict[str, dict[str, Callable[..., Any]]]] = {
     "polars": PolarsLowering.rules,
     "arrow": ArrowLowering.rules,
-    "statistics": prune.RULES,
+    "statistics": pruning.RULES,
 }
 
 
@@ -60,7 +60,7 @@ def test_an_unknown_option_or_argument_is_refused() -> None:
 
 @pytest.mark.parametrize("source", [*POLARS, *ARROW, *TRANSCENDENTAL], ids=lambda source: str(source)[:60])
 def test_the_engine_runs_what_says_more_than_is_known(source: Any) -> None:
-    tree = parse(source, operator="test").tree()
+    tree = parse_expression(source, operator="test").tree()
     graph = Graph()
     env = {
         field.name: graph.input(field.name, field.type)
@@ -103,7 +103,7 @@ def test_the_engine_runs_what_says_more_than_is_known(source: Any) -> None:
 def test_options(source: Any) -> None:
     columns = {"x": [1, None, 300, 2], "y": [None, 1, 2, 3], "f": [0.5, float("nan"), None, 2.5]}
     batch = pa.RecordBatch.from_pydict(columns)
-    program = compile([Project((("out", parse(source, operator="test")),))], batch.schema)
+    program = compile_steps([Project((("out", parse_expression(source, operator="test")),))], batch.schema)
     try:
         expected = by_engine(source, batch)
     except pa.ArrowInvalid:
@@ -123,11 +123,11 @@ def test_statistics_of_calls_that_say_more_prune_nothing() -> None:
         c("x").is_in([7]),
         f("x").isin([7]),
     ):
-        expr = parse(source, operator="test")
+        expr = parse_expression(source, operator="test")
         skip = prunable(expr, schema)
         assert skip is not None and skip(statistics, 10)
         tree = expr.tree()
         assert isinstance(tree, Call)
-        reader = prune._Reader(expr.engine == "polars", schema)
+        reader = pruning._Reader(expr.engine == "polars", schema)
         assert reader.test(dataclasses.replace(tree, options=(*tree.options, ("new", True)))) is None
         assert reader.test(dataclasses.replace(tree, args=(*tree.args, *[Literal(1, None)] * 3))) is None

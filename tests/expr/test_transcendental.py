@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
 
-from arrowflow.expr import Program, Project, compile, parse
+from arrowflow.expr import Program, Project, compile_steps, parse_expression
 from tests.expr.cpu_levels import cpu_feature_levels, umath
 
 Floats = npt.NDArray[Any]
@@ -73,8 +73,8 @@ def some_of(type: pa.DataType, rows: int) -> pa.RecordBatch:
 
 
 def program_of(source: Any, type: pa.DataType) -> Program:
-    output = parse(source, operator="test")
-    return compile([Project((("x", output),))], pa.schema([("x", type)]))
+    output = parse_expression(source, operator="test")
+    return compile_steps([Project((("x", output),))], pa.schema([("x", type)]))
 
 
 def by_engine(source: Any, batch: pa.RecordBatch) -> Floats:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from arrowflow.formats import Footer, Format, Split
-from arrowflow.formats.format import reading
+from arrowflow.formats.protocol import reading
 from arrowflow.storage import Store, resolve
 
 KINDS = ("mapped", "read", "subtree", "fsspec")

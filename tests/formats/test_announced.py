@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import arrowflow as af
-from arrowflow.formats.ipc import IpcFormat
-from arrowflow.formats.parquet import ParquetFormat
-from arrowflow.formats.parquet_sizes import TextSizes
+from arrowflow.formats.ipc.ipc import IpcFormat
+from arrowflow.formats.parquet.parquet import ParquetFormat
+from arrowflow.formats.parquet.sizes import TextSizes
 from tests.executor.fakes import Running, Stepper, read_slowly, stepper_of
 from tests.formats.reading import open_footer, read_split
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from arrowflow.formats.tfrecord_framing import masked_crc
-from arrowflow.formats.tfrecord_proto import example_class
+from arrowflow.formats.tfrecord.framing import masked_crc
+from arrowflow.formats.tfrecord.proto import example_class
 
 KINDS = {int: "int64_list", float: "float_list", bytes: "bytes_list"}
 

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 import arrowflow as af
 from arrowflow.executor.serial import NEGLIGIBLE_BYTES
-from arrowflow.ops.base import Slices
+from arrowflow.kernels.items import Slices
 from arrowflow.run import check_budget
 from tests.effort import scaled
 from tests.executor.fakes import Running, Stepper, stepper_of

@@ -23,7 +23,7 @@ WRITTEN_FOR = {"polars": "2.1", "pyarrow": "26.0"}
 
 
 @pytest.mark.parametrize("call", CALLS, ids=str)
-@settings(max_examples=scaled(2), suppress_health_check=DRAWN_SLOWLY, database=None)
+@settings(max_examples=scaled(4), suppress_health_check=DRAWN_SLOWLY, database=None)
 @given(data=st.data())
 def test_each_call_gives_what_its_engine_gives(call: Call, data: st.DataObject) -> None:
     case = data.draw(single_steps(expressions(call.engine, call, depth=1)), "case")

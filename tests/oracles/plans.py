@@ -19,14 +19,14 @@ import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
 import arrowflow as af
-from arrowflow.ops import mixing
-from arrowflow.ops.sample_from_datasets import stratified
+from arrowflow.ops.combine import mixing
+from arrowflow.ops.combine.sample_from_datasets import stratified
 from arrowflow.random import bits, generator, permutation
 from arrowflow.testing import chunked, cut
-from tests.ops import test_bucket_by_sequence_length as bucketing
-from tests.ops import test_group_by_window as grouping
-from tests.ops import test_pack_sequences as packing
-from tests.ops import test_window as windows
+from tests.ops.batches import test_bucket_by_sequence_length as bucketing
+from tests.ops.batches import test_group_by_window as grouping
+from tests.ops.batches import test_pack_sequences as packing
+from tests.ops.batches import test_window as windows
 
 Row = dict[str, Any]
 Segment = tuple[int, list[Row]]

@@ -1,0 +1,1 @@
+"""The names of cache entries: digests of plans, data and code."""

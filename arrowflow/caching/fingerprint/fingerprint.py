@@ -1,0 +1,161 @@
+"""The fingerprint of a plan: what names the entry of a cache on disk, so that no other plan and no other data share it.
+
+It covers the plan as written and bound, and all that decides its rows, their order, their borders and the positions
+that travel with them:
+
+* of each operator, in post order: its name, its `identity()`, and its number in the plan where random values follow
+  from that. Operators without one (`prefetch`, `with_options`) have no say, and are left out;
+* of sources, what they read: files by path, size and time or etag; data in memory by their values;
+* of user functions, what they do: see `functions.py`;
+* of the options, `seed`, `max_chunk_rows` and the rules that are off, since positions follow the optimised plan;
+* the versions of arrowflow, pyarrow, Polars, NumPy and Python.
+
+A **key** stands for user functions, for streams and for whatever else has no identity. It does not stand for the rest:
+other arguments, another order of operators, other files or data in memory make another fingerprint with a key, too.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from arrowflow.caching.fingerprint.data import write_data
+from arrowflow.caching.fingerprint.encoder import HINT, Encoder
+from arrowflow.caching.fingerprint.functions import write_code
+from arrowflow.caching.fingerprint.installed import version_of
+from arrowflow.caching.fingerprint.values import write_container, write_object, write_plain
+from arrowflow.errors import ArrowflowError, FingerprintError
+from arrowflow.options import ResolvedOptions
+from arrowflow.plan.bind import bind, options_of
+from arrowflow.plan.identity import Code, Unknown
+from arrowflow.plan.node import Node
+
+VERSION: Final = 2
+"""Of what goes in, and how it is written."""
+
+
+def _write_dataset(encoder: Encoder, value: Any) -> bool:
+    """Writes a dataset that a function refers to: bound, so that the files which it reads now count."""
+    plan = getattr(value, "_plan", None) if type(value).__module__ == "arrowflow.dataset" else None
+    if not isinstance(plan, Node):
+        return False
+    if encoder.is_known(value):
+        return True
+    try:
+        nodes = [*_nodes(bind(plan, options_of(plan)))]
+        encoder.put("dataset", str(len(nodes)))
+        for node in nodes:
+            _write_node(encoder, node)
+    except FingerprintError:
+        raise
+    except ArrowflowError as error:
+        raise encoder.refusal(value, f"its plan cannot be bound ({error})") from error
+    return True
+
+
+def _write_node(encoder: Encoder, node: Node) -> None:
+    known: Mapping[str, Any] = {"known as": node.known_as}
+    identity = node.identity() if node.known_as is None else known
+    if identity:
+        encoder.put("operator", node.name, str(len(node.inputs)), str(len(identity)))
+        for name in sorted(identity):
+            value = identity[name]
+            encoder.put("argument", name)
+            encoder.write(value.value if isinstance(value, Code) else value, repr(name))
+
+
+WRITERS: Final = (write_plain, write_container, _write_dataset, write_data, write_code, write_object)
+
+
+def fingerprint(plan: Node, options: ResolvedOptions) -> str:
+    """Returns 32 hexadecimal digits that two plans share only if they yield the same.
+
+    Args:
+        plan: What is below the cache: bound and as written, not optimised.
+        options: Those of the whole pipeline.
+
+    Raises:
+        FingerprintError: A function refers to something, or a source is something, that has no identity.
+    """
+    return _digits(None, plan, options)
+
+
+def fingerprint_of_key(key: str, plan: Node, options: ResolvedOptions) -> str:
+    """Returns 32 hexadecimal digits that two plans share only if they have the same key and yield the same but for it.
+
+    Args:
+        key: What stands for user functions, for streams, and for sources that have no identity.
+        plan: What is below the cache: bound and as written, not optimised.
+        options: Those of the whole pipeline.
+
+    Raises:
+        FingerprintError: An argument that is none of these has no identity.
+    """
+    return _digits(key, plan, options)
+
+
+def _digits(key: str | None, plan: Node, options: ResolvedOptions) -> str:
+    encoder = Encoder(WRITERS)
+    encoder.write(("arrowflow fingerprint", VERSION, key, _versions()))
+    encoder.write((options.seed, options.max_chunk_rows, sorted(options.disabled_rules)))
+    for node in _nodes(plan):
+        if node.known_as is not None:
+            encoder.put("known as", node.known_as)
+            continue
+        try:
+            identity = node.identity()
+            if identity:
+                encoder.put("operator", node.name, str(len(node.inputs)), _of_node(key is None, identity))
+        except ArrowflowError as error:
+            error.locate(operator=node.name)
+            raise
+        except RecursionError:
+            text = f"what it refers to is nested too deeply, or a set refers to itself; {HINT}"
+            raise FingerprintError(text).locate(operator=node.name) from None
+    return encoder.digest().hex()
+
+
+def _nodes(node: Node) -> Iterator[Node]:
+    """Yields the nodes in post order, without those below one that stands for them."""
+    if node.known_as is None:
+        for child in node.inputs:
+            yield from _nodes(child)
+    yield node
+
+
+def _versions() -> tuple[Any, ...]:
+    packages = (version_of("arrowflow"), pa.__version__, pl.__version__, np.__version__)
+    return (*packages, *sys.version_info[:2])
+
+
+def _of_node(with_code: bool, identity: Mapping[str, Any]) -> bytes:
+    """Returns what identifies one operator. Each has its own numbers, so that it matters not what two of them share."""
+    encoder = Encoder(WRITERS)
+    for name in sorted(identity):
+        value = identity[name]
+        encoder.put("argument", name)
+        if isinstance(value, Code | Unknown) and not with_code:
+            encoder.put("key")
+        elif isinstance(value, Unknown):
+            instead = f"{value.instead}, or " if value.instead else ""
+            raise FingerprintError(f"{value.what} {value.reason}; {instead}{HINT}")
+        else:
+            told = value.value if isinstance(value, Code) else value
+            encoder.is_data = not isinstance(value, Code)
+            encoder.write(told, _step(name, told))
+    encoder.is_data = False
+    return encoder.digest()
+
+
+def _step(name: str, value: Any) -> str | None:
+    """Returns how errors call an argument; None where what it is names itself."""
+    if isinstance(value, type | types.FunctionType | types.MethodType | functools.partial):
+        return None
+    return f"`{type(value).__qualname__}`" if callable(value) else repr(name)

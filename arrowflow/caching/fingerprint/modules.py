@@ -1,0 +1,63 @@
+"""Modules of the user's own of which nothing says what is used: by their files, and those of the modules they use."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import types
+from pathlib import Path
+
+from arrowflow.caching.fingerprint.encoder import Encoder
+from arrowflow.caching.fingerprint.installed import is_installed, version_of
+
+
+def write_whole_module(encoder: Encoder, module: types.ModuleType) -> None:
+    """Writes the files of a module and its package, and of all own modules that what it holds is or comes from.
+
+    Of one that has no file, made while the program runs, the values that it holds.
+    """
+    if is_installed(module.__name__):
+        encoder.put("module", module.__name__, version_of(module.__name__))
+        return
+    if encoder.is_known(module):
+        return
+    files = _files(module)
+    encoder.put("whole module", str(len(files)))
+    for file in files:
+        encoder.put("file", file.name, hashlib.blake2b(file.read_bytes()).digest())
+    if not files:
+        _write_values(encoder, module)
+    for other in _reached(module):
+        write_whole_module(encoder, other)
+
+
+def _files(module: types.ModuleType) -> list[Path]:
+    file = vars(module).get("__file__")
+    found = {Path(file)} if file else set()
+    for folder in vars(module).get("__path__", ()):
+        found.update(Path(folder).rglob("*.py"))
+    return sorted(each for each in found if each.is_file())
+
+
+def _write_values(encoder: Encoder, module: types.ModuleType) -> None:
+    held = vars(module)
+    for name in sorted(name for name in held if not name.startswith("__")):
+        if not isinstance(held[name], types.ModuleType):
+            encoder.put("attribute", name)
+            encoder.write(held[name], f"attribute {name!r}")
+
+
+def _reached(module: types.ModuleType) -> list[types.ModuleType]:
+    """Returns the own modules that a module holds, or that what it holds comes from, in the order of their names."""
+    names = {module.__name__}
+    found: list[types.ModuleType] = []
+    inside = [each for name, each in sys.modules.copy().items() if name.startswith(f"{module.__name__}.")]
+    for value in (*vars(module).values(), *inside):
+        made = isinstance(value, type | types.FunctionType)
+        source = getattr(value if made else type(value), "__module__", None)
+        other = value if isinstance(value, types.ModuleType) else sys.modules.get(str(source))
+        if isinstance(other, types.ModuleType) and other.__name__ not in names:
+            names.add(other.__name__)
+            if not is_installed(other.__name__):
+                found.append(other)
+    return sorted(found, key=lambda each: each.__name__)

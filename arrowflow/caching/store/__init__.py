@@ -1,0 +1,1 @@
+"""The files of caches: entries, chunks, claims and upkeep."""

@@ -1,0 +1,377 @@
+"""Chunks: the files of a cache on disk. One is written as a whole, and known to be whole from its name alone.
+
+A chunk is an Arrow IPC file of the record batches of a group of items. Its name has the first row, the number of rows
+and a checksum of all its bytes, and comes into being by a rename, when the bytes are on the disk. So the listing of a
+folder says which rows it has, and a chunk that was damaged, cut or renamed is told from its name and its header: a JSON
+text in the footer's metadata with the fingerprint of the plan, the first row again, the position before the chunk and
+one `Link` an item. An item without rows has a link and no record batch.
+
+**Reading.** A file is mapped, and its descriptor closed: thousands of chunks can be open. Uncompressed columns are views
+of the map, aligned to 64 bytes. A mapping outlives the removal of its file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import re
+import stat
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import xxhash
+
+from arrowflow.errors import ArrowflowError, CacheFullError, SchemaError, SourceError, WriteError
+from arrowflow.formats.ipc.aligned import write_aligned
+from arrowflow.plan.position import Position, listed, tupled
+from arrowflow.storage import NO_ROOM
+from arrowflow.workarounds.codes import has_dictionary
+
+VERSION: Final = 2
+"""Version of the header; chunks of another one are not read."""
+
+HEADER: Final = "arrowflow.cache"
+"""Key of the header in the metadata of the file's footer."""
+
+TEMPORARY: Final = ".tmp-"
+"""With this start the names of chunks that are being written, or whose writer was killed."""
+
+_NAME: Final = re.compile(r"([0-9]{15,})-([0-9]+)-([0-9a-f]{16})(-end)?\.arrow")
+_counter: Final = itertools.count()
+
+
+class ChunkError(ArrowflowError):
+    """A file is not the chunk that its name says: damaged, cut, renamed, foreign, or of another plan."""
+
+
+class Link(NamedTuple):
+    """What a chunk knows of one item.
+
+    Attributes:
+        rows: Its rows.
+        position: The position after it.
+        split: Number of its split.
+        last: Whether it ends its split.
+    """
+
+    rows: int
+    position: Position
+    split: int
+    last: bool
+
+
+class Name(NamedTuple):
+    """What the name of a chunk says.
+
+    Attributes:
+        first_row: Number of its first row among all of the entry.
+        num_rows: Its rows.
+        checksum: XXH3 of the file, in 64 bits.
+        end: Whether no row follows it.
+
+    Example:
+        >>> Name(4096, 1000, 0xC0FFEE, True).render()
+        '000000000004096-1000-0000000000c0ffee-end.arrow'
+        >>> Name.parse("000000000004096-1000-0000000000c0ffee-end.arrow").num_rows
+        1000
+    """
+
+    first_row: int
+    num_rows: int
+    checksum: int
+    end: bool
+
+    @classmethod
+    def parse(cls, text: str) -> Name | None:
+        """Returns what a name says; None where it is not that of a chunk."""
+        match = _NAME.fullmatch(text)
+        if match is None:
+            return None
+        name = cls(int(match[1]), int(match[2]), int(match[3], 16), match[4] is not None)
+        return name if name.render() == text else None
+
+    def render(self) -> str:
+        """Returns the name of the file."""
+        end = "-end" if self.end else ""
+        return f"{self.first_row:015}-{self.num_rows}-{self.checksum:016x}{end}.arrow"
+
+
+# ---------------------------------------------------------------------------------------------------- writing
+
+
+def write_chunk(
+    folder: str | os.PathLike[str],
+    first_row: int,
+    before: Position,
+    items: Sequence[tuple[pa.RecordBatch, Link]],
+    *,
+    schema: pa.Schema,
+    fingerprint: str,
+    end: bool,
+    compression: str | None = None,
+) -> Name:
+    """Writes a chunk and returns its name. From then on it is on the disk, whatever happens to process and power.
+
+    Args:
+        folder: The folder of the entry.
+        first_row: Number of its first row.
+        before: The position before its first item.
+        items: Each item's record batch and link. A column has the same dictionary in all of them (see `same_file`).
+        schema: Schema of the record batches.
+        fingerprint: That of the plan.
+        end: Whether no row follows.
+        compression: `"lz4"`, `"zstd"` or None.
+
+    Raises:
+        CacheFullError: The disk, or the user's share of it, has no room; nothing is left there.
+        WriteError: The file cannot be written, or pyarrow cannot write these batches to one file.
+        SchemaError: A record batch has other columns than `schema`.
+    """
+    if any(batch.num_rows != link.rows for batch, link in items):
+        raise ValueError("an item's link has another number of rows than its batch")
+    batches = [of_schema(batch, schema) for batch, link in items if link.rows]
+    header = {
+        "version": VERSION,
+        "fingerprint": fingerprint,
+        "first_row": first_row,
+        "end": end,
+        "before": listed(before),
+        "items": [[link.rows, listed(link.position), link.split, link.last] for _, link in items],
+    }
+    metadata = {HEADER: json.dumps(header, separators=(",", ":"))}
+    num_rows = sum(link.rows for _, link in items)
+
+    def fill(descriptor: int) -> Name:
+        written = write_aligned(descriptor, schema, batches, compression=compression, metadata=metadata)
+        return Name(first_row, num_rows, written.checksum, end)
+
+    path = Path(folder)
+    try:
+        return _commit(path, fill)
+    except OSError as error:
+        raise _failure(error, path, sum(map(batch_bytes, batches))) from error
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        text = f"these record batches cannot be written to one Arrow IPC file: {error}"
+        raise WriteError(text).locate(operator="cache", file=str(path)) from error
+
+
+def of_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Returns a batch with the very schema of its chunk: pyarrow's writer compares nullability too.
+
+    Raises:
+        SchemaError: It has other columns.
+    """
+    if not batch.num_rows or batch.schema.equals(schema, check_metadata=True):
+        return batch
+    try:
+        if batch.schema.names != schema.names:
+            raise ValueError("its columns have other names")
+        return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+    except (ValueError, TypeError) as error:
+        raise SchemaError(
+            f"expected record batches of\n{schema.to_string()}\nfound one of\n{batch.schema.to_string()}"
+        ).locate(operator="cache") from error
+
+
+def _commit(folder: Path, fill: Callable[[int], Name]) -> Name:
+    """Fills a new file and gives it its name. An error leaves nothing behind, unless it comes after that."""
+    # Once all chunks are seen another thread may rename the folder, so what is flushed is opened before that.
+    names = os.open(folder, os.O_RDONLY)
+    try:
+        temporary, descriptor = _create(folder)
+        try:
+            try:
+                name = fill(descriptor)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            temporary.rename(folder / name.render())
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+        os.fsync(names)
+    finally:
+        os.close(names)
+    return name
+
+
+def _create(folder: Path) -> tuple[Path, int]:
+    """Opens a new file. One that another process with this number has, in a container or in the past, is let be."""
+    while True:
+        path = folder / f"{TEMPORARY}{os.getpid()}-{next(_counter)}"
+        with contextlib.suppress(FileExistsError):
+            return path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+
+
+def batch_bytes(batch: pa.RecordBatch) -> int:
+    """Returns the bytes of the rows themselves."""
+    try:
+        return int(batch.nbytes)
+    except pa.ArrowTypeError:  # pyarrow 22 cannot tell that of views
+        return int(batch.get_total_buffer_size())
+
+
+def _failure(error: OSError, folder: Path, num_bytes: int) -> ArrowflowError:
+    if error.errno not in NO_ROOM:
+        text = (
+            f"a chunk cannot be written: {error}; name a folder that can be, or cache in memory with cache()"
+        )
+        return WriteError(text).locate(operator="cache", file=str(folder))
+    try:
+        found = os.statvfs(folder)
+        free = f"{found.f_bavail * found.f_frsize:,} bytes are free"
+    except OSError:
+        free = "nobody knows how many are free"
+    return CacheFullError(
+        f"{NO_ROOM[error.errno]}: the next chunk has {num_bytes:,} bytes, and {free}; make room, remove entries with "
+        'af.cache_clear(path, max_bytes=...), or let the pipeline go on without: cache(path, on_full="bypass")'
+    ).locate(operator="cache", file=str(folder))
+
+
+# ---------------------------------------------------------------------------------------------------- reading
+
+
+def open_chunk(folder: str | os.PathLike[str], name: Name, *, fingerprint: str, verify: bool) -> Chunk:
+    """Maps a chunk and checks that it is what its name says.
+
+    Args:
+        folder: The folder of the entry.
+        name: Which chunk.
+        fingerprint: That of the plan.
+        verify: Whether the checksum is compared, for which all of the file is read.
+
+    Raises:
+        ChunkError: It is not that chunk.
+        FileNotFoundError: There is no such file.
+        SourceError: The file cannot be read.
+    """
+    path = Path(folder) / name.render()
+    try:
+        return _opened(path, name, fingerprint, verify=verify)
+    except ArrowflowError as error:
+        error.locate(file=str(path))
+        raise
+
+
+def _opened(path: Path, name: Name, fingerprint: str, *, verify: bool) -> Chunk:
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):  # one look: another process may move the folder, and back
+            raise ChunkError("expected a chunk of a cache, found what is no file")
+        # Closing gives the descriptor back; the map stays as long as a buffer of it.
+        with pa.memory_map(str(path)) as source:
+            mapped = source.read_buffer()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise SourceError(f"a chunk of a cache cannot be mapped: {error}") from error
+    if verify:
+        found = xxhash.xxh3_64_intdigest(mapped)
+        if found != name.checksum:
+            raise ChunkError(
+                f"a chunk of a cache is damaged: its checksum is {found:016x}, not {name.checksum:016x}"
+            )
+    try:
+        reader = pa.ipc.open_file(pa.BufferReader(mapped))
+        header = json.loads((reader.metadata or {})[HEADER.encode()])
+        chunk = Chunk(mapped, name, reader, header)
+    except (pa.ArrowException, OSError, LookupError, TypeError, ValueError, RecursionError) as error:
+        raise ChunkError(
+            f"expected a chunk of a cache, found another file or a part of one: {error}"
+        ) from error
+    _check(header, name, fingerprint, chunk, reader.num_record_batches)
+    return chunk
+
+
+def _check(header: dict[str, Any], name: Name, fingerprint: str, chunk: Chunk, num_batches: int) -> None:
+    found = header.get("version"), header.get("fingerprint"), header.get("first_row"), header.get("end")
+    expected = VERSION, fingerprint, name.first_row, name.end
+    for what, mine, theirs in zip(
+        ("version", "fingerprint", "first row", "end"), expected, found, strict=True
+    ):
+        if mine != theirs:
+            raise ChunkError(f"expected a chunk of a cache with {what} {mine!r}, found {theirs!r}")
+    rows = sum(link.rows for link in chunk.links)
+    if rows != name.num_rows or num_batches != sum(link.rows > 0 for link in chunk.links):
+        raise ChunkError(
+            f"expected a chunk of {name.num_rows} rows, found {rows} rows in {num_batches} record batches"
+        )
+
+
+class Chunk:
+    """A chunk that is mapped into memory. Any thread may use it, several at the same time.
+
+    Attributes:
+        name: Its name.
+        mapped: The whole file. Columns that are not compressed are views of it.
+        before: The position before its first item.
+        links: What it knows of each item.
+        schema: Schema of its record batches.
+    """
+
+    __slots__ = ("_batches", "_primed", "_reader", "before", "links", "mapped", "name", "schema")
+
+    def __init__(self, mapped: pa.Buffer, name: Name, reader: Any, header: dict[str, Any]) -> None:
+        self.mapped = mapped
+        self.name = name
+        self.before: Position = tupled(header["before"])
+        self.links = tuple(
+            Link(int(rows), tupled(position), int(split), bool(last))
+            for rows, position, split, last in header["items"]
+        )
+        self._batches = tuple(itertools.accumulate((link.rows > 0 for link in self.links), initial=0))
+        self.schema = reader.schema
+        self._reader = reader
+        self._primed = not any(map(has_dictionary, self.schema.types))
+
+    @property
+    def first_row(self) -> int:
+        """Number of its first row."""
+        return self.name.first_row
+
+    @property
+    def num_rows(self) -> int:
+        """Its rows."""
+        return self.name.num_rows
+
+    @property
+    def end(self) -> bool:
+        """Whether no row follows it."""
+        return self.name.end
+
+    def batch(self, number: int) -> pa.RecordBatch:
+        """Returns the rows of item `number` (as in `links`); a view of the map unless they are compressed.
+
+        Raises:
+            ChunkError: The file is damaged.
+        """
+        rows = self.links[number].rows
+        if not rows:
+            nothing = [pa.nulls(0, type) for type in self.schema.types]
+            return pa.RecordBatch.from_arrays(nothing, schema=self.schema)
+        try:
+            batch = self._read(self._batches[number])
+        except (pa.ArrowException, OSError) as error:
+            raise ChunkError(f"a chunk of a cache is damaged: {error}").locate(
+                file=self.name.render()
+            ) from error
+        if batch.num_rows != rows:
+            raise ChunkError(
+                f"a chunk of a cache is damaged: expected {rows} rows in record batch {number}, found {batch.num_rows}"
+            ).locate(file=self.name.render())
+        return batch
+
+    def _read(self, index: int) -> pa.RecordBatch:
+        if self._primed:
+            return self._reader.get_batch(index)
+        # In its first call a reader decodes the dictionaries, which must not race with another call. So whoever is
+        # first, and several may be, uses a reader of its own, and shows it when that call is over.
+        reader = pa.ipc.open_file(pa.BufferReader(self.mapped))
+        batch = reader.get_batch(index)
+        self._reader = reader
+        self._primed = True
+        return batch

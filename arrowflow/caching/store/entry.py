@@ -1,0 +1,402 @@
+"""`Entry`: the folder of one cached plan, as one process sees it.
+
+The listing of the folder is its manifest. A chunk's name says which rows it holds, its checksum, and whether it is the
+last one; it appears by a rename, when it is whole and on the disk. So whoever lists the folder at whatever moment, also
+after a power cut, finds a set of whole chunks, and the entry is complete when they follow each other from row 0 to one
+that is the last. Nothing else has to be kept consistent: no index, no counter.
+
+**Who computes.** The one who holds the lock of the entry, which is the operating system's and dies with its process.
+The lock keeps two from doing the same work, and nothing more: chunks are right whoever writes them, since what is below
+a cache is deterministic. So one that has waited for too long may compute without it.
+
+**Inputs that are not repeatable** (generators, one-shot streams) are written into a folder of their own, which gets the
+entry's name when it is complete: chunks of two runs never meet.
+
+Any thread may use an entry: each attribute is replaced as a whole, and never changed. Whoever takes the one `_turn`
+finishes it; who finds it taken goes on, since the rows of that one's chunk are still to come. Another process may finish
+its own at the same moment, so what has made place is looked at again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import weakref
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from arrowflow.caching.store.chunk import Chunk, ChunkError, Link, Name, open_chunk, write_chunk
+from arrowflow.caching.store.claim import Claim, claim
+from arrowflow.caching.store.folder import (
+    ABOUT,
+    FILLING,
+    LOCK,
+    MAX_TRIES,
+    USED,
+    make_folder,
+    remove_others,
+    take_name,
+)
+from arrowflow.caching.store.listing import NOTHING, Listing, listed
+from arrowflow.errors import CacheFullError, WriteError
+from arrowflow.plan.position import Position
+from arrowflow.storage import NO_ROOM, UNFINISHED, flush
+
+logger = logging.getLogger("arrowflow")
+
+
+class Place(NamedTuple):
+    """Where to go on in an entry.
+
+    Attributes:
+        chunk: The chunk to go on in; None at the start.
+        start: Items of the chunk that are before it.
+    """
+
+    chunk: Chunk | None
+    start: int
+
+
+class Entry:
+    """The chunks of one cached plan.
+
+    Args:
+        root: The folder of the cache.
+        fingerprint: What the plan and its sources are, as hexadecimal digits.
+        about: What `entry.json` says of it.
+        repeatable: Whether the input can be gone on with from any position, so that single chunks are of use.
+        verify: Whether the checksum of a chunk is looked at when this process first maps it.
+        compression: How record batches are compressed, or None.
+        folder: Where the chunks lie, if not in the entry's own folder.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        fingerprint: str,
+        about: Mapping[str, Any],
+        *,
+        repeatable: bool,
+        verify: bool,
+        compression: str | None,
+        folder: Path | None = None,
+    ) -> None:
+        self.root = root
+        self.fingerprint = fingerprint
+        self.repeatable = repeatable
+        self.folder = root / fingerprint if folder is None else folder
+        self._about = about
+        self._verify = verify
+        self._compression = compression
+        self._listing = NOTHING
+        self._chunks: dict[Name, Chunk] = {}
+        self._damaged: set[Name] = set()
+        # The first row of the chunk with a position that was looked for before.
+        self._rows: dict[Position, int] = {}
+        self._own_lock: Claim | None = None
+        self._turn = deque([True])
+
+    # ------------------------------------------------------------------ looking
+
+    def refresh(self) -> Listing:
+        """Looks what there is by now."""
+        self._listing = found = listed(self.folder, self._damaged)
+        if not found.names:
+            self._chunks = {}
+        return found
+
+    @property
+    def num_rows(self) -> int | None:
+        """Its rows if it was complete when it was last looked at, else None."""
+        return self._listing.num_rows
+
+    @property
+    def share(self) -> str:
+        """How much of it there is, in words."""
+        names = self._listing.names
+        if self.num_rows is not None:
+            return f"complete, {self.num_rows:,} rows"
+        return f"{sum(name.num_rows for name in names.values()):,} rows so far" if names else "empty"
+
+    def chunk_at(self, row: int) -> Chunk | None:
+        """Returns the chunk that begins with this row, mapped and checked; None where there is none, or no longer.
+
+        One that is damaged is removed, so that it is computed again.
+        """
+        while (name := self._listing.names.get(row)) is not None:
+            chunk = self._chunks.get(name)
+            if chunk is not None:
+                return chunk
+            try:
+                chunk = open_chunk(self.folder, name, fingerprint=self.fingerprint, verify=self._verify)
+                return self._chunks.setdefault(name, chunk)
+            except FileNotFoundError:
+                if (self.folder / name.render()).is_symlink():  # to nothing: it would be found for ever
+                    self._damaged.add(name)
+            except ChunkError as error:
+                logger.warning("cache: %s; its rows are computed again", error)
+                try:
+                    (self.folder / name.render()).unlink()
+                except OSError:  # a folder that is not ours to write, or no file: it stays where it is
+                    self._damaged.add(name)
+            self._forget()
+        return None
+
+    def _forget(self) -> None:
+        self._listing = NOTHING
+        self.refresh()
+
+    def find(self, position: Position) -> Place | None:
+        """Returns where to go on behind a position; None where that lies behind what is there."""
+        if position is None:
+            return Place(None, 0)
+        # Also behind a gap: what lies there need not be computed again.
+        known = self._rows.get(position)
+        rows = sorted(self._listing.names)
+        for row in rows if known is None else (known, *rows):
+            seen = self._glance(row)
+            if seen is None or start_in(seen, position) is None:
+                continue
+            # Should that be damaged, or cleared, another one comes, which may end earlier.
+            chunk = self.chunk_at(row)
+            start = None if chunk is None else start_in(chunk, position)
+            if chunk is not None and start is not None:
+                return Place(chunk, start)
+        return None
+
+    def _glance(self, row: int) -> Chunk | None:
+        """Maps the chunk that begins with a row only to look where it lies: 0.2 ms, without its checksum."""
+        name = self._listing.names.get(row)
+        if name is None:
+            return None
+        try:
+            return self._chunks.get(name) or open_chunk(
+                self.folder, name, fingerprint=self.fingerprint, verify=False
+            )
+        except (ChunkError, OSError):
+            return None
+
+    def position_behind(self, rows: int) -> tuple[Position, int] | None:
+        """Returns the position behind the last item that ends within the first `rows` rows, and the rows before it.
+
+        None where it is not complete. One chunk is opened, however many there are.
+        """
+        listing = self._listing
+        if listing.num_rows is None or rows <= 0:
+            return None
+        row = 0
+        while not (name := listing.names[row]).end and row + name.num_rows <= rows:
+            row += name.num_rows
+        chunk = self.chunk_at(row)
+        if chunk is None:
+            return None
+        before, position = row, chunk.before
+        for link in chunk.links:
+            if row + link.rows > rows:
+                break
+            row, position = row + link.rows, link.position
+        self._rows[position] = before
+        return position, row
+
+    # ------------------------------------------------------------------ writing
+
+    @property
+    def lock_path(self) -> Path:
+        """The lock of who computes."""
+        return self.folder / LOCK if self.repeatable else self.root / f".{self.fingerprint}.{LOCK}"
+
+    @property
+    def progress(self) -> object:
+        """Changes whenever whoever computes has got on."""
+        if self.repeatable:
+            return len(self._listing.names)
+        pattern = f"{self.fingerprint}{FILLING}*"
+        return sorted(len(listed(folder).names) for folder in self.root.glob(pattern))
+
+    def claim(self) -> Claim | None:
+        """Takes the lock, making the folder if need be; None where somebody has it.
+
+        Raises:
+            WriteError: The folder cannot be written.
+        """
+        try:
+            for _ in range(MAX_TRIES):
+                with contextlib.suppress(FileNotFoundError, FileExistsError):  # cleared, or made, meanwhile
+                    return self._claim()
+            return self._claim()
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                text = f"the cache in {str(self.root)!r} cannot begin, since {NO_ROOM[error.errno]} ({error}); make room, "
+                raise CacheFullError(text + 'or go on without: cache(path, on_full="bypass")') from error
+            raise WriteError(
+                f"the cache folder {str(self.root)!r} cannot be written: {error}; name a folder that can, or cache in "
+                "memory with cache()"
+            ) from error
+
+    def _claim(self) -> Claim | None:
+        if self.repeatable and not (self.folder / ABOUT).exists():
+            make_folder(self.root, self.folder, self._about)
+        elif not self.repeatable:
+            self.root.mkdir(parents=True, exist_ok=True)
+        taken = claim(self.lock_path)
+        if taken is not None and self.repeatable:
+            self.refresh()
+            if self.num_rows is None:
+                (self.folder / UNFINISHED).touch()
+        return taken
+
+    def filling(self) -> Entry:
+        """Returns a folder of its own for an input that is not repeatable."""
+        folder = self.root / f"{self.fingerprint}{FILLING}{os.urandom(8).hex()}"
+        entry = Entry(
+            self.root,
+            self.fingerprint,
+            self._about,
+            repeatable=True,
+            verify=False,
+            compression=self._compression,
+            folder=folder,
+        )
+        # Nobody takes it for a leftover.
+        entry._own_lock = entry.claim()
+        # Unless it was renamed, being whole, nobody else can use it.
+        weakref.finalize(entry, _remove, folder, os.getpid())
+        return entry
+
+    def commit(
+        self,
+        first_row: int,
+        before: Position,
+        items: Sequence[tuple[pa.RecordBatch, Link]],
+        schema: pa.Schema,
+        *,
+        end: bool,
+    ) -> Name:
+        """Writes a chunk. When this returns it is on the disk and everybody sees it.
+
+        Raises:
+            CacheFullError: There is no room for it.
+            WriteError: It cannot be written.
+        """
+        if not self.folder.is_dir():  # cleared meanwhile
+            self.claim()
+        name = write_chunk(
+            self.folder,
+            first_row,
+            before,
+            items,
+            schema=schema,
+            fingerprint=self.fingerprint,
+            end=end,
+            compression=self._compression,
+        )
+        self._damaged.discard(name)
+        # Without the mark another one was faster: it is complete, and needs no other chunk.
+        if not (self.folder / UNFINISHED).exists():
+            self._remove_others()
+        return name
+
+    def open(self, name: Name) -> Chunk:
+        """Maps a chunk that was just committed.
+
+        Raises:
+            WriteError: It is not there any more.
+        """
+        try:
+            try:
+                chunk = open_chunk(self.folder, name, fingerprint=self.fingerprint, verify=False)
+            except FileNotFoundError:  # another thread has renamed it meanwhile
+                final = self.root / self.fingerprint
+                chunk = open_chunk(final, name, fingerprint=self.fingerprint, verify=False)
+        except (OSError, ChunkError) as error:
+            raise WriteError(
+                f"the cache in {str(self.root)!r} lost a chunk that was just written ({error}); was the folder removed? "
+                "Run the pipeline again"
+            ) from error
+        return self._chunks.setdefault(name, chunk)
+
+    def finish(self) -> None:
+        """Gives a complete entry its looks, once all chunks are there."""
+        while self._turn and self.refresh().num_rows is not None:
+            with contextlib.suppress(IndexError):  # another thread takes it, too
+                self._turn.pop()
+                try:
+                    if self._remove_others():
+                        self._take_looks()
+                        return
+                finally:
+                    self._turn.append(True)
+
+    def _take_looks(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            (self.folder / UNFINISHED).unlink()
+        # Another process may have written a chunk since the last look, and seen the mark: it removed nothing. From now
+        # on whoever writes a chunk sees no mark.
+        self._remove_others()
+        final = self.root / self.fingerprint
+        if self.folder != final and take_name(self.folder, final):
+            self.folder = final
+        flush(self.root)
+
+    def _remove_others(self) -> bool:
+        """Removes chunks with rows that the others have; returns whether it is complete, else nothing is removed."""
+        listing = self.refresh()
+        if listing.num_rows is not None:
+            remove_others(self.folder, listing)
+        return listing.num_rows is not None
+
+    def whole(self) -> tuple[Chunk, ...] | None:
+        """Returns all chunks of a complete entry, mapped and checked; else None, also where it has become another one."""
+        listing = self._listing
+        if listing.num_rows is None:
+            return None
+        chunks = [self.chunk_at(name.first_row) for name in listing.chain]
+        found = tuple(chunk for chunk in chunks if chunk is not None)
+        return found if [chunk.name for chunk in found] == listing.chain else None
+
+    def touch(self) -> None:
+        """Notes that it is used."""
+        with contextlib.suppress(OSError):
+            os.utime(self.folder / USED)
+
+
+def _remove(folder: Path, owner: int) -> None:
+    if os.getpid() == owner:  # and no child that was forked
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def start_in(chunk: Chunk, position: Position) -> int | None:
+    """Returns how many items of a chunk are in front of a position; None where it lies outside of it."""
+    if chunk.before == position:
+        return 0
+    return next((start for start, link in enumerate(chunk.links, start=1) if link.position == position), None)
+
+
+# ---------------------------------------------------------------------------------------------- one per process
+
+_entries: weakref.WeakValueDictionary[tuple[Any, ...], Entry] = weakref.WeakValueDictionary()
+
+
+def entry(
+    root: str,
+    fingerprint: str,
+    about: Mapping[str, Any],
+    *,
+    repeatable: bool,
+    verify: bool,
+    compression: str | None,
+) -> Entry:
+    """Returns the entry of this process: what one pipeline has mapped and checked, others need not."""
+    path = Path(os.path.realpath(root))  # which links that lead to each other do not stop
+    key = (path, fingerprint, repeatable, verify, compression)
+    found = _entries.get(key)
+    if found is None:
+        new = Entry(path, fingerprint, about, repeatable=repeatable, verify=verify, compression=compression)
+        found = _entries.setdefault(key, new)
+    return found

@@ -1,0 +1,83 @@
+"""The folder of an entry: what lies in it beside the chunks, and how it comes into being as a whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from arrowflow.caching.store.chunk import Name
+from arrowflow.caching.store.listing import Listing, listed
+from arrowflow.storage import UNFINISHED, flush
+
+LOCK: Final = "lock"
+USED: Final = "used"
+ABOUT: Final = "entry.json"
+FILLING: Final = ".filling-"
+NEW: Final = ".new-"
+REMOVED: Final = ".removed-"
+
+MAX_TRIES: Final = 5
+"""Somebody may clear the cache at any moment, and again."""
+
+
+def make_folder(root: Path, folder: Path, about: Mapping[str, Any]) -> None:
+    """Makes the folder of an entry, by a rename; it may be there when that is over, since another process has made it.
+
+    One that has no description gets it: what was not a cache's has stayed in it when the entry was removed.
+
+    Args:
+        root: The folder of the cache.
+        folder: That of the entry.
+        about: What `entry.json` says.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    new = root / f"{NEW}{os.urandom(8).hex()}"
+    new.mkdir()
+    try:
+        (new / UNFINISHED).touch()
+        (new / USED).touch()
+        with (new / ABOUT).open("x", encoding="utf-8") as file:
+            json.dump(dict(about), file, indent=1)
+        flush(new / ABOUT)
+        new.rename(folder)
+    except OSError:
+        with suppress(OSError):
+            if not (folder / ABOUT).exists():
+                (new / ABOUT).rename(folder / ABOUT)
+        shutil.rmtree(new, ignore_errors=True)
+        if not folder.is_dir():
+            raise
+    flush(root)
+
+
+def remove_others(folder: Path, listing: Listing) -> None:
+    """Removes the chunks of a complete entry whose rows others have: two may have computed the same, cut otherwise."""
+    chain = {name.render() for name in listing.chain}
+    with suppress(FileNotFoundError):  # cleared meanwhile
+        for path in list(folder.iterdir()):
+            if Name.parse(path.name) is not None and path.name not in chain:
+                with suppress(OSError):
+                    path.unlink()
+
+
+def take_name(folder: Path, final: Path) -> bool:
+    """Renames a complete folder; False where another one was first, and this one stays for as long as it is read."""
+    for _ in range(MAX_TRIES):
+        with suppress(OSError):
+            folder.rename(final)
+            return True
+        if listed(final).num_rows is not None:
+            return False
+        # One that lost a chunk makes place.
+        removed = final.with_name(f"{REMOVED}{os.urandom(8).hex()}")
+        with suppress(OSError):
+            final.rename(removed)
+            if listed(removed).num_rows is not None:  # it is whole: another one took the name meanwhile
+                removed.rename(final)
+        shutil.rmtree(removed, ignore_errors=True)
+    return False

@@ -1,0 +1,363 @@
+"""Upkeep of cache folders: what is in them, and removing some of it beside running pipelines.
+
+* **Nobody sees half an entry.** Its folder is renamed first, and then emptied; who has mapped a chunk keeps its pages.
+* **Nobody's work is removed.** Who computes an entry holds its lock, and then it stays. What has no lock yet, since it
+  is being made, stays for a minute.
+* **Nothing else is removed.** Only files of the names that caches give are, one by one; no symbolic link is followed,
+  and a folder in which something else is left gets its name back.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from arrowflow.caching.store.chunk import TEMPORARY, Name
+from arrowflow.caching.store.claim import lock
+from arrowflow.caching.store.folder import ABOUT, FILLING, LOCK, NEW, REMOVED, USED
+from arrowflow.caching.store.listing import listing_of
+from arrowflow.errors import PlanError, SourceError, WriteError, said, shown
+from arrowflow.options import parse_bytes
+from arrowflow.storage import UNFINISHED, local_path
+
+GRACE: Final = timedelta(minutes=1)
+"""How long what has no lock may be on its way: between a folder and its lock there are two system calls."""
+
+MAX_TRIES: Final = 8
+"""How often a folder is emptied in which somebody who has found it by its old name makes a lock."""
+
+_ENTRY: Final = re.compile(r"[0-9a-f]{32}(-[a-z0-9]+)?")
+_LEFTOVER: Final = re.compile(
+    rf"({re.escape(REMOVED)}|{re.escape(NEW)}|{_ENTRY.pattern}{re.escape(FILLING)})[0-9a-f]+"
+)
+
+Files = Mapping[str, os.stat_result]
+"""The files of a folder, by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheEntry:
+    """What is cached of one plan over certain data, in a folder of `cache(path)`.
+
+    Attributes:
+        path: Its folder.
+        fingerprint: What plan and data are; the name of the folder.
+        num_chunks: Files with rows.
+        num_rows: Rows in them.
+        bytes: Size of its files, but for those that caches did not make.
+        complete: Whether all rows of an epoch are there.
+        created: When it was begun, in UTC.
+        last_used: When it was begun or a pipeline last read it to its end, in UTC.
+        plan: The operators below the cache, one a line; empty where that cannot be read.
+        problem: What is wrong with the description of the entry, or None; the rows are not looked at.
+    """
+
+    path: str
+    fingerprint: str
+    num_chunks: int
+    num_rows: int
+    bytes: int
+    complete: bool
+    created: datetime
+    last_used: datetime
+    plan: str
+    problem: str | None = None
+
+
+def cache_info(path: str | os.PathLike[str]) -> list[CacheEntry]:
+    """Returns what the folder of `cache(path)` holds, the least recently used entry first.
+
+    Looks at names and descriptions alone, so it is quick, and may be called beside running pipelines. Whatever else
+    lies in the folder is passed over, and so is what an input that cannot be repeated is just written to; a folder
+    that is not there holds nothing.
+
+    Raises:
+        PlanError: `path` is no path of a local folder.
+        SourceError: It cannot be listed, or is a file.
+
+    Example:
+        >>> import arrowflow as af
+        >>> for entry in af.cache_info("cache"):
+        ...     print(entry.fingerprint, entry.bytes, entry.complete, entry.last_used)
+    """
+    return _entries(local_folder("cache_info", path))
+
+
+def cache_clear(
+    path: str | os.PathLike[str],
+    *,
+    older_than: timedelta | float | None = None,
+    max_bytes: int | str | None = None,
+) -> list[CacheEntry]:
+    """Removes entries from the folder of `cache(path)` and returns those that it has removed.
+
+    Safe beside running pipelines: an entry that is being computed stays, and who reads chunks that are removed reads
+    on in them, and computes those that it has not come to. What processes that were killed have left behind is
+    removed, too; what caches did not make never is.
+
+    Args:
+        path: The folder.
+        older_than: Removes entries that were last used longer ago than this, a `timedelta` or seconds.
+        max_bytes: Removes the least recently used entries until the rest takes no more than this, a number or a text
+            like `"10GiB"`. Entries that stay since they are being computed count.
+
+    Without `older_than` and `max_bytes` all entries are removed; with both, those that either names.
+
+    Raises:
+        PlanError: An argument is not what it should be.
+        SourceError: The folder cannot be listed, or is a file.
+        WriteError: Something cannot be removed; all else has been.
+
+    Example:
+        >>> import arrowflow as af
+        >>> af.cache_clear("cache", older_than=7 * 86_400, max_bytes="100GiB")
+        []
+    """
+    root = local_folder("cache_clear", path)
+    age = _age(older_than)
+    most = None if max_bytes is None else parse_bytes("cache_clear: max_bytes", max_bytes)
+    now = datetime.now(UTC)
+    entries = _entries(root)
+    left = sum(entry.bytes for entry in entries)
+    removed = []
+    failed: list[WriteError] = []
+    for entry in entries:
+        is_old = age is not None and now - entry.last_used > age
+        is_much = most is not None and left > most
+        if (is_old or is_much or (age is None and most is None)) and _remove(Path(entry.path), failed):
+            removed.append(entry)
+            left -= entry.bytes
+    _remove_leftovers(root, now, failed)
+    if failed:
+        raise failed[0]
+    return removed
+
+
+# ------------------------------------------------------------------------------------------- looking
+
+
+def local_folder(operator: str, path: str | os.PathLike[str]) -> Path:
+    """Returns the absolute path of a local folder, which need not be there.
+
+    Raises:
+        PlanError: It is the address of something else, or no path.
+    """
+    given: Any = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not isinstance(given, str) or not given or "://" in given:
+        raise PlanError(f"{operator}: expected the path of a local folder, got {shown(path)}")
+    return Path(local_path(given, operator))
+
+
+def _age(older_than: timedelta | float | None) -> timedelta | None:
+    given: Any = older_than
+    if given is None or (isinstance(given, timedelta) and given >= timedelta(0)):
+        return older_than if isinstance(older_than, timedelta) else None
+    is_number = isinstance(given, int | float) and not isinstance(given, bool)
+    if not is_number or not 0 <= given < math.inf:
+        raise PlanError(
+            f"cache_clear: older_than is a timedelta or seconds, and not negative, got {shown(older_than)}"
+        )
+    return timedelta(seconds=min(given, timedelta.max.total_seconds() // 2))
+
+
+def _entries(root: Path) -> list[CacheEntry]:
+    found = [_look(folder) for folder in _folders(root) if _ENTRY.fullmatch(folder.name)]
+    entries = [entry for entry in found if entry is not None]
+    return sorted(entries, key=lambda entry: (entry.last_used, entry.fingerprint))
+
+
+def _folders(root: Path) -> list[Path]:
+    """Returns the folders in a folder, without links to some."""
+    try:
+        with os.scandir(root) as found:
+            return [root / each.name for each in found if each.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []
+    except NotADirectoryError as error:
+        raise SourceError("expected a folder of cached entries, found a file").locate(
+            file=str(root)
+        ) from error
+    except OSError as error:
+        raise SourceError(f"the folder cannot be listed ({error})").locate(file=str(root)) from error
+
+
+def _files(folder: Path) -> Files:
+    """Returns what a folder holds, less what vanishes meanwhile; nothing where it cannot be listed."""
+    found = {}
+    with suppress(OSError), os.scandir(folder) as listed:
+        for each in listed:
+            with suppress(OSError):
+                found[each.name] = each.stat(follow_symlinks=False)
+    return found
+
+
+def _look(folder: Path) -> CacheEntry | None:
+    """Returns what a folder is as an entry; None where it is none, or vanishes meanwhile."""
+    files = _files(folder)
+    listing = listing_of(files)
+    if ABOUT not in files and not listing.names:
+        return None
+    about, problem = _about(folder)
+    if about is None:
+        return None
+    plan = about.get("plan", "")
+    newest = max(found.st_mtime for found in files.values())
+    return CacheEntry(
+        path=str(folder),
+        fingerprint=folder.name,
+        num_chunks=len(listing.names),
+        num_rows=sum(name.num_rows for name in listing.names.values()),
+        bytes=sum(found.st_size for name, found in files.items() if _is_ours(name)),
+        complete=listing.num_rows is not None,
+        created=_created(about, files[ABOUT].st_mtime if ABOUT in files else newest),
+        last_used=_time(files[USED].st_mtime if USED in files else newest),
+        plan="\n".join(map(str, plan)) if isinstance(plan, list) else str(plan),
+        problem=problem,
+    )
+
+
+def _about(folder: Path) -> tuple[Mapping[str, Any] | None, str | None]:
+    """Returns the description of an entry, and what is wrong with it; None if the folder has vanished."""
+    path = folder / ABOUT
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):  # who reads a pipe may wait for ever
+            return {}, f"{ABOUT} is no file"
+        about = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return ({}, f"{ABOUT} is missing") if folder.is_dir() else (None, None)
+    except (OSError, ValueError, RecursionError) as error:
+        return {}, f"{ABOUT} cannot be read ({said(error)})"
+    return (about, None) if isinstance(about, dict) else ({}, f"{ABOUT} holds no description")
+
+
+def _created(about: Mapping[str, Any], otherwise: float) -> datetime:
+    given = about.get("created")
+    try:
+        if isinstance(given, str):
+            found = datetime.fromisoformat(given)
+            return found.astimezone(UTC) if found.tzinfo is not None else found.replace(tzinfo=UTC)
+        return _time(otherwise if given is None else float(given))
+    except (ValueError, TypeError, OverflowError, OSError):
+        return _time(otherwise)
+
+
+def _time(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a file of an entry is one that caches make."""
+    return (
+        name in {ABOUT, LOCK, UNFINISHED, USED} or name.startswith(TEMPORARY) or Name.parse(name) is not None
+    )
+
+
+# ------------------------------------------------------------------------------------------- removing
+
+
+@contextmanager
+def _lock(folder: Path) -> Iterator[bool]:
+    """Holds the lock of a folder, or says that somebody else does; `FileNotFoundError` where the folder is gone.
+
+    Nobody makes a lock in a folder that is being emptied: who has removed that one could not remove the folder.
+    """
+    descriptor = lock(folder / LOCK, create=not folder.name.startswith(REMOVED))
+    try:
+        yield descriptor is not None
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _remove(folder: Path, failed: list[WriteError]) -> bool:
+    """Removes an entry or what is left of one; False where somebody works on it, has removed it, or it failed."""
+    try:
+        if folder.name.startswith(REMOVED) and LOCK not in _files(folder):
+            _remove_whole(folder)  # the lock goes last, so nobody is at work
+            return True
+        with _lock(folder) as is_held:
+            if not is_held:
+                return False
+            doomed = folder.with_name(f"{REMOVED}{os.urandom(8).hex()}")
+            folder.rename(doomed)
+            if not _remove_whole(doomed):
+                with suppress(OSError):
+                    doomed.rename(folder)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        problem = WriteError(
+            f"the cached entry cannot be removed ({error}); see what is there, and remove it by hand"
+        )
+        problem.locate(file=str(folder))
+        failed.append(problem)
+        return False
+    return True
+
+
+def _remove_whole(folder: Path) -> bool:
+    """Removes the files that caches make and then the folder; False where something else is left in it."""
+    for _ in range(MAX_TRIES):
+        for name in sorted(_removable(_files(folder)), key=lambda name: name == LOCK):
+            (folder / name).unlink(missing_ok=True)
+        try:
+            folder.rmdir()
+        except FileNotFoundError:
+            break
+        except OSError as error:
+            if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
+                raise
+            files = _files(folder)
+            if len(_removable(files)) < len(files):
+                return False
+        else:
+            break
+    return True
+
+
+def _removable(files: Files) -> list[str]:
+    return [name for name, found in files.items() if _is_ours(name) and not stat.S_ISDIR(found.st_mode)]
+
+
+def _remove_leftovers(root: Path, now: datetime, failed: list[WriteError]) -> None:
+    for folder in _folders(root):
+        if _ENTRY.fullmatch(folder.name):
+            _remove_temporary(folder, now)
+            files = _files(folder)
+            # Without a description and rows it is no entry, but what the removal of one has left.
+            if files and files.keys() <= {LOCK, UNFINISHED, USED} and _is_past(folder, now):
+                _remove(folder, failed)
+        elif _LEFTOVER.fullmatch(folder.name):
+            files = _files(folder)
+            has_lock = LOCK in files or folder.name.startswith(REMOVED)
+            if all(map(_is_ours, files)) and (has_lock or _is_past(folder, now)):
+                _remove(folder, failed)
+
+
+def _remove_temporary(folder: Path, now: datetime) -> None:
+    """Removes half-written chunks, unless somebody may still be writing them."""
+    paths = [folder / name for name in _files(folder) if name.startswith(TEMPORARY)]
+    paths = [path for path in paths if _is_past(path, now)]
+    with suppress(OSError):
+        if paths:
+            with _lock(folder) as is_held:
+                for path in paths if is_held else ():
+                    path.unlink()
+
+
+def _is_past(path: Path, now: datetime) -> bool:
+    """Whether nobody has changed a file or folder lately."""
+    try:
+        return now - _time(path.lstat().st_mtime) > GRACE
+    except OSError:
+        return False

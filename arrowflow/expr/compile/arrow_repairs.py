@@ -1,0 +1,97 @@
+"""Calls of `pyarrow.compute` that write where they must not: other calls that give the same run in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, lru_cache
+from typing import Final
+
+import pyarrow as pa
+
+from arrowflow.expr.parse import arrow_tree
+from arrowflow.lazy import compute as pc
+
+_ARGUMENT: Final = "argument"
+
+
+@lru_cache(maxsize=1024)
+def repaired(data: bytes) -> bytes | None:
+    """Returns the serialised expression `data` without the calls of `_REPAIRS`, None where there are none."""
+    entries = arrow_tree.entries(data)
+    if not any(_is_broken(entry) for entry in entries):
+        return None
+    constants = list(arrow_tree.constants(data).columns)
+    return arrow_tree.written(_rewritten(entries, constants), constants)
+
+
+Entries = list[tuple[str, str]]
+
+
+def _is_broken(entry: tuple[str, str]) -> bool:
+    return entry[0] == "call" and entry[1] in _REPAIRS
+
+
+def _rewritten(entries: Entries, constants: list[pa.Array]) -> Entries:
+    """Returns the entries with other calls; appends the constants of these."""
+    found: Entries = []
+    at = 0
+    while at < len(entries):
+        if _is_broken(entries[at]):
+            end = _end(entries, at)
+            argument = _rewritten(entries[at + 1 : end], constants)
+            for entry in _instead(entries[at][1], constants):
+                found.extend(argument if entry == ("field_ref", _ARGUMENT) else [entry])
+            at = end
+        else:
+            found.append(entries[at])
+        at += 1
+    return found
+
+
+def _end(entries: Entries, start: int) -> int:
+    """Returns where the call that begins at `start` ends."""
+    depth = 0
+    for at in range(start, len(entries)):
+        depth += {"call": 1, "end": -1}.get(entries[at][0], 0)
+        if not depth:
+            return at
+    raise AssertionError("a call without an end")
+
+
+def _instead(function: str, constants: list[pa.Array]) -> Entries:
+    """Returns the entries of what runs instead of a function of `_ARGUMENT`, and appends its constants."""
+    data = _serialised(function)
+    first = len(constants)
+    constants.extend(arrow_tree.constants(data).columns)
+    return [
+        (key, str(first + int(value)) if key in ("literal", "options") else value)
+        for key, value in arrow_tree.entries(data)
+    ]
+
+
+@cache
+def _serialised(function: str) -> bytes:
+    return arrow_tree.serialise(_REPAIRS[function]())
+
+
+def _year_month_day() -> pc.Expression:
+    """Its builder appends beyond 32 rows without asking for memory: https://github.com/apache/arrow/issues/38655."""
+    argument = pc.field(_ARGUMENT)
+    names = ["year", "month", "day"]
+    parts = [pc.year(argument), pc.month(argument), pc.day(argument)]
+    none = pc.scalar(pa.scalar(None, pa.struct([(name, pa.int64()) for name in names])))
+    return pc.if_else(argument.is_valid(), pc.make_struct(*parts, field_names=names), none)
+
+
+def _of_a_copy(function: str) -> Callable[[], pc.Expression]:
+    """It takes the offsets as they are and the bytes from the first one on, so that the first one has to be 0.
+
+    A cast of a slice from large_string is such an array, and files may hold some: a trim of nothing copies it.
+    """
+    return lambda: getattr(pc, function)(pc.ascii_trim(pc.field(_ARGUMENT), characters=""))
+
+
+_REPAIRS: Final[dict[str, Callable[[], pc.Expression]]] = {
+    "year_month_day": _year_month_day,
+    **{name: _of_a_copy(name) for name in ("ascii_lower", "ascii_swapcase", "ascii_upper")},
+}

@@ -1,0 +1,128 @@
+"""How `pyarrow.compute` expressions, and pyarrow's casts, become NumPy kernels.
+
+Comparisons are IEEE's; a null condition gives null; what pyarrow checks (overflow, division by zero, lossy casts)
+stays with pyarrow, unless the types alone say that the check cannot fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar, Final
+
+import numpy as np
+import pyarrow as pa
+
+from arrowflow.expr.compile.graph import Graph, Op
+from arrowflow.expr.compile.lowering import FLOATS, SHARED, Lowering, require
+from arrowflow.expr.parse.tree import COMPARISONS, MIRRORED, Call, Literal, Node
+from arrowflow.types import is_number, numpy_dtype
+
+EXACT_DIGITS: Final = 15
+
+
+class ArrowLowering(Lowering):
+    """Lowers expressions that pyarrow owns."""
+
+    rules: ClassVar[dict[str, Callable[..., Op]]]
+
+    def widens(self, source: pa.DataType, target: pa.DataType) -> bool:
+        """Returns whether a constant of the one type may be taken as the other without a change of meaning."""
+        return _fits(source, target)
+
+    def comparison(self, call: Call, left: Node, right: Node) -> Op:
+        """Lowers `==`, `!=`, `<`, `<=`, `>` and `>=`."""
+        if isinstance(left, Literal):
+            require(not isinstance(right, Literal))
+            return self.lower(Call(MIRRORED[call.function], (right, left)))
+        if not isinstance(right, Literal) or right.type is None or not is_number(right.type):
+            return super().comparison(call, left, right)
+        op = self.lower(left)
+        if op.type.equals(right.type) or (op.type in FLOATS and pa.types.is_integer(right.type)):
+            return super().comparison(call, left, right)
+        # Compared in the wider of both types; pyarrow checks the conversion of 64 bits, which may fail. Where a float32
+        # holds the constant, pyarrow takes one.
+        require(_fits(op.type, right.type) and (right.type not in FLOATS or _fits(op.type, pa.float32())))
+        constant = self.constant(right, right.type)
+        return self.compare(call.function, self.graph.convert(op, right.type), constant, constant=True)
+
+    def arithmetic(self, call: Call, left: Node, right: Node, *, checked: bool = False) -> Op:
+        """Lowers `+`, `-`, `*` and `/`."""
+        type = self.type_of(call)
+        require(type in FLOATS or (pa.types.is_integer(type) and not checked and call.function != "divide"))
+        operands = (self.operand(left, type), self.operand(right, type))
+        if call.function == "divide" and checked:
+            require(isinstance(right, Literal) and operands[1].param != 0)
+        return self.graph.op(call.function, operands, type)
+
+    def absolute(self, call: Call, value: Node, *, checked: bool = False) -> Op:
+        """Lowers the absolute value and the negation."""
+        op = self.lower(value)
+        require(op.type in FLOATS or (pa.types.is_signed_integer(op.type) and not checked))
+        return self.graph.op(call.function, (op,), op.type)
+
+    def power(self, call: Call, base: Node, exponent: Node, *, checked: bool = False) -> Op:
+        """Lowers `**` with a constant exponent."""
+        require(not checked)
+        type = self.type_of(call)
+        require(type in FLOATS and isinstance(exponent, Literal) and exponent.value == 2)
+        op = self.lower(base)
+        require(op.type.equals(type))
+        return self.graph.op("square", (op,), type)
+
+    def if_else(self, call: Call, test: Node, yes: Node, no: Node) -> Op:
+        """Lowers a choice between two values by a condition."""
+        type = self.type_of(call)
+        require(numpy_dtype(type) is not None and not pa.types.is_decimal(type))
+        condition = self.lower(test)
+        require(pa.types.is_boolean(condition.type))
+        branches = (self.branch(yes, type), self.branch(no, type))
+        return self.graph.op("if_else_null", (condition, *branches), type)
+
+    def cast(self, call: Call, value: Node, *, to_type: pa.DataType, **allowed: object) -> Op:
+        """Lowers a conversion between types."""
+        require(not any(allowed.values()))
+        return safe_cast(self.graph, self.lower(value), to_type)
+
+
+def safe_cast(graph: Graph, op: Op, type: pa.DataType) -> Op:
+    """Returns `op` cast to `type` by pyarrow's rules, where no value of its type can fail.
+
+    Raises:
+        Unsupported: There are values that pyarrow would refuse, or that it converts in its own way.
+    """
+    source = op.type
+    if source.equals(type):
+        return op
+    if pa.types.is_decimal(source):
+        require(source.precision <= EXACT_DIGITS and source.scale >= 0 and type in FLOATS)
+        if type == pa.float32():
+            power = graph.constant(np.int64(10**source.scale), pa.int64())
+            return graph.op("decimal_to_float32", (op, power), type)
+        power = graph.constant(np.float64(10.0**-source.scale), pa.float64())
+        return graph.op("multiply", (op, power), type)
+    if pa.types.is_temporal(source):
+        require(type == (pa.int32() if source.bit_width == 32 else pa.int64()))
+        return graph.retype(op, type)
+    require(is_number(type) and (is_number(source) or pa.types.is_boolean(source)))
+    require(pa.types.is_boolean(source) or _fits(source, type) or (source in FLOATS and type in FLOATS))
+    return graph.convert(op, type)
+
+
+def _fits(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether every number of `source` is one of `target`, so that no check can fail."""
+    if not is_number(source) or not is_number(target):
+        return False
+    given, wanted = numpy_dtype(source), numpy_dtype(target)
+    assert given is not None and wanted is not None
+    return bool(np.can_cast(given, wanted, "safe") and not (given.itemsize == 8 and given != wanted))
+
+
+ArrowLowering.rules = SHARED | {
+    **dict.fromkeys(COMPARISONS, ArrowLowering.comparison),
+    **dict.fromkeys(("add", "subtract", "multiply", "divide"), ArrowLowering.arithmetic),
+    **dict.fromkeys(("abs", "negate"), ArrowLowering.absolute),
+    "log": Lowering.float_function,
+    "power": ArrowLowering.power,
+    "if_else": ArrowLowering.if_else,
+    "cast": ArrowLowering.cast,
+}

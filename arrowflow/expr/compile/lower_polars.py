@@ -1,0 +1,199 @@
+"""How Polars' expressions become NumPy kernels.
+
+NaN equals itself and is greater than everything; integers wrap around; a null condition is false; a bare number
+takes the type of its neighbour; decimals become floats by division.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import pyarrow as pa
+
+from arrowflow.expr.compile.graph import Op
+from arrowflow.expr.compile.lowering import FLOATS, SHARED, Lowering, require
+from arrowflow.expr.parse.tree import BETWEEN, COMPARISONS, Call, Literal, Node, Unsupported
+from arrowflow.lazy import compute as pc
+from arrowflow.types import is_number, numpy_dtype, scalar
+
+# A decimal of so many digits is exact in a float64, in which Polars divides it by its power of ten.
+EXACT_DIGITS: Final = 15
+
+
+class PolarsLowering(Lowering):
+    """Lowers expressions that Polars owns."""
+
+    rules: ClassVar[dict[str, Callable[..., Op]]]
+
+    def widens(self, source: pa.DataType, target: pa.DataType) -> bool:
+        """Returns whether a constant of the one type may be taken as the other without a change of meaning."""
+        given, wanted = numpy_dtype(source), numpy_dtype(target)
+        return target in FLOATS or (
+            given is not None and wanted is not None and np.can_cast(given, wanted, "safe")
+        )
+
+    def compare(self, function: str, left: Op, right: Op, *, constant: bool) -> Op:
+        """Returns the comparison of two lowered operands, by the rules of the engine."""
+        graph, boolean = self.graph, pa.bool_()
+        if left.type not in FLOATS:
+            require(not pa.types.is_float16(left.type))
+            return super().compare(function, left, right, constant=constant)
+        if constant:  # which is not NaN: then NaN is greater, and not (x <= c) says so
+            if function in ("greater", "greater_equal"):
+                opposite = "less_equal" if function == "greater" else "less"
+                return graph.op("not", (graph.op(opposite, (left, right), boolean),), boolean)
+            return graph.op(function, (left, right), boolean)
+        if function in ("equal", "not_equal"):
+            equal = graph.op("equal", (left, right), boolean)
+            nans = tuple(graph.op("is_nan", (side,), boolean) for side in (left, right))
+            same = graph.op("either", (equal, graph.op("both", nans, boolean)), boolean)
+            return same if function == "equal" else graph.op("not", (same,), boolean)
+        if function in ("less", "less_equal"):
+            mirrored = "greater" if function == "less" else "greater_equal"
+            return self.compare(mirrored, right, left, constant=False)
+        # Not Kleene's logic: a null on either side is null.
+        if function == "greater_equal":
+            larger = graph.op(function, (left, right), boolean)
+            return graph.op("either", (larger, graph.op("is_nan", (left,), boolean)), boolean)
+        larger = graph.op("not", (graph.op("less_equal", (left, right), boolean),), boolean)
+        number = graph.op("not", (graph.op("is_nan", (right,), boolean),), boolean)
+        return graph.op("both", (larger, number), boolean)
+
+    def compared(self, literal: Literal, type: pa.DataType) -> Op:
+        """Returns the operation that compares two operands of one type."""
+        if literal.type is None and type in FLOATS and isinstance(literal.value, float):
+            return self.constant_as(literal, type)
+        return self.constant(literal, type)
+
+    def arithmetic(self, call: Call, left: Node, right: Node) -> Op:
+        """Lowers `+`, `-`, `*` and `/`."""
+        type = self.type_of(call)
+        require(is_number(type))
+        for constant, other in ((left, right), (right, left)):
+            if isinstance(constant, Literal):
+                self._check_constant(call.function, constant.value, self.lower(other).type)
+        first, second = self.operand(left, type), self.operand(right, type)
+        if call.function == "divide" and isinstance(right, Literal):
+            # Polars multiplies by the reciprocal of a constant, which rounds differently.
+            require(second.param != 0)
+            reciprocal = self.graph.constant(second.dtype.type(1) / second.param, type)
+            return self.graph.op("multiply", (first, reciprocal), type)
+        return self.graph.op(call.function, (first, second), type)
+
+    def _check_constant(self, function: str, value: Any, type: pa.DataType) -> None:
+        """Refuses constants that Polars adds to, or divides, a column of `type` in a way of its own."""
+        require(value is not None)
+        if function in ("add", "subtract"):
+            require(value != 0)  # it yields the other side, of which -0.0 keeps its sign, or negates it
+        if function == "divide" and pa.types.is_unsigned_integer(type):
+            require(value >= 0)  # else both are signed integers first, which may not hold them
+
+    def integer_division(self, call: Call, dividend: Node, divisor: Node) -> Op:
+        """Lowers `//` and `%`."""
+        # Only by a positive constant: division by zero is null, and floats are divided by another algorithm.
+        type = self.type_of(call)
+        require(pa.types.is_integer(type) and isinstance(divisor, Literal))
+        operands = (self.operand(dividend, type), self.operand(divisor, type))
+        require(operands[1].param > 0)
+        return self.graph.op(call.function, operands, type)
+
+    def power(self, call: Call, base: Node, exponent: Node) -> Op:
+        """Lowers `**` with a constant exponent."""
+        type = self.type_of(call)
+        require(type in FLOATS and isinstance(exponent, Literal) and exponent.value == 2)
+        op = self.lower(base)
+        require(op.type.equals(type))
+        return self.graph.op("square", (op,), type)
+
+    def absolute(self, call: Call, value: Node) -> Op:
+        """Lowers the absolute value and the negation."""
+        op = self.lower(value)
+        require(op.type in FLOATS or pa.types.is_signed_integer(op.type))
+        return self.graph.op(call.function, (op,), op.type)
+
+    def logarithm(self, call: Call, value: Node, base: Node) -> Op:
+        """Lowers logarithms of a constant base."""
+        op = self.lower(value)
+        require(op.type in FLOATS)
+        number = base.value if isinstance(base, Literal) else None
+        if not isinstance(number, int | float) or number <= 1:
+            raise Unsupported
+        # As Polars does it: of a float32 e, the logarithm is not 1.
+        natural = self.graph.op("log", (op,), op.type)
+        # By the C library, as Polars: that of another library may be an ulp away, which the quotient would double.
+        divisor = self.graph.constant(op.dtype.type(pc.ln(scalar(number, op.type)).as_py()), op.type)
+        return self.graph.op("divide", (natural, divisor), op.type)
+
+    def between(self, call: Call, value: Node, low: Node, high: Node, *, closed: str) -> Op:
+        """Lowers a test for lying in an interval."""
+        require(closed in BETWEEN)
+        above, below = BETWEEN[closed]
+        tests = (Call(above, (value, low)), Call(below, (value, high)))
+        return self.graph.op("and", tuple(self.lower(test) for test in tests), pa.bool_())
+
+    def is_not_nan(self, call: Call, value: Node) -> Op:
+        """Lowers the test for anything but NaN."""
+        return self.lower(Call("not", (Call("is_nan", (value,)),)))
+
+    def if_else(self, call: Call, test: Node, yes: Node, no: Node) -> Op:
+        """Lowers a choice between two values by a condition."""
+        type = self.type_of(call)
+        require(numpy_dtype(type) is not None and not pa.types.is_decimal(type))
+        condition = self.lower(test)
+        require(pa.types.is_boolean(condition.type))
+        branches = (self.branch(yes, type), self.branch(no, type))
+        return self.graph.op("if_else", (condition, *branches), type)
+
+    def cast(self, call: Call, value: Node, *, options: object) -> Op:
+        """Lowers a conversion between types."""
+        require(options in ("Strict", "NonStrict"))
+        return self._converted(value, self.type_of(call))
+
+    def to_physical(self, call: Call, value: Node) -> Op:
+        """Lowers the view of dates and times as the integers that they are stored as."""
+        return self._converted(value, self.type_of(call))
+
+    def _converted(self, node: Node, type: pa.DataType) -> Op:
+        op = self.lower(node)
+        source = op.type
+        if source.equals(type):
+            return op
+        if pa.types.is_decimal(source):
+            require(source.precision <= EXACT_DIGITS and source.scale >= 0 and type in FLOATS)
+            power = self.graph.constant(np.float64(10.0**source.scale), pa.float64())
+            return self.graph.op("quotient", (op, power), type)
+        if pa.types.is_date32(source) or _counts(source):
+            integer = _integer(source)
+            require(pa.types.is_integer(type) and self.widens(integer, type))
+            return self.graph.convert(self.graph.retype(op, integer), type)
+        require(is_number(type) and (is_number(source) or pa.types.is_boolean(source)))
+        require(self.widens(source, type))
+        return self.graph.convert(op, type)
+
+
+def _counts(type: pa.DataType) -> bool:
+    """Whether Polars stores `type` as Arrow does: seconds become milliseconds there, times nanoseconds."""
+    if pa.types.is_timestamp(type) or pa.types.is_duration(type):
+        return bool(type.unit != "s")
+    return bool(pa.types.is_time64(type) and type.unit == "ns")
+
+
+def _integer(type: pa.DataType) -> pa.DataType:
+    return pa.int32() if type.bit_width == 32 else pa.int64()
+
+
+PolarsLowering.rules = SHARED | {
+    **dict.fromkeys(COMPARISONS, PolarsLowering.comparison),
+    **dict.fromkeys(("add", "subtract", "multiply", "divide"), PolarsLowering.arithmetic),
+    **dict.fromkeys(("floor_divide", "modulo"), PolarsLowering.integer_division),
+    **dict.fromkeys(("abs", "negate"), PolarsLowering.absolute),
+    "power": PolarsLowering.power,
+    "log": PolarsLowering.logarithm,
+    "is_between": PolarsLowering.between,
+    "is_not_nan": PolarsLowering.is_not_nan,
+    "if_else": PolarsLowering.if_else,
+    "cast": PolarsLowering.cast,
+    "to_physical": PolarsLowering.to_physical,
+}

@@ -1,0 +1,262 @@
+"""What an output column of a stage is made of, decided when a program is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import polars as pl
+import pyarrow as pa
+
+from arrowflow.errors import PlanError
+from arrowflow.expr.compile.arrow_repairs import repaired
+from arrowflow.expr.compile.graph import CONSTANT, Graph, Op
+from arrowflow.expr.compile.lower_arrow import ArrowLowering, safe_cast
+from arrowflow.expr.compile.lower_polars import PolarsLowering
+from arrowflow.expr.compile.lowering import Env, Lowering
+from arrowflow.expr.compile.steps import Cast, FillNull, Keep, Output, Stack
+from arrowflow.expr.parse import arrow_tree, polars_tree
+from arrowflow.expr.parse.expression import Expr, expand, parse_expression
+from arrowflow.expr.parse.tree import Call, Column, Literal, Unsupported
+from arrowflow.expr.run.eager import Casting, Filling, Stacking
+from arrowflow.expr.run.foreign import (
+    arrow_type,
+    check_columns,
+    empty_array,
+    enum_metadata,
+    has_single_type,
+    polars_type,
+)
+from arrowflow.types import exact_values, is_number, numpy_dtype, scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """The input column `name` of the stage under `type`, which stores the same values."""
+
+    name: str
+    type: pa.DataType
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """What NumPy computes."""
+
+    op: Op
+    type: pa.DataType
+
+
+@dataclass(frozen=True, slots=True)
+class Stacked:
+    """Several computed columns side by side."""
+
+    names: tuple[str, ...]
+    ops: tuple[Op, ...]
+    type: pa.DataType
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """What the engine that owns the expression computes."""
+
+    expr: Expr
+    type: pa.DataType
+
+
+@dataclass(frozen=True, slots=True)
+class Eager:
+    """What a pyarrow function makes of the input columns `names`."""
+
+    names: tuple[str, ...]
+    type: pa.DataType
+    function: Callable[..., pa.Array]
+
+
+Slot = Passed | Computed | Stacked | Foreign | Eager
+
+
+def names_of(slot: Slot) -> tuple[str, ...]:
+    """Returns the input columns that `slot` reads by itself; for what NumPy computes see `ops_of`."""
+    if isinstance(slot, Passed):
+        return (slot.name,)
+    if isinstance(slot, Foreign):
+        return slot.expr.columns
+    return slot.names if isinstance(slot, Eager) else ()
+
+
+def ops_of(slot: Slot) -> tuple[Op, ...]:
+    """Returns the operations that NumPy runs for `slot`."""
+    if isinstance(slot, Computed):
+        return (slot.op,)
+    return slot.ops if isinstance(slot, Stacked) else ()
+
+
+def metadata_of(slot: Slot, schema: pa.Schema) -> Mapping[bytes, bytes] | None:
+    """Returns what the field of an output says besides its type: of an enum, what its codes stand for."""
+    if not pa.types.is_dictionary(slot.type):
+        return None
+    if isinstance(slot, Passed):
+        metadata: Mapping[bytes, bytes] | None = schema.field(slot.name).metadata
+        return metadata
+    if isinstance(slot, Foreign) and slot.expr.engine == "polars":
+        return enum_metadata(slot.expr.source, str(slot.expr.serialised()), schema, slot.expr.columns)
+    return None
+
+
+def type_of_expr(expr: Expr, schema: pa.Schema) -> pa.DataType:
+    """Returns the type that `expr` yields on `schema`, by asking its engine."""
+    check_columns(expr.columns, schema)
+    if expr.engine == "arrow":
+        return arrow_type(expr.source, expr.columns, schema)
+    text = str(expr.serialised())
+    for part in polars_tree.cast_to_temporal(text):
+        if pa.types.is_string(polars_type(part.expr, part.text, schema, part.columns)):
+            raise PlanError(
+                f"{expr!r} guesses a format from the first text of a chunk: take str.to_date(format)"
+            )
+    for part in polars_tree.choices(text):
+        if not has_single_type(part.expr, part.text, schema, part.columns):
+            raise PlanError(
+                f"Polars gives {part.expr} a type that depends on the rows: a bare number is in one branch, and in"
+                " another are no numbers. Name the type of the number, as in pl.lit(0, dtype=pl.Int64), or cast the others"
+            )
+    return polars_type(expr.source, text, schema, expr.columns)
+
+
+def steady(expr: Expr, type: pa.DataType, schema: pa.Schema) -> Expr:
+    """Returns `expr`, which yields `type`, as its engine is to run it: so that chunks change nothing."""
+    if expr.engine == "arrow":
+        data = repaired(bytes(expr.serialised()))  # type: ignore[arg-type]
+        return expr if data is None else Expr("arrow", arrow_tree.deserialise(data), expr.name, expr.columns)
+    text = polars_tree.spread(str(expr.serialised()))
+    source = None if text is None else polars_tree.deserialise(text)
+    if text is None or source is None or not polars_type(source, text, schema, expr.columns).equals(type):
+        return expr
+    return Expr(expr.engine, source, expr.name, expr.columns)
+
+
+def lowered(expr: Expr, type: pa.DataType, env: Env, schema: pa.Schema, graph: Graph) -> Op | None:
+    """Returns `expr`, which yields `type`, as an operation of `graph`, or None when its engine has to run it."""
+    engine = _engine(expr, env, schema, graph)
+    try:
+        op = engine.lower(expr.tree())
+    except Unsupported:
+        return None
+    decimals = pa.types.is_decimal(op.type)  # of which only the low word was read
+    return op if op.type.equals(type) and op.kernel != CONSTANT and not decimals else None
+
+
+def _engine(expr: Expr, env: Env, schema: pa.Schema, graph: Graph) -> Lowering:
+    def type_of(call: Call) -> pa.DataType:
+        if isinstance(call.source, str):
+            part = polars_tree.deserialise(call.source)
+            if part is None:
+                raise Unsupported
+            return polars_type(part, call.source, schema, expr.columns)
+        return arrow_type(arrow_tree.deserialise(call.source), expr.columns, schema)
+
+    return (PolarsLowering if expr.engine == "polars" else ArrowLowering)(graph, env, type_of)
+
+
+def slot_of(output: Output, env: Env, schema: pa.Schema, graph: Graph) -> Slot:
+    """Returns how to make `output` on a stage with the columns `schema`, which `env` knows as operations."""
+    if isinstance(output, Expr):
+        return _expr_slot(output, env, schema, graph)
+    check_columns(output.names if isinstance(output, Stack) else (output.name,), schema)
+    if isinstance(output, Stack):
+        return _stack_slot(output, env, schema, graph)
+    type = schema.field(output.name).type
+    if isinstance(output, Keep):
+        return Passed(output.name, type)
+    if isinstance(output, Cast):
+        return _cast_slot(output, schema, env(output.name), graph)
+    return _fill_slot(output, type, env(output.name), graph)
+
+
+def _expr_slot(expr: Expr, env: Env, schema: pa.Schema, graph: Graph) -> Slot:
+    parts = expand(expr, schema)
+    if len(parts) != 1:
+        raise PlanError(f"{expr!r} yields {len(parts)} columns where one is expected")
+    (expr,) = parts
+    tree = expr.tree()
+    if isinstance(tree, Column):
+        # No engine is asked: there are types that Polars cannot read, and their columns pass all the same.
+        check_columns((tree.name,), schema)
+        return Passed(tree.name, schema.field(tree.name).type)
+    type = type_of_expr(expr, schema)
+    op = lowered(expr, type, env, schema, graph)
+    return Foreign(steady(expr, type, schema), type) if op is None else Computed(op, type)
+
+
+def _cast_slot(cast: Cast, schema: pa.Schema, op: Op | None, graph: Graph) -> Slot:
+    name, type = cast.name, cast.type
+    if isinstance(type, pl.Enum):
+        expr = parse_expression(pl.col(name).cast(type), operator="cast")
+        return Foreign(expr, polars_type(pl.col(name).cast(type), f"{name!r} as {type}", schema, (name,)))
+    source = schema.field(name).type
+    if source.equals(type):
+        return Passed(name, type)
+    found = _safe(graph, op, type)
+    if found is not None:
+        return Computed(found, type)
+    try:
+        empty_array(source).cast(type)
+    except (pa.ArrowException, TypeError) as error:
+        raise PlanError(f"column {name!r} of type {source} cannot be cast to {type}: {error}") from error
+    if pa.types.is_dictionary(type):
+        raise PlanError(
+            f"column {name!r} cannot be cast to {type}: its codes would depend on the data. Take"
+            " with_columns(pl.col(…).cast(pl.Enum([…]))), whose codes do not"
+        )
+    return Eager((name,), type, Casting(name, type))
+
+
+def _safe(graph: Graph, op: Op | None, type: pa.DataType) -> Op | None:
+    if op is None or numpy_dtype(type) is None:
+        return None
+    try:
+        return safe_cast(graph, op, type)
+    except Unsupported:
+        return None
+
+
+def _fill_slot(fill: FillNull, type: pa.DataType, op: Op | None, graph: Graph) -> Slot:
+    if fill.value is None:
+        raise PlanError(f"column {fill.name!r}: fill_null needs a value, got None")
+    given = fill.value if isinstance(fill.value, Literal) else Literal(fill.value, None)
+    value = scalar(given.value, type, given.type)
+    if op is not None and not pa.types.is_decimal(type):
+        engine = ArrowLowering(graph, lambda name: None, lambda call: type)
+        try:
+            constant = engine.constant_as(Literal(exact_values(pa.repeat(value, 1))[0], type), type)
+            return Computed(graph.op("fill", (op, constant), type), type)
+        except Unsupported:
+            pass
+    return Eager((fill.name,), type, Filling(scalar(fill.value, type)))
+
+
+def _stack_slot(stack: Stack, env: Env, schema: pa.Schema, graph: Graph) -> Slot:
+    types = {name: schema.field(name).type for name in stack.names}
+    type = stack.type if stack.type is not None else _one_type(types)
+    if not (is_number(type) or pa.types.is_boolean(type) or pa.types.is_float16(type)):
+        raise PlanError(f"a stack holds numbers or booleans, not {type}: name a numeric dtype= or cast first")
+    result = pa.list_(type, len(stack.names))
+    ops = [_safe(graph, env(name), type) for name in stack.names]
+    for name, op in zip(stack.names, ops, strict=True):
+        if op is None:
+            _cast_slot(Cast(name, type), schema, None, graph)
+    if all(op is not None for op in ops):
+        return Stacked(stack.names, tuple(op for op in ops if op is not None), result)
+    return Eager(stack.names, result, Stacking(stack.names, type))
+
+
+def _one_type(types: Mapping[str, pa.DataType]) -> pa.DataType:
+    if not types:
+        raise PlanError("a stack needs at least one column")
+    first, *rest = types.values()
+    if any(type != first for type in rest):
+        shown = ", ".join(f"{name}: {type}" for name, type in types.items())
+        raise PlanError(
+            f"the columns of a stack have different types ({shown}); name the common one with dtype="
+        )
+    return first

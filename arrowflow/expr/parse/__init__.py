@@ -1,0 +1,1 @@
+"""From an expression as a user wrote it to one checked tree."""

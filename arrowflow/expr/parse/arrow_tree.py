@@ -1,0 +1,241 @@
+"""`pyarrow.compute` expressions, read from their serialised form into `tree` nodes.
+
+pyarrow shows no parts of an expression, and its text is ambiguous, but it pickles one as an Arrow file whose
+schema metadata is the tree in prefix order: `call`, `field_ref`, `literal`, `options`, `end`. Keys repeat, so that
+the dict which pyarrow makes of it is useless; the list is read from the file's footer itself.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.ipc
+
+from arrowflow.errors import PlanError
+from arrowflow.expr.parse.tree import Call, Column, Literal, Node
+from arrowflow.lazy import compute as pc
+from arrowflow.types import exact_values
+
+_FUNCTIONS: Final = {
+    "equal": "equal",
+    "not_equal": "not_equal",
+    "less": "less",
+    "less_equal": "less_equal",
+    "greater": "greater",
+    "greater_equal": "greater_equal",
+    "add": "add",
+    "add_checked": "add",
+    "subtract": "subtract",
+    "subtract_checked": "subtract",
+    "multiply": "multiply",
+    "multiply_checked": "multiply",
+    "divide": "divide",
+    "divide_checked": "divide",
+    "power": "power",
+    "power_checked": "power",
+    "abs": "abs",
+    "abs_checked": "abs",
+    "negate": "negate",
+    "negate_checked": "negate",
+    "sqrt": "sqrt",
+    "exp": "exp",
+    "ln": "log",
+    "log1p": "log1p",
+    "floor": "floor",
+    "ceil": "ceil",
+    "coalesce": "fill_null",
+    "and_kleene": "and",
+    "or_kleene": "or",
+    "invert": "not",
+    "is_null": "is_null",
+    "is_valid": "is_not_null",
+    "is_nan": "is_nan",
+    "is_finite": "is_finite",
+    "is_inf": "is_infinite",
+    "is_in": "is_in",
+    "if_else": "if_else",
+    "cast": "cast",
+}
+# Scalar by its kind in the registry, yet not a function of the row.
+_NOT_DETERMINISTIC: Final = frozenset(("random",))
+
+
+def serialise(expr: pc.Expression) -> bytes:
+    """Returns the serialised form of `expr`.
+
+    Raises:
+        PlanError: It names a column by position, which pyarrow cannot serialise.
+    """
+    try:
+        return bytes(expr.__reduce__()[1][0])
+    except pa.ArrowException as error:
+        raise PlanError(
+            f"pyarrow cannot serialise the expression {expr} ({error}); name columns by name"
+        ) from error
+
+
+def shown(expr: object) -> str:
+    """Returns the text of an expression of either engine; pyarrow has none where a literal is not UTF-8."""
+    try:
+        return str(expr)
+    except UnicodeDecodeError:
+        return str(read(serialise(expr)))
+
+
+def deserialise(data: bytes) -> pc.Expression:
+    """Returns the expression whose serialised form is `data`."""
+    return pc.Expression._deserialize(pa.py_buffer(data))
+
+
+@lru_cache(maxsize=1024)
+def check(data: bytes) -> str | None:
+    """Returns why the serialised expression `data` is not element-wise, None when it is."""
+    for key, value in entries(data):
+        if key == "call" and value != "cast" and (value in _NOT_DETERMINISTIC or _kind(value) != "scalar"):
+            return f"`{value}` (a {_kind(value)} function)"
+    return None
+
+
+def _kind(name: str) -> str:
+    try:
+        return str(pc.get_function(name).kind)
+    except KeyError:
+        return "unknown"
+
+
+@lru_cache(maxsize=1024)
+def read(data: bytes) -> Node:
+    """Returns the tree of the serialised expression `data`."""
+    return _Reader(entries(data), constants(data)).node()
+
+
+@lru_cache(maxsize=1024)
+def text(data: bytes) -> str:
+    """Returns a text that two serialised expressions share only when they mean the same."""
+    values = constants(data)
+    names = {"literal", "options"}
+    lines = [
+        f"{key}={_constant_text(values.column(int(value)))}" if key in names else f"{key}={value}"
+        for key, value in entries(data)
+    ]
+    return "\n".join(lines)
+
+
+def _constant_text(column: pa.Array) -> str:
+    return f"{column.type}:{_constant(column)!r}"
+
+
+def _constant(column: pa.Array) -> object:
+    return _options(column) if pa.types.is_struct(column.type) else exact_values(column)[0]
+
+
+def entries(data: bytes) -> list[tuple[str, str]]:
+    """Returns the metadata of the schema of the Arrow file `data`, in order and with repeated keys.
+
+    The file ends in a flatbuffer `Footer`, its length in four bytes, and `ARROW1`; its field 1 is the schema,
+    whose field 2 is a vector of tables of two strings.
+    """
+    (length,) = struct.unpack_from("<i", data, len(data) - 10)
+    footer = data[len(data) - 10 - length : len(data) - 10]
+    schema = _follow(footer, _field(footer, _follow(footer, 0), 1))
+    vector = _follow(footer, _field(footer, schema, 2))
+    (count,) = struct.unpack_from("<I", footer, vector)
+    pairs = (_follow(footer, vector + 4 + 4 * index) for index in range(count))
+    return [(_string(footer, pair, 0), _string(footer, pair, 1)) for pair in pairs]
+
+
+def written(parts: list[tuple[str, str]], values: Sequence[pa.Array]) -> bytes:
+    """Returns the serialised expression of the entries `parts` and the constants `values`."""
+    # A batch without columns cannot say that it has one row.
+    columns = list(values) or [pa.Array.from_buffers(pa.null(), 1, [None])]
+    fields = [(str(index), column.type) for index, column in enumerate(columns)]
+    batch = pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields, pa.KeyValueMetadata(parts)))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def _follow(data: bytes, at: int) -> int:
+    return at + int(struct.unpack_from("<I", data, at)[0])
+
+
+def _field(data: bytes, table: int, number: int) -> int:
+    """The place of field `number` of the flatbuffer table at `table`, 0 when it is absent."""
+    vtable = table - struct.unpack_from("<i", data, table)[0]
+    (size,) = struct.unpack_from("<H", data, vtable)
+    slot = 4 + 2 * number
+    offset = struct.unpack_from("<H", data, vtable + slot)[0] if slot < size else 0
+    return table + int(offset) if offset else 0
+
+
+def _string(data: bytes, table: int, number: int) -> str:
+    at = _follow(data, _field(data, table, number))
+    (length,) = struct.unpack_from("<I", data, at)
+    return data[at + 4 : at + 4 + length].decode()
+
+
+def constants(data: bytes) -> pa.RecordBatch:
+    """Returns the constants of the serialised expression `data`, a column each, which entries name by number."""
+    return pa.ipc.open_file(pa.py_buffer(data)).get_batch(0)
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Reads the prefix-ordered entries once, front to back."""
+
+    entries: list[tuple[str, str]]
+    constants: pa.RecordBatch
+    at: int = field(default=0)
+
+    def node(self) -> Node:
+        start = self.at
+        key, value = self.entries[self.at]
+        self.at += 1
+        if key == "field_ref":
+            return Column(value)
+        if key == "nested_field_ref":
+            parts = [self.entries[self.at + index][1] for index in range(int(value))]
+            self.at += int(value)
+            return Call("arrow:field", (Column(parts[0]),), (), self._part(start))
+        if key == "literal":
+            column = self.constants.column(int(value))
+            return Literal(_constant(column), column.type)
+        return self._call(start, value)
+
+    def _call(self, start: int, name: str) -> Node:
+        args: list[Node] = []
+        options: dict[str, object] = {"checked": True} if name.endswith("_checked") else {}
+        while self.entries[self.at][0] != "end":
+            key, value = self.entries[self.at]
+            if key == "options":
+                options |= _options(self.constants.column(int(value)))
+                self.at += 1
+            else:
+                args.append(self.node())
+        self.at += 1
+        function = _FUNCTIONS.get(name, f"arrow:{name}")
+        return Call(function, tuple(args), tuple(sorted(options.items())), self._part(start))
+
+    def _part(self, start: int) -> bytes:
+        """The serialised form of what was read since `start`, as an expression of its own."""
+        return written(self.entries[start : self.at], self.constants.columns)
+
+
+def _options(column: pa.Array) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for index, part in enumerate(column.type.fields):
+        if part.name == "_type_name":  # of the options' class
+            continue
+        value = exact_values(column.field(index))[0]
+        found[part.name] = tuple(value) if isinstance(value, list) else value
+        if part.name == "to_type":  # the type of a null
+            found[part.name] = part.type
+        elif part.name == "value_set":
+            found[part.name] = Literal(value, part.type)
+    return found

@@ -1,0 +1,227 @@
+"""`Expr`: an expression of Polars or of `pyarrow.compute`, checked, named and comparable."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+from typing import Literal as Choice
+
+import polars as pl
+import pyarrow as pa
+
+from arrowflow.errors import PlanError, shown
+from arrowflow.expr.parse import arrow_tree, polars_tree
+from arrowflow.expr.parse.tree import Column, Node, column_names
+from arrowflow.expr.run.foreign import empty_frame, evaluate_empty
+from arrowflow.lazy import compute as pc
+
+Source: TypeAlias = Any
+"""A `pl.Expr` or a `pc.Expression`; pyarrow has no type information."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Expr:
+    """An element-wise expression and the engine that owns it. Make one with `parse`.
+
+    Attributes:
+        engine: Who evaluates it, and so defines what it means for null, NaN and overflow.
+        source: The expression as the user wrote it.
+        name: What its output is called; None where that is not known (pyarrow's calls, selectors).
+        columns: The columns it reads, sorted. Of selectors nothing is known before `expand`.
+
+    Example:
+        >>> import polars as pl
+        >>> expr = parse_expression(pl.col("price") * (1 - pl.col("discount")), operator="select")
+        >>> expr.engine, expr.name, expr.columns
+        ('polars', 'price', ('discount', 'price'))
+    """
+
+    engine: Choice["polars", "arrow"]
+    source: Source
+    name: str | None
+    columns: tuple[str, ...]
+    _serialised: str | bytes = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        # Once: a plan is compiled several times while rules rewrite it, and asks for it hundreds of times.
+        data = (polars_tree if self.engine == "polars" else arrow_tree).serialise(self.source)
+        object.__setattr__(self, "_serialised", data)
+
+    def serialised(self) -> str | bytes:
+        """Returns the engine's own serialised form, from which `tree` reads."""
+        return self._serialised
+
+    def tree(self) -> Node:
+        """Returns the library's own form of the expression."""
+        data = self.serialised()
+        return polars_tree.read(data) if isinstance(data, str) else arrow_tree.read(data)
+
+    def digest(self) -> str:
+        """Returns a stable text of the expression, equal for equal expressions in every process."""
+        data = self.serialised()
+        if isinstance(data, bytes):
+            data = arrow_tree.text(data)
+        elif '"Float":null' in data:  # JSON has no NaN and no infinity; the text of the expression has
+            data += str(self.source)
+        return f"{self.engine}:{hashlib.sha256(data.encode()).hexdigest()[:32]}"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Expr) and (self.name, self.digest()) == (other.name, other.digest())
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.digest()))
+
+    def __repr__(self) -> str:
+        return f"{'pl' if self.engine == 'polars' else 'pc'}: {arrow_tree.shown(self.source)}"
+
+
+def parse_expression(value: object, *, operator: str, allow_name: bool = False) -> Expr:
+    """Returns `value` as a checked expression.
+
+    Args:
+        value: A Polars or a `pyarrow.compute` expression; with `allow_name` also the name of a column.
+        operator: Who asks, for messages.
+        allow_name: Whether a string means a column.
+
+    Raises:
+        PlanError: `value` is something else, or is not provably element-wise.
+
+    Example:
+        >>> import polars as pl
+        >>> parse_expression(pl.col("x") - pl.col("x").mean(), operator="select")
+        Traceback (most recent call last):
+        arrowflow.errors.PlanError: select: ...
+    """
+    try:
+        if isinstance(value, pl.Expr):
+            return _parse_polars(value)
+        if isinstance(value, pc.Expression):
+            return _parse_arrow(value)
+    except PlanError as error:
+        error.locate(operator=operator)
+        raise
+    if allow_name and isinstance(value, str):
+        return Expr("polars", pl.col(value), value, (value,))
+    names = ", or the name of a column" if allow_name else ""
+    raise PlanError(
+        f"{operator}: expected an expression of Polars (pl.col) or of pyarrow.compute (pc.field){names},"
+        f" got {shown(value)} ({type(value).__name__})"
+    )
+
+
+def parse_many(value: object, *, operator: str, allow_name: bool = False) -> list[Expr]:
+    """Returns the expressions in `value`: one, or any nesting of lists and tuples of them."""
+    if isinstance(value, Iterable) and not isinstance(value, str | pl.Expr | pc.Expression):
+        return [expr for item in value for expr in parse_many(item, operator=operator, allow_name=allow_name)]
+    return [parse_expression(value, operator=operator, allow_name=allow_name)]
+
+
+def _parse_polars(value: pl.Expr) -> Expr:
+    text = polars_tree.serialise(value)
+    _refuse(polars_tree.check(text), value)
+    name = value.meta.output_name(raise_if_undetermined=False)
+    selects = "Selector" in _kinds(json.loads(text))
+    return Expr(
+        "polars", value, None if selects else name, () if selects else column_names(polars_tree.read(text))
+    )
+
+
+def _parse_arrow(value: pc.Expression) -> Expr:
+    data = arrow_tree.serialise(value)
+    _refuse(arrow_tree.check(data), value)
+    node = arrow_tree.read(data)
+    return Expr("arrow", value, node.name if isinstance(node, Column) else None, column_names(node))
+
+
+def _refuse(fault: str | None, value: Source) -> None:
+    if fault is not None:
+        raise PlanError(
+            f"the expression is not element-wise: {fault} in {_shown(value)}. A chunk is not the column:"
+            " compute such values first, or use `map` if each chunk may be taken alone"
+        )
+
+
+def _shown(value: Source) -> str:
+    shown = " ".join(arrow_tree.shown(value).split())
+    return shown if len(shown) <= 200 else shown[:199] + "…"
+
+
+def expand(expr: Expr, schema: pa.Schema) -> list[Expr]:
+    """Returns one expression per output of `expr` on `schema`, with selectors, `pl.all()` and regexes resolved.
+
+    Example:
+        >>> import polars as pl, pyarrow as pa
+        >>> schema = pa.schema([("a", pa.int32()), ("b", pa.int64())])
+        >>> [part.name for part in expand(parse_expression(pl.all() * 2, operator="select"), schema)]
+        ['a', 'b']
+    """
+    if expr.engine == "arrow":
+        return [expr]
+    text = str(expr.serialised())
+    tree = json.loads(text)
+    selectors = {json.dumps(part) for part in _selectors(tree)}
+    if not selectors:
+        return [expr]
+    frame = empty_frame(schema)
+    expected = evaluate_empty(expr.source, frame)
+    chosen = {part: _chosen(part, frame) for part in selectors}
+    parts = (
+        [_replaced(tree, chosen, index) for index in range(len(expected))]
+        if _aligned(chosen, expected)
+        else []
+    )
+    resolved = [polars_tree.deserialise(json.dumps(part)) for part in parts]
+    single = [_resolved(part) for part in resolved if part is not None]
+    found = evaluate_empty([part.source for part in single], frame)
+    if list(found.items()) == list(expected.items()):
+        return single
+    if len(expected) == 1:  # selectors among the arguments of one function, as in pl.max_horizontal(pl.all())
+        columns = {name for names in chosen.values() for name in names} | set(
+            column_names(polars_tree.read(text))
+        )
+        return [Expr("polars", expr.source, next(iter(expected)), tuple(sorted(columns)))]
+    raise PlanError(f"write one expression for each column instead of {_shown(expr.source)}")
+
+
+def _resolved(source: pl.Expr) -> Expr:
+    name = source.meta.output_name(raise_if_undetermined=False)
+    return Expr("polars", source, name, column_names(polars_tree.read(polars_tree.serialise(source))))
+
+
+def _aligned(chosen: dict[str, tuple[str, ...]], expected: pl.Schema) -> bool:
+    return all(len(names) == len(expected) for names in chosen.values())
+
+
+def _chosen(selector: str, frame: pl.DataFrame) -> tuple[str, ...]:
+    source = polars_tree.deserialise(selector)
+    assert source is not None
+    return tuple(frame.select(source).columns)
+
+
+def _selectors(node: object) -> Iterable[dict[str, object]]:
+    if isinstance(node, dict):
+        if "Selector" in node:
+            yield node
+        else:
+            for part in node.values():
+                yield from _selectors(part)
+    elif isinstance(node, list):
+        for part in node:
+            yield from _selectors(part)
+
+
+def _replaced(node: object, chosen: dict[str, tuple[str, ...]], index: int) -> object:
+    if isinstance(node, dict):
+        if "Selector" in node:
+            return {"Column": chosen[json.dumps(node)][index]}
+        return {key: _replaced(part, chosen, index) for key, part in node.items()}
+    return [_replaced(part, chosen, index) for part in node] if isinstance(node, list) else node
+
+
+def _kinds(node: object) -> set[str]:
+    if isinstance(node, dict):
+        return set(node).union(*(_kinds(part) for part in node.values()))
+    return set().union(*(_kinds(part) for part in node)) if isinstance(node, list) else set()

@@ -1,0 +1,338 @@
+"""Polars expressions, read from their JSON form into `tree` nodes.
+
+What has no counterpart becomes a `polars:` call: it runs on Polars as a whole and is never taken apart.
+"""
+
+from __future__ import annotations
+
+import decimal
+import io
+import json
+import re
+import warnings
+from collections.abc import Iterable, Iterator
+from functools import cache, lru_cache
+from typing import Any, Final, NamedTuple
+
+import polars as pl
+import pyarrow as pa
+
+from arrowflow.errors import PlanError
+from arrowflow.expr.parse.polars_check import blame, function_path, is_literal_list
+from arrowflow.expr.parse.tree import Call, Column, Literal, Node, column_names
+from arrowflow.types import convert, exact_values, normalise
+
+Json = Any
+
+_OPERATORS: Final = {
+    "Eq": "equal",
+    "NotEq": "not_equal",
+    "Lt": "less",
+    "LtEq": "less_equal",
+    "Gt": "greater",
+    "GtEq": "greater_equal",
+    "Plus": "add",
+    "Minus": "subtract",
+    "Multiply": "multiply",
+    "TrueDivide": "divide",
+    "FloorDivide": "floor_divide",
+    "Modulus": "modulo",
+    "And": "and",
+    "LogicalAnd": "and",
+    "Or": "or",
+    "LogicalOr": "or",
+}
+_FUNCTIONS: Final = {
+    ("", "Abs"): "abs",
+    ("", "Negate"): "negate",
+    ("", "Exp"): "exp",
+    ("", "Log"): "log",
+    ("", "Log1p"): "log1p",
+    ("", "Floor"): "floor",
+    ("", "Ceil"): "ceil",
+    ("", "FillNull"): "fill_null",
+    ("", "ToPhysical"): "to_physical",
+    ("", "Clip"): "clip",
+    ("", "MaxHorizontal"): "max",
+    ("", "MinHorizontal"): "min",
+    ("Pow", "Sqrt"): "sqrt",
+    ("Pow", "Generic"): "power",
+    ("Boolean", "Not"): "not",
+    ("Boolean", "IsNull"): "is_null",
+    ("Boolean", "IsNotNull"): "is_not_null",
+    ("Boolean", "IsNan"): "is_nan",
+    ("Boolean", "IsNotNan"): "is_not_nan",
+    ("Boolean", "IsFinite"): "is_finite",
+    ("Boolean", "IsInfinite"): "is_infinite",
+    ("Boolean", "IsBetween"): "is_between",
+    ("Boolean", "IsIn"): "is_in",
+}
+
+
+def serialise(expr: pl.Expr) -> str:
+    """Returns the JSON form of `expr`.
+
+    Raises:
+        PlanError: Polars cannot serialise it, because it holds a Python function.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return expr.meta.serialize(format="json")
+        except (pl.exceptions.PolarsError, TypeError, ValueError) as error:
+            raise PlanError(
+                f"the expression is not element-wise, or cannot be proven to be: Polars cannot serialise it"
+                f" ({error}). Use `map` for Python functions"
+            ) from error
+
+
+def deserialise(text: str) -> pl.Expr | None:
+    """Returns the expression whose JSON form is `text`, None where JSON cannot say it (it has no NaN)."""
+    floats = {found for found in _FLOAT_OR_TEXT.findall(text) if found[0] != '"'}
+    spelled = {found: _spelled(found) for found in floats}
+    if None in spelled.values():
+        return None
+    return _deserialised(_FLOAT_OR_TEXT.sub(lambda found: spelled.get(found[0]) or found[0], text))
+
+
+def _deserialised(text: str) -> pl.Expr | None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return pl.Expr.deserialize(io.BytesIO(text.encode()), format="json")
+        except pl.exceptions.ComputeError:
+            return None
+
+
+_FLOAT_OR_TEXT: Final = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+(?:[eE][-+]?\d+)?|[eE][-+]?\d+)')
+
+
+@lru_cache(maxsize=1024)
+def _spelled(text: str) -> str | None:
+    """Returns how to write the float `text` so that Polars reads it back, None if there is no way.
+
+    One in seventy floats of 15 digits, and one in ten of 17, comes back as the next one to it (Polars 1.35 to 2.1);
+    with more digits nearly all come back as they are.
+    """
+    value = decimal.Decimal(float(text))
+    for spelling in (text, *(format(value, f".{digits}e") for digits in range(14, 25))):
+        expr = _deserialised(f'{{"Literal":{{"Scalar":{{"Float64":{spelling}}}}}}}')
+        if expr is not None and pl.select(expr).item() == float(text):
+            return spelling
+    return None
+
+
+@lru_cache(maxsize=1024)
+def check(text: str) -> str | None:
+    """Returns why the expression with the JSON form `text` is not element-wise, None when it is."""
+    return blame(json.loads(text))
+
+
+@lru_cache(maxsize=1024)
+def read(text: str) -> Node:
+    """Returns the tree of the expression with the JSON form `text`."""
+    return _read(json.loads(text))
+
+
+@lru_cache(maxsize=1024)
+def spread(text: str) -> str | None:
+    """Returns the JSON form of an expression that gives the same for a row, whichever rows are beside it.
+
+    Where all rows of a chunk take the same constant from `when` or `coalesce`, Polars goes on with that constant
+    instead of a column, and treats it as one: it divides by its reciprocal, and compares it to a single row. So these
+    constants become columns, if anything is computed from them. None where there are none.
+    """
+    tree = json.loads(text)
+    found = _spread(tree, used=False)
+    return None if found == tree else json.dumps(found)
+
+
+def _spread(node: Json, *, used: bool) -> Json:
+    if isinstance(node, list):
+        return [_spread(part, used=used) for part in node]
+    if not isinstance(node, dict):
+        return node
+    (kind, body), *_ = node.items()
+    if kind == "Ternary" and not _is_constant(body["predicate"]):
+        branches = {part: _branch(body[part], used=used) for part in ("truthy", "falsy")}
+        return {kind: {"predicate": _spread(body["predicate"], used=True)} | branches}
+    if kind == "Function" and body["function"] == "Coalesce":
+        return {kind: body | {"input": [_branch(part, used=used) for part in body["input"]]}}
+    return {key: _spread(part, used=used or kind != "Alias") for key, part in node.items()}
+
+
+def _branch(node: Json, *, used: bool) -> Json:
+    if not used or not _is_constant(node):
+        return _spread(node, used=used)
+    # Not a cast or a call: a bare number still takes its type from what is around it.
+    return {"Ternary": {"predicate": json.loads(_every_other()), "truthy": node, "falsy": node}}
+
+
+@cache
+def _every_other() -> str:
+    return serialise(pl.int_range(pl.len()) % 2 == 0)
+
+
+_TEMPORAL: Final = frozenset(("Date", "Datetime", "Time", "Duration"))
+
+
+class Part(NamedTuple):
+    """A part of an expression, which can be evaluated alone.
+
+    Attributes:
+        expr: It by itself.
+        text: Its JSON form.
+        columns: The columns that it reads.
+    """
+
+    expr: pl.Expr
+    text: str
+    columns: tuple[str, ...]
+
+
+@lru_cache(maxsize=1024)
+def cast_to_temporal(text: str) -> tuple[Part, ...]:
+    """Returns what the expression with the JSON form `text` casts to temporal types."""
+    casts = (body for kind, body in _nodes(json.loads(text)) if kind == "Cast")
+    return _parts(
+        body["expr"] for body in casts if _kinds(body["dtype"]) & _TEMPORAL and _roots(body["expr"])
+    )
+
+
+@lru_cache(maxsize=1024)
+def choices(text: str) -> tuple[Part, ...]:
+    """Returns each `when` beside bare numbers, which take their types from what is around them, in an expression."""
+    if '"Ternary"' not in text or '"Dyn"' not in text:
+        return ()
+    found = ({kind: body} for kind, body in _nodes(json.loads(text)) if _chooses(kind, body))
+    return _parts(node for node in found if {"Ternary", "Dyn"} <= _kinds(node))
+
+
+def _chooses(kind: str, body: Json) -> bool:
+    if kind == "Ternary":
+        return "Field" not in _kinds(body)  # of a struct, which is known to what is around it
+    return kind == "StructEval" or (kind == "Function" and body["function"] == {"StructExpr": "WithFields"})
+
+
+def _nodes(node: Json) -> Iterator[tuple[str, Json]]:
+    """Yields the kinds and bodies of all nodes, but for what is evaluated inside of lists and structs."""
+    if isinstance(node, dict):
+        for key, part in node.items():
+            yield key, part
+            if key != "evaluation":
+                yield from _nodes(part)
+    elif isinstance(node, list):
+        for part in node:
+            yield from _nodes(part)
+
+
+def _parts(nodes: Iterable[Json]) -> tuple[Part, ...]:
+    texts = [json.dumps(node) for node in nodes]
+    found = ((deserialise(text), text) for text in texts)
+    return tuple(Part(expr, text, column_names(read(text))) for expr, text in found if expr is not None)
+
+
+def _read(node: Json) -> Node:
+    if isinstance(node, str):
+        return _opaque(node)
+    (kind, body), *_ = node.items()
+    if kind == "Column":
+        return Column(body)
+    if kind == "Literal":
+        return _read_literal(node)
+    if kind == "Alias":
+        return _read(body[0])
+    if kind in ("KeepName", "RenameAlias"):
+        return _read(body if kind == "KeepName" else body["expr"])
+    if kind == "Cast":
+        folded = _folded(node)
+        if folded is not None:
+            return folded
+        return Call("cast", (_read(body["expr"]),), _rest(body, "expr", "dtype"), json.dumps(node))
+    if kind == "BinaryExpr" and body["op"] in _OPERATORS:
+        sides = (_read(body["left"]), _read(body["right"]))
+        return Call(_OPERATORS[body["op"]], sides, _rest(body, "left", "op", "right"), json.dumps(node))
+    if kind == "Ternary":
+        parts = ("predicate", "truthy", "falsy")
+        args = tuple(_read(body[part]) for part in parts)
+        return Call("if_else", args, _rest(body, *parts), json.dumps(node))
+    return _read_function(node, body) if kind == "Function" else _opaque(node)
+
+
+def _rest(body: Json, *read: str) -> tuple[tuple[str, object], ...]:
+    """What `body` says besides what was `read` of it."""
+    return tuple((name, value) for name, value in body.items() if name not in read)
+
+
+def _read_function(node: Json, body: Json) -> Node:
+    family, name, settings = function_path(body["function"])
+    function = _FUNCTIONS.get((family, name))
+    if function is None:
+        return (_folded(node) if family == "TemporalExpr" else None) or _opaque(node)
+    args = [_read(arg) for arg in body["input"]]
+    if name == "IsIn":
+        args[1] = _read_literal(body["input"][1])
+    own = settings if isinstance(settings, dict) else {} if settings is None else {"settings": settings}
+    return Call(function, tuple(args), (*own.items(), *_rest(body, "function", "input")), json.dumps(node))
+
+
+def _folded(node: Json) -> Literal | None:
+    """A constant such as `pl.date(1995, 1, 1)`, which Polars writes as a cast of another one."""
+    return _constant(node) if _is_constant(node) else None
+
+
+def _is_constant(node: Json) -> bool:
+    return not _roots(node) and not _kinds(node) & {"Series", "Selector", "Element", "Field"}
+
+
+def _constant(node: Json) -> Literal | None:
+    expr = deserialise(json.dumps(node))
+    try:
+        series = None if expr is None else pl.select(expr).to_series()
+        if series is None or series.len() != 1 or not _is_flat(series.dtype):
+            return None
+        array = series.to_arrow()
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, pa.ArrowException):
+        return None  # it fails at run time, in its own words, or is of a type that Arrow does not have
+    type = normalise(array.type)
+    return Literal(exact_values(convert(array, type))[0], type)
+
+
+def _kinds(node: Json) -> set[str]:
+    if isinstance(node, dict):
+        return set(node).union(*(_kinds(part) for part in node.values()))
+    if isinstance(node, list):
+        return set().union(*(_kinds(part) for part in node))
+    return {node} if isinstance(node, str) else set()
+
+
+def _opaque(node: Json) -> Node:
+    names = sorted(set(_roots(node)))
+    return Call("polars:opaque", tuple(Column(name) for name in names), (), json.dumps(node))
+
+
+def _roots(node: Json) -> list[str]:
+    if isinstance(node, list):
+        return [name for part in node for name in _roots(part)]
+    if not isinstance(node, dict):
+        return []
+    if "Column" in node:
+        return [node["Column"]]
+    # What `list.eval` evaluates names the element of the list, not a column.
+    hidden = ("evaluation",) if "variant" in node and "StructEval" not in node else ()
+    return [name for key, part in node.items() if key not in hidden for name in _roots(part)]
+
+
+def _read_literal(node: Json) -> Node:
+    dynamic = node["Literal"].get("Dyn") if isinstance(node.get("Literal"), dict) else None
+    if dynamic is not None:
+        ((_, value),) = dynamic.items()
+        # JSON has no NaN and no infinity: Polars writes null for them, and only Polars itself knows which.
+        return _opaque(node) if value is None or isinstance(value, str) else Literal(value, None)
+    found = _constant(node) if is_literal_list(node) else None
+    return found or _opaque(node)
+
+
+def _is_flat(dtype: pl.DataType) -> bool:
+    inner = dtype.inner if isinstance(dtype, pl.List) else dtype
+    return not inner.is_nested() and inner != pl.Object

@@ -1,0 +1,1 @@
+"""A compiled program, run over a batch."""

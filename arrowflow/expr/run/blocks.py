@@ -1,0 +1,186 @@
+"""Runs a graph over a batch, block by block: each block's values stay in the cache from input to output.
+
+A `BlockPlan` is made once per program and shared by all threads. What a run writes to in between is a `Scratch`,
+which runs take from and give back to a pool: `deque.pop` and `append` are atomic.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from arrowflow.expr.compile.graph import CONSTANT, INPUT, Op, reachable
+from arrowflow.expr.run.columns import Block, Source, source
+from arrowflow.expr.run.numpy_kernels import KERNELS, VALIDITY, Kernel, Valid, ValidityKernel, both
+from arrowflow.expr.run.selection import BLOCK_ROWS
+from arrowflow.types import Array
+
+
+class Sink(Protocol):
+    """Where the values of one output go, block by block."""
+
+    values: Array
+
+    def validity(self, start: int, stop: int, valid: Valid) -> None:
+        """Takes the validity of the rows from `start` to `stop`, whose values were written before."""
+
+
+@dataclass(slots=True)
+class Scratch:
+    """What one run writes to: an array per slot, and the current block's values and validities per operation."""
+
+    slots: list[Array]
+    values: list[Any]
+    valids: list[Valid]
+
+
+class _Instruction(NamedTuple):
+    """One operation of the plan.
+
+    Attributes:
+        at: Where its values go in `Scratch.values`.
+        args: Where its arguments are there.
+        slot: The scratch array that it writes to; -1 for outputs.
+        outputs: The sinks it writes to.
+        column: The input it reads, -1 for none.
+        kernel: What it computes, unless it is an input.
+        validity: The same for kernels that see validity.
+    """
+
+    at: int
+    args: tuple[int, ...]
+    slot: int
+    outputs: tuple[int, ...]
+    column: int
+    kernel: Kernel | None
+    validity: ValidityKernel | None
+
+
+@dataclass(slots=True)
+class BlockPlan:
+    """The order in which to compute `roots`, and which scratch array each operation uses."""
+
+    roots: tuple[Op, ...]
+    inputs: tuple[Op, ...] = ()
+    _code: tuple[_Instruction, ...] = ()
+    _constants: tuple[Any, ...] = ()
+    _dtypes: list[np.dtype[Any]] = field(default_factory=list)
+    _pool: deque[Scratch] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        ops = reachable(self.roots)
+        self.inputs = tuple(op for op in ops if op.kernel == INPUT)
+        self._constants = tuple(op.param if op.kernel == CONSTANT else None for op in ops)
+        self._code, self._dtypes = _assemble(ops, self.roots, self.inputs)
+
+    def run(self, columns: Mapping[str, pa.Array], blocks: Iterable[Block], sinks: Sequence[Sink]) -> None:
+        """Computes every root over `blocks` of `columns` into the sink of the same place in `sinks`.
+
+        Any number of threads may call this at the same time.
+        """
+        sources = [source(columns[op.param], op.dtype) for op in self.inputs]
+        scratch = self._take_scratch()
+        done = 0
+        with np.errstate(all="ignore"):
+            for block in blocks:
+                self._run_block(scratch, sources, sinks, block, done)
+                done += len(block)
+        # Not given back after an error: nobody relies on it, and the pool must not grow by broken runs.
+        self._give_back(scratch)
+
+    def _run_block(
+        self, scratch: Scratch, sources: Sequence[Source], sinks: Sequence[Sink], block: Block, done: int
+    ) -> None:
+        values, valids, stop = scratch.values, scratch.valids, done + len(block)
+        for ins in self._code:
+            if ins.outputs:
+                out = sinks[ins.outputs[0]].values[done:stop]
+            else:
+                out = scratch.slots[ins.slot][: stop - done]
+            if ins.column >= 0:
+                target = out if ins.outputs or block.rows is not None else None
+                values[ins.at], valids[ins.at] = sources[ins.column].read(block, target)
+            else:
+                valids[ins.at] = _compute(ins, values, valids, out)
+                values[ins.at] = out
+            if ins.outputs:
+                _deliver(ins, sinks, values[ins.at], valids[ins.at], done, stop)
+
+    def _take_scratch(self) -> Scratch:
+        try:
+            return self._pool.pop()
+        except IndexError:
+            slots = [np.empty(BLOCK_ROWS, dtype) for dtype in self._dtypes]
+            return Scratch(slots, list(self._constants), [None] * len(self._constants))
+
+    def _give_back(self, scratch: Scratch) -> None:
+        # A view of an input or an output would keep its buffer alive.
+        scratch.values[:] = self._constants
+        scratch.valids[:] = [None] * len(self._constants)
+        self._pool.append(scratch)
+
+
+def _compute(ins: _Instruction, values: list[Any], valids: list[Valid], out: Array) -> Valid:
+    args = tuple([values[arg] for arg in ins.args])
+    if ins.validity is not None:
+        return ins.validity(args, tuple([valids[arg] for arg in ins.args]), out)
+    assert ins.kernel is not None
+    ins.kernel(args, out)
+    valid = None
+    for arg in ins.args:
+        if valids[arg] is not None:
+            valid = both(valid, valids[arg])
+    return valid
+
+
+def _deliver(
+    ins: _Instruction, sinks: Sequence[Sink], values: Array, valid: Valid, start: int, stop: int
+) -> None:
+    for number, output in enumerate(ins.outputs):
+        if number:
+            sinks[output].values[start:stop] = values
+        sinks[output].validity(start, stop, valid)
+
+
+def _assemble(
+    ops: Sequence[Op], roots: Sequence[Op], inputs: Sequence[Op]
+) -> tuple[tuple[_Instruction, ...], list[np.dtype[Any]]]:
+    """Gives every operation but outputs a scratch array that nobody else needs while its values do."""
+    place = {op.number: index for index, op in enumerate(ops)}
+    last_use = {arg.number: index for index, op in enumerate(ops) for arg in op.args}
+    column = {op.number: index for index, op in enumerate(inputs)}
+    outputs: dict[int, list[int]] = {}
+    for index, root in enumerate(roots):
+        outputs.setdefault(root.number, []).append(index)
+    free: dict[np.dtype[Any], list[int]] = {}
+    slots: dict[int, int] = {}
+    dtypes: list[np.dtype[Any]] = []
+    code = []
+    for index, op in enumerate(ops):
+        if op.kernel == CONSTANT:
+            continue
+        if op.number not in outputs:
+            if not free.get(op.dtype):
+                free[op.dtype] = [len(dtypes)]
+                dtypes.append(op.dtype)
+            slots[op.number] = free[op.dtype].pop()
+        code.append(
+            _Instruction(
+                index,
+                tuple([place[arg.number] for arg in op.args]),
+                slots.get(op.number, -1),
+                tuple(outputs.get(op.number, ())),
+                column.get(op.number, -1),
+                KERNELS.get(op.kernel),
+                VALIDITY.get(op.kernel),
+            )
+        )
+        for arg in {arg.number: arg for arg in op.args}.values():
+            if last_use[arg.number] == index and arg.number in slots:
+                free.setdefault(arg.dtype, []).append(slots[arg.number])
+    return tuple(code), dtypes

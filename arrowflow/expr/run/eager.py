@@ -1,0 +1,68 @@
+"""Casts, fills and stacks that NumPy has no kernel for, by pyarrow's functions on whole columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from arrowflow.errors import DataError
+from arrowflow.expr.run.columns import Block, source
+from arrowflow.expr.run.sinks import Matrix, check_nulls
+from arrowflow.lazy import compute as pc
+from arrowflow.types import numpy_dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Casting:
+    """Casts the column `name` to `type` by pyarrow's safe rules."""
+
+    name: str
+    type: pa.DataType
+
+    def __call__(self, array: pa.Array) -> pa.Array:
+        """Returns `array` cast.
+
+        Raises:
+            DataError: A value does not fit.
+        """
+        try:
+            return array.cast(self.type)
+        except (pa.ArrowException, ValueError) as error:
+            raise DataError(f"column {self.name!r} cannot be cast to {self.type}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """Replaces nulls by `value`."""
+
+    value: pa.Scalar
+
+    def __call__(self, array: pa.Array) -> pa.Array:
+        """Returns `array` without nulls, itself if it has none."""
+        return pc.fill_null(array, self.value) if array.null_count else array
+
+
+@dataclass(frozen=True, slots=True)
+class Stacking:
+    """Puts the columns `names`, cast to `type`, side by side."""
+
+    names: tuple[str, ...]
+    type: pa.DataType
+
+    def __call__(self, *arrays: pa.Array) -> pa.Array:
+        """Returns the stack of `arrays`.
+
+        Raises:
+            DataError: A value does not fit, or one is null.
+        """
+        check_nulls({name: array.null_count for name, array in zip(self.names, arrays, strict=True)})
+        dtype = numpy_dtype(self.type)
+        assert dtype is not None
+        rows = len(arrays[0])
+        matrix = Matrix(self.names, pa.list_(self.type, len(self.names)), dtype, rows, None)
+        for name, array, sink in zip(self.names, arrays, matrix.sinks, strict=True):
+            values, _ = source(Casting(name, self.type)(array), dtype).read(Block(0, rows, None), None)
+            np.copyto(sink.values, values)
+        return matrix.array()

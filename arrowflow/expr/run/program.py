@@ -1,0 +1,305 @@
+"""`compile` turns steps into a `Program`: neighbouring steps fused into as few passes over a batch as possible."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final, TypeGuard
+
+import pyarrow as pa
+
+from arrowflow.errors import PlanError, repeated
+from arrowflow.expr.compile.graph import INPUT, Graph, Op
+from arrowflow.expr.compile.slots import (
+    Computed,
+    Eager,
+    Passed,
+    Slot,
+    lowered,
+    metadata_of,
+    names_of,
+    slot_of,
+    steady,
+    type_of_expr,
+)
+from arrowflow.expr.compile.steps import Cast, FillNull, Keep, Project, Step, Where
+from arrowflow.expr.parse.expression import Expr, expand
+from arrowflow.expr.run.stage import Stage
+from arrowflow.memory import Recycler
+from arrowflow.types import numpy_dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Compiled steps. Immutable; any number of threads may `run` it at the same time.
+
+    Attributes:
+        schema: The schema of what `run` returns; it depends on the input schema alone.
+        columns: The input columns that are read; `run` needs no others.
+    """
+
+    schema: pa.Schema
+    columns: frozenset[str]
+    stages: tuple[Stage, ...] = field(repr=False)
+
+    @property
+    def stored(self) -> frozenset[str]:
+        """The decimal input columns that `run` also takes as the 64-bit integers that they are stored as."""
+        return self.stages[0].stored if self.stages else frozenset()
+
+    def run(self, batch: pa.RecordBatch, recycler: Recycler | None = None) -> pa.RecordBatch:
+        """Returns the rows of `batch` that pass, with the output columns.
+
+        Columns that are only passed through are the same arrays when every row passes. Others are made in memory that the
+        recycler hands out, if there is one.
+
+        Raises:
+            DataError: A value cannot be computed with: a null in a stack, a number that a cast cannot hold.
+
+        Example:
+            >>> import polars as pl, pyarrow as pa
+            >>> from arrowflow.expr import Keep, Project, Where, compile_steps, parse_expression
+            >>> batch = pa.RecordBatch.from_pydict({"x": [1, 2, 3]})
+            >>> twice = parse_expression(pl.col("x") * 2, operator="with_columns")
+            >>> positive = Where(parse_expression(pl.col("x") > 1, operator="filter"))
+            >>> program = compile_steps([positive, Project((("x", Keep("x")), ("y", twice)))], batch.schema)
+            >>> program.run(batch).to_pydict()
+            {'x': [2, 3], 'y': [4, 6]}
+            >>> program.explain()
+            ['filter: numpy', 'x: pass-through', 'y: numpy']
+        """
+        rows = batch.num_rows
+        names = self.stages[0].columns if self.stages else tuple(batch.schema.names)
+        columns: Mapping[str, pa.Array] = {name: batch.column(name) for name in names}
+        for stage in self.stages:
+            columns, rows = stage.run(columns, rows, recycler)
+        return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
+
+    def explain(self) -> list[str]:
+        """Returns one line per filter and output: `numpy`, `arrow`, `polars` or `pass-through`."""
+        if len(self.stages) == 1:
+            return self.stages[0].explain()
+        return [
+            f"{number}. {line}" for number, stage in enumerate(self.stages, 1) for line in stage.explain()
+        ]
+
+
+def compile_steps(steps: Sequence[Step], schema: pa.Schema) -> Program:
+    """Returns `steps`, one after another, as one program for batches of `schema`.
+
+    Raises:
+        PlanError: A step reads a column that is not there, or cannot compute with its type.
+    """
+    steps = tuple(steps)
+    for asked, on, program in tuple(_latest):
+        if asked is steps and on is schema:
+            return program
+    keys = tuple(itertools.chain.from_iterable(map(_key, steps)))
+    program = _compiled(_Question(keys, schema, steps))
+    _latest.append((steps, schema, program))
+    return program
+
+
+_latest: Final[deque[tuple[tuple[Step, ...], pa.Schema, Program]]] = deque(maxlen=1)
+"""The question that came last, and comes again for each rule: to tell it by its keys takes as long as to make a plan."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Question:
+    """Steps on a schema. Asked several times for one plan: each rule that rebuilds a node compiles it again."""
+
+    keys: tuple[Any, ...]
+    schema: pa.Schema
+    steps: tuple[Step, ...]
+
+    def __eq__(self, other: object) -> bool:
+        # With metadata, which say of an enum what its codes stand for.
+        return (
+            isinstance(other, _Question)
+            and self.keys == other.keys
+            and self.schema.equals(other.schema, check_metadata=True)
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.keys)  # types that users write in Python have no hash
+
+
+def _key(step: Step) -> Iterator[object]:
+    """Yields what tells steps apart: no tuples, of which there would be so many that the garbage collector cared."""
+    if isinstance(step, Where):
+        yield Where
+        yield step.predicate.digest()
+        return
+    yield Project
+    for name, output in step.outputs:
+        yield name
+        yield type(output)
+        if isinstance(output, Expr):
+            yield output.name
+            yield output.digest()
+        elif isinstance(output, Keep):
+            yield output.name
+        elif isinstance(output, FillNull):
+            yield output.name
+            # Not by value: 0, 0.0, -0.0 and False are equal, but not the same.
+            yield type(output.value)
+            yield repr(output.value)
+        elif isinstance(output, Cast):
+            yield output.name
+            yield output.type
+        else:
+            yield output
+
+
+@lru_cache(maxsize=256)
+def _compiled(question: _Question) -> Program:
+    steps, schema = question.steps, question.schema
+    _check_names(schema.names)
+    builder = _Builder(schema)
+    stages: list[Stage] = []
+    for step in steps:
+        if not builder.add(step):
+            stages.append(builder.stage())
+            builder = _Builder(builder.described_schema())
+            added = builder.add(step)
+            assert added
+    stages.append(builder.stage())
+    pruned = _pruned(stages)
+    return Program(builder.described_schema(), frozenset(pruned[0].columns), tuple(pruned))
+
+
+def forget_compiled() -> None:
+    """Lets go of the programs that are remembered, and so of their scratch memory, once a plan is made."""
+    _compiled.cache_clear()
+    _latest.clear()
+
+
+def output_fields(expr: Expr, schema: pa.Schema) -> list[pa.Field]:
+    """Returns what `expr` yields on `schema`, a field for each output; one without a name is called "".
+
+    Raises:
+        PlanError: `expr` reads a column that is not there, or its engine cannot compute with its type.
+
+    Example:
+        >>> import polars as pl, pyarrow as pa
+        >>> from arrowflow.expr import parse_expression
+        >>> output_fields(parse_expression(pl.col("x") / 2, operator="select"), pa.schema([("x", pa.int32())]))
+        [pyarrow.Field<x: double>]
+    """
+    fields = []
+    for part in expand(expr, schema):
+        slot = slot_of(part, lambda name: None, schema, Graph())
+        fields.append(pa.field(part.name or "", slot.type))
+    return fields
+
+
+def _check_names(names: Sequence[str]) -> None:
+    twice = repeated(names)
+    if twice:
+        raise PlanError(f"column names must be unique, these are not: {', '.join(map(repr, twice))}")
+
+
+def _pruned(stages: Sequence[Stage]) -> list[Stage]:
+    """Leaves out of every stage but the last what the next one does not read."""
+    kept = [stages[-1]]
+    for stage in reversed(stages[:-1]):
+        read = set(kept[0].columns)
+        slots = {name: slot for name, slot in stage.slots.items() if name in read}
+        kept.insert(0, Stage(slots, stage.predicate, stage.graph))
+    return kept
+
+
+class _Builder:
+    """Collects steps into one stage for as long as they fit."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.graph = Graph()
+        self.input = self.schema = schema
+        self.slots: dict[str, Slot] = {field.name: Passed(field.name, field.type) for field in schema}
+        self.predicate: Op | Expr | None = None
+        self.projected = False
+
+    def add(self, step: Step) -> bool:
+        """Takes `step` in, or returns False where it has to begin another stage."""
+        return self._where(step) if isinstance(step, Where) else self._project(step)
+
+    def _where(self, step: Where) -> bool:
+        if self.projected:
+            return False
+        predicate = self._predicate(step.predicate)
+        if self.predicate is None:
+            self.predicate = predicate
+        elif isinstance(predicate, Op) and isinstance(self.predicate, Op):
+            # NumPy's kernels raise nothing, so that the second may see rows that the first drops.
+            self.predicate = self.graph.op("and", (self.predicate, predicate), pa.bool_())
+        else:
+            return False
+        return True
+
+    def _predicate(self, expr: Expr) -> Op | Expr:
+        parts = expand(expr, self.schema)
+        types = [type_of_expr(part, self.schema) for part in parts]
+        if len(parts) != 1 or not pa.types.is_boolean(types[0]):
+            raise PlanError(
+                f"a filter needs one boolean expression, {expr!r} gives {', '.join(map(str, types))}"
+            )
+        op = lowered(parts[0], types[0], self._env, self.schema, self.graph)
+        return steady(parts[0], types[0], self.schema) if op is None else op
+
+    def _project(self, step: Project) -> bool:
+        _check_names([name for name, _ in step.outputs])
+        slots: dict[str, Slot] = {}
+        fields = []
+        for name, output in step.outputs:
+            made = slot_of(output, self._env, self.schema, self.graph)
+            slot = self._rebased(made)
+            if slot is None:
+                return False
+            slots[name] = slot
+            fields.append(pa.field(name, slot.type, metadata=metadata_of(made, self.schema)))
+        self.slots = slots
+        self.schema = pa.schema(fields)
+        self.projected = True
+        return True
+
+    def _env(self, name: str) -> Op | None:
+        """Returns the operation that the column `name` stands for, or None where NumPy cannot read it."""
+        slot = self.slots.get(name)
+        if isinstance(slot, Computed):
+            return slot.op
+        if isinstance(slot, Passed) and numpy_dtype(slot.type) is not None:
+            return self.graph.input(slot.name, slot.type)
+        return None
+
+    def _rebased(self, slot: Slot) -> Slot | None:
+        """Returns `slot`, which reads the columns so far, as one that reads the stage's input, if that is one."""
+        if isinstance(slot, Passed):
+            return self.slots[slot.name]
+        if isinstance(slot, Computed):
+            # An input alone is the same values under another type.
+            return Passed(slot.op.param, slot.type) if slot.op.kernel == INPUT else slot
+        reads = {name: self.slots[name] for name in names_of(slot)}
+        passed = {name: source.name for name, source in reads.items() if self._same_type(source)}
+        if len(passed) < len(reads):
+            return None
+        if isinstance(slot, Eager):
+            return Eager(tuple(passed[name] for name in slot.names), slot.type, slot.function)
+        return None if any(name != source for name, source in passed.items()) else slot
+
+    def _same_type(self, slot: Slot) -> TypeGuard[Passed]:
+        return isinstance(slot, Passed) and slot.type.equals(self.input.field(slot.name).type)
+
+    def described_schema(self) -> pa.Schema:
+        """Returns the columns so far, and of enums what their codes stand for."""
+        fields = [
+            field if pa.types.is_dictionary(field.type) else pa.field(field.name, field.type)
+            for field in self.schema
+        ]
+        return pa.schema(fields)
+
+    def stage(self) -> Stage:
+        """Returns the steps taken in so far as one stage."""
+        return Stage(self.slots, self.predicate, self.graph)

@@ -1,0 +1,169 @@
+"""A stage: at most one predicate, then output columns, run over one batch in one go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from arrowflow.expr.compile.graph import Graph, Op
+from arrowflow.expr.compile.slots import Eager, Foreign, Passed, Slot, names_of, ops_of
+from arrowflow.expr.parse.expression import Expr
+from arrowflow.expr.run.blocks import BlockPlan
+from arrowflow.expr.run.columns import Block, retyped, source
+from arrowflow.expr.run.foreign import run_arrow, run_polars
+from arrowflow.expr.run.numeric import Numeric
+from arrowflow.expr.run.selection import blocks, filter_arrays, passing_blocks
+from arrowflow.expr.run.sinks import MaskSink
+from arrowflow.memory import Recycler
+from arrowflow.types import Array
+
+Columns = Mapping[str, pa.Array]
+_BOOL = np.dtype(np.bool_)
+
+
+@dataclass(slots=True)
+class Stage:
+    """One pass over a batch.
+
+    Attributes:
+        slots: The output columns, by name and in order.
+        predicate: Which rows pass: an operation for NumPy, an expression for its engine, or None for all.
+        graph: The graph that holds the operations.
+    """
+
+    slots: dict[str, Slot]
+    predicate: Op | Expr | None
+    graph: Graph
+    columns: tuple[str, ...] = field(init=False)
+    _mask: BlockPlan | None = None
+    _dense: Numeric = field(init=False)
+    _sparse: Numeric = field(init=False)
+    _filtered: tuple[str, ...] = field(init=False)
+    _foreign: tuple[_Foreigners, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        slots = self.slots.values()
+        names = {name for slot in slots for name in names_of(slot)}
+        computed = {name: ops for name, slot in self.slots.items() if (ops := ops_of(slot))}
+        if isinstance(self.predicate, Op):
+            self._mask = BlockPlan((self.predicate,))
+        elif self.predicate is not None:
+            names.update(self.predicate.columns)
+        gathered = {} if self.predicate is None else self._gathers()
+        self._dense = Numeric(self.slots, computed)
+        names.update(op.param for op in self._inputs())
+        self.columns = tuple(sorted(names))
+        self._sparse = Numeric(self.slots, computed | gathered) if gathered else self._dense
+        rest = [slot for name, slot in self.slots.items() if name not in gathered]
+        self._filtered = tuple(sorted({name for slot in rest for name in names_of(slot)}))
+        self._foreign = _foreigners(self.slots)
+
+    @property
+    def stored(self) -> frozenset[str]:
+        """The decimal columns of which only the low words are read: they may come as 64-bit integers."""
+        others = {name for slot in self.slots.values() for name in names_of(slot)}
+        if isinstance(self.predicate, Expr):
+            others.update(self.predicate.columns)
+        inputs = {op.param for op in self._inputs() if pa.types.is_decimal128(op.type)}
+        return frozenset(inputs - others)
+
+    def _inputs(self) -> tuple[Op, ...]:
+        """The input columns that NumPy computes with."""
+        return self._dense.inputs + (() if self._mask is None else self._mask.inputs)
+
+    def _gathers(self) -> dict[str, tuple[Op, ...]]:
+        """The passed columns that NumPy copies row by row when a predicate drops some."""
+        passed = {name: slot for name, slot in self.slots.items() if isinstance(slot, Passed)}
+        gathers = {name: self.graph.gather(slot.name, slot.type) for name, slot in passed.items()}
+        return {name: (op,) for name, op in gathers.items() if op is not None}
+
+    def run(self, columns: Columns, num_rows: int, recycler: Recycler | None) -> tuple[Columns, int]:
+        """Returns the output columns for the input `columns` of `num_rows` rows, and how many rows they have.
+
+        Any number of threads may call this at the same time.
+        """
+        mask = self._passing(columns, num_rows)
+        kept = num_rows if mask is None else int(np.count_nonzero(mask))
+        if mask is None or kept == num_rows:
+            made = self._dense.run(columns, blocks(num_rows), num_rows, recycler)
+            return self._finish(made, columns, num_rows), num_rows
+        made = self._sparse.run(columns, passing_blocks(mask), kept, recycler)
+        filtered = filter_arrays([columns[name] for name in self._filtered], mask)
+        return self._finish(made, dict(zip(self._filtered, filtered, strict=True)), kept), kept
+
+    def _finish(self, made: dict[str, pa.Array], columns: Columns, rows: int) -> Columns:
+        """Adds what NumPy did not make: `columns` are the inputs, of only the rows that pass."""
+        for foreigners in self._foreign:
+            made.update(foreigners.run(columns, rows))
+        for name, slot in self.slots.items():
+            if isinstance(slot, Eager):
+                made[name] = slot.function(*[columns[part] for part in slot.names])
+            elif isinstance(slot, Passed) and name not in made:
+                made[name] = retyped(columns[slot.name], slot.type)
+        return made
+
+    def _passing(self, columns: Columns, num_rows: int) -> Array | None:
+        if self.predicate is None:
+            return None
+        if self._mask is not None:
+            sink = MaskSink(np.empty(num_rows, np.bool_))
+            self._mask.run(columns, blocks(num_rows), [sink])
+            return sink.values
+        assert isinstance(self.predicate, Expr)
+        predicate = _Foreigners(self.predicate.engine, ("",), (Foreign(self.predicate, pa.bool_()),))
+        flags = predicate.run(columns, num_rows)[""]
+        values, valid = source(flags, _BOOL).read(Block(0, num_rows, None), None)
+        return values if valid is None else values & valid
+
+    def explain(self) -> list[str]:
+        """Returns a line for the predicate and one for each output: what runs where."""
+        lines = [f"{name}: {_where(name, slot)}" for name, slot in self.slots.items()]
+        if self.predicate is None:
+            return lines
+        return [f"filter: {self.predicate.engine if isinstance(self.predicate, Expr) else 'numpy'}", *lines]
+
+
+def _where(name: str, slot: Slot) -> str:
+    if isinstance(slot, Passed):
+        return "pass-through" if slot.name == name else f"pass-through of {slot.name}"
+    if isinstance(slot, Foreign):
+        return slot.expr.engine
+    return "arrow" if isinstance(slot, Eager) else "numpy"
+
+
+@dataclass(frozen=True, slots=True)
+class _Foreigners:
+    """All outputs of one engine, evaluated in one call on only the columns that they read."""
+
+    engine: str
+    names: tuple[str, ...]
+    slots: tuple[Foreign, ...]
+
+    def run(self, columns: Columns, rows: int) -> dict[str, pa.Array]:
+        reads = {name: columns[name] for slot in self.slots for name in slot.expr.columns}
+        # Constants alone still need to know how many rows there are.
+        reads = reads or {"": pa.nulls(rows)}
+        batch = pa.RecordBatch.from_arrays(list(reads.values()), names=list(reads))
+        exprs = [(slot.expr.source, slot.type) for slot in self.slots]
+        if self.engine == "arrow":
+            arrays = run_arrow(exprs, batch)
+        else:
+            inside_lists = any('{"Eval":' in str(slot.expr.serialised()) for slot in self.slots)
+            arrays = run_polars(exprs, batch, inside_lists=inside_lists)
+        return dict(zip(self.names, arrays, strict=True))
+
+
+def _foreigners(slots: Mapping[str, Slot]) -> tuple[_Foreigners, ...]:
+    found = []
+    for engine in ("polars", "arrow"):
+        own = {
+            name: slot
+            for name, slot in slots.items()
+            if isinstance(slot, Foreign) and slot.expr.engine == engine
+        }
+        if own:
+            found.append(_Foreigners(engine, tuple(own), tuple(own.values())))
+    return tuple(found)

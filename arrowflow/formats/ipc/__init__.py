@@ -1,0 +1,1 @@
+"""Arrow IPC files."""

@@ -1,0 +1,250 @@
+"""Writes Arrow IPC files in which every buffer starts at a multiple of 64 bytes, as Arrow recommends for what is mapped.
+
+pyarrow aligns to 8 bytes and offers no more. So it writes its file into a sink that keeps what it is given, which
+for columns are views of their memory, and each message goes on to the file with room behind its metadata and between
+its buffers. Three things in the metadata say where something lies and are changed to match: where each buffer starts
+in the body, the size of the body, and the list of all messages in the footer.
+
+Everything that is written passes one checksum on its way, in blocks that are still in the processor's cache when the
+operating system copies them.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from arrowflow.formats.ipc.metadata import (
+    BLOCK,
+    CONTINUATION,
+    DICTIONARY,
+    RECORD_BATCH,
+    Block,
+    locate_blocks,
+    locate_message,
+)
+
+ALIGNMENT: Final = 64
+
+_START: Final = b"ARROW1\0\0"
+_PREFIX: Final = struct.Struct("<II")
+_TRAILER_BYTES: Final = 10
+_ZEROS: Final = memoryview(bytes(ALIGNMENT))
+_BLOCK_BYTES: Final = 1 << 20
+_BLOCK_PIECES: Final = 512
+"""Half of what Linux takes in one call."""
+
+
+class Written(NamedTuple):
+    """What there is to say of a file that was written.
+
+    Attributes:
+        num_bytes: Its size.
+        checksum: The XXH3 of all of it, in 64 bits: 0.02 ms a megabyte, where `zlib.crc32` takes 0.25.
+    """
+
+    num_bytes: int
+    checksum: int
+
+
+def write_aligned(
+    descriptor: int,
+    schema: pa.Schema,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    compression: str | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> Written:
+    """Writes a whole file, without a copy of what the batches hold, save where pyarrow packs slices.
+
+    Args:
+        descriptor: Where it goes, from the first byte on.
+        schema: Schema of the batches.
+        batches: The record batches; a column's dictionary is the same in all of them.
+        compression: `"lz4"`, `"zstd"` or None.
+        metadata: What the footer says besides.
+
+    Raises:
+        OSError: The file cannot be written.
+        pyarrow.ArrowInvalid: A batch has another schema or another dictionary.
+    """
+    collected = _Collected()
+    messages = _Messages(collected, _Output(descriptor))
+    # Given options keep variables of the environment, which ask for formats of old, from having a say.
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    sink = pa.PythonFile(collected, mode="w")
+    with pa.ipc.new_file(sink, schema, options=options, metadata=metadata) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+            messages.move()
+    return messages.finish()
+
+
+class _Collected:
+    """The file that pyarrow takes this for: keeps views of all that it is given until they are taken."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self._pieces: deque[memoryview] = deque()
+        self._position = 0
+
+    def write(self, data: pa.Buffer | bytes) -> int:
+        view = memoryview(data)
+        if view.nbytes:
+            self._pieces.append(view)
+            self._position += view.nbytes
+        return view.nbytes
+
+    def tell(self) -> int:
+        return self._position
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
+
+    def __bool__(self) -> bool:
+        return bool(self._pieces)
+
+    def take(self, num_bytes: int) -> list[memoryview]:
+        taken = []
+        while num_bytes:
+            piece = self._pieces[0]
+            if piece.nbytes <= num_bytes:
+                self._pieces.popleft()
+            else:
+                piece, self._pieces[0] = piece[:num_bytes], piece[num_bytes:]
+            taken.append(piece)
+            num_bytes -= piece.nbytes
+        return taken
+
+    def read(self, num_bytes: int) -> bytearray:
+        return bytearray().join(self.take(num_bytes))
+
+    def read_all(self) -> bytearray:
+        return self.read(sum(piece.nbytes for piece in self._pieces))
+
+
+class _Messages:
+    """Moves messages from what pyarrow wrote to the file, and remembers for the footer where they went."""
+
+    def __init__(self, source: _Collected, output: _Output) -> None:
+        self._source = source
+        self._output = output
+        self._dictionaries: list[Block] = []
+        self._batches: list[Block] = []
+        self._started = False
+        self._ended = False
+
+    def move(self) -> None:
+        """Moves all messages that are there."""
+        if not self._started:
+            self._output.add(memoryview(self._source.read(len(_START))))
+            self._started = True
+        while self._source and not self._ended:
+            self._move_next()
+
+    def finish(self) -> Written:
+        """Moves what is left, and the footer."""
+        self.move()
+        footer = self._source.read_all()
+        view = memoryview(footer)[:-_TRAILER_BYTES]
+        for (start, end), blocks in zip(
+            locate_blocks(view), (self._dictionaries, self._batches), strict=True
+        ):
+            if end - start != len(blocks) * BLOCK.size:
+                raise AssertionError("the footer lists other messages than were written")
+            for index, block in enumerate(blocks):
+                BLOCK.pack_into(footer, start + index * BLOCK.size, *block)
+        self._output.add(memoryview(footer))
+        return self._output.finish()
+
+    def _move_next(self) -> None:
+        source, output = self._source, self._output
+        prefix = source.read(_PREFIX.size)
+        continuation, size = _PREFIX.unpack(prefix)
+        if continuation != CONTINUATION:
+            raise AssertionError(f"expected the start of a message, found {bytes(prefix)!r}")
+        if not size:
+            self._ended = True
+            output.add(memoryview(prefix))
+            return
+        metadata = source.read(size)
+        message = locate_message(memoryview(metadata))
+        buffers = np.frombuffer(metadata, "<i8", 2 * message.num_buffers, message.buffers).reshape(-1, 2)
+        stored = buffers.tolist()
+        padded = buffers[:, 1] + -buffers[:, 1] % ALIGNMENT
+        buffers[:, 0] = np.cumsum(padded) - padded
+        body_bytes = int(padded.sum())
+        if message.body_field is not None:
+            struct.pack_into("<q", metadata, message.body_field, body_bytes)
+        start = output.num_bytes
+        room = -(start + _PREFIX.size + size) % ALIGNMENT
+        output.add(memoryview(_PREFIX.pack(CONTINUATION, size + room)))
+        output.add(memoryview(metadata))
+        output.add(_ZEROS[:room])
+        self._move_body(stored, message.body_bytes)
+        block = Block(start, _PREFIX.size + size + room, body_bytes)
+        if message.kind == DICTIONARY:
+            self._dictionaries.append(block)
+        elif message.kind == RECORD_BATCH:
+            self._batches.append(block)
+
+    def _move_body(self, buffers: list[list[int]], body_bytes: int) -> None:
+        position = 0
+        for start, size in buffers:
+            if start < position:
+                raise AssertionError("the buffers of a message do not follow each other")
+            self._source.take(start - position)
+            for piece in self._source.take(size):
+                self._output.add(piece)
+            self._output.add(_ZEROS[: -size % ALIGNMENT])
+            position = start + size
+        self._source.take(body_bytes - position)
+
+
+class _Output:
+    """Writes pieces to a file in few calls, and adds up their checksum."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.num_bytes = 0
+        self._descriptor = descriptor
+        self._checksum = xxhash.xxh3_64()
+        self._pieces: list[memoryview] = []
+        self._held_bytes = 0
+
+    def add(self, data: memoryview) -> None:
+        for start in range(0, data.nbytes, _BLOCK_BYTES):
+            piece = data[start : start + _BLOCK_BYTES]
+            self._pieces.append(piece)
+            self._held_bytes += piece.nbytes
+            if self._held_bytes >= _BLOCK_BYTES or len(self._pieces) >= _BLOCK_PIECES:
+                self._flush()
+        self.num_bytes += data.nbytes
+
+    def finish(self) -> Written:
+        self._flush()
+        return Written(self.num_bytes, self._checksum.intdigest())
+
+    def _flush(self) -> None:
+        pieces, self._pieces, self._held_bytes = self._pieces, [], 0
+        for piece in pieces:
+            self._checksum.update(piece)
+        while pieces:
+            written = os.writev(self._descriptor, pieces)
+            done = 0
+            while done < len(pieces) and written >= pieces[done].nbytes:
+                written -= pieces[done].nbytes
+                done += 1
+            pieces = pieces[done:]
+            if written:
+                pieces[0] = pieces[0][written:]

@@ -1,0 +1,400 @@
+"""Arrow IPC files (Feather V2): a split is a record batch, mapped where it is local and uncompressed."""
+
+from __future__ import annotations
+
+import errno
+import struct
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from arrowflow.errors import PlanError, SourceError
+from arrowflow.formats.ipc.metadata import Batch, Block, first_buffers, parse_batch, parse_footer
+from arrowflow.formats.ipc.private_map import map_private
+from arrowflow.formats.protocol import Footer, MayMatch, Split, check_names, reading
+from arrowflow.formats.types import conform, decoded_schema, width_bits
+from arrowflow.storage import File, Range, Store, coalesce
+from arrowflow.workarounds.codes import masked
+
+_OPERATOR: Final = "read_ipc"
+_MAGIC: Final = b"ARROW1"
+_FILE_START: Final = pa.py_buffer(b"ARROW1\0\0")
+_HEAD_OFFSET: Final = 8
+_TRAILER_BYTES: Final = 10
+_TAIL_BYTES: Final = 64 << 10
+_TRAILER: Final = struct.Struct("<i6s")
+_LENGTH: Final = struct.Struct("<q")
+_INFLATION: Final = 4
+"""How much larger compressed bytes of texts and lists are taken to become, where only decoding would tell."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Details:
+    """What `IpcFormat` keeps of a file.
+
+    Attributes:
+        head: The schema message, with which a stream of batches starts.
+        names: Names of the columns, in the order of the file.
+        unsafe: Numbers of those with offsets, codes or texts; other values can only be wrong.
+        dictionaries: Blocks that every reader needs.
+        batches: Block of each record batch.
+        compressed: Whether the record batches are compressed.
+        column_bytes: Decoded bytes of each column (second axis) in each batch (first axis), estimated.
+        first_buffers: For each column the number of its first buffer, then the number of all.
+        buffers: See `Batch.buffers`, of each batch that is compressed or not local; None for others, and where only the
+            data tell the layout.
+        encoded: Numbers of the columns that come as codes, and are decoded.
+    """
+
+    head: pa.Buffer
+    names: tuple[str, ...]
+    unsafe: frozenset[int]
+    dictionaries: tuple[Block, ...]
+    batches: tuple[Block, ...]
+    compressed: tuple[bool, ...]
+    column_bytes: npt.NDArray[np.int64]
+    first_buffers: tuple[int, ...]
+    buffers: tuple[npt.NDArray[np.int64] | None, ...]
+    encoded: frozenset[int]
+
+
+class IpcFormat:
+    """The Arrow IPC file format. Batches of uncompressed, local files are views into the mapped file."""
+
+    name: Final = "ipc"
+    suffixes: Final = (".arrow", ".feather", ".ipc")
+
+    def footer(self, store: Store, file: File) -> Footer:
+        """See `Format.footer`: the footer, and the metadata of each batch for its number of rows."""
+        with reading(_OPERATOR, file):
+            start, tail = _read_tail(store, file)
+            stored = _read_schema(tail)
+            dictionaries, blocks = parse_footer(memoryview(tail)[:-_TRAILER_BYTES])
+            _check_blocks([*dictionaries, *blocks], file)
+            first = min([start, *(block.offset for block in (*dictionaries, *blocks))])
+            head = store.fetch(file, [(_HEAD_OFFSET, max(first, _HEAD_OFFSET))])[0]
+            check_names(stored.names)
+            batches = _read_metadata(store, file, blocks)
+            firsts = first_buffers(stored)
+            sizes = _column_bytes(stored, batches, firsts)
+            details = _Details(
+                head,
+                tuple(stored.names),
+                frozenset(index for index, type in enumerate(stored.types) if width_bits(type) is None),
+                tuple(dictionaries),
+                tuple(blocks),
+                tuple(batch.is_compressed for batch in batches),
+                sizes,
+                firsts,
+                tuple(
+                    _known_buffers(batch, firsts) if batch.is_compressed or not store.is_local else None
+                    for batch in batches
+                ),
+                frozenset(index for index, type in enumerate(stored.types) if _is_encoded(type)),
+            )
+            splits = tuple(
+                Split(index, batch.num_rows, int(sizes[index].sum())) for index, batch in enumerate(batches)
+            )
+            num_rows = sum(split.num_rows for split in splits)
+            return Footer(file, decoded_schema(stored), splits, num_rows, details)
+
+    def column_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
+        """See `Format.column_bytes`: exact unless dictionaries, compressed texts or lists are among them."""
+        details: _Details = footer.details
+        return int(details.column_bytes[split.index, _wanted(details, columns)].sum())
+
+    def scratch_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
+        """See `Format.scratch_bytes`: at most the stored bytes, where they are not mapped."""
+        return footer.details.batches[split.index].body_bytes
+
+    def unsure(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[str]:
+        """See `Unsure.unsure`: columns of codes, and those that are compressed and have no fixed width."""
+        details: _Details = footer.details
+        unsure = details.encoded | (details.unsafe if details.compressed[split.index] else frozenset())
+        return [details.names[index] for index in _wanted(details, columns) if index in unsure]
+
+    def announced_bytes(self, store: Store, footer: Footer, split: Split, columns: Sequence[str]) -> int:
+        """See `Unsure.announced_bytes`: compressed buffers begin with what they become. What is mapped takes none."""
+        details: _Details = footer.details
+        block, buffers = details.batches[split.index], details.buffers[split.index]
+        wanted = _wanted(details, columns)
+        if not details.compressed[split.index]:
+            is_mapped = store.is_local and store.memory_map
+            return 0 if is_mapped else self.column_bytes(footer, split, columns)
+        if buffers is None:
+            return 0  # only the data tell where the buffers lie
+        fixed = [index for index in wanted if index not in details.unsafe]
+        body = block.offset + block.metadata_bytes
+        starts = [
+            body + start
+            for index in wanted
+            if index in details.unsafe
+            for start, size in buffers[slice(*details.first_buffers[index : index + 2])].tolist()
+            if size >= _LENGTH.size
+        ]
+        found = store.fetch(footer.file, [(start, start + _LENGTH.size) for start in starts])
+        lengths = (
+            _LENGTH.unpack(part)[0] for part in found
+        )  # -1 of a buffer that is not compressed after all
+        return int(details.column_bytes[split.index, fixed].sum()) + sum(max(0, each) for each in lengths)
+
+    def ranges(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[Range]:
+        """See `Format.ranges`: all dictionaries, the metadata of the batch, and the buffers of the columns."""
+        details: _Details = footer.details
+        wanted = _wanted(details, columns)
+        if not wanted:
+            return []
+        return [block.range for block in details.dictionaries] + _batch_ranges(details, split.index, wanted)
+
+    def prune(self, footer: Footer, split: Split, may_match: MayMatch) -> bool:
+        """See `Format.prune`: IPC files hold no statistics."""
+        return False
+
+    def read(
+        self,
+        store: Store,
+        footer: Footer,
+        split: Split,
+        schema: pa.Schema,
+        offset_rows: int = 0,
+        stored: frozenset[str] = frozenset(),
+        num_threads: int = 1,
+    ) -> Iterator[pa.RecordBatch]:
+        """See `Format.read`."""
+        with reading(_OPERATOR, footer.file, split.index):
+            batch = _decode(store, footer, split, schema)
+            yield from conform(batch.slice(offset_rows) if offset_rows else batch, schema)
+
+    def is_mapped(self, store: Store, footer: Footer) -> bool:
+        """See `InPlaceFormat.is_mapped`."""
+        return store.is_local and store.memory_map and not any(footer.details.compressed)
+
+    def only_maps(self, store: Store, footer: Footer, columns: Sequence[str]) -> bool:
+        """See `InPlaceFormat.only_maps`: offsets and texts are checked, and codes decoded."""
+        return self.is_mapped(store, footer) and footer.details.unsafe.isdisjoint(
+            _wanted(footer.details, columns)
+        )
+
+    def check_in_place(self, store: Store, footer: Footer) -> None:
+        """See `InPlaceFormat.check_in_place`."""
+        details: _Details = footer.details
+        if not (store.is_local and store.memory_map):
+            why = "are not on a local file system, where they could be mapped into memory"
+        elif any(details.compressed):
+            why = "hold compressed record batches, of which single rows cannot be read (write them uncompressed)"
+        else:
+            return
+        raise PlanError(
+            f"shuffle: without buffer_size it gathers rows from where they lie, but the files {why}; use "
+            "shuffle(buffer_size), or put `.cache()` right below it"
+        ).locate(file=footer.file.path)
+
+    def read_in_place(
+        self, mapped: pa.Buffer, footer: Footer, split: Split, schema: pa.Schema, offset_rows: int = 0
+    ) -> Iterator[tuple[pa.RecordBatch, tuple[pa.Buffer, ...]]]:
+        """See `InPlaceFormat.read_in_place`: columns are copies only where they are decoded or widened."""
+        low, high = mapped.address, mapped.address + mapped.size
+        with reading(_OPERATOR, footer.file, split.index):
+            wanted = _wanted(footer.details, schema.names)
+            batch = _read_opened(pa.BufferReader(mapped), split, wanted, is_view=True) if wanted else None
+            batch = _checked(batch, split, footer, wanted)
+            for chunk in conform(batch.slice(offset_rows) if offset_rows else batch, schema):
+                found = [buffer for column in chunk.columns for buffer in column.buffers()]
+                copies = [each for each in found if each is not None and not low <= each.address < high]
+                yield chunk, tuple(copies)
+
+
+def _decode(store: Store, footer: Footer, split: Split, schema: pa.Schema) -> pa.RecordBatch:
+    details: _Details = footer.details
+    wanted = _wanted(details, schema.names)
+    if not wanted:
+        return _checked(None, split, footer, wanted)
+    if store.is_local:
+        batch = _read_local(store, footer, split, wanted)
+    else:
+        batch = _read_fetched(store, footer, split, wanted)
+    return _checked(batch, split, footer, wanted)
+
+
+def _checked(batch: pa.RecordBatch | None, split: Split, footer: Footer, wanted: list[int]) -> pa.RecordBatch:
+    """Returns a batch that is safe to use; one without columns where none was read."""
+    if batch is None:
+        return pa.RecordBatch.from_struct_array(pa.nulls(split.num_rows, pa.struct([])))
+    if batch.num_rows != split.num_rows:
+        raise SourceError(f"expected {split.num_rows} rows as the metadata say, found {batch.num_rows}")
+    batch.validate()
+    for place, index in enumerate(wanted):
+        if index in footer.details.unsafe:
+            try:
+                batch.column(place).validate(full=True)
+            except pa.ArrowInvalid:
+                column = masked(batch.column(place))
+                column.validate(full=True)
+                batch = batch.set_column(place, batch.schema.field(place), column)
+    return batch
+
+
+def _wanted(details: _Details, columns: Sequence[str]) -> list[int]:
+    names = frozenset(columns)
+    return [index for index, name in enumerate(details.names) if name in names]
+
+
+def _batch_ranges(details: _Details, index: int, wanted: list[int]) -> list[Range]:
+    """Returns the metadata of a batch and what its body holds of some columns; the whole where that is not known."""
+    block = details.batches[index]
+    buffers = details.buffers[index]
+    if buffers is None:
+        return [block.range]
+    body = block.offset + block.metadata_bytes
+    found = [(block.offset, body)]
+    for column in wanted:
+        own = buffers[details.first_buffers[column] : details.first_buffers[column + 1]]
+        found += [(body + start, body + start + size) for start, size in own.tolist() if size]
+    return found
+
+
+def _read_local(store: Store, footer: Footer, split: Split, wanted: list[int]) -> pa.RecordBatch:
+    # Choosing fields makes Arrow copy what it would map, and saves decoding only where there is any.
+    if store.memory_map and not footer.details.compressed[split.index]:
+        try:
+            # A map of its own: the batch may be written, and neither the file nor another batch changes.
+            mapped = map_private(footer.file.path, *footer.details.batches[split.index].range)
+        except OSError as error:
+            if error.errno != errno.ENOMEM:
+                raise
+        else:
+            return _read_opened(pa.BufferReader(mapped), split, wanted, is_view=True)
+    with store.open(footer.file) as source:
+        return _read_opened(source, split, wanted, is_view=False)
+
+
+def _read_opened(source: pa.NativeFile, split: Split, wanted: list[int], *, is_view: bool) -> pa.RecordBatch:
+    options = pa.ipc.IpcReadOptions(included_fields=[] if is_view else wanted, use_threads=False)
+    with pa.ipc.open_file(source, options=options) as opened:
+        batch = opened.get_batch(split.index)
+    return batch.select(wanted) if is_view else batch
+
+
+def _read_fetched(store: Store, footer: Footer, split: Split, wanted: list[int]) -> pa.RecordBatch:
+    """Reads the batch as a stream of its own: Arrow opens *files* in its I/O threads, which must not meet Python.
+
+    The stream has the batch's whole length, but of its body only what the wanted columns need is written, or read.
+    """
+    details: _Details = footer.details
+    batch = details.batches[split.index]
+    dictionaries = store.fetch(footer.file, [block.range for block in details.dictionaries])
+    ranges = _batch_ranges(details, split.index, wanted)
+    parts = [details.head, *dictionaries]
+    start = sum(part.size for part in parts)
+    data = _join(parts, more_bytes=batch.range[1] - batch.offset)
+    view = memoryview(data).cast("B")
+    for (low, high), part in zip(ranges, store.fetch(footer.file, ranges), strict=True):
+        view[start + low - batch.offset : start + high - batch.offset] = memoryview(part).cast("B")
+    options = pa.ipc.IpcReadOptions(included_fields=wanted, use_threads=False)
+    with pa.ipc.open_stream(pa.BufferReader(data), options=options) as opened:
+        return opened.read_next_batch()
+
+
+def _join(parts: Sequence[pa.Buffer], *, more_bytes: int = 0) -> pa.Buffer:
+    """Copies into Arrow's memory, which any thread may let go of, whatever holds the GIL; leaves room at the end."""
+    joined = pa.allocate_buffer(sum(part.size for part in parts) + more_bytes)
+    view, position = memoryview(joined).cast("B"), 0
+    for part in parts:
+        view[position : position + part.size] = memoryview(part).cast("B")
+        position += part.size
+    return joined
+
+
+def _read_schema(tail: pa.Buffer) -> pa.Schema:
+    """Opens the footer as if it were a file, so that Arrow verifies all of it before `parse_footer` reads it."""
+    with pa.ipc.open_file(pa.BufferReader(_join([_FILE_START, tail]))) as opened:
+        return opened.schema
+
+
+def _read_tail(store: Store, file: File) -> tuple[int, pa.Buffer]:
+    start = max(0, file.size - _TAIL_BYTES)
+    tail = store.fetch(file, [(start, file.size)])[0] if file.size else pa.py_buffer(b"")
+    length, magic = _TRAILER.unpack(tail[-_TRAILER_BYTES:]) if file.size >= _TRAILER_BYTES else (0, b"")
+    if magic != _MAGIC:
+        raise SourceError(_explain(store, file))
+    footer_start = file.size - _TRAILER_BYTES - length
+    if length <= 0 or footer_start < 0:
+        raise SourceError(
+            f"a footer of {length} bytes does not fit a file of {file.size}; the file is corrupt"
+        )
+    if footer_start < start:
+        tail = store.fetch(file, [(footer_start, file.size)])[0]
+    else:
+        tail = tail.slice(footer_start - start)
+    return footer_start, tail
+
+
+def _explain(store: Store, file: File) -> str:
+    head = store.fetch(file, [(0, min(file.size, len(_MAGIC)))])[0].to_pybytes() if file.size else b""
+    if head == _MAGIC:
+        return "the file starts as an Arrow IPC file but does not end as one: it is truncated; write it anew"
+    if head[:4] == b"FEA1":
+        return "the file is Feather V1, which read_ipc does not read; rewrite it with pyarrow.feather.write_feather"
+    if head[:4] == b"\xff\xff\xff\xff":
+        return (
+            "the file is an Arrow IPC stream, not a file: it has no footer to find batches by; read it with "
+            "af.from_arrow(pyarrow.ipc.open_stream(path)), or rewrite it as a file"
+        )
+    return f"expected an Arrow IPC file, which ends with {_MAGIC!r}; found {file.size} bytes that start with {head!r}"
+
+
+def _check_blocks(blocks: Sequence[Block], file: File) -> None:
+    for block in blocks:
+        if block.offset < 0 or block.metadata_bytes < 8 or block.body_bytes < 0 or block.range[1] > file.size:
+            raise SourceError(
+                f"the footer lists a message at {block} outside of the file; the file is corrupt"
+            )
+
+
+def _read_metadata(store: Store, file: File, blocks: Sequence[Block]) -> list[Batch]:
+    ranges = [(block.offset, block.offset + block.metadata_bytes) for block in blocks]
+    merged = coalesce(ranges, hole_bytes=0) if store.is_local else coalesce(ranges)
+    buffers = store.fetch(file, merged)
+    lows = [low for low, _ in merged]
+    batches = []
+    for block, (start, end) in zip(blocks, ranges, strict=True):
+        place = bisect_right(lows, start) - 1
+        found = memoryview(buffers[place])[start - lows[place] : end - lows[place]]
+        batches.append(parse_batch(found, block.body_bytes))
+    return batches
+
+
+def _known_buffers(batch: Batch, firsts: tuple[int, ...]) -> npt.NDArray[np.int64] | None:
+    """Returns a copy, which keeps nothing else of the file in memory; None where a column's cannot be told."""
+    is_known = batch.fills_block and firsts and firsts[-1] == len(batch.buffers)
+    return batch.buffers.copy() if is_known else None
+
+
+def _column_bytes(
+    schema: pa.Schema, batches: Sequence[Batch], firsts: tuple[int, ...]
+) -> npt.NDArray[np.int64]:
+    """Returns the decoded bytes of each column in each batch."""
+    bits = [width_bits(type) for type in schema.types]
+    fixed = np.array([each or 0 for each in bits], np.int64)
+    is_fixed = np.array([each is not None for each in bits], np.bool_)
+    encoded = np.array([_INFLATION if _is_encoded(type) else 1 for type in schema.types], np.int64)
+    borders = np.array(firsts, np.int64)
+    sizes = np.zeros((len(batches), len(bits)), np.int64)
+    for row, batch in zip(sizes, batches, strict=True):
+        stored = np.cumsum([0, *batch.buffers[:, 1]])
+        if firsts and firsts[-1] == len(batch.buffers):
+            own = stored[borders[1:]] - stored[borders[:-1]]
+        else:
+            own = stored[-1] // max(1, int((~is_fixed).sum()))
+        inflated = own * (_INFLATION if batch.is_compressed else encoded)
+        row[:] = np.where(is_fixed, batch.num_rows * fixed // 8, inflated)
+    return sizes
+
+
+def _is_encoded(type: pa.DataType) -> bool:
+    return bool(pa.types.is_dictionary(type) or pa.types.is_run_end_encoded(type))

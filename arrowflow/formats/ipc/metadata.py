@@ -1,0 +1,194 @@
+"""The few fields of IPC metadata that pyarrow does not offer: where batches and their buffers lie, how many rows.
+
+`RecordBatchFileReader` tells the rows of a batch only by decoding it. The metadata are FlatBuffers; this reads
+`Footer` and `RecordBatch` of them (see format/File.fbs and format/Message.fbs in apache/arrow), trusts no
+offset, and raises ValueError where one points outside. It also finds what `ipc_aligned` changes in them.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+_TEXTS: Final = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+_VARIADIC: Final = (
+    pa.types.is_string_view,
+    pa.types.is_binary_view,
+    pa.types.is_list_view,
+    pa.types.is_large_list_view,
+    pa.types.is_run_end_encoded,
+    pa.types.is_union,
+)
+CONTINUATION: Final = 0xFFFFFFFF
+"""With this each message starts, before the size of its metadata."""
+
+DICTIONARY: Final = 2
+RECORD_BATCH: Final = 3
+BLOCK: Final = struct.Struct("<qi4xq")
+"""How a footer lists a `Block`."""
+
+
+class Block(NamedTuple):
+    """A message of the file: its metadata from `offset` on, then its body; sizes in bytes."""
+
+    offset: int
+    metadata_bytes: int
+    body_bytes: int
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """The bytes of the whole message, as (start, end)."""
+        return self.offset, self.offset + self.metadata_bytes + self.body_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What the metadata of a record batch say.
+
+    Attributes:
+        num_rows: Its rows.
+        is_compressed: Whether its buffers are compressed.
+        fills_block: Whether the metadata end where the block has its body start, as they should.
+        buffers: Of each of its buffers where it starts in the body, and its stored bytes.
+    """
+
+    num_rows: int
+    is_compressed: bool
+    fills_block: bool
+    buffers: npt.NDArray[np.int64]
+
+
+class Message(NamedTuple):
+    """Where the metadata of a message say what its body is like; positions in bytes.
+
+    Attributes:
+        kind: `DICTIONARY`, `RECORD_BATCH`, or another number.
+        body_bytes: Size of the body.
+        body_field: Position of that size; None where it is 0 and was left out.
+        buffers: Position of the buffers, each the start in the body and the bytes, as two 64-bit numbers.
+        num_buffers: How many there are.
+    """
+
+    kind: int
+    body_bytes: int
+    body_field: int | None
+    buffers: int
+    num_buffers: int
+
+
+def locate_message(data: memoryview) -> Message:
+    """Returns where to find what in the metadata of a message; `data` start behind their size."""
+    message = _Table.root(data)
+    kind = message.scalar(1, "<B")
+    batch = message.table(2)
+    if kind == DICTIONARY and batch is not None:
+        batch = batch.table(1)
+    is_batch = kind in (DICTIONARY, RECORD_BATCH) and batch is not None
+    start, end = batch.vector_range(2, 16) if is_batch and batch is not None else (0, 0)
+    return Message(kind, message.scalar(3, "<q"), message.field(3), start, (end - start) // 16)
+
+
+def locate_blocks(data: memoryview) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Returns from where to where a footer lists the blocks of the dictionaries, and those of the record batches."""
+    root = _Table.root(data)
+    return root.vector_range(2, BLOCK.size), root.vector_range(3, BLOCK.size)
+
+
+def parse_footer(data: memoryview) -> tuple[list[Block], list[Block]]:
+    """Returns the blocks of the dictionaries and of the record batches that a file's footer lists."""
+    root = _Table.root(data)
+    return root.blocks(2), root.blocks(3)
+
+
+def parse_batch(data: memoryview, body_bytes: int) -> Batch:
+    """Returns what the metadata of a block say; `data` are its first `metadata_bytes`."""
+    start = 8 if _unpack("<I", data, 0) == CONTINUATION else 4
+    fills_block = start + _unpack("<I", data, start - 4) == len(data)
+    message = _Table.root(data[start:])
+    batch = message.table(2)
+    if message.scalar(1, "<B") != RECORD_BATCH or batch is None:
+        raise ValueError("expected the metadata of a record batch, found another message")
+    num_rows = batch.scalar(0, "<q")
+    if num_rows < 0:
+        raise ValueError(f"a record batch cannot have {num_rows} rows")
+    buffers = np.frombuffer(batch.vector(2, 16), np.int64).reshape(-1, 2)
+    if (buffers < 0).any() or (buffers > body_bytes).any() or (buffers.sum(axis=1) > body_bytes).any():
+        raise ValueError(f"a buffer lies outside of the body of {body_bytes} bytes")
+    return Batch(num_rows, batch.table(3) is not None, fills_block, buffers)
+
+
+def first_buffers(schema: pa.Schema) -> tuple[int, ...]:
+    """Returns for each column the number of its first buffer, then the number of all; () where the data decide."""
+    counts = [_num_buffers(type) for type in schema.types]
+    if None in counts:
+        return ()
+    return (0, *accumulate(count or 0 for count in counts))
+
+
+def _num_buffers(type: pa.DataType) -> int | None:
+    """Returns how many buffers a column has in a message, or None where that depends on the data."""
+    if isinstance(type, pa.BaseExtensionType):
+        return _num_buffers(type.storage_type)
+    if pa.types.is_null(type):
+        return 0
+    if any(test(type) for test in _VARIADIC):
+        return None
+    if pa.types.is_nested(type):
+        fields = [_num_buffers(type.field(index).type) for index in range(type.num_fields)]
+        own = 1 if pa.types.is_struct(type) or pa.types.is_fixed_size_list(type) else 2
+        return None if None in fields else own + sum(count or 0 for count in fields)
+    return 3 if any(test(type) for test in _TEXTS) else 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    data: memoryview
+    position: int
+
+    @classmethod
+    def root(cls, data: memoryview) -> _Table:
+        return cls(data, _unpack("<I", data, 0))
+
+    def field(self, slot: int) -> int | None:
+        vtable = self.position - _unpack("<i", self.data, self.position)
+        if 4 + 2 * slot >= _unpack("<H", self.data, vtable):
+            return None
+        offset = _unpack("<H", self.data, vtable + 4 + 2 * slot)
+        return self.position + offset if offset else None
+
+    def scalar(self, slot: int, layout: str) -> int:
+        position = self.field(slot)
+        return 0 if position is None else _unpack(layout, self.data, position)
+
+    def table(self, slot: int) -> _Table | None:
+        position = self.field(slot)
+        return None if position is None else _Table(self.data, position + _unpack("<I", self.data, position))
+
+    def vector(self, slot: int, item_bytes: int) -> memoryview:
+        start, end = self.vector_range(slot, item_bytes)
+        return self.data[start:end]
+
+    def vector_range(self, slot: int, item_bytes: int) -> tuple[int, int]:
+        position = self.field(slot)
+        if position is None:
+            return 0, 0
+        position += _unpack("<I", self.data, position)
+        end = position + 4 + _unpack("<I", self.data, position) * item_bytes
+        if end > len(self.data):
+            raise ValueError(f"a vector ends at byte {end} of {len(self.data)}")
+        return position + 4, end
+
+    def blocks(self, slot: int) -> list[Block]:
+        return [Block(*item) for item in BLOCK.iter_unpack(self.vector(slot, BLOCK.size))]
+
+
+def _unpack(layout: str, data: memoryview, position: int) -> int:
+    if not 0 <= position <= len(data) - struct.calcsize(layout):
+        raise ValueError(f"an offset points to byte {position} of {len(data)}")
+    return int(struct.unpack_from(layout, data, position)[0])

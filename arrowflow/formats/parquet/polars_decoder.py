@@ -1,0 +1,121 @@
+"""The second Parquet decoder: Polars, for row groups of flat numbers, where it is the faster one.
+
+Measured on 2 cores with 2 workers: 4 M rows of 40 int32 and nullable float32, zstd, row groups of 250,000 rows
+decode at 16 M rows/s here and at 9 M rows/s in Arrow C++. It runs in Polars' own pool, one thread per call.
+What it decodes equals what Arrow decodes, or is not taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import polars as pl
+import pyarrow as pa
+
+from arrowflow.formats.protocol import Footer, Split
+from arrowflow.storage import Store
+
+_MIN_VALUES: Final = 2_000_000
+"""Values (rows times columns) below which a row group is not worth the set-up of a query: with 2.5 M and 4.5 M
+values Polars delivers 1.5 times the rows a second of Arrow, with 0.65 M values 0.9 times."""
+
+_FOOTER_SHARE: Final = 64
+"""Polars parses the footer once per row group; no more than this part of the decoded bytes may be footer."""
+
+_HEADER_BYTES: Final = 32
+_I32_FIELD: Final = 0x15
+"""The Thrift compact header of an i32 field that follows the field before it."""
+
+_FLAT: Final = (
+    pa.types.is_boolean,
+    pa.types.is_integer,
+    pa.types.is_float32,
+    pa.types.is_float64,
+    pa.types.is_date32,
+    pa.types.is_decimal128,
+)
+
+
+def suits(store: Store, footer: Footer, split: Split, names: Sequence[str], num_threads: int) -> bool:
+    """Returns whether `decode` is worth a try and keeps within `num_threads`, going by the footer alone."""
+    return (
+        store.is_local
+        and split.num_rows * len(names) >= _MIN_VALUES
+        and footer.details.metadata.serialized_size * _FOOTER_SHARE <= split.num_bytes
+        and fits(num_threads)
+        and all(_is_flat(name, footer.schema.field(name).type) for name in names)
+    )
+
+
+def fits(num_threads: int) -> bool:
+    """Whether Polars' pool is within a CPU budget; its size is fixed when Polars is imported."""
+    return 1 < pl.thread_pool_size() <= num_threads  # one thread would decode one row group at a time
+
+
+def decode(store: Store, footer: Footer, split: Split, names: Sequence[str]) -> pa.RecordBatch | None:
+    """Returns these columns of a row group, or None where Arrow has to decode them.
+
+    That is also where Polars fails: so a broken file always ends in Arrow's error.
+    """
+    if _has_checksums(store, footer, split, names[0]):
+        return None
+    try:
+        table = _collect(footer, split, names).to_arrow(compat_level=pl.CompatLevel.oldest())
+        batches = table.combine_chunks().to_batches()
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, pa.ArrowException, OSError):
+        return None
+    wanted = [footer.schema.field(name).type for name in names]
+    if len(batches) != 1 or batches[0].num_rows != split.num_rows or batches[0].schema.types != wanted:
+        return None
+    return batches[0]
+
+
+def _collect(footer: Footer, split: Split, names: Sequence[str]) -> pl.DataFrame:
+    before = sum(other.num_rows for other in footer.splits[: split.index])
+    scan = pl.scan_parquet(footer.file.path, glob=False, hive_partitioning=False, use_statistics=False)
+    return scan.select(names).slice(before, split.num_rows).collect()
+
+
+def _is_flat(name: str, type: pa.DataType) -> bool:
+    return any(test(type) for test in _FLAT) and not name.startswith("^")  # which Polars takes for a regex
+
+
+def _has_checksums(store: Store, footer: Footer, split: Split, name: str) -> bool:
+    """Returns whether the first page of a column has a checksum, which Polars would not verify."""
+    column = footer.details.metadata.row_group(split.index).column(footer.details.leaves[name][0])
+    start, end = chunk_range(column)
+    end = min(end, start + _HEADER_BYTES, footer.file.size)
+    if not 0 <= start < end:
+        return True
+    return has_checksum(store.fetch(footer.file, [(start, end)])[0].to_pybytes())
+
+
+def chunk_range(column: Any) -> tuple[int, int]:
+    """Returns the bytes of the file that hold a column chunk."""
+    start = column.data_page_offset
+    if column.has_dictionary_page and column.dictionary_page_offset:
+        start = min(start, column.dictionary_page_offset)
+    return start, start + column.total_compressed_size
+
+
+def has_checksum(header: bytes) -> bool:
+    """Returns whether a `PageHeader` has its fourth field, `crc`; True if it cannot be told.
+
+    The three fields before are always there: type, uncompressed and compressed size (parquet.thrift).
+
+    Example:
+        >>> has_checksum(bytes([0x15, 0, 0x15, 0x80, 1, 0x15, 0x80, 1, 0x15, 7, 0x1C]))
+        True
+        >>> has_checksum(bytes([0x15, 0, 0x15, 0x80, 1, 0x15, 0x80, 1, 0x2C, 0x15]))
+        False
+    """
+    position = 0
+    for _ in range(3):
+        if header[position : position + 1] != bytes([_I32_FIELD]):
+            return True
+        position += 1
+        while position < len(header) and header[position] & 0x80:
+            position += 1
+        position += 1
+    return position >= len(header) or header[position] == _I32_FIELD

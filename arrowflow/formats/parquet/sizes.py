@@ -1,0 +1,74 @@
+"""How many bytes texts take once decoded, where a Parquet footer says so.
+
+A dictionary holds each text once, so encoded sizes tell nothing of decoded ones. `SizeStatistics` tell, which
+Arrow C++ writes whatever else it is told to leave out, and which pyarrow does not offer. See parquet.thrift:
+`FileMetaData.row_groups`, `RowGroup.columns`, `ColumnChunk.meta_data`, `ColumnMetaData.size_statistics`,
+`SizeStatistics.unencoded_byte_array_data_bytes`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from arrowflow.formats.parquet.thrift import Field, fields, footer_bytes, list_header, varint
+from arrowflow.lazy import parquet as pq
+
+_ROW_GROUPS, _COLUMNS, _METADATA, _SIZES, _TEXT_BYTES = 4, 1, 3, 16, 1
+
+_MAX_CHUNKS: Final = 10_000
+"""Column chunks of a footer, at most, that are looked at: each takes some 50 µs."""
+
+
+class TextSizes:
+    """The unencoded bytes of the texts of a file; its footer is parsed when the first one is asked for."""
+
+    __slots__ = ("_found", "_metadata")
+
+    def __init__(self, metadata: pq.FileMetaData) -> None:
+        self._metadata = metadata
+        self._found: list[list[int | None]] | None = None
+
+    def of(self, row_group: int, leaf: int) -> int | None:
+        """Returns the bytes of all texts of a column chunk, without offsets; None where the file does not say."""
+        if self._found is None:
+            few = self._metadata.num_row_groups * self._metadata.num_columns <= _MAX_CHUNKS
+            self._found = _text_bytes(footer_bytes(self._metadata)) if few else []
+        return self._found[row_group][leaf] if self._found else None
+
+
+def _text_bytes(footer: bytes) -> list[list[int | None]]:
+    """Returns for each row group what each of its column chunks says."""
+    groups = _field(footer, 0, _ROW_GROUPS)
+    if groups is None:
+        return []
+    count, _, at = list_header(footer, groups.start)
+    found = []
+    for _ in range(count):
+        own = list(fields(footer, at))
+        columns = next(field for field in own if field.number == _COLUMNS)
+        found.append(_of_columns(footer, columns))
+        at = own[-1].end + 1  # behind the byte 0 that ends a structure
+    return found
+
+
+def _of_columns(footer: bytes, columns: Field) -> list[int | None]:
+    count, _, at = list_header(footer, columns.start)
+    found = []
+    for _ in range(count):
+        own = list(fields(footer, at))
+        found.append(_of_column(footer, next((field for field in own if field.number == _METADATA), None)))
+        at = own[-1].end + 1
+    return found
+
+
+def _of_column(footer: bytes, metadata: Field | None) -> int | None:
+    sizes = None if metadata is None else _field(footer, metadata.start, _SIZES)
+    text_bytes = None if sizes is None else _field(footer, sizes.start, _TEXT_BYTES)
+    if text_bytes is None:
+        return None
+    value = varint(footer, text_bytes.start)[0]
+    return None if value & 1 else value >> 1  # negative where the lowest bit is set
+
+
+def _field(data: bytes, at: int, number: int) -> Field | None:
+    return next((field for field in fields(data, at) if field.number == number), None)

@@ -1,0 +1,105 @@
+"""Statistics of Parquet row groups, as bounds that a predicate may be tested against."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+
+from arrowflow.expr.pruning import ColumnStatistics
+from arrowflow.lazy import parquet as pq
+
+_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_PER_SECOND: Final = {"milliseconds": 10**3, "microseconds": 10**6, "nanoseconds": 10**9}
+
+
+class RowGroupStatistics(Mapping[str, ColumnStatistics]):
+    """The statistics of one row group, looked up column by column when a predicate asks.
+
+    A column is absent where the file says nothing, or where what it says cannot be trusted or compared.
+    """
+
+    def __init__(
+        self,
+        metadata: pq.FileMetaData,
+        row_group: int,
+        schema: pa.Schema,
+        leaves: Mapping[str, tuple[int, int]],
+    ) -> None:
+        self._group = metadata.row_group(row_group)
+        self._types = dict(zip(schema.names, schema.types, strict=True))
+        self._leaves = leaves
+
+    def __getitem__(self, name: str) -> ColumnStatistics:
+        found = self._find(name)
+        if found is None:
+            raise KeyError(name)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._types if self._find(name) is not None)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def _find(self, name: str) -> ColumnStatistics | None:
+        type = self._types.get(name)
+        if type is None or pa.types.is_nested(type):
+            return None
+        column = self._group.column(self._leaves[name][0])
+        statistics = column.statistics if column.is_stats_set else None
+        if statistics is None:
+            return None
+        low, high = _bounds(statistics, type)
+        null_count = int(statistics.null_count) if statistics.has_null_count else None
+        return None if low is None and null_count is None else ColumnStatistics(low, high, null_count)
+
+
+def _bounds(statistics: pq.Statistics, type: pa.DataType) -> tuple[Any, Any]:
+    if not statistics.has_min_max:
+        return None, None
+    try:
+        if pa.types.is_timestamp(type):
+            return _instants(statistics, type)
+        if not _is_plain(type):
+            return None, None
+        low, high = statistics.min, statistics.max
+    except (ValueError, OverflowError, pa.ArrowException):  # e.g. bounds cut within a UTF-8 character
+        return None, None
+    if isinstance(low, float) and (math.isnan(low) or math.isnan(high)):
+        return None, None
+    return (low, high) if low <= high else (None, None)
+
+
+def _instants(statistics: pq.Statistics, type: pa.DataType) -> tuple[Any, Any]:
+    """Returns datetimes around the bounds; `Statistics.min` would import pandas for nanoseconds."""
+    unit = json.loads(statistics.logical_type.to_json()).get("timeUnit")
+    if unit not in _PER_SECOND:
+        return None, None
+    epoch = _EPOCH.replace(tzinfo=None if type.tz is None else datetime.UTC)
+    per_second = _PER_SECOND[unit]
+    low = statistics.min_raw * 10**6 // per_second
+    high = -(-statistics.max_raw * 10**6 // per_second)
+    return epoch + datetime.timedelta(microseconds=low), epoch + datetime.timedelta(microseconds=high)
+
+
+def _is_plain(type: pa.DataType) -> bool:
+    return any(
+        test(type)
+        for test in (
+            pa.types.is_boolean,
+            pa.types.is_integer,
+            pa.types.is_float32,
+            pa.types.is_float64,
+            pa.types.is_string,
+            pa.types.is_large_string,
+            pa.types.is_binary,
+            pa.types.is_large_binary,
+            pa.types.is_decimal128,
+            pa.types.is_date32,
+        )
+    )

@@ -1,0 +1,136 @@
+"""JSON files: objects, one a line or as the elements of one array; a split is a block of them, decoded by pyarrow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, Final
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import json
+
+from arrowflow.errors import SourceError
+from arrowflow.formats.protocol import Footer, check_names, reading
+from arrowflow.formats.text.blocks import Source, as_bytes, first_records, opened, owned, with_codecs
+from arrowflow.formats.text.scan import Bytes, JsonElements, JsonLines, Scanner, element_ends
+from arrowflow.formats.text.text import SAMPLE_BYTES, Layout, TextFormat
+from arrowflow.formats.text.whole_numbers import check_objects, may_be_rounded
+from arrowflow.formats.types import check_texts, convert, decoded_schema
+from arrowflow.storage import File, Store
+
+_ARRAY: Final = "array"
+_EMPTY: Final = "the file has no rows to take columns from; pass schema=, or leave it out"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonFormat(TextFormat):
+    """Objects, whose keys are columns: null where a key is absent; keys that are no column are ignored."""
+
+    name: ClassVar[str] = "json"
+    suffixes: ClassVar[tuple[str, ...]] = with_codecs(".json", ".jsonl", ".ndjson")
+    first_row: ClassVar[int] = 0
+
+    def probe(self, schema: pa.Schema) -> None:
+        """See `TextFormat.probe`."""
+        _parse(pa.py_buffer(b"{}\n"), schema)
+
+    def scanner(self, kind: str, file: File) -> Scanner:
+        """See `TextFormat.scanner`."""
+        return JsonElements() if kind == _ARRAY else JsonLines()
+
+    def layout(self, source: Source, start: int, file: File) -> Layout:
+        """See `TextFormat.layout`: whether it is an array, and types by the first rows."""
+        kind = ""
+        while (data := source.window(start, SAMPLE_BYTES)).size:
+            shown = np.flatnonzero(data > ord(" "))
+            if shown.size:
+                kind = _ARRAY if data[shown[0]] == ord("[") else ""
+                start += int(shown[0]) + bool(kind)
+                break
+            start += data.size
+        if self.types is not None:
+            return Layout(start, self.types, kind)
+        data, is_row = first_records(source, partial(self.scanner, kind, file), start, SAMPLE_BYTES)
+        if not is_row.any():
+            raise SourceError(_EMPTY)
+        with self._explained():
+            found = _parse(_as_lines(data) if kind else owned(data), None).schema
+        check_names(found.names)
+        if may_be_rounded(found, data):
+            check_objects(data.tobytes(), found)
+        return Layout(
+            start, decoded_schema(pa.schema([(each.name, _textual(each.type)) for each in found])), kind
+        )
+
+    def holds(self, store: Store, footer: Footer, names: Sequence[str]) -> list[str]:
+        """See `Untyped.holds`: those with a value, since pyarrow does not say which keys it ignores."""
+        layout = footer.details.layout
+        known = frozenset(layout.schema.names)
+        with reading(self.operator, footer.file), opened(store, footer.file) as source:
+            scanner = partial(self.scanner, layout.kind, footer.file)
+            data, is_row = first_records(source, scanner, layout.start, SAMPLE_BYTES)
+            if not is_row.any():
+                return []
+            lines = _as_lines(data) if layout.kind else owned(data)
+        if not _has_values(lines, names):
+            return [name for name in names if name in known]
+        return [name for name in names if name in known or _has_values(lines, [name])]
+
+    def decode(self, data: pa.Buffer, layout: Layout, types: pa.Schema, file: File) -> pa.RecordBatch:
+        """See `TextFormat.decode`."""
+        table = _parse(_as_lines(as_bytes(data)) if layout.kind == _ARRAY else data, types)
+        batch = table.combine_chunks().to_batches()[0]
+        check_texts(batch)
+        columns = [convert(batch.column(name), types.field(name).type) for name in types.names]
+        return pa.RecordBatch.from_arrays(columns, schema=types)
+
+    def is_misfit(self, text: str) -> bool:
+        """See `TextFormat.is_misfit`."""
+        return any(word in text for word in ("changed from", "convert", "conversion", "casted"))
+
+
+def _parse(data: pa.Buffer, types: pa.Schema | None) -> pa.Table:
+    given = None if types is None else pa.schema([(each.name, _parsed(each.type)) for each in types])
+    return json.read_json(
+        pa.BufferReader(data),
+        json.ReadOptions(use_threads=False, block_size=data.size),
+        json.ParseOptions(
+            explicit_schema=given, unexpected_field_behavior="infer" if given is None else "ignore"
+        ),
+    )
+
+
+def _has_values(lines: pa.Buffer, names: Sequence[str]) -> bool:
+    """Returns whether one of these keys has another value than null, which is the only one of type null."""
+    try:
+        _parse(lines, pa.schema([(name, pa.null()) for name in names]))
+    except pa.ArrowInvalid as error:
+        return "changed from null" in str(error)  # anything else is found, and told, when rows are decoded
+    return False
+
+
+def _as_lines(data: Bytes) -> pa.Buffer:
+    """Returns elements of an array with a newline behind each, instead of the comma or the bracket."""
+    lines = owned(data)
+    as_bytes(lines)[element_ends(data) - 1] = ord("\n")
+    return lines
+
+
+def _parsed(type: pa.DataType) -> pa.DataType:
+    """Returns the type that pyarrow can parse and that is then cast: it knows no lists but one kind."""
+    if pa.types.is_struct(type):
+        return pa.struct([(each.name, _parsed(each.type)) for each in type.fields])
+    if any(test(type) for test in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)):
+        return pa.list_(_parsed(type.value_type))
+    return type
+
+
+def _textual(type: pa.DataType) -> pa.DataType:
+    """Returns the type with texts for times, which JSON does not have: pyarrow takes texts for them that look so."""
+    if pa.types.is_timestamp(type):
+        return pa.string()
+    if pa.types.is_struct(type):
+        return pa.struct([(each.name, _textual(each.type)) for each in type.fields])
+    return pa.list_(_textual(type.value_type)) if pa.types.is_list(type) else type

@@ -1,0 +1,308 @@
+"""What CSV and JSON share: a file of records without a footer, which is scanned once to find blocks of rows.
+
+Three decisions matter.
+
+* **Row counts are exact**, since `skip`, `take` and resume count by them: so a footer costs one pass over the file, at
+  1 to 3 GB/s for plain lines, 0.4 GB/s where all is quoted. Decoding, which is slower yet, checks the counts.
+* **Types are those of the first file's first MiB**, whatever `block_bytes` is, or those of `schema=`. `typed` makes the
+  format that reads all files by them; what does not fit is an error and never another type.
+* **A block is a split**, so that resume seeks. A compressed file is one split, which comes block by block; resume runs
+  through it again and decodes only what is still to come.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar, Final, Self
+
+import numpy as np
+import pyarrow as pa
+
+from arrowflow.errors import PlanError, SchemaError, SourceError
+from arrowflow.formats.protocol import Footer, MayMatch, Split, reading
+from arrowflow.formats.text.blocks import Blocks, Source, as_bytes, codec_of, cut, inflated, opened, owned
+from arrowflow.formats.text.scan import Scanner
+from arrowflow.formats.types import conform, width_bits
+from arrowflow.storage import File, Range, Store
+
+BLOCK_BYTES: Final = 4 << 20
+"""Bytes of a block: 10 to 20 ms of decoding, next to which a call costs nothing."""
+
+MAX_BLOCK_BYTES: Final = 1 << 30
+"""pyarrow takes blocks up to 2 GiB, and a record may begin at the end of one."""
+
+SAMPLE_BYTES: Final = 1 << 20
+"""Bytes of the first file that tell the types; no option, so that nothing else changes them."""
+
+_BOM: Final = b"\xef\xbb\xbf"
+_WIDE_BOMS: Final = (b"\xff\xfe", b"\xfe\xff")
+_ROW: Final = re.compile(r"(\bin row |\bRow #)(\d+)")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """What the start of a file says.
+
+    Attributes:
+        start: First byte of the data.
+        schema: Columns, in the order of the file.
+        kind: How records are told apart; the format's own.
+    """
+
+    start: int
+    schema: pa.Schema
+    kind: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Details:
+    """What `TextFormat` keeps of a file.
+
+    Attributes:
+        layout: What the start of the file says.
+        blocks: All blocks; those of a compressed file lie in what is decompressed.
+        codec: How it is compressed.
+        widths: Bits of a value by column, None for texts and lists.
+    """
+
+    layout: Layout
+    blocks: Blocks
+    codec: str | None
+    widths: Mapping[str, int | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextFormat(ABC):
+    """Files of records. Subclasses say how a file starts, where records end, and how they are decoded.
+
+    Attributes:
+        block_bytes: Bytes of a block.
+        types: The columns to read of all files, or None to tell by the file.
+    """
+
+    name: ClassVar[str]
+    suffixes: ClassVar[tuple[str, ...]]
+    first_row: ClassVar[int]
+    """The number that pyarrow's messages give to the first row."""
+
+    block_bytes: int = BLOCK_BYTES
+    types: pa.Schema | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        """Raises `PlanError` for options that make no sense."""
+        if self.block_bytes > MAX_BLOCK_BYTES:
+            raise PlanError(f"{self.operator}: block_bytes are at most 1 GiB, got {self.block_bytes}")
+        self.check_options()
+
+    def check_options(self) -> None:  # noqa: B027  (not every format has others)
+        """Raises `PlanError` for options of the format's own that make no sense."""
+
+    @property
+    def operator(self) -> str:
+        """The name in errors."""
+        return f"read_{self.name}"
+
+    def arguments(self) -> Mapping[str, Any]:
+        """See `Untyped.arguments`."""
+        fields = [each.name for each in dataclasses.fields(self) if each.name != "types"]
+        values = {name: getattr(self, name) for name in fields}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+    def typed(self, schema: pa.Schema) -> Self:
+        """See `Untyped.typed`."""
+        try:
+            self.probe(schema)
+        except pa.ArrowNotImplementedError as error:
+            text = f"{error}: give a type that {self.name.upper()} has, and cast the column after reading"
+            raise SchemaError(text).locate(operator=self.operator) from error
+        return dataclasses.replace(self, types=schema)
+
+    @abstractmethod
+    def probe(self, schema: pa.Schema) -> None:
+        """Raises `pa.ArrowNotImplementedError` if pyarrow cannot decode one of the types."""
+
+    @abstractmethod
+    def layout(self, source: Source, start: int, file: File) -> Layout:
+        """Reads the start of a file, behind its byte-order mark; with the types that it has, or that are given."""
+
+    @abstractmethod
+    def scanner(self, kind: str, file: File) -> Scanner:
+        """Returns what finds the records."""
+
+    @abstractmethod
+    def decode(self, data: pa.Buffer, layout: Layout, types: pa.Schema, file: File) -> pa.RecordBatch:
+        """Decodes columns, at least one, of whole records."""
+
+    def footer(self, store: Store, file: File) -> Footer:
+        """See `Format.footer`: the whole file is scanned, a MiB at a time."""
+        return self._footer(store, file, only_first=False)
+
+    def glance(self, store: Store, file: File) -> Footer:
+        """See `Untyped.glance`: a block is scanned."""
+        return self._footer(store, file, only_first=True)
+
+    def holds(self, store: Store, footer: Footer, names: Sequence[str]) -> list[str]:
+        """See `Untyped.holds`: here, of files that name their columns themselves."""
+        return _present(footer.details.layout, names)
+
+    def _footer(self, store: Store, file: File, *, only_first: bool) -> Footer:
+        with reading(self.operator, file):
+            with opened(store, file) as source:
+                layout = self.layout(source, _behind_bom(source), file)
+                scanner = self.scanner(layout.kind, file)
+                blocks = cut(source, scanner, layout.start, self.block_bytes, only_first=only_first)
+            codec = codec_of(file)
+            widths = {each.name: width_bits(each.type) for each in layout.schema}
+            details = _Details(layout, blocks, codec, widths)
+            sizes = _decoded_bytes(details, layout.schema.names)
+            if codec is None:
+                splits = tuple(
+                    Split(index, rows, size)
+                    for index, (rows, size) in enumerate(zip(blocks.rows.tolist(), sizes, strict=True))
+                )
+            else:
+                splits = (Split(0, blocks.num_rows, max(sizes)),) if sizes else ()
+            return Footer(file, layout.schema, splits, blocks.num_rows, details)
+
+    def column_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
+        """See `Format.column_bytes`: of one block; texts share the bytes of the file evenly."""
+        sizes = _decoded_bytes(footer.details, columns, split.index)
+        return max(sizes)
+
+    def scratch_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
+        """See `Format.scratch_bytes`: parsed values and where they start, and decompressed bytes."""
+        details: _Details = footer.details
+        blocks = details.blocks
+        if details.codec is None:
+            return 2 * int(blocks.stops[split.index] - blocks.starts[split.index])
+        return 4 * int((blocks.stops - blocks.starts).max())
+
+    def ranges(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[Range]:
+        """See `Format.ranges`: the block, or the whole file if it is compressed; nothing for no column."""
+        details: _Details = footer.details
+        if not _present(details.layout, columns):
+            return []
+        if details.codec is not None:
+            return [(0, footer.file.size)]
+        return [(int(details.blocks.starts[split.index]), int(details.blocks.stops[split.index]))]
+
+    def prune(self, footer: Footer, split: Split, may_match: MayMatch) -> bool:
+        """See `Format.prune`: text holds no statistics."""
+        return False
+
+    def read(
+        self,
+        store: Store,
+        footer: Footer,
+        split: Split,
+        schema: pa.Schema,
+        offset_rows: int = 0,
+        stored: frozenset[str] = frozenset(),
+        num_threads: int = 1,
+    ) -> Iterator[pa.RecordBatch]:
+        """See `Format.read`; of a compressed file, one batch a block."""
+        details: _Details = footer.details
+        layout, blocks, codec = details.layout, details.blocks, details.codec
+        with reading(self.operator, footer.file, split.index):
+            names = _present(layout, schema.names)
+            types = pa.schema([schema.field(name) for name in names])
+            if not names:
+                rows = max(0, split.num_rows - offset_rows)
+                yield from conform(pa.RecordBatch.from_struct_array(pa.nulls(rows, pa.struct([]))), schema)
+                return
+            if codec is None:
+                data = _read_block(store, footer.file, blocks, split.index)
+                batch = self._checked(data, split.index, details, types, footer.file)
+                yield from conform(batch.slice(offset_rows), schema)
+                return
+            source = inflated(store, footer.file, codec)
+            ends = blocks.rows_before + blocks.rows
+            first = min(int(np.searchsorted(ends, offset_rows, side="right")), ends.size - 1)
+            for index in range(first, ends.size):
+                start, stop = int(blocks.starts[index]), int(blocks.stops[index])
+                data = owned(source.window(start, stop - start))
+                batch = self._checked(data, index, details, types, footer.file)
+                skipped = max(0, offset_rows - int(blocks.rows_before[index]))
+                yield from conform(batch.slice(skipped), schema)
+
+    def _checked(
+        self, data: pa.Buffer, index: int, details: _Details, types: pa.Schema, file: File
+    ) -> pa.RecordBatch:
+        """Decodes a block and compares its rows with those that were counted."""
+        expected = int(details.blocks.rows[index])
+        before = int(details.blocks.rows_before[index])
+        with self._explained(before):
+            batch = self.decode(data, details.layout, types, file)
+        if batch.num_rows != expected:
+            raise SourceError(
+                f"expected {expected} rows behind row {before}, one for each record that was counted, found "
+                f"{batch.num_rows}: {_NOT_ONE}"
+            )
+        return batch
+
+    @contextmanager
+    def _explained(self, rows_before: int = 0) -> Iterator[None]:
+        """Says in which row of the file a value does not fit, and what to do about it."""
+        try:
+            yield
+        except pa.ArrowInvalid as error:
+            text = _ROW.sub(partial(self._row, rows_before), str(error).strip()[:500])
+            if self.is_misfit(text):
+                raise SchemaError(f"{text}; {_MISFIT}") from error
+            raise SourceError(f"{text}; the file is malformed: write it anew, or leave it out") from error
+
+    def _row(self, rows_before: int, found: re.Match[str]) -> str:
+        """Returns the row of the file, counted from 1, for one of a block."""
+        return f"{'in ' * found[1].startswith('in')}row {rows_before + int(found[2]) - self.first_row + 1}"
+
+    @abstractmethod
+    def is_misfit(self, text: str) -> bool:
+        """Returns whether a message of pyarrow's is about a value that has not the type of its column."""
+
+
+_NOT_ONE: Final = "the file changed while it was read, or has not one record a line"
+_MISFIT: Final = (
+    "types are those of the first file's first MiB: pass schema= with a type that holds all values of the column, "
+    "or without the column"
+)
+
+
+def _behind_bom(source: Source) -> int:
+    """Returns where the text starts."""
+    start = source.window(0, SAMPLE_BYTES)[:4].tobytes()
+    if start.startswith(_WIDE_BOMS):
+        raise SourceError("the text is UTF-16 or UTF-32, as its byte-order mark says; write it as UTF-8")
+    return len(_BOM) if start.startswith(_BOM) else 0
+
+
+def _present(layout: Layout, columns: Sequence[str]) -> list[str]:
+    known = frozenset(layout.schema.names)
+    return [name for name in columns if name in known]
+
+
+def _read_block(store: Store, file: File, blocks: Blocks, index: int) -> pa.Buffer:
+    start, stop = int(blocks.starts[index]), int(blocks.stops[index])
+    if not store.is_local:
+        return owned(as_bytes(store.fetch(file, [(start, stop)])[0]))
+    with store.open(file) as source:
+        source.seek(start)
+        return source.read_buffer(stop - start)
+
+
+def _decoded_bytes(details: _Details, columns: Sequence[str], index: int | None = None) -> list[int]:
+    """Returns what columns of each block, or of one, take once decoded."""
+    blocks, widths = details.blocks, details.widths
+    place = slice(None) if index is None or details.codec is not None else slice(index, index + 1)
+    rows, text = blocks.rows[place], (blocks.stops - blocks.starts)[place]
+    fixed = sum(widths.get(name) or 0 for name in columns)
+    wanted = sum(name in widths and widths[name] is None for name in columns)
+    texts = sum(width is None for width in widths.values())
+    share = text * wanted // max(1, texts) + 5 * wanted * rows
+    sizes: list[int] = (rows * fixed // 8 + share).tolist()
+    return sizes

@@ -1,0 +1,269 @@
+"""From lists in a block of bytes to one Arrow column, and which types a column of a TFRecord may have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from arrowflow.errors import SchemaError
+from arrowflow.formats.tfrecord.proto import KINDS, VALUES
+from arrowflow.formats.tfrecord.wire import PADDING, Bytes, Ints, varints
+from arrowflow.lazy import compute as pc
+
+BYTES, FLOATS, INTS = 1, 2, 3
+_PASS_SCHEMA: Final = "; pass schema= with the type that fits all records, or without this feature"
+
+
+class Unfit(Exception):
+    """Rows that a column cannot hold, or, without a text, whose encoding is unusual."""
+
+    def __init__(self, rows: Ints, text: str | None = None, *, is_value: bool = False) -> None:
+        super().__init__(rows, text)
+        self.rows = rows
+        self.text = text
+        self.is_value = is_value
+
+
+class Lists(NamedTuple):
+    """One feature of some records.
+
+    Attributes:
+        num_rows: How many records.
+        rows: Those that have the feature, in order.
+        kinds: The kind of each one's list.
+        owners: The place in `rows` of each element of a list, in order.
+        starts: Where the element starts: one text, or numbers behind each other.
+        stops: Where it stops.
+    """
+
+    num_rows: int
+    rows: Ints
+    kinds: Ints
+    owners: Ints
+    starts: Ints
+    stops: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column.
+
+    Attributes:
+        name: The feature.
+        type: What it is read as.
+        kind: The kind of list that it comes from.
+        value: Type of one value.
+        size: Values in each row, or None for any number.
+    """
+
+    name: str
+    type: pa.DataType
+    kind: int
+    value: pa.DataType
+    size: int | None
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it holds numbers as they are stored, one a row."""
+        return self.type in {pa.int64(), pa.float32()}
+
+    def place(self, values: Any, rows: Ints, num_rows: int) -> pa.Array:
+        """Returns a column of numbers from those of some rows; the others are null."""
+        if len(rows) == num_rows:
+            return _array(values.copy())
+        placed = np.zeros(num_rows, values.dtype)
+        placed[rows] = values
+        buffers = [_bitmap(rows, num_rows), pa.py_buffer(placed)]
+        return pa.Array.from_buffers(self.type, num_rows, buffers, num_rows - len(rows))
+
+    def build(self, data: Bytes, lists: Lists) -> pa.Array:
+        """Returns the rows of the column, null where a record lacks the feature.
+
+        Raises:
+            Unfit: A record's list does not fit.
+        """
+        rows = lists.rows
+        has_kind = lists.kinds != 0
+        wrong = np.flatnonzero(has_kind & (lists.kinds != self.kind))
+        if len(wrong):
+            found, wanted = KINDS[lists.kinds[wrong[0]]], KINDS[self.kind]
+            raise Unfit(
+                rows[wrong[:1]],
+                f"feature {self.name!r}: expected {wanted} ({self.type}), found {found}{_PASS_SCHEMA}",
+            )
+        values, counts = self._values(data, lists)
+        if self.size is not None:
+            wrong = np.flatnonzero(has_kind & (counts != self.size))
+            if len(wrong):
+                text = f"feature {self.name!r}: expected {self.size} of {self.value} ({self.type}), found "
+                raise Unfit(rows[wrong[:1]], f"{text}{counts[wrong[0]]}{_PASS_SCHEMA}")
+        if not has_kind.all():
+            rows, counts = rows[has_kind], counts[has_kind]
+        return self._assemble(values, rows, counts, lists.num_rows)
+
+    def _values(self, data: Bytes, lists: Lists) -> tuple[pa.Array, Ints]:
+        """Returns all values behind each other, and how many each of `lists.rows` has."""
+        gathered = gather(data, lists.starts, lists.stops)
+        num = len(lists.rows)
+        if self.kind == BYTES:
+            counts = np.bincount(lists.owners, minlength=num)
+            return self._texts(gathered, lists), counts
+        sizes = lists.stops - lists.starts
+        stored = np.frombuffer(gathered.buffers()[2] or b"", np.uint8)[: int(sizes.sum())]
+        if self.kind == INTS:
+            return self._wholes(stored, sizes, lists)
+        if (sizes & 3).any():
+            raise Unfit(np.unique(lists.rows[lists.owners[(sizes & 3) != 0]]))
+        counts = np.bincount(lists.owners, sizes >> 2, num).astype(np.int64)
+        floats = stored.view("<f4")
+        return _array(floats if self.value == pa.float32() else floats.astype(np.float64)), counts
+
+    def _wholes(self, stored: Any, sizes: Ints, lists: Lists) -> tuple[pa.Array, Ints]:
+        """Decodes the varints of all elements, and counts them by element and by row."""
+        found = varints(Bytes(np.concatenate([stored, np.zeros(PADDING, np.uint8)])))
+        ends = np.cumsum(sizes)
+        # No varint may reach from one element into the next.
+        if found is None or (stored[ends[sizes > 0] - 1] & 0x80).any():
+            raise Unfit(np.unique(lists.rows[lists.owners]))
+        per_element = np.diff(np.searchsorted(found.ends, ends), prepend=0)
+        counts = np.bincount(lists.owners, per_element, len(lists.rows)).astype(np.int64)
+        return self._numbers(found.values, counts, lists), counts
+
+    def _texts(self, gathered: pa.Array, lists: Lists) -> pa.Array:
+        if self.value == pa.binary():
+            return gathered
+        try:
+            return gathered.cast(self.value)
+        except pa.ArrowInvalid as error:
+            for place, value in enumerate(gathered):
+                if not _is_utf8(value.as_py()):
+                    row = lists.rows[lists.owners[place : place + 1]]
+                    text = (
+                        f"feature {self.name!r}: expected UTF-8 text ({self.type}), found bytes that are none"
+                    )
+                    raise Unfit(row, f"{text}; pass schema= with binary", is_value=True) from error
+            raise
+
+    def _numbers(self, values: Ints, counts: Ints, lists: Lists) -> pa.Array:
+        if self.value == pa.int64():
+            return _array(values)
+        low, high = (0, 1) if self.value == pa.bool_() else _range(self.value)
+        outside = np.flatnonzero((values < low) | (values > high))
+        if len(outside):
+            row = np.searchsorted(np.cumsum(counts), outside[:1], side="right")
+            text = (
+                f"feature {self.name!r}: expected {self.value} ({low} to {high}), found {values[outside[0]]}"
+            )
+            raise Unfit(lists.rows[row], text + "; pass schema= with int64", is_value=True)
+        return _array(values).cast(self.value)
+
+    def _assemble(self, values: pa.Array, rows: Ints, counts: Ints, num_rows: int) -> pa.Array:
+        """Puts values into rows; rows that are not named are null."""
+        nulls = num_rows - len(rows)
+        validity = _bitmap(rows, num_rows) if nulls else None
+        is_list = pa.types.is_list(self.type) or pa.types.is_large_list(self.type)
+        if not is_list and not nulls:
+            if self.type == values.type:
+                return values
+            return pa.Array.from_buffers(self.type, num_rows, [None], 0, children=[values])
+        if is_list:
+            sizes = np.zeros(num_rows + 1, np.int64 if pa.types.is_large_list(self.type) else np.int32)
+            sizes[rows + 1] = counts
+            offsets = np.cumsum(sizes, out=sizes)
+            buffers = [validity, pa.py_buffer(offsets)]
+            return pa.Array.from_buffers(self.type, num_rows, buffers, nulls, children=[values])
+        places = np.full(num_rows, -1)
+        places[rows] = np.arange(len(rows))
+        if pa.types.is_fixed_size_list(self.type):
+            size = self.type.list_size
+            inner = (np.maximum(places, 0)[:, None] * size + np.arange(size)).reshape(-1)
+            children = _take(values, inner) if len(values) else pa.nulls(len(inner), self.value)
+            return pa.Array.from_buffers(self.type, num_rows, [validity], nulls, children=[children])
+        taken = pa.Array.from_buffers(
+            pa.int64(), num_rows, [validity, pa.py_buffer(np.maximum(places, 0))], nulls
+        )
+        return pc.take(values, taken)
+
+
+def column_of(field: pa.Field) -> Column:
+    """Returns how a column of a schema is read.
+
+    Raises:
+        SchemaError: No feature can be read as its type.
+    """
+    type, size = field.type, 1
+    value = type
+    if pa.types.is_fixed_size_list(type):
+        value, size = type.value_type, type.list_size
+    elif pa.types.is_list(type) or pa.types.is_large_list(type):
+        value = type.value_type
+    for kind, fits in ((BYTES, _is_text), (FLOATS, _is_float), (INTS, _is_whole)):
+        if fits(value):
+            is_list = pa.types.is_list(type) or pa.types.is_large_list(type)
+            return Column(field.name, type, kind, value, None if is_list else size)
+    raise SchemaError(
+        f"read_tfrecord: column {field.name!r}: no feature can be read as {type}; expected a whole number, bool, "
+        f"float32, float64, binary or string, or a list of one; read it as {VALUES[INTS]}, for example, and cast it"
+    )
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _is_text(type: pa.DataType) -> bool:
+    return type in {pa.binary(), pa.large_binary(), pa.string(), pa.large_string()}
+
+
+def _is_float(type: pa.DataType) -> bool:
+    return type in {pa.float32(), pa.float64()}
+
+
+def _is_whole(type: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(type) or pa.types.is_boolean(type))
+
+
+def _range(type: pa.DataType) -> tuple[int, int]:
+    bounds = np.iinfo(f"{'i' if pa.types.is_signed_integer(type) else 'u'}{type.bit_width // 8}")
+    return int(bounds.min), min(int(bounds.max), np.iinfo(np.int64).max)
+
+
+def gather(data: Bytes, starts: Ints, stops: Ints) -> pa.Array:
+    """Returns byte ranges, each behind the one before, as one array of `binary`.
+
+    All that lies in between makes an array of twice the length, of which Arrow takes every other value: a copy in C
+    for each, without an index for each byte.
+    """
+    if not len(starts):
+        return pa.nulls(0, pa.binary())
+    borders = np.empty(2 * len(starts), np.int32)
+    borders[0::2] = starts
+    borders[1::2] = stops
+    buffers = [None, pa.py_buffer(borders), pa.py_buffer(data.padded)]
+    both = pa.Array.from_buffers(pa.binary(), len(borders) - 1, buffers, 0)
+    return _take(both, np.arange(0, len(borders), 2))
+
+
+def _take(values: pa.Array, places: Ints) -> pa.Array:
+    return pc.take(values, _array(places))
+
+
+_ARROW: Final = {np.dtype("<i8"): pa.int64(), np.dtype("<f4"): pa.float32(), np.dtype("<f8"): pa.float64()}
+
+
+def _array(values: Any) -> pa.Array:
+    """`pa.array` imports pandas."""
+    return pa.Array.from_buffers(_ARROW[values.dtype], len(values), [None, pa.py_buffer(values)], 0)
+
+
+def _bitmap(rows: Ints, num_rows: int) -> pa.Buffer:
+    valid = np.zeros(num_rows, np.bool_)
+    valid[rows] = True
+    return pa.py_buffer(np.packbits(valid, bitorder="little"))

@@ -1,0 +1,367 @@
+"""TFRecord files: a split is a block of records, found when the file is opened; a compressed file is one split.
+
+There is no schema in such a file. It is given, or inferred from the first records of the first file; either way every
+other file is read as that schema, and a record that does not fit is an error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+import numpy as np
+import pyarrow as pa
+
+from arrowflow.errors import ArrowflowError, PlanError, SchemaError, shown
+from arrowflow.formats.protocol import Footer, MayMatch, Split, reading
+from arrowflow.formats.tfrecord import proto
+from arrowflow.formats.tfrecord.columns import gather
+from arrowflow.formats.tfrecord.example import ExampleDecoder, Misfit, Records, has_feature
+from arrowflow.formats.tfrecord.framing import (
+    COMPRESSIONS,
+    HEADER_BYTES,
+    MAX_SPLIT_CELLS,
+    MAX_SPLIT_ROWS,
+    SPLIT_ROWS,
+    WINDOW_BYTES,
+    Fault,
+    Walk,
+    compression_of,
+    inflate,
+    unframe,
+)
+from arrowflow.formats.tfrecord.wire import PADDING, Bytes
+from arrowflow.formats.types import width_bits
+from arrowflow.storage import File, Range, Store
+
+_OPERATOR: Final = "read_tfrecord"
+RAW_SCHEMA: Final = pa.schema([("record", pa.binary())])
+INFERRED_ROWS: Final = 1_000
+"""Records that a schema is inferred from: those of the first block, but no more. 20 µs each."""
+
+_DECODED: Final = 2
+"""How much larger records are taken to become: numbers are stored in a byte or two."""
+
+_SCRATCH: Final = 8
+"""Bytes that decoding takes for each byte of a block: measured 5 to 8 for numbers, 1 for images."""
+
+_CELL_SCRATCH: Final = 9
+"""Bytes that decoding takes for each cell, also of features that are absent: where it is, or that it is not."""
+
+_OFFSET_BITS: Final = 33
+"""Bits of a list or text without values: its offset, and whether it is null."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Details:
+    """What `TfrecordFormat` keeps of a file.
+
+    Attributes:
+        compression: One of `COMPRESSIONS`.
+        borders: Byte where each block starts, and where the last one stops; of a compressed file once inflated.
+        rows: Records in front of each border.
+        fault: What the file ends with instead of whole records, or None. It is a split of its own.
+        widths: Bits of a value by column; of texts and lists without any.
+    """
+
+    compression: str
+    borders: Any
+    rows: Any
+    fault: Fault | None
+    widths: Mapping[str, int] = field(default_factory=dict)
+
+    def block(self, index: int) -> tuple[int, int]:
+        """Returns rows and bytes of a block; of a compressed file those of its largest ones."""
+        own = slice(None) if self.compression != "none" else slice(index, index + 2)
+        rows, sizes = np.diff(self.rows[own]), np.diff(self.borders[own])
+        return int(rows.max(initial=0)), int(sizes.max(initial=0))
+
+
+@dataclass(frozen=True, slots=True)
+class TfrecordFormat:
+    """TFRecord files of `tf.train.Example`.
+
+    Attributes:
+        raw: Whether records are not decoded.
+        compression: How the files are compressed, or None to look.
+        schema: What to read of all files, or None to infer it.
+    """
+
+    raw: bool = False
+    compression: str | None = None
+    schema: pa.Schema | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.compression is not None and self.compression not in COMPRESSIONS:
+            known = ", ".join(map(repr, COMPRESSIONS))
+            raise PlanError(
+                f"read_tfrecord: compression is None, to tell by the file, or one of {known}, got {shown(self.compression)}"
+            )
+        if not isinstance(self.raw, bool):
+            raise PlanError(f"read_tfrecord: raw is True or False, got {shown(self.raw)}")
+
+    @property
+    def name(self) -> str:
+        """See `Format.name`."""
+        return "tfrecord"
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """See `Format.suffixes`: there is no usual one, so all files of a folder."""
+        return ("",)
+
+    def arguments(self) -> Mapping[str, Any]:
+        """See `Untyped.arguments`: how a file is compressed does not change its rows."""
+        most = self._max_rows()
+        return {"raw": self.raw} if most == MAX_SPLIT_ROWS else {"raw": self.raw, "block_rows": most}
+
+    def _max_rows(self) -> int:
+        """Returns the most rows of a block: few enough that all columns of records without features stay small."""
+        columns = 1 if self.schema is None else len(self.schema)
+        return min(MAX_SPLIT_ROWS, max(SPLIT_ROWS, MAX_SPLIT_CELLS // max(1, columns)))
+
+    def typed(self, schema: pa.Schema) -> Self:
+        """See `Untyped.typed`."""
+        if not self.raw:
+            ExampleDecoder(schema)
+        return dataclasses.replace(self, schema=schema)
+
+    def footer(self, store: Store, file: File) -> Footer:
+        """See `Format.footer`: walks the whole file."""
+        return self._footer(store, file, None)
+
+    def glance(self, store: Store, file: File) -> Footer:
+        """See `Untyped.glance`: walks the first block."""
+        return self._footer(store, file, 1)
+
+    def holds(self, store: Store, footer: Footer, names: Sequence[str]) -> list[str]:
+        """See `Untyped.holds`: of the records that a schema would be inferred from."""
+        if self.raw:
+            return [name for name in names if name in RAW_SCHEMA.names]
+        with reading(_OPERATOR, footer.file):
+            records = self._first_records(store, footer.file, footer.details)
+            return [name for name in names if records is not None and has_feature(records, name)]
+
+    def _footer(self, store: Store, file: File, max_blocks: int | None) -> Footer:
+        with reading(_OPERATOR, file):
+            compression = self.compression or _look(store, file)
+            walk = _walk(store, file, compression, Walk(max_blocks, self._max_rows()))
+            borders = np.array([0, *(block.stop for block in walk.blocks)], np.int64)
+            rows = np.cumsum([0, *(block.num_rows for block in walk.blocks)])
+            details = _Details(compression, borders, rows, walk.fault)
+            schema = self._schema(store, file, details)
+            widths = {each.name: width_bits(each.type) or _OFFSET_BITS for each in schema}
+            details = dataclasses.replace(details, widths=widths)
+            return Footer(file, schema, _splits(details), int(rows[-1]), details)
+
+    def _schema(self, store: Store, file: File, details: _Details) -> pa.Schema:
+        if self.raw:
+            return RAW_SCHEMA
+        if self.schema is not None:
+            return self.schema
+        records = self._first_records(store, file, details)
+        if records is None:
+            raise SchemaError("the file has no records to infer a schema from; pass schema=")
+        return proto.infer(records.record(row) for row in range(len(records)))
+
+    def _first_records(self, store: Store, file: File, details: _Details) -> Records | None:
+        """Returns what tells a schema, None of a file without records; raises if the very first one is broken."""
+        fault = details.fault
+        for data, base, num_rows in _blocks(store, file, details, 0):
+            records, fault = _unframed(data, base, min(num_rows, INFERRED_ROWS))
+            if len(records):
+                return records
+            break
+        if fault is not None:
+            raise fault.error(0)
+        return None
+
+    def column_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
+        """See `Format.column_bytes`: a share of the records for each column, or what nulls take if that is more."""
+        details: _Details = footer.details
+        num_rows, size = details.block(split.index)
+        share = _DECODED * size * len(columns) // max(1, len(footer.schema))
+        return max(share, _least_bytes(details, num_rows, columns))
+
+    def scratch_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
+        """See `Format.scratch_bytes`."""
+        details: _Details = footer.details
+        windows = 0 if details.compression == "none" else 2 * WINDOW_BYTES
+        num_rows, size = details.block(split.index)
+        if self.raw:
+            return size + windows
+        return _SCRATCH * size + _CELL_SCRATCH * num_rows * len(columns) + windows
+
+    def ranges(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[Range]:
+        """See `Format.ranges`: the block, or all of a compressed file."""
+        details: _Details = footer.details
+        if details.compression != "none":
+            return [(0, footer.file.size)]
+        borders = details.borders
+        return (
+            [(int(borders[split.index]), int(borders[split.index + 1]))]
+            if split.index + 1 < len(borders)
+            else []
+        )
+
+    def prune(self, footer: Footer, split: Split, may_match: MayMatch) -> bool:
+        """See `Format.prune`: there are no statistics."""
+        return False
+
+    def read(
+        self,
+        store: Store,
+        footer: Footer,
+        split: Split,
+        schema: pa.Schema,
+        offset_rows: int = 0,
+        stored: frozenset[str] = frozenset(),
+        num_threads: int = 1,
+    ) -> Iterator[pa.RecordBatch]:
+        """See `Format.read`; of a compressed file it yields many batches, and of a faulty block the rows before."""
+        with reading(_OPERATOR, footer.file, split.index):
+            details: _Details = footer.details
+            if details.fault is not None and split.index == len(footer.splits) - 1:
+                raise details.fault.error(int(details.rows[-1]))
+            decoder = None if self.raw else _decoder(schema.serialize().to_pybytes())
+            first = int(details.rows[split.index])
+            for data, base, num_rows in _blocks(store, footer.file, details, split.index):
+                if num_rows > offset_rows:
+                    yield from _rows(data, base, num_rows, first, offset_rows, schema, decoder)
+                first += num_rows
+                offset_rows = max(0, offset_rows - num_rows)
+
+
+def _rows(
+    data: memoryview,
+    base: int,
+    num_rows: int,
+    first: int,
+    skip: int,
+    schema: pa.Schema,
+    decoder: ExampleDecoder | None,
+) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of a block but for the first `skip`; where one is broken or does not fit, those before it."""
+    records, fault = _unframed(data, base, num_rows)
+    error: ArrowflowError | None = None if fault is None else fault.error(first + len(records))
+    records = Records(records.data, records.starts[skip:], records.stops[skip:])
+    batch = None
+    while batch is None:
+        try:
+            batch = _raw(records, schema) if decoder is None else decoder.decode(records)
+        except Misfit as misfit:
+            number = first + skip + misfit.row
+            error = type(misfit.error)(f"record {number}: {misfit.error}")
+            error.__cause__ = misfit.error.__cause__
+            records = records.until(misfit.row)
+    if len(records) or error is None:
+        yield batch
+    if error is not None:
+        raise error
+
+
+@functools.lru_cache(maxsize=16)
+def _decoder(schema: bytes) -> ExampleDecoder:
+    """Made once and not once a block: of 2,000 columns that takes 10 ms. Equal schemas may differ in metadata."""
+    return ExampleDecoder(pa.ipc.read_schema(pa.py_buffer(schema)))
+
+
+def _raw(records: Records, schema: pa.Schema) -> pa.RecordBatch:
+    if not schema.names:
+        return pa.RecordBatch.from_struct_array(pa.nulls(len(records), pa.struct([])))
+    return pa.RecordBatch.from_arrays([gather(records.data, records.starts, records.stops)], schema=schema)
+
+
+def _unframed(data: memoryview, base: int, num_rows: int) -> tuple[Records, Fault | None]:
+    """Returns the records of a padded block, up to one that is not what was written."""
+    starts, stops, fault = unframe(data, base, num_rows)
+    return Records(Bytes(np.frombuffer(data, np.uint8)), starts, stops), fault
+
+
+def _look(store: Store, file: File) -> str:
+    size = min(HEADER_BYTES, file.size)
+    return compression_of(store.fetch(file, [(0, size)])[0].to_pybytes() if size else b"")
+
+
+def _walk(store: Store, file: File, compression: str, walk: Walk) -> Walk:
+    """Finds the records of a file, or of its first blocks."""
+    if compression != "none":
+        _walk_inflated(walk, inflate(store, file, compression))
+        return walk
+    if store.is_local and store.memory_map and file.size:
+        with store.open(file) as source:
+            walk.see(memoryview(source.read_buffer(file.size)), 0)
+    while not walk.done and walk.position + HEADER_BYTES <= file.size:
+        start = walk.position
+        stop = min(start + WINDOW_BYTES, file.size)
+        walk.see(memoryview(store.fetch(file, [(start, stop)])[0]), start)
+    walk.end(file.size)
+    return walk
+
+
+def _walk_inflated(walk: Walk, pieces: Iterator[bytes]) -> None:
+    held, base, why = b"", 0, None
+    try:
+        for piece in pieces:
+            gone = min(walk.position - base, len(held))
+            held, base = held[gone:] + piece, base + gone
+            walk.see(held, base)
+            if walk.done:
+                break
+    except (EOFError, zlib.error) as error:
+        why = f"what follows cannot be inflated ({error})"
+    walk.end(base + len(held), why)
+
+
+def _splits(details: _Details) -> tuple[Split, ...]:
+    rows = details.rows if details.compression == "none" else details.rows[[0, -1]]
+    found = [
+        Split(index, num_rows, _split_bytes(details, index))
+        for index, num_rows in enumerate(np.diff(rows).tolist())
+        if num_rows
+    ]
+    if details.fault is not None:
+        found.append(Split(len(found), 1, 0))
+    return tuple(found)
+
+
+def _split_bytes(details: _Details, index: int) -> int:
+    num_rows, size = details.block(index)
+    return max(_DECODED * size, _least_bytes(details, num_rows, list(details.widths)))
+
+
+def _least_bytes(details: _Details, num_rows: int, columns: Sequence[str]) -> int:
+    """Returns what columns take, whatever the records hold; each buffer ends with a whole byte, or one more offset."""
+    return num_rows * sum(details.widths.get(name, 0) for name in columns) // 8 + 8 * len(columns)
+
+
+def _blocks(store: Store, file: File, details: _Details, split: int) -> Iterator[tuple[memoryview, int, int]]:
+    """Yields the blocks of a split: their bytes and `PADDING`, the number of the first byte, and their rows."""
+    borders, rows = details.borders.tolist(), np.diff(details.rows).tolist()
+    if details.compression == "none":
+        if split < len(rows):
+            start, stop = borders[split : split + 2]
+            yield _block(store, file, start, stop), start, rows[split]
+        return
+    pieces, held = inflate(store, file, details.compression), b""
+    for start, stop, num_rows in zip(borders[:-1], borders[1:], rows, strict=True):
+        parts, size = [held], len(held)
+        while size < stop - start and (piece := next(pieces, None)) is not None:
+            parts.append(piece)
+            size += len(piece)
+        held = b"".join(parts)
+        data, held = held[: stop - start], held[stop - start :]
+        yield memoryview(data + bytes(PADDING)), start, num_rows
+
+
+def _block(store: Store, file: File, start: int, stop: int) -> memoryview:
+    """Returns a block and what lies behind it; of a mapped file a view, but for the last block."""
+    if store.is_local and store.memory_map and stop + PADDING <= file.size:
+        with store.open(file) as source:
+            source.seek(start)
+            return memoryview(source.read_buffer(stop + PADDING - start))
+    return memoryview(b"".join([memoryview(store.fetch(file, [(start, stop)])[0]), bytes(PADDING)]))

@@ -1,0 +1,71 @@
+"""`Context`: the services that the executor gives to a kernel, and the streams that a boundary kernel opens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from arrowflow.kernels.items import Ticket
+from arrowflow.plan.node import Node
+from arrowflow.plan.position import Position
+
+SubPlan = Any
+"""What `Context.plan` makes of a node, and `Context.open` takes."""
+
+
+class StreamHandle(Protocol):
+    """An opened sub-plan, as a boundary kernel sees it: something to name in `wants`."""
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether all its work has been started, so that opening the next stream costs it nothing."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it has an item, or has ended."""
+
+    @property
+    def sound(self) -> bool:
+        """Whether it has an item, or has ended without an error: asking it ahead of its turn brings no error forward."""
+
+
+class Context(Protocol):
+    """What the executor gives a kernel when it makes it."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the stream that the kernel belongs to."""
+
+    def plan(self, node: Node, first_place: int) -> SubPlan:
+        """Makes a plan that was only known now ready to be opened. Does I/O: from `apply` or `read`.
+
+        Its operators' places, which are part of the keys of everything random, are counted from `first_place`.
+        """
+
+    def open(self, child: int | SubPlan, epoch: int, position: Position) -> StreamHandle:
+        """Starts the sub-plan of input number `child`, or one that `plan` made, in the same executor and ledger.
+
+        Under the executor's lock; no I/O.
+        """
+
+    def keep(self, buffers: Mapping[int, int]) -> Ticket:
+        """Counts memory that outlives its items, like that of a cache, as long as the ticket is held.
+
+        Takes no time for each buffer. The items stand on a `Share` each.
+
+        Args:
+            buffers: The bytes of each buffer, by address. Must not change any more.
+        """
+
+    @property
+    def kept(self) -> dict[Any, Any]:
+        """What kernels keep until the run ends, such as tickets for what outlives their stream; by owner. Any thread."""
+
+    def close(self, stream: StreamHandle) -> None:
+        """Stops a stream and drops what it holds. Under the executor's lock."""
+
+    def now(self) -> float:
+        """Returns the time in seconds, by the clock of the run. Any thread."""
+
+    def wait(self, seconds: float) -> bool:
+        """Waits at most so long, and returns whether the run goes on. For what another process does. No lock held."""

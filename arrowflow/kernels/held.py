@@ -1,0 +1,96 @@
+"""`Held`: the rows that an operator keeps back, with the position to come back to."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import pyarrow as pa
+
+from arrowflow.kernels.items import Item, Slices, Ticket
+from arrowflow.plan.position import Position
+
+
+class Held:
+    """The rows that an operator keeps back, with the position to come back to. Used by all that do.
+
+    Args:
+        before: Position that the input was opened at.
+        skip: Rows after `before` that were delivered already and are dropped.
+    """
+
+    __slots__ = ("_after", "_entries", "_skip", "rows")
+
+    def __init__(self, before: Position = None, skip: int = 0) -> None:
+        self.rows = 0
+        self._after = before
+        self._skip = skip
+        # [chunk, position before it, first row still held, ticket]
+        self._entries: deque[list[Any]] = deque()
+
+    def add(self, item: Item) -> None:
+        """Keeps an item's rows."""
+        rows = item.chunk.num_rows
+        if self._skip >= rows:
+            # `_after` moves on only when the chunk is skipped whole: a position lies between chunks.
+            self._skip -= rows
+        else:
+            self._entries.append([item.chunk, self._after, self._skip, item.ticket])
+            self.rows += rows - self._skip
+            self._skip = 0
+        self._after = item.position
+
+    def pop(self, rows: int) -> tuple[list[pa.RecordBatch], list[Ticket]]:
+        """Removes the oldest `rows` rows and returns them as zero-copy slices with the tickets they stand on."""
+        chunks, tickets = [], []
+        self.rows -= rows
+        while rows:
+            entry = self._entries[0]
+            chunk, _, start, ticket = entry
+            here = min(rows, chunk.num_rows - start)
+            chunks.append(chunk if here == chunk.num_rows else chunk.slice(start, here))
+            tickets.append(ticket)
+            rows -= here
+            if start + here == chunk.num_rows:
+                self._entries.popleft()
+            else:
+                entry[2] = start + here
+        return chunks, tickets
+
+    def pop_slices(self, size: int, number: int) -> tuple[Slices, Ticket] | None:
+        """Removes all batches of `size` rows that the oldest chunk holds whole; None if it holds none.
+
+        Args:
+            size: Rows of a batch.
+            number: Batches that were made before.
+        """
+        entry = self._entries[0]
+        chunk, before, start, ticket = entry
+        count, left = divmod(chunk.num_rows - start, size)
+        if not count:
+            return None
+        self.rows -= count * size
+        if left:
+            entry[2] = chunk.num_rows - left
+        else:
+            self._entries.popleft()
+        return Slices(chunk, start, size, count, before, number), ticket
+
+    def tickets(self) -> list[Ticket]:
+        """Returns what its rows stand on."""
+        return [ticket for *_, ticket in self._entries]
+
+    def row_bytes(self) -> float:
+        """Returns the bytes of a row, of the chunk with the widest ones."""
+        return max((chunk.nbytes / chunk.num_rows for chunk, *_ in self._entries), default=0.0)
+
+    def mark(self) -> tuple[Position, int]:
+        """Returns the position before the oldest held row, and how many rows from there on are gone."""
+        if self._entries:
+            return self._entries[0][1], self._entries[0][2]
+        return self._after, self._skip
+
+
+def join(chunks: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Returns the chunks as one record batch; a single one is returned as it is."""
+    return chunks[0] if len(chunks) == 1 else pa.concat_batches(chunks)

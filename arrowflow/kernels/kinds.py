@@ -1,0 +1,150 @@
+"""The kinds of kernel. Each method says when the executor calls it, and from which thread."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+
+from arrowflow.kernels.context import StreamHandle
+from arrowflow.kernels.held import Held
+from arrowflow.kernels.items import Item, Made, Origin, Payload, Task
+from arrowflow.plan.position import Position
+
+
+class SourceKernel(ABC):
+    """Yields work and does it."""
+
+    lends: bool = False
+    """Whether its chunks are memory that was there before, like a table of the user's: reading them takes none."""
+
+    @abstractmethod
+    def tasks(self, position: Position) -> Iterator[Task]:
+        """Yields the tasks from `position` on, in order. Called under the executor's lock: cheap, no I/O."""
+
+    @abstractmethod
+    def read(self, task: Task) -> Iterator[Made]:
+        """Yields the chunks of a task. Any worker, several tasks at once.
+
+        The iterator is never used by two threads at the same time, but may move between threads.
+        """
+
+
+class ReaderKernel(ABC):
+    """Makes any number of chunks of one item, like the row group that a split descriptor names."""
+
+    passes: bool = False
+    """Whether items that are record batches already pass it as they are."""
+
+    @abstractmethod
+    def num_bytes(self, payload: Payload) -> int:
+        """Returns the bytes to reserve for reading it. Under the executor's lock: cheap."""
+
+    def most_bytes(self, payload: Payload) -> int:
+        """Returns the bytes that have to be free before it is read ahead of need; more where `num_bytes` may be too few.
+
+        Under the executor's lock: cheap.
+        """
+        return self.num_bytes(payload)
+
+    @abstractmethod
+    def read(self, payload: Payload) -> Iterator[Made]:
+        """As `SourceKernel.read`."""
+
+
+class StatelessKernel(ABC):
+    """Makes one chunk of one chunk, from that chunk and its origin alone."""
+
+    @abstractmethod
+    def apply(self, chunk: Payload, origin: Origin) -> Payload:
+        """Any worker, several chunks at once. Never called for a chunk without rows."""
+
+
+class SerialKernel(ABC):
+    """Sees all items in order. Retains and slices; what allocates belongs into a `StatelessKernel`."""
+
+    done: bool = False
+    """Set by the kernel when it will yield nothing more, so that everything below can stop."""
+
+    lazy: bool = False
+    """Set by the executor on the kernel right in front of the consumer: it may yield `Slices` for record batches."""
+
+    @abstractmethod
+    def open(self, position: Position, epoch: int) -> Position:
+        """Returns the position that its input starts from. Called once, first, under the executor's lock."""
+
+    @abstractmethod
+    def push(self, item: Item) -> Iterator[Item]:
+        """Takes one item, also one without rows, and yields what is ready. One call at a time, any thread.
+
+        The iterator may be left unfinished when the run stops.
+        """
+
+    def finish(self) -> Iterator[Item]:
+        """Yields what is left after the last item; not called after an error or once `done`."""
+        return iter(())
+
+
+class BoundaryKernel(SerialKernel):
+    """A serial kernel that opens its inputs itself, any number of times, and says which one it pulls from."""
+
+    reads_runs: bool = False
+    """Whether it wants one stream until that stream has ended, so that several items may be taken at once."""
+
+    chunks_held: int = 0
+    """Chunks of each input that it may keep back while it takes some of another one."""
+
+    any_ready: bool = False
+    """Whether it may want another stream as soon as that one is ready, so that it has to be asked each time."""
+
+    def begin(self) -> Iterator[Item]:
+        """Yields what there is before any input, like what a cache holds. Once, first, as `push`."""
+        return iter(())
+
+    @abstractmethod
+    def wants(self) -> StreamHandle | None:
+        """Returns the stream to take the next item from; None ends it. Under the executor's lock: opens, no I/O."""
+
+    @abstractmethod
+    def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
+        """Takes one item of one of its streams. As `push`."""
+
+    @abstractmethod
+    def ended(self, stream: StreamHandle) -> Iterator[Item] | None:
+        """Is told that a stream has delivered its last item. Under the executor's lock.
+
+        What it returns is then iterated over as what `push` returns, before `wants` is asked again.
+        """
+
+    def failed(self, stream: StreamHandle) -> Iterator[Item] | None:
+        """Is told that a stream ended with an error, behind its last item. Under the executor's lock.
+
+        What it returns comes before the error, as does all else until the kernel wants that stream again. None: the
+        error comes at once.
+        """
+        return None
+
+    def held(self) -> Sequence[Held]:
+        """Returns the rows that it keeps back of each of its inputs. Under the executor's lock: cheap."""
+        return ()
+
+    def following_bytes(self) -> int:
+        """Returns what is made of them at a time, as far as they tell. Under the executor's lock; for an error."""
+        return 0
+
+    def ahead(self) -> None:
+        """Is told that the wanted stream has started all its work: the time to open the next one.
+
+        Called under the executor's lock.
+        """
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether it will open no further stream. Under the executor's lock."""
+        return True
+
+    def push(self, item: Item) -> Iterator[Item]:
+        """Not used: a boundary is pushed to by stream."""
+        raise NotImplementedError
+
+
+Kernel = SourceKernel | ReaderKernel | StatelessKernel | SerialKernel

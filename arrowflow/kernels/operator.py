@@ -1,0 +1,97 @@
+"""`Operator`: a node that says which kernels run it. A `KernelSpec` describes a kernel to the planner."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+
+from arrowflow.kernels.context import Context
+from arrowflow.kernels.items import Origin
+from arrowflow.kernels.kinds import Kernel
+from arrowflow.options import ResolvedOptions
+from arrowflow.plan.node import Columns, Node
+
+Kind = Literal["source", "reader", "stateless", "serial", "boundary", "buffer"]
+
+Cost = Literal["computes", "waits", "unknown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelSpec:
+    """How the planner learns of a kernel without making one.
+
+    Attributes:
+        operator: Name of the operator, for errors and statistics.
+        kind: The kind of kernel; `buffer` has none and only sets how far the stage below may run ahead.
+        make: Makes the kernel of one stream.
+        phase: What its calls are named in a timeline ("open", "read", "decode"); empty for the operator's name.
+        engine: Where its work runs, for `explain`: "arrow", "numpy", "polars", "python" or mixtures.
+        max_calls: Calls at the same time that the user asked for, or None for the CPU budget.
+        cost: What its calls take: `computes` one core each, `waits` hardly any (I/O); `unknown`, as with user
+            functions, is found out while it runs.
+        buffer_items: How many chunks its stage (for `buffer`: the stage below) may hold ready, or None.
+        pins_order: Whether the inputs of a boundary run in order even where `deterministic=False`.
+        floor_bytes: The least bytes that it needs to make progress, as far as the plan tells.
+        where: Returns file and row group of what has this origin, for errors; None where that is not known.
+        random: Whether what it yields is drawn from a seed, so that a cache above it freezes one draw.
+        splits: Whether what it yields are splits of its own (windows, batches), which lie in no one file.
+        facts: Returns lines for `explain`, one per fact; called for nothing else.
+        holds_lock: Whether its calls hold the interpreter lock nearly all of their time: another thread would make them in
+            place of this one, not beside it.
+        process: Whether its calls, of a stateless kernel that computes, run in worker processes. `make` is then pickled
+            and called there, where of the context there are `epoch` and `kept`, and one call at a time.
+        title: What `explain`, statistics and timelines call it; empty for the operator's name. For the planner to set.
+    """
+
+    operator: str
+    kind: Kind
+    make: Callable[[Context], Kernel] | None = None
+    phase: str = ""
+    engine: str = "python"
+    max_calls: int | None = None
+    cost: Cost = "computes"
+    buffer_items: int | None = None
+    pins_order: bool = False
+    floor_bytes: int = 0
+    where: Callable[[Origin], tuple[str, int]] | None = None
+    random: bool = False
+    splits: bool = False
+    facts: Callable[[], tuple[str, ...]] = tuple
+    holds_lock: bool = False
+    process: bool = False
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator(Node):
+    """A node that says which kernels run it: the base of everything in `arrowflow.ops`."""
+
+    @property
+    def title(self) -> str:
+        """What tells it apart from others of its name, such as `map(decode)`; empty where nothing does."""
+        return ""
+
+    @abstractmethod
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns its kernels, from its input to its output. Called by the planner, on bound nodes only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowOperator(Operator):
+    """An operator on whole rows of one input: it reads no column, changes none, and copies none."""
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
+        """Returns its input's schema."""
+        return inputs[0]
+
+    def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
+        """Returns the wanted columns: it reads none itself."""
+        return (wanted,)
+
+    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
+        """Rows go to one chunk each, so what its input owns stays owned."""
+        return inputs[0]

@@ -1,0 +1,1 @@
+"""What people look at: reports, advice, progress bars, timelines and pictures."""

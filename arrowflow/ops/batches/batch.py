@@ -1,0 +1,155 @@
+"""`batch`: batches of an exact number of rows.
+
+By default one serial kernel slices batches and joins the few that cross a border between chunks; in front of the
+consumer it does not even slice, see `SerialKernel.lazy`. With `joins` it hands out the parts of each batch, and calls
+that run side by side join them: of use where chunks are small, so that every batch is joined of many, and in front of
+an operator that works on whole batches in parallel anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+import pyarrow as pa
+
+from arrowflow.kernels.gather import joined_batch
+from arrowflow.kernels.held import Held
+from arrowflow.kernels.items import Item, Origin, Ticket
+from arrowflow.kernels.kinds import SerialKernel, StatelessKernel
+from arrowflow.kernels.operator import KernelSpec, RowOperator
+from arrowflow.options import ResolvedOptions
+from arrowflow.plan.position import Position
+from arrowflow.plan.traits import Borders, Traits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch(RowOperator):
+    """Batches of exactly `size` rows across all borders; the last may be short, or is dropped.
+
+    Row order: as its input. Memory: less than one batch beyond the chunk that it slices; with `joins` a batch more for
+    each call. Deterministic. Resume: (position before the oldest held row, rows gone from there, batches made).
+
+    Attributes:
+        size: Rows of a batch.
+        drop_remainder: Whether a short last batch is left out.
+        joins: Whether parallel calls join the parts of a batch.
+        num_parallel_calls: How many of these, or None for the CPU budget.
+    """
+
+    name: ClassVar[str] = "batch"
+    traits: ClassVar[Traits] = Traits(borders=Borders.CUT)
+
+    size: int
+    drop_remainder: bool = False
+    joins: bool = False
+    num_parallel_calls: int | None = None
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns the size, and whether a short last batch is dropped."""
+        return {"size": self.size, "drop_remainder": self.drop_remainder}
+
+    def count_rows(self, inputs: Sequence[int | None]) -> int | None:
+        """Returns its input's rows, less the remainder if that is dropped."""
+        rows = inputs[0]
+        return rows - rows % self.size if rows is not None and self.drop_remainder else rows
+
+    def count_batches(self, rows: Sequence[int | None], batches: Sequence[int | None]) -> int | None:
+        """Returns the number of batches that its input's rows make."""
+        if rows[0] is None:
+            return None
+        return rows[0] // self.size if self.drop_remainder else -(-rows[0] // self.size)
+
+    def copies(self) -> tuple[str, ...]:
+        """Returns which batches are joined."""
+        return ("batch: chunked: a batch whose rows lie in several chunks is joined into new memory",)
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns one serial kernel, and the one that joins parts."""
+        cutter = KernelSpec(
+            operator=self.name,
+            kind="serial",
+            make=lambda context: BatchKernel(self.size, self.drop_remainder, parts=self.joins),
+            splits=True,
+            engine="arrow",
+        )
+        if not self.joins:
+            return (cutter,)
+        joiner = KernelSpec(
+            operator=self.name,
+            kind="stateless",
+            make=lambda context: JoinKernel(),
+            engine="arrow",
+            max_calls=self.num_parallel_calls,
+            facts=lambda: ("join the parts of a batch",),
+        )
+        return (cutter, joiner)
+
+
+@dataclass(slots=True)
+class Parts:
+    """The rows of one batch as they lie in chunks; they stand on the tickets of their chunks."""
+
+    chunks: list[pa.RecordBatch]
+    num_rows: int
+
+
+class BatchKernel(SerialKernel):
+    """Slices batches without a copy; only a batch that crosses a border between chunks is joined.
+
+    With `parts` it joins none, and yields `Parts`.
+    """
+
+    def __init__(self, size: int, drop_remainder: bool, *, parts: bool = False) -> None:
+        self._size = size
+        self._drop_remainder = drop_remainder
+        self._parts = parts
+        self._held = Held()
+        self._number = 0
+
+    def open(self, position: Position, epoch: int) -> Position:
+        """Restores the number of batches made and the rows to drop."""
+        if position is None:
+            return None
+        before, offset, self._number = position
+        self._held = Held(before, offset)
+        return cast(Position, before)
+
+    def push(self, item: Item) -> Iterator[Item]:
+        """Yields the batches that are full."""
+        self._held.add(item)
+        while self._held.rows >= self._size:
+            yield self._cut(self._size)
+
+    def finish(self) -> Iterator[Item]:
+        """Yields what is left, unless it is dropped."""
+        if self._held.rows and not self._drop_remainder:
+            yield self._cut(self._held.rows)
+
+    def _cut(self, rows: int) -> Item:
+        ticket: Ticket
+        found = self._held.pop_slices(rows, self._number) if self.lazy else None
+        if found is not None:
+            slices, ticket = found
+            self._number += slices.batches
+            return Item(slices, (*self._held.mark(), self._number), ticket, Origin(self._number - 1))
+        chunks, tickets = self._held.pop(rows)
+        chunk: Parts | pa.RecordBatch
+        if self._parts:
+            chunk, ticket = Parts(chunks, rows), tickets
+        elif len(chunks) == 1:
+            chunk, ticket = chunks[0], tickets[0]
+        else:
+            # A joined batch is new memory, which the stage charges; a slice stands on its chunk's ticket.
+            chunk, ticket = joined_batch(chunks, "batch_size"), None
+        self._number += 1
+        return Item(chunk, (*self._held.mark(), self._number), ticket, Origin(self._number - 1))
+
+
+class JoinKernel(StatelessKernel):
+    """Joins the parts of a batch into new memory; a batch that is one part is a slice and no copy."""
+
+    def apply(self, chunk: Parts, origin: Origin) -> pa.RecordBatch:
+        """Returns the batch."""
+        return joined_batch(chunk.chunks, "batch_size")

@@ -1,0 +1,311 @@
+"""`bucket_by_sequence_length`: batches of rows of similar length, so that little of them is padding.
+
+Four decisions:
+
+* **Which rows make a batch, and when it comes, is a pure function of the rows.** Rows are numbered; a bucket is emitted
+  by the row that fills it, or in front of the row `max_lag_rows` behind its oldest one, so that rows of a batch are
+  never further apart (`picked.first_late`). At the end what is left comes bucket by bucket.
+* **Buckets know nothing of each other.** So a chunk's rows are sorted by bucket once, and each bucket is cut into
+  batches by itself, one step a batch; only then batches are put in the order of the rows that emit them.
+* **Chunks are kept, not copied**, until none of their rows is held; what was held back longest bounds that. A stateless
+  kernel gathers a batch from them.
+* **A state counts.** It holds the position before the oldest chunk with a held row, and how many rows of each bucket
+  from there on were emitted. Going on reads these rows again, drops that many of each bucket, and cuts the rest as
+  before, since a batch depends on the rows of its bucket alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from arrowflow.errors import PlanError, shown
+from arrowflow.interchange.to_numpy import is_text
+from arrowflow.kernels.items import Item, Origin
+from arrowflow.kernels.kinds import SerialKernel
+from arrowflow.kernels.operator import KernelSpec, Operator
+from arrowflow.ops.batches.padding import is_list, lengths_of
+from arrowflow.ops.batches.row_selection import GatherKernel, Kept, KeptChunks, first_late, held_bytes
+from arrowflow.ops.columns.column_program import check_columns
+from arrowflow.options import ResolvedOptions, check_size
+from arrowflow.plan.node import Columns, Node
+from arrowflow.plan.position import Position
+from arrowflow.plan.traits import Borders, Traits
+
+Rows = npt.NDArray[np.int64]
+
+DEFAULT_MAX_LAG_ROWS = 65_536
+MAX_BUCKETS = 1024
+"""Each has a number in a state, which has to stay under 64 KiB."""
+
+NO_ROWS: Rows = np.empty(0, np.int64)
+NEVER = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketBySequenceLength(Operator):
+    """Batches of rows whose lengths in `column` (values of a list, bytes of a text) lie between the same boundaries.
+
+    Row order: within a batch as its input; batches by the row that emits them. Memory: the chunks of the last
+    `max_lag_rows` rows, and one batch a call. Deterministic. Resume: (position before the oldest chunk with a held
+    row, rows of each bucket that were emitted from there on, batches made).
+
+    Attributes:
+        column: What rows are measured by.
+        bucket_boundaries: The lengths at which the next bucket begins.
+        bucket_batch_sizes: Rows of a batch, by bucket; one more than boundaries.
+        max_lag_rows: A bucket whose oldest row came this many rows ago is emitted short.
+        drop_remainder: Whether short batches are left out.
+        num_parallel_calls: Batches gathered at the same time, or None for the CPU budget.
+    """
+
+    name: ClassVar[str] = "bucket_by_sequence_length"
+    traits: ClassVar[Traits] = Traits(borders=Borders.CUT)
+
+    column: str
+    bucket_boundaries: tuple[int, ...]
+    bucket_batch_sizes: tuple[int, ...]
+    max_lag_rows: int
+    drop_remainder: bool = False
+    num_parallel_calls: int | None = None
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns all that decides which rows make a batch."""
+        return {
+            "column": self.column,
+            "bucket_boundaries": list(self.bucket_boundaries),
+            "bucket_batch_sizes": list(self.bucket_batch_sizes),
+            "max_lag_rows": self.max_lag_rows,
+            "drop_remainder": self.drop_remainder,
+        }
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """Returns its input's schema, which has to have lists, texts or binaries in the column."""
+        check_measurable(self.column, inputs[0])
+        return inputs[0]
+
+    def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
+        """Returns the wanted columns and the one that rows are measured by."""
+        return (None if wanted is None else wanted | {self.column},)
+
+    def count_rows(self, inputs: Sequence[int | None]) -> int | None:
+        """Returns its input's rows, unless short batches are dropped."""
+        return inputs[0] if not self.drop_remainder or inputs[0] == 0 else None
+
+    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
+        """A gathered batch is new memory."""
+        return True
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns the serial kernel that finds the rows of batches and the stateless one that gathers them."""
+        return (
+            KernelSpec(
+                operator=self.name,
+                kind="serial",
+                make=lambda context: BucketKernel(self),
+                splits=True,
+                engine="numpy",
+                floor_bytes=held_bytes(self.inputs[0], self.max_lag_rows),
+                facts=lambda: (f"collect up to {self.max_lag_rows:,} rows by their length, no copy",),
+            ),
+            KernelSpec(
+                operator=self.name,
+                kind="stateless",
+                make=lambda context: GatherKernel("bucket_batch_sizes"),
+                engine="arrow",
+                max_calls=self.num_parallel_calls,
+                facts=lambda: ("gather, one call a batch",),
+            ),
+        )
+
+
+def bucketed(
+    below: Node,
+    column: str,
+    bucket_boundaries: Sequence[int],
+    bucket_batch_sizes: Sequence[int],
+    *,
+    max_lag_rows: int,
+    drop_remainder: bool,
+    num_parallel_calls: int | None,
+) -> BucketBySequenceLength:
+    """Returns the node, with arguments as users write them.
+
+    Raises:
+        PlanError: An argument is none.
+    """
+    operator = BucketBySequenceLength.name
+    if not isinstance(column, str):
+        raise PlanError(f"{operator}: column is the name of a column, got {shown(column)}")
+    boundaries = _numbers("bucket_boundaries", bucket_boundaries)
+    sizes = _numbers("bucket_batch_sizes", bucket_batch_sizes)
+    if list(boundaries) != sorted(set(boundaries)):
+        raise PlanError(f"{operator}: bucket_boundaries go up, got {list(boundaries)}")
+    if len(sizes) != len(boundaries) + 1:
+        raise PlanError(
+            f"{operator}: {len(boundaries)} bucket_boundaries make {len(boundaries) + 1} buckets, got "
+            f"{len(sizes)} bucket_batch_sizes; the last one is for what is not shorter than the last boundary"
+        )
+    if len(sizes) > MAX_BUCKETS:
+        raise PlanError(f"{operator}: at most {MAX_BUCKETS:,} buckets, got {len(sizes):,}")
+    return BucketBySequenceLength(
+        inputs=(below,),
+        column=column,
+        bucket_boundaries=boundaries,
+        bucket_batch_sizes=sizes,
+        max_lag_rows=check_size(operator, "max_lag_rows", max_lag_rows),
+        drop_remainder=bool(drop_remainder),
+        num_parallel_calls=num_parallel_calls,
+    )
+
+
+def check_no_padding(**given: bool) -> None:
+    """Raises `PlanError` if arguments that say how to pad are given, with those that are."""
+    named = [argument for argument, is_given in given.items() if is_given]
+    if named:
+        raise PlanError(
+            f"{BucketBySequenceLength.name}: with no_padding=True nothing is padded, so {', '.join(named)} would do "
+            "nothing; leave one or the other out"
+        )
+
+
+def _numbers(argument: str, given: Any) -> tuple[int, ...]:
+    operator = BucketBySequenceLength.name
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise PlanError(f"{operator}: {argument} is a list of whole numbers, got {shown(given)}")
+    return tuple(check_size(operator, argument, value) for value in given)
+
+
+def check_measurable(column: str, schema: pa.Schema) -> None:
+    """Raises `PlanError` unless the values of a column have a length each."""
+    check_columns([column], schema)
+    type = schema.field(column).type
+    if not is_list(type) and not is_text(type):
+        raise PlanError(
+            f"column {column!r} has type {type}, expected lists, strings or binaries, whose length tells the bucket"
+        )
+
+
+class BucketKernel(SerialKernel):
+    """Numbers the rows, and finds those of each batch."""
+
+    def __init__(self, node: BucketBySequenceLength) -> None:
+        self._node = node
+        self._sizes = node.bucket_batch_sizes
+        self._lag = node.max_lag_rows
+        buckets = len(self._sizes)
+        self._boundaries = np.array(node.bucket_boundaries, np.int64)
+        self._id_type = np.uint8 if buckets <= 256 else np.uint16  # which NumPy sorts by radix
+        self._held: list[Rows] = [NO_ROWS] * buckets
+        self._oldest = [NEVER] * buckets
+        self._emitted: Rows = np.zeros(buckets, np.int64)
+        self._skip = [0] * buckets  # rows that come again and were emitted before
+        self._skips = False
+        self._came: Rows = np.zeros(buckets, np.int64)
+        self._rows = 0
+        self._kept = KeptChunks()  # with, by bucket, how many rows came before
+        self._after: Position = None
+        self._number = 0
+
+    def open(self, position: Position, epoch: int) -> Position:
+        """Restores how many rows of each bucket come again, and the number of batches."""
+        if position is None:
+            return None
+        self._after, emitted, self._number = position
+        self._skip = list(emitted)
+        self._skips = any(emitted)
+        self._emitted[:] = emitted
+        return cast(Position, self._after)
+
+    def push(self, item: Item) -> Iterator[Item]:
+        """Yields the batches that the rows of a chunk fill, or that fell behind, in the order of these rows."""
+        rows = item.chunk.num_rows
+        if not rows:
+            self._after = item.position
+            return
+        self._kept.add(Kept(item.chunk, item.ticket, self._after, self._came.copy()), self._rows)
+        self._after = item.position
+        self._sort_in(item.chunk)
+        self._rows += rows
+        found = [
+            batch
+            for bucket, oldest in enumerate(self._oldest)
+            if oldest != NEVER
+            for batch in self._ready(bucket, self._rows - 1)
+        ]
+        found.sort()
+        for _, full, bucket, rows in found:
+            yield from self._emit(bucket, rows, short=not full)
+
+    def finish(self) -> Iterator[Item]:
+        """Yields what is left, bucket by bucket."""
+        for bucket, held in enumerate(list(self._held)):
+            if len(held):
+                yield from self._emit(bucket, len(held), short=True)
+
+    def _sort_in(self, chunk: pa.RecordBatch) -> None:
+        """Adds a chunk's rows to what their buckets hold."""
+        check_measurable(self._node.column, chunk.schema)
+        lengths = lengths_of(chunk.column(self._node.column))
+        ids = np.searchsorted(self._boundaries, lengths, side="right").astype(self._id_type)
+        counts = np.bincount(ids, minlength=len(self._sizes))
+        self._came += counts
+        order = np.argsort(ids, kind="stable")
+        order += self._rows
+        stop = 0
+        for bucket in np.flatnonzero(counts).tolist():
+            start, stop = stop, stop + int(counts[bucket])
+            if self._skips:
+                skipped = min(self._skip[bucket], stop - start)
+                self._skip[bucket] -= skipped
+                start += skipped
+            if start < stop:
+                held = self._held[bucket]
+                new = order[start:stop]
+                self._held[bucket] = np.concatenate((held, new)) if len(held) else new
+                self._oldest[bucket] = int(self._held[bucket][0])
+        self._skips = self._skips and any(self._skip)
+
+    def _ready(self, bucket: int, last: int) -> Iterator[tuple[int, bool, int, int]]:
+        """Yields the bucket's batches up to row `last`: (row that emits it, whether it fills it, bucket, rows)."""
+        held, size = self._held[bucket], self._sizes[bucket]
+        start = 0
+        while start < len(held):
+            late = first_late(int(held[start]), self._lag)
+            full = start + size <= len(held)
+            if full and (at := int(held[start + size - 1])) < late:
+                yield at, True, bucket, size
+                start += size
+            elif late <= last:
+                rows = int(np.searchsorted(held[start:], late))
+                yield late, False, bucket, rows
+                start += rows
+            else:
+                return
+
+    def _emit(self, bucket: int, rows: int, *, short: bool) -> Iterator[Item]:
+        """Takes the bucket's oldest rows away, and yields them unless they are dropped."""
+        held = self._held[bucket]
+        picked, rest = held[:rows], held[rows:]
+        self._held[bucket] = rest
+        self._oldest[bucket] = int(rest[0]) if len(rest) else NEVER
+        self._emitted[bucket] += rows
+        batch, tickets = self._kept.pick(picked)
+        oldest = min(self._oldest)
+        self._kept.release(None if oldest == NEVER else oldest)
+        if short and self._node.drop_remainder:
+            return
+        self._number += 1
+        yield Item(batch, self._mark(), tickets, Origin(self._number - 1))
+
+    def _mark(self) -> Position:
+        # All rows before the first chunk that is kept were emitted, so what is left of the count came from there on.
+        if self._kept.first is None:
+            return self._after, (0,) * len(self._sizes), self._number
+        kept, _ = self._kept.first
+        return kept.before, tuple((self._emitted - kept.earlier).tolist()), self._number

@@ -1,0 +1,211 @@
+"""`group_by_window`: batches of rows with equal keys.
+
+What a batch is reduced to is a `map` above it, which sees exactly the batches; so this operator has no function of
+its own. Chunks are kept, not copied, until none of their rows is held; a stateless kernel gathers a batch from them.
+Which rows make one is decided in `groups`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+import numpy as np
+import pyarrow as pa
+
+from arrowflow.errors import PlanError
+from arrowflow.expr import Expr, Program, Project, compile_steps
+from arrowflow.kernels.items import Item, Origin
+from arrowflow.kernels.kinds import SerialKernel, StatelessKernel
+from arrowflow.kernels.operator import KernelSpec, Operator
+from arrowflow.ops.batches.groups import Emission, Groups
+from arrowflow.ops.batches.row_selection import GatherKernel, Kept, KeptChunks, held_bytes
+from arrowflow.ops.columns.select import expand_named
+from arrowflow.options import ResolvedOptions
+from arrowflow.plan.node import Columns
+from arrowflow.plan.position import Position
+from arrowflow.plan.traits import Borders, Traits
+
+KEY_TYPES: tuple[Any, ...] = (
+    pa.types.is_integer,
+    pa.types.is_boolean,
+    pa.types.is_string,
+    pa.types.is_binary,
+    pa.types.is_date32,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupByWindow(Operator):
+    """Batches of `window_size` rows with the same key; short where a group would be held for too long.
+
+    Row order: within a batch as its input; batches by the row that emits them, at the end by their oldest rows.
+    Memory: the chunks from the oldest held row on, of at most `max_lag_rows` rows, and one batch a call. Deterministic.
+    Resume: (position before the chunk of the oldest held row, rows of it that are gone, number of that row, number of
+    the next row, last emitted row of each key from there on, batches made); these rows are read again.
+
+    Attributes:
+        key: What rows are grouped by.
+        window_size: Rows of a full batch.
+        max_groups: Groups that are held at most; one more, and the oldest is emitted short.
+        max_lag_rows: A group whose oldest row came this many rows ago is emitted short.
+    """
+
+    name: ClassVar[str] = "group_by_window"
+    traits: ClassVar[Traits] = Traits(borders=Borders.CUT)
+
+    key: Expr
+    window_size: int
+    max_groups: int
+    max_lag_rows: int
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns the digest of the key, and the limits."""
+        return {
+            "key": self.key.digest(),
+            "window_size": self.window_size,
+            "max_groups": self.max_groups,
+            "max_lag_rows": self.max_lag_rows,
+        }
+
+    def describe(self) -> str:
+        """Returns the key as text."""
+        return f"group_by_window({self.key!r}, window_size={self.window_size})"
+
+    def program(self, schema: pa.Schema) -> Program:
+        """Returns what computes the key as a column of its own.
+
+        Raises:
+            PlanError: A column is unknown, or the key has no type to group by.
+        """
+        program = compile_steps((Project(tuple(expand_named((("key", self.key),), schema))),), schema)
+        type = program.schema.types[0]
+        if not any(fits(type) for fits in KEY_TYPES):
+            raise PlanError(
+                f"group_by_window: a key is an integer, a boolean, a string, a binary or a date, {self.key!r} is "
+                f"{type}; `cast` it, or group by something like pl.col('x') // 100"
+            )
+        return program
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """Returns its input's schema, once the key is found to fit it."""
+        self.program(inputs[0])
+        return inputs[0]
+
+    def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
+        """Returns the wanted columns and those of the key."""
+        schema = self.inputs[0].schema
+        if wanted is None or schema is None:
+            return (None,)
+        ((_, key),) = expand_named((("key", self.key),), schema)
+        return (wanted | set(key.columns),)
+
+    def count_rows(self, inputs: Sequence[int | None]) -> int | None:
+        """Returns its input's rows."""
+        return inputs[0]
+
+    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
+        """A gathered batch is new memory."""
+        return True
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns what computes keys, what groups rows by them, and what gathers a batch."""
+        compute = KernelSpec(
+            operator=self.name,
+            kind="stateless",
+            make=lambda context: KeyKernel(self),
+            engine="numpy+arrow",
+            facts=lambda: ("compute and number the keys of a chunk",),
+        )
+        group = KernelSpec(
+            operator=self.name,
+            kind="serial",
+            make=lambda context: GroupKernel(self),
+            splits=True,
+            floor_bytes=held_bytes(self.inputs[0], self.max_lag_rows),
+            facts=lambda: (f"hold up to {self.max_groups:,} groups, no copy",),
+        )
+        gather = KernelSpec(
+            operator=self.name,
+            kind="stateless",
+            make=lambda context: GatherKernel("window_size"),
+            engine="arrow",
+            facts=lambda: ("gather, one call a batch",),
+        )
+        return compute, group, gather
+
+
+class KeyKernel(StatelessKernel):
+    """Appends the keys of a chunk, as one more column of codes and dictionary."""
+
+    def __init__(self, node: GroupByWindow) -> None:
+        self._node = node
+        schema = node.inputs[0].schema
+        self._program = None if schema is None else node.program(schema)
+
+    def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
+        """Returns the chunk with its keys as the last column."""
+        if self._program is None:
+            # Two workers may both compile; either result is right, since all chunks have one schema.
+            self._program = self._node.program(chunk.schema)
+        keys = self._program.run(chunk).column(0).dictionary_encode("encode")
+        columns = [*chunk.columns, keys]
+        return pa.RecordBatch.from_arrays(columns, names=[*chunk.schema.names, "key"])
+
+
+class GroupKernel(SerialKernel):
+    """Numbers the rows, and keeps their chunks until none is held."""
+
+    def __init__(self, node: GroupByWindow) -> None:
+        self._limits = node.window_size, node.max_groups, node.max_lag_rows
+        self._groups = Groups(*self._limits)
+        self._kept = KeptChunks()
+        self._after: Position = None
+        self._rows = 0
+        self._first = 0  # rows before it were emitted and do not count
+        self._number = 0
+
+    def open(self, position: Position, epoch: int) -> Position:
+        """Restores numbers of rows; the rows themselves come again."""
+        if position is None:
+            return None
+        self._after, offset, self._first, next_row, emitted, self._number = position
+        self._rows = self._first - offset
+        self._groups = Groups(*self._limits, next_row, emitted)
+        return cast(Position, self._after)
+
+    def push(self, item: Item) -> Iterator[Item]:
+        """Yields the batches that the rows of a chunk fill, or push out."""
+        chunk, start = item.chunk, self._rows
+        before, self._after = self._after, item.position
+        if not chunk.num_rows:
+            return
+        keys = chunk.column(chunk.num_columns - 1)
+        self._kept.add(Kept(chunk.select(range(chunk.num_columns - 1)), item.ticket, before), start)
+        self._rows += chunk.num_rows
+        gone = min(max(0, self._first - start), chunk.num_rows)
+        indices = keys.indices
+        codes = np.frombuffer(indices.buffers()[1], np.int32, len(indices), indices.offset * 4)
+        for emission in self._groups.add(codes[gone:], keys.dictionary.to_pylist(), start + gone):
+            yield self._item(emission)
+
+    def finish(self) -> Iterator[Item]:
+        """Yields what is left."""
+        for emission in self._groups.finish(self._rows):
+            yield self._item(emission)
+
+    def _item(self, emission: Emission) -> Item:
+        batch, tickets = self._kept.pick(emission.rows)
+        self._number += 1
+        return Item(batch, self._mark(emission.next_row), tickets, Origin(self._number - 1))
+
+    def _mark(self, next_row: int) -> Position:
+        """Returns the position, and lets go of chunks without held rows."""
+        oldest = min(self._groups.oldest, next_row)
+        self._kept.release(None if oldest == self._rows else oldest)
+        before, offset = self._after, 0
+        if self._kept.first is not None:
+            kept, start = self._kept.first
+            before, offset = kept.before, oldest - start
+        return before, offset, oldest, next_row, self._groups.emitted(oldest), self._number

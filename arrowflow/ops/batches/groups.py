@@ -1,0 +1,216 @@
+"""Groups: which rows of equal keys are emitted together, and when. Numbers of rows only; no data.
+
+Rows are numbered through the epoch. A row of a key without a group opens one, as its oldest row; so groups are always
+in the order of their oldest rows. In front of a row the first of these rules that applies, again and again until none
+does:
+
+1. the oldest group is emitted short while more than `MAX_EMITTED_KEYS` keys were emitted since its oldest row,
+2. the group is emitted short whose oldest row came `max_lag_rows` ago,
+3. if the row opens a group, the oldest one is emitted short if there are `max_groups`.
+
+Then the row is added, and its group emitted if it is full. So every emission is a pure function of the rows.
+
+**Resuming.** Held rows of a key are the last ones of it. So what was emitted from the oldest held row on follows from
+the last emitted row of each key: all of that key up to there. These row numbers are the state, no key is in it. Going
+on reads the rows again, and forgets those; only behind the last row that was seen are there emissions again.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, insort
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from arrowflow.ops.batches.row_selection import first_late
+
+Rows = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.int32]
+
+MAX_EMITTED_KEYS: Final = 2048
+"""Each has a row number in a state, which has to stay under 64 KiB."""
+
+MAX_GROUPS: Final = 2048
+"""At the end each is emitted, and its key has a row number in a state, too."""
+
+NEVER: Final = 1 << 62
+
+
+class Emission(NamedTuple):
+    """Rows that are emitted together, ascending.
+
+    Attributes:
+        rows: Their numbers.
+        next_row: The first row that was not looked at.
+    """
+
+    rows: Rows
+    next_row: int
+
+
+class Groups:
+    """The groups that are held.
+
+    Args:
+        size: Rows of a full group.
+        max_groups: Groups that are held at most.
+        max_lag_rows: A group whose oldest row came this many rows ago is emitted short.
+        next_row: The first row to look at; those before it only come again.
+        emitted: The last emitted row of each key, as far as it comes again; ascending.
+    """
+
+    def __init__(
+        self, size: int, max_groups: int, max_lag_rows: int, next_row: int = 0, emitted: Sequence[int] = ()
+    ) -> None:
+        self._size = size
+        self._max_groups = max_groups
+        self._lag = max_lag_rows
+        self._again = next_row
+        self._emitted = list(emitted)
+        self._last: dict[Hashable, int] = {}  # of each key the row in `_emitted`, or one before all of them
+        self._held: dict[
+            Hashable, Rows
+        ] = {}  # while a chunk is worked through, also rows still to be looked at
+        self._open: dict[Hashable, None] = {}  # keys of groups, in the order of their oldest rows
+        self._events: list[tuple[int, Any]] = []  # (row that may open or fill a group, key), or out of date
+
+    def add(self, codes: Codes, keys: Sequence[Hashable], first: int) -> Iterator[Emission]:
+        """Yields what is emitted by the rows from `first` on, of which `keys[codes]` are the keys.
+
+        An emission is settled when it is yielded: `oldest` and `emitted` are those after it.
+        """
+        seen = min(max(0, self._again - first), len(codes))
+        self._see_again(codes[:seen], keys, first)
+        if seen == len(codes):
+            return
+        self._order()
+        first += seen
+        for key, rows in _by_key(codes[seen:], keys, first):
+            held = self._held.get(key)
+            self._held[key] = rows if held is None else np.concatenate((held, rows))
+            self._await(key)
+        yield from self._run(first, first + len(codes) - seen)
+
+    def finish(self, next_row: int) -> Iterator[Emission]:
+        """Yields what is left, the oldest first."""
+        self._order()
+        while self._open:
+            yield self._emit_oldest(next_row)
+
+    @property
+    def oldest(self) -> int:
+        """The oldest row of all groups, or a number beyond all rows."""
+        return int(self._held[next(iter(self._open))][0]) if self._open else NEVER
+
+    def emitted(self, since: int) -> list[int]:
+        """Returns the last emitted row of each key, of those from row `since` on, and forgets the others."""
+        del self._emitted[: bisect_left(self._emitted, since)]
+        if len(self._last) > 2 * (len(self._emitted) + MAX_EMITTED_KEYS):
+            self._last = {key: row for key, row in self._last.items() if row >= since}
+        return self._emitted.copy()
+
+    def _see_again(self, codes: Codes, keys: Sequence[Hashable], first: int) -> None:
+        """Holds rows that come again, but for those that were emitted."""
+        for key, rows in _by_key(codes, keys, first):
+            held = self._held.get(key)
+            self._held[key] = rows if held is None else np.concatenate((held, rows))
+        start = bisect_left(self._emitted, first)
+        for row in self._emitted[start : bisect_left(self._emitted, first + len(codes))]:
+            key = keys[codes[row - first]]
+            self._last[key] = row
+            rows = self._held[key]
+            self._held[key] = rows[np.searchsorted(rows, row, side="right") :]
+
+    def _order(self) -> None:
+        """Opens the groups of the rows that came again, when all of them did."""
+        if self._again:
+            self._again = 0
+            self._held = {key: rows for key, rows in self._held.items() if len(rows)}
+            self._open = dict.fromkeys(sorted(self._held, key=lambda key: int(self._held[key][0])))
+
+    def _run(self, now: int, stop: int) -> Iterator[Emission]:
+        events = self._events
+        heapq.heapify(events)
+        while True:
+            row = events[0][0] if events else stop
+            oldest = self.oldest
+            # `now` is the first row that was not looked at. It is `stop` only when none is left.
+            if now < stop and self._open and self._emitted_since(oldest) > MAX_EMITTED_KEYS:
+                yield self._emit_oldest(now)
+            elif (late := first_late(oldest, self._lag)) <= row and late < stop:
+                now = late
+                yield self._emit_oldest(now)
+            elif row < stop:
+                key = events[0][1]
+                emission = self._look_at(row, key)
+                if emission is not None:
+                    now = emission.next_row
+                    yield emission
+            else:
+                return
+
+    def _look_at(self, row: int, key: Hashable) -> Emission | None:
+        """Does what an event says, unless it is out of date."""
+        rows = self._held.get(key)
+        if key in self._open:
+            heapq.heappop(self._events)
+            assert rows is not None
+            if len(rows) >= self._size and rows[self._size - 1] == row:
+                return self._emit(key, self._size, row + 1)
+        elif rows is not None and rows[0] == row:
+            if len(self._open) >= self._max_groups:
+                return self._emit_oldest(row)
+            self._open[key] = None
+            heapq.heappop(self._events)
+            self._await(key)
+        else:
+            heapq.heappop(self._events)
+        return None
+
+    def _await(self, key: Hashable) -> None:
+        """Notes the row that opens or fills the group of a key."""
+        rows = self._held[key]
+        if key not in self._open:
+            heapq.heappush(self._events, (int(rows[0]), key))
+        elif len(rows) >= self._size:
+            heapq.heappush(self._events, (int(rows[self._size - 1]), key))
+
+    def _emit_oldest(self, next_row: int) -> Emission:
+        key = next(iter(self._open))
+        return self._emit(key, int(np.searchsorted(self._held[key], next_row)), next_row)
+
+    def _emit(self, key: Hashable, rows: int, next_row: int) -> Emission:
+        held = self._held.pop(key)
+        del self._open[key]
+        if rows < len(held):
+            self._held[key] = held[rows:]
+            self._await(key)
+        emission = Emission(held[:rows], next_row)
+        self._note(key, int(emission.rows[-1]))
+        return emission
+
+    def _note(self, key: Hashable, row: int) -> None:
+        before = self._last.get(key, -1)
+        index = bisect_left(self._emitted, before)
+        if index < len(self._emitted) and self._emitted[index] == before:
+            del self._emitted[index]
+        insort(self._emitted, row)
+        self._last[key] = row
+
+    def _emitted_since(self, row: int) -> int:
+        return len(self._emitted) - bisect_left(self._emitted, row)
+
+
+def _by_key(codes: Codes, keys: Sequence[Hashable], first: int) -> Iterator[tuple[Hashable, Rows]]:
+    """Yields keys with their rows."""
+    # NumPy sorts 16 bits by radix: 0.5 ms instead of 4 ms for 65,536 rows.
+    order = np.argsort(codes.astype(np.uint16) if len(keys) <= 1 << 16 else codes, kind="stable")
+    counts = np.bincount(codes, minlength=len(keys))
+    order += first
+    stop = 0
+    for code in np.flatnonzero(counts).tolist():
+        start, stop = stop, stop + int(counts[code])
+        yield keys[code], order[start:stop]

@@ -1,0 +1,296 @@
+"""`padded_batch`: batches whose lists all have one length, so that loaders hand them out as `(B, L)`.
+
+Two operators do it: `batch` cuts and joins, and what is here pads each batch, in parallel calls. So the same padding
+serves every operator that makes batches.
+
+**The type of a padded column.** A length that is given makes a `fixed_size_list`. A length that is the longest of a
+batch differs from batch to batch, but the type of a column may not: it stays `list`, and only within a batch all rows
+have one length. Loaders hand out such a column as `(B, L)`, without a copy.
+
+Row-wise reading of a padded column says how many values a row had only with `lengths`, which is a column of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from arrowflow.errors import PlanError, shown
+from arrowflow.kernels.items import Origin
+from arrowflow.kernels.kinds import StatelessKernel
+from arrowflow.kernels.operator import KernelSpec, Operator
+from arrowflow.ops.batches.padding import (
+    ColumnPadding,
+    column_padding,
+    is_list,
+    list_levels,
+    padding_value,
+    plain,
+)
+from arrowflow.ops.columns.column_program import check_columns
+from arrowflow.ops.columns.fill_null import holds
+from arrowflow.options import MAX_LIST_SIZE, ResolvedOptions, check_size
+from arrowflow.plan.node import Columns, Node
+from arrowflow.plan.traits import Traits
+
+Sizes = tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaddedBatch(Operator):
+    """Its input's batches with every list column padded to one length.
+
+    Row order: as its input. Memory: one padded batch a call. Deterministic. Resume: as its input.
+
+    Attributes:
+        padding_values: Value by column.
+        padding_value: The value for all columns that can hold it and are not named, or None.
+        padded_shapes: Lengths by column, one per level of nesting; None for the longest.
+        multiple_of: What the longest is rounded up to a multiple of.
+        steps: A column, and the lengths to the next of which its longest list is rounded up; or None.
+        truncate: Whether lists longer than a given length are cut off.
+        lengths: Names of columns to add, by the column whose lengths they hold.
+        num_parallel_calls: Calls at the same time, or None for the CPU budget.
+        narrowed: Whether a rule may have taken away the columns that `padding_value` is for.
+        operator: Name of the method that it is a part of, for errors and statistics.
+    """
+
+    name: ClassVar[str] = "padded_batch"
+    traits: ClassVar[Traits] = Traits()
+
+    padding_values: tuple[tuple[str, Any], ...] = ()
+    padding_value: Any = None
+    padded_shapes: tuple[tuple[str, Sizes], ...] = ()
+    multiple_of: int = 1
+    steps: tuple[str, tuple[int, ...]] | None = None
+    truncate: bool = False
+    lengths: tuple[tuple[str, str], ...] = ()
+    num_parallel_calls: int | None = None
+    narrowed: bool = False
+    operator: str = "padded_batch"
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns what decides lengths and values, the values as text."""
+        return {
+            "padded_shapes": [[name, list(sizes)] for name, sizes in self.padded_shapes] or None,
+            "padding_values": [[name, repr(value)] for name, value in self.padding_values] or None,
+            "padding_value": None if self.padding_value is None else repr(self.padding_value),
+            "multiple_of": None if self.multiple_of == 1 else self.multiple_of,
+            "steps": None if self.steps is None else [self.steps[0], list(self.steps[1])],
+            "truncate": self.truncate or None,
+            "lengths": [list(pair) for pair in self.lengths] or None,
+        }
+
+    def columns(self, schema: pa.Schema) -> tuple[ColumnPadding, ...]:
+        """Returns what becomes of each list column of its input.
+
+        Raises:
+            PlanError: A column that is named is none of lists, or a value does not fit its column.
+        """
+        shapes, values = dict(self.padded_shapes), dict(self.padding_values)
+        named = [*shapes, *values, *(column for column, _ in self.lengths), *(self.steps or ())[:1]]
+        check_columns(named, schema)
+        for name in named:
+            if not is_list(schema.field(name).type):
+                raise PlanError(f"column {name!r} has type {schema.field(name).type}, only lists are padded")
+        lists = [field for field in schema if is_list(field.type)]
+        if self.padding_value is not None and not self.narrowed and not any(map(self._pads, lists)):
+            raise PlanError(
+                f"no column can be padded with {shown(self.padding_value)} ({type(self.padding_value).__name__}); columns "
+                "of lists are " + (", ".join(f"{field.name}: {field.type}" for field in lists) or "none")
+            )
+        return tuple(self._column(field, shapes.get(field.name, ()), values) for field in lists)
+
+    def _column(self, field: pa.Field, sizes: Sizes, values: Mapping[str, Any]) -> ColumnPadding:
+        everywhere = self.padding_value if self._pads(field) else None
+        return column_padding(
+            field.name,
+            field.type,
+            sizes,
+            values.get(field.name, everywhere),
+            multiple_of=self.multiple_of,
+            steps=self.steps[1] if self.steps is not None and self.steps[0] == field.name else (),
+            truncate=self.truncate,
+        )
+
+    def _pads(self, field: pa.Field) -> bool:
+        """Whether the value for all columns is one for this column."""
+        type = list_levels(field.type)[1]
+        if not holds(type, self.padding_value):
+            return False
+        try:
+            padding_value(field.name, type, self.padding_value)
+        except PlanError:
+            return False
+        return True
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """Returns its input's schema with the types of padded columns, and columns of lengths at the end."""
+        try:
+            return self._padded_schema(inputs[0])
+        except PlanError as error:
+            error.locate(operator=self.operator)
+            raise
+
+    def _padded_schema(self, schema: pa.Schema) -> pa.Schema:
+        types = {column.name: column.output_type for column in self.columns(schema)}
+        fields = [field.with_type(types.get(field.name, field.type)) for field in schema]
+        taken = {field.name for field in fields}
+        for _, name in self.lengths:
+            if name in taken:
+                raise PlanError(f"lengths: there is a column {name!r} already; give the lengths another name")
+            taken.add(name)
+            fields.append(pa.field(name, pa.int64()))
+        return pa.schema(fields)
+
+    def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
+        """Returns the wanted columns, and those whose lengths are wanted."""
+        if wanted is None:
+            return (None,)
+        added = {name: column for column, name in self.lengths}
+        return (frozenset(added.get(name, name) for name in wanted),)
+
+    def narrow(self, wanted: frozenset[str]) -> Node:
+        """Returns itself without what it says of columns that nobody wants."""
+        (needed,) = self.columns_needed(wanted)
+        assert needed is not None
+        return dataclasses.replace(
+            self,
+            padding_values=tuple(pair for pair in self.padding_values if pair[0] in needed),
+            padded_shapes=tuple(pair for pair in self.padded_shapes if pair[0] in needed),
+            steps=None if self.steps is None or self.steps[0] not in needed else self.steps,
+            lengths=tuple(pair for pair in self.lengths if pair[1] in wanted),
+            narrowed=True,
+        ).on(*self.inputs)
+
+    def count_rows(self, inputs: Sequence[int | None]) -> int | None:
+        """Returns its input's rows."""
+        return inputs[0]
+
+    def count_batches(self, rows: Sequence[int | None], batches: Sequence[int | None]) -> int | None:
+        """Returns its input's batches."""
+        return batches[0]
+
+    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
+        """What it pads is new memory; columns that are no lists, or had one length, are its input's."""
+        return inputs[0]
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns one stateless kernel."""
+        return (
+            KernelSpec(
+                operator=self.operator,
+                kind="stateless",
+                make=lambda context: PadKernel(self),
+                engine="numpy+arrow",
+                max_calls=self.num_parallel_calls,
+                facts=lambda: ("pad lists to one length",),
+            ),
+        )
+
+
+class PadKernel(StatelessKernel):
+    """Pads the list columns of a batch."""
+
+    def __init__(self, node: PaddedBatch) -> None:
+        self._node = node
+        # Replaced as a whole, by any thread: input and output schema, and what becomes of each list column.
+        self._known: tuple[pa.Schema, pa.Schema, tuple[ColumnPadding, ...]] | None = None
+
+    def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
+        """Returns the padded batch."""
+        known = self._known
+        if known is None or not known[0].equals(chunk.schema):
+            node, schema = self._node, chunk.schema
+            known = self._known = (schema, node.output_schema([schema]), node.columns(schema))
+        _, schema, paddings = known
+        columns = dict(zip(chunk.schema.names, chunk.columns, strict=True))
+        lengths: dict[str, np.ndarray[Any, np.dtype[np.int64]]] = {}
+        for padding in paddings:
+            columns[padding.name], lengths[padding.name] = padding.pad(columns[padding.name])
+        for column, name in self._node.lengths:
+            buffers = [None, pa.py_buffer(lengths[column])]
+            columns[name] = pa.Array.from_buffers(pa.int64(), chunk.num_rows, buffers)
+        return pa.RecordBatch.from_arrays(list(columns.values()), schema=schema)
+
+
+def padded(
+    batches: Node,
+    *,
+    operator: str,
+    padded_shapes: Mapping[str, int | Sequence[int | None] | None] | None,
+    padding_values: Any,
+    multiple_of: int | None,
+    truncate: bool,
+    lengths: Mapping[str, str] | None,
+    num_parallel_calls: int | None,
+    steps: tuple[str, tuple[int, ...]] | None = None,
+) -> PaddedBatch:
+    """Returns the node that pads what `batches` yields, with arguments as users write them.
+
+    Raises:
+        PlanError: An argument is none, or two of them contradict each other.
+    """
+    by_column = isinstance(padding_values, Mapping)
+    values = _pairs(operator, "padding_values", padding_values) if by_column else ()
+    names = _pairs(operator, "lengths", lengths or {})
+    if not all(isinstance(name, str) for _, name in names):
+        raise PlanError(f"{operator}: lengths maps columns to names of new columns, got {shown(lengths)}")
+    shapes = _pairs(operator, "padded_shapes", padded_shapes or {})
+    lengths_given = tuple((name, _sizes(operator, shape)) for name, shape in shapes)
+    multiple = 1 if multiple_of is None else check_size(operator, "multiple_of", multiple_of)
+    if steps is not None:
+        _check_steps(operator, *steps, dict(lengths_given).get(steps[0], ()), multiple)
+    return PaddedBatch(
+        inputs=(batches,),
+        padding_values=tuple((name, plain(value)) for name, value in values),
+        padding_value=None if by_column else plain(padding_values),
+        padded_shapes=lengths_given,
+        multiple_of=multiple,
+        steps=steps,
+        truncate=bool(truncate),
+        lengths=names,
+        num_parallel_calls=num_parallel_calls,
+        operator=operator,
+    )
+
+
+def _check_steps(operator: str, column: str, steps: tuple[int, ...], sizes: Sizes, multiple_of: int) -> None:
+    """Raises `PlanError` where lists of a column are to get the lengths of `steps`, and others, too."""
+    if not steps:
+        raise PlanError(
+            f"{operator}: pad_to_bucket_boundary pads to one less than the next of bucket_boundaries, and there is none"
+        )
+    if sizes and sizes[0] is not None:
+        raise PlanError(
+            f"{operator}: {column!r} is padded to {sizes[0]:,} by padded_shapes and to other lengths by "
+            "pad_to_bucket_boundary; leave one of them out"
+        )
+    uneven = [step for step in steps if step % multiple_of]
+    if uneven:
+        raise PlanError(
+            f"{operator}: pad_to_bucket_boundary pads {column!r} to {uneven[0]:,} values, which is no multiple of "
+            f"multiple_of={multiple_of:,}; take boundaries that are one more than a multiple, or leave one out"
+        )
+
+
+def _pairs(operator: str, argument: str, given: Any) -> tuple[tuple[str, Any], ...]:
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise PlanError(f"{operator}: {argument} is a mapping from names of columns, got {shown(given)}")
+    return tuple(given.items())
+
+
+def _sizes(operator: str, shape: Any) -> Sizes:
+    listed = list(shape) if isinstance(shape, list | tuple) else [shape]
+    # -1 is how tf.data spells None in a TensorShape.
+    return tuple(
+        None
+        if size is None or size == -1
+        else check_size(operator, "padded_shapes", size, most=MAX_LIST_SIZE)
+        for size in listed
+    )

@@ -1,0 +1,207 @@
+"""`window`: several rows as one, by fixed-size lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from arrowflow.errors import DataError
+from arrowflow.kernels.gather import gathered
+from arrowflow.kernels.held import join
+from arrowflow.kernels.items import Item, Origin
+from arrowflow.kernels.kinds import SerialKernel, StatelessKernel
+from arrowflow.kernels.operator import KernelSpec, Operator
+from arrowflow.ops.batches.overlap import Overlap
+from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
+from arrowflow.plan.node import Columns
+from arrowflow.plan.position import Position
+from arrowflow.plan.traits import Borders, Traits
+from arrowflow.plan.widths import row_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window(Operator):
+    """Rows that hold, in each column, the values of `size` rows of the input as a fixed-size list.
+
+    Row order: as its input, by the first row of a window. Memory: the rows of one window beyond the chunk, and up to
+    65,536 rows a call where windows overlap or leave rows out. Deterministic. Resume: (position before the oldest row
+    of the next window, rows gone from there); the rows that windows share are read again.
+
+    Attributes:
+        size: Rows of a window.
+        shift: Rows from the start of one window to that of the next.
+        stride: Rows from one row of a window to the next.
+        drop_remainder: Whether windows that the end cuts short are left out, or filled up with null.
+    """
+
+    name: ClassVar[str] = "window"
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True)
+
+    size: int
+    shift: int
+    stride: int = 1
+    drop_remainder: bool = True
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns all of them."""
+        return {
+            "size": self.size,
+            "shift": self.shift,
+            "stride": self.stride,
+            "drop_remainder": self.drop_remainder,
+        }
+
+    @property
+    def span(self) -> int:
+        """Rows from the first to the last of a window."""
+        return (self.size - 1) * self.stride + 1
+
+    @property
+    def tiles(self) -> bool:
+        """Whether windows lie side by side, so that they are the rows themselves."""
+        return self.size == self.shift and self.stride == 1
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """Returns its input's columns as fixed-size lists."""
+        return pa.schema([(field.name, pa.list_(field.type, self.size)) for field in inputs[0]])
+
+    def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
+        """Returns the wanted columns."""
+        return (wanted,)
+
+    def count_rows(self, inputs: Sequence[int | None]) -> int | None:
+        """Returns the windows that start in its input's rows, or that also end there."""
+        rows = inputs[0]
+        if rows is None:
+            return None
+        return self.full(rows) if self.drop_remainder else -(-rows // self.shift)
+
+    def full(self, rows: int) -> int:
+        """Returns how many whole windows there are in so many rows."""
+        return 0 if rows < self.span else (rows - self.span) // self.shift + 1
+
+    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
+        """Windows side by side are the input's rows; others are new memory."""
+        return inputs[0] or not self.tiles
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns the collector of rows and the maker of windows."""
+        collect = KernelSpec(
+            operator=self.name,
+            kind="serial",
+            make=lambda context: CollectKernel(self),
+            floor_bytes=row_bytes(self.inputs[0].schema) * self.span,
+            facts=lambda: ("collect whole windows, no copy",),
+        )
+        how = "wrap rows as lists, no copy within a chunk" if self.tiles else "gather, one call a chunk"
+        make = KernelSpec(
+            operator=self.name,
+            kind="stateless",
+            make=lambda context: WindowKernel(self),
+            engine="arrow" if self.tiles else "numpy+arrow",
+            facts=lambda: (how,),
+        )
+        return collect, make
+
+
+@dataclass(slots=True)
+class Stretch:
+    """Rows with the windows that start in them.
+
+    Attributes:
+        chunks: The rows.
+        num_rows: How many.
+        windows: How many windows to make of them, from the first row on.
+    """
+
+    chunks: list[pa.RecordBatch]
+    num_rows: int
+    windows: int
+
+
+class CollectKernel(SerialKernel):
+    """Says which rows make the next windows. A window belongs to the split that its last row is in."""
+
+    def __init__(self, node: Window) -> None:
+        self._node = node
+        self._held = Overlap()
+        self._split = 0
+        # What overlaps is multiplied: a chunk's rows are not all gathered at once.
+        self._most = max(1, MAX_CHUNK_ROWS // node.size)
+
+    def open(self, position: Position, epoch: int) -> Position:
+        """Restores the rows to drop."""
+        if position is None:
+            return None
+        before, offset = position
+        self._held = Overlap(before, offset)
+        return cast(Position, before)
+
+    def push(self, item: Item) -> Iterator[Item]:
+        """Yields the windows that end in the item's rows."""
+        node, held = self._node, self._held
+        held.add(item)
+        if item.chunk.num_rows:
+            # Rules may leave out what has no rows; the last windows have to belong to the same split all the same.
+            self._split = item.origin.split
+        # With `drop_remainder=False` the last windows follow when all splits have ended.
+        ends = item.origin.last and node.drop_remainder
+        while windows := min(node.full(held.rows), self._windows_at_once()):
+            rows = (windows - 1) * node.shift + node.span
+            yield self._made(rows, windows, last=ends and node.full(held.rows) == windows)
+
+    def finish(self) -> Iterator[Item]:
+        """Yields the windows that the end cuts short, unless they are dropped."""
+        node, held = self._node, self._held
+        while held.rows and not node.drop_remainder:
+            windows = min(-(-held.rows // node.shift), self._most)
+            rows = min((windows - 1) * node.shift + node.span, held.rows)
+            yield self._made(rows, windows, last=False)
+
+    def _windows_at_once(self) -> int:
+        """Returns how many windows one call makes: side by side all of a chunk, for which nothing is copied."""
+        if self._node.tiles and self._held.rows:
+            return max(1, self._held.first_rows() // self._node.size)
+        return self._most
+
+    def _made(self, rows: int, windows: int, *, last: bool) -> Item:
+        parts = self._held.peek(rows)
+        stretch = Stretch([chunk for chunk, _ in parts], rows, windows)
+        self._held.drop(windows * self._node.shift)
+        return Item(
+            stretch, self._held.mark(), [ticket for _, ticket in parts], Origin(self._split, last=last)
+        )
+
+
+class WindowKernel(StatelessKernel):
+    """Makes lists of rows."""
+
+    def __init__(self, node: Window) -> None:
+        self._node = node
+
+    def apply(self, chunk: Stretch, origin: Origin) -> pa.RecordBatch:
+        """Returns the windows."""
+        node = self._node
+        try:
+            rows = join(chunk.chunks)
+            if not (node.tiles and chunk.num_rows == chunk.windows * node.size):
+                places = self._places(chunk)
+                rows = gathered(rows, places, places < chunk.num_rows)
+        except pa.ArrowInvalid as error:
+            raise DataError(
+                f"window: {chunk.windows:,} windows of {node.size:,} rows cannot be gathered ({error}); texts or lists "
+                "of 65,536 rows may hold 2 GiB a column: use smaller windows"
+            ).locate(operator=node.name) from error
+        lists = [pa.FixedSizeListArray.from_arrays(column, node.size) for column in rows.columns]
+        return pa.RecordBatch.from_arrays(lists, names=rows.schema.names)
+
+    def _places(self, chunk: Stretch) -> npt.NDArray[np.int64]:
+        """Returns the row of each value; there is none behind the end."""
+        node = self._node
+        starts = np.arange(chunk.windows, dtype=np.int64) * node.shift
+        return (starts[:, None] + np.arange(node.size, dtype=np.int64) * node.stride).ravel()

@@ -1,0 +1,1 @@
+"""Operators that keep what their input yields."""

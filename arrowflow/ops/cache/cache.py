@@ -1,0 +1,276 @@
+"""`cache`: what its input yields in epoch 0, computed once and kept in memory by the dataset.
+
+The node holds a `Store`, which all datasets derived from it share. It has one `Shelf` for each way in which the plan
+below is run (a `shuffle` above may order the source). On it lies a `Prefix` of the input's items, each with its
+position. Who runs the cache serves that prefix, computes the rest from where it ends, and adds to it.
+
+With `spill=` a chunk is kept in memory as long as what is cached stays within half of `ram_budget` (the other half is
+for all else that the pipeline holds); one that does not fit is written to a file, and the mapped file takes its place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from arrowflow.caching.store.over_budget import over_budget
+from arrowflow.errors import ArrowflowError, PlanError
+from arrowflow.kernels.context import Context, StreamHandle
+from arrowflow.kernels.items import Item, Share, Ticket
+from arrowflow.kernels.kinds import BoundaryKernel
+from arrowflow.kernels.operator import KernelSpec, RowOperator
+from arrowflow.ops.cache.memory_store import END, NO_ROWS, SPILLED, Claims, Entry, Prefix, Shelf, Store
+from arrowflow.options import ResolvedOptions
+from arrowflow.plan.node import BindContext, Columns, Node, SourceOrder
+from arrowflow.plan.position import Position
+from arrowflow.plan.traits import Traits
+from arrowflow.plan.walk import fold, post_order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cache(RowOperator):
+    """Its input as it is in epoch 0, in every epoch; computed once, and kept in memory by the dataset.
+
+    Row order: as its input, also with `deterministic=False`. Memory: all of its input, charged to the budget of each
+    run; with `spill` up to half of the budget. Deterministic. Resume: its input's position; what is cached is served
+    from there, what is not is computed.
+
+    Attributes:
+        spill: Folder of the files for what does not fit into memory, or None, which makes that an error.
+        store: What was cached so far.
+    """
+
+    name: ClassVar[str] = "cache"
+    traits: ClassVar[Traits] = Traits(one_to_one=True, opaque=True)
+
+    spill: str | None = field(default=None, compare=False)
+    store: Store = field(default_factory=Store, compare=False, repr=False)
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns nothing: what is cached does not change what comes."""
+        return {}
+
+    def describe(self) -> str:
+        """Returns the operator as one line."""
+        return "cache(memory)" if self.spill is None else f"cache(memory, spill={self.spill!r})"
+
+    def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
+        """Puts what is below into one exact order."""
+        if self.spill is not None and not _can_be_written(self.spill):
+            raise PlanError(
+                f"spill={self.spill!r} is no folder that can be written; make it first, or name another one"
+            )
+        return self.on(inputs[0].in_order())
+
+    def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
+        """Returns all columns: other epochs and other datasets may want others."""
+        return (None,)
+
+    def with_source_order(self, order: SourceOrder) -> Node:
+        """Orders the source, by the order of epoch 0."""
+        return dataclasses.replace(self, inputs=(self.inputs[0].with_source_order(order),))
+
+    def random_access(self) -> Node:
+        """All rows stay in memory, or in mapped files."""
+        return self
+
+    def copies(self) -> tuple[str, ...]:
+        """Returns what becomes of chunks that do not fit."""
+        return (
+            () if self.spill is None else ("cache: what does not fit in memory is copied once, into a file",)
+        )
+
+    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
+        """What is cached is shared by all epochs."""
+        return False
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns one boundary kernel."""
+        shelf = self.store.shelf(_key(self.inputs[0], options), _sources(self.inputs[0]))
+        return (
+            KernelSpec(
+                operator=self.name,
+                kind="boundary",
+                make=lambda context: CacheKernel(self, shelf, options.ram_budget, context),
+                pins_order=True,
+                facts=lambda: (*facts_below(self.inputs[0]), shelf.prefix.describe()),
+            ),
+        )
+
+
+def _can_be_written(folder: str) -> bool:
+    try:
+        return Path(folder).is_dir() and os.access(folder, os.W_OK | os.X_OK)
+    except OSError:  # a name that is too long, or in a folder that is not to be looked into
+        return False
+
+
+def _key(plan: Node, options: ResolvedOptions) -> tuple[Any, ...]:
+    """Returns what decides the items of a bound plan, their positions and their borders."""
+    nodes = list(post_order(plan))
+    # Places are keys of random values.
+    places = [getattr(node, "place", None) for node in nodes if node.arguments().get("seed", 0) is not None]
+    return plan, places, options.max_chunk_rows
+
+
+def _sources(plan: Node) -> list[Any]:
+    """Returns what tells the sources of a bound plan from what they are after a change."""
+    sources = [node for node in post_order(plan) if not node.inputs]
+    times = [file.mtime_ns for node in sources for file in getattr(node, "files", ())]
+    return [[node.arguments() for node in sources], times]
+
+
+def facts_below(plan: Node) -> tuple[str, ...]:
+    """Returns what a cache says of the bound plan below it."""
+    random = [node.name for node in post_order(plan) if node.arguments().get("seed") is not None]
+    frozen = f"; {', '.join(dict.fromkeys(random))} frozen with it" if random else ""
+    once = f"below it runs as epoch 0, once{frozen}"
+    whole = "what is below cannot be repeated from its middle: only a complete pass counts"
+    return (once,) if plan.repeatable else (once, whole)
+
+
+def _known_rows(plan: Node) -> int | None:
+    """Returns the rows of a plan if they can be told in no time: without asking another machine."""
+    stores = [getattr(node, "store", None) for node in post_order(plan)]
+    with suppress(ArrowflowError):
+        if all(getattr(store, "is_local", True) for store in stores):
+            return fold(plan, lambda node, inputs: node.count_rows(inputs))
+    return None
+
+
+class CacheKernel(BoundaryKernel):
+    """Serves the prefix that is there, then opens its input behind that and adds what comes."""
+
+    reads_runs = True
+
+    def __init__(self, node: Cache, shelf: Shelf, budget_bytes: int, context: Context) -> None:
+        self._shelf = shelf
+        # Rows of two runs of an input that is not repeatable do not go together: such a pass fills a prefix of its own.
+        self._is_private = not (node.inputs[0].repeatable or shelf.prefix.complete)
+        self._prefix = Prefix() if self._is_private else shelf.prefix
+        self._owner = self._prefix if self._is_private else shelf  # of this run's claims
+        self._budget_bytes = budget_bytes
+        self._spill = node.spill
+        self._count: Callable[[], int | None] = lambda: _known_rows(node.inputs[0])
+        self._context = context
+        self._position: Position = None
+        self._number: int | None = 0  # of the next item; None where that is not known, and nothing is added
+        self._stream: StreamHandle | None = None
+        self._addresses: set[int] | None = None  # of all buffers before the next item
+        self._total_bytes = 0
+
+    def open(self, position: Position, epoch: int) -> Position:
+        """Notes the position and charges what is cached to this run; the input is opened by `wants`."""
+        self._position = position
+        entries, num_items = self._prefix.entries, self._prefix.num_items
+        claims = self._context.kept.get(self._owner)
+        if claims is None or claims.prefix is not self._prefix:
+            claims = self._context.kept[self._owner] = Claims(self._prefix)
+        if len(claims.tickets) < num_items:
+            numbers = [number for number in range(num_items) if number not in claims.tickets]
+            claims.whole.append(self._context.keep(self._prefix.buffers(numbers)))
+            claims.tickets.update((number, entries[number].share) for number in numbers)
+        self._total_bytes = entries[num_items - 1].total_bytes if num_items else 0
+        return None
+
+    @property
+    def _tickets(self) -> dict[int, Ticket]:
+        claims = self._context.kept.get(self._owner)
+        return claims.tickets if claims is not None and claims.prefix is self._prefix else {}
+
+    def begin(self) -> Iterator[Item]:
+        """Yields what is cached behind the position."""
+        entries = self._prefix.entries
+        self._check_budget(self._total_bytes, self._prefix.num_items)
+        number = self._number = self._prefix.number_after(self._position)
+        if number is None:
+            return
+        tickets = self._tickets
+        while (entry := entries.get(number)) is not None:
+            if entry is END:
+                self.done = True
+                return
+            ticket = SPILLED if entry.spilled_bytes else tickets.get(number)
+            number += 1
+            self._number, self._position = number, entry.position
+            yield Item(entry.chunk, entry.position, ticket, entry.origin)
+
+    def _check_budget(self, total_bytes: int, num_items: int, *more: pa.RecordBatch) -> None:
+        """Raises `BudgetError` if the first items, with what is to come next, take more than the budget."""
+        if total_bytes > self._budget_bytes:
+            entries, spills = self._prefix.entries, self._spill is not None
+            raise over_budget(
+                [*(entries[number].chunk for number in range(num_items)), *more],
+                total_bytes,
+                budget_bytes=self._budget_bytes,
+                all_rows=None if spills else self._count(),
+                spills=spills,
+            )
+
+    def wants(self) -> StreamHandle | None:
+        """Returns its input, as epoch 0, from where the prefix ends."""
+        if self._stream is None and not self.done:
+            self._stream = self._context.open(0, 0, self._position)
+        return self._stream
+
+    def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
+        """Passes the item on, and adds it to the prefix."""
+        if self._number is not None:
+            item = self._add(self._number, item)
+            self._number += 1
+        yield item
+
+    def _add(self, number: int, item: Item) -> Item:
+        """Adds an item, unless somebody was faster, and returns it as it is now kept."""
+        entries = self._prefix.entries
+        if self._addresses is None:
+            before = [buffer for index in range(number) for buffer in entries[index].buffers]
+            self._addresses = {buffer.address for buffer in before}
+        entry = entries.get(number)
+        if entry is None:
+            mine = self._entry(number, item, self._addresses)
+            entry = entries.setdefault(number, mine)
+            if entry is mine:
+                self._tickets[number] = SPILLED if mine.spilled_bytes else item.ticket
+        else:
+            self._check_budget(entry.total_bytes, number, item.chunk)
+        self._addresses.update(buffer.address for buffer in entry.buffers)
+        return item._replace(chunk=entry.chunk, ticket=SPILLED) if entry.spilled_bytes else item
+
+    def _entry(self, number: int, item: Item, addresses: set[int]) -> Entry:
+        # Without rows only the position matters, and the chunk may be of any kind.
+        chunk = item.chunk if item.chunk.num_rows else NO_ROWS
+        found = [buffer for column in chunk.columns for buffer in column.buffers()]
+        buffers = tuple(buffer for buffer in found if buffer is not None and buffer.size)
+        new = {buffer.address: buffer.size for buffer in buffers if buffer.address not in addresses}
+        before_bytes = self._prefix.entries[number - 1].total_bytes if number else 0
+        total_bytes = before_bytes + sum(new.values())
+        if self._spill is not None and new and total_bytes > self._budget_bytes // 2:
+            moved = self._prefix.files.move(chunk, self._spill)
+            return Entry(moved.chunk, item.position, item.origin, (), before_bytes, moved.num_bytes)
+        self._check_budget(total_bytes, number, chunk)
+        share = Share(total_bytes - before_bytes)
+        return Entry(chunk, item.position, item.origin, buffers, total_bytes, share=share)
+
+    def ended(self, stream: StreamHandle) -> None:
+        """Marks that nothing else comes."""
+        self._stream = None
+        self.done = True
+        if self._number is not None:
+            self._prefix.entries.setdefault(self._number, END)
+            if self._is_private and not self._shelf.prefix.complete:
+                self._shelf.prefix = self._prefix
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the next epoch would find everything; or, where nothing is added, whether the input is open."""
+        if self._number is None:
+            return self._stream is not None or self.done
+        return self._prefix.complete

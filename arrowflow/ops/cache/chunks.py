@@ -1,0 +1,194 @@
+"""Chunks of a cache in a folder on their way through a pipeline: what is there, what was computed, and who writes it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from arrowflow.caching.store.chunk import Chunk, Link, batch_bytes, of_schema
+from arrowflow.caching.store.claim import Claim
+from arrowflow.caching.store.entry import Entry
+from arrowflow.errors import CacheFullError
+from arrowflow.formats.ipc.dictionaries import same_file
+from arrowflow.kernels.context import Context
+from arrowflow.kernels.items import Item, Made, Ticket
+from arrowflow.kernels.kinds import ReaderKernel
+from arrowflow.ops.order.random_access import Lying
+from arrowflow.plan.node import Columns
+from arrowflow.plan.position import Position
+
+logger = logging.getLogger("arrowflow")
+
+INFLATION: Final = 4
+"""How much larger compressed bytes are taken to become."""
+
+
+class Stored(NamedTuple):
+    """A chunk that is there, from one of its items on."""
+
+    chunk: Chunk
+    start: int
+
+    @property
+    def num_rows(self) -> int:
+        """Its rows."""
+        return sum(link.rows for link in self.chunk.links[self.start :])
+
+
+class Group:
+    """Items that were computed and make one chunk.
+
+    Attributes:
+        entry: Where it belongs.
+        claim: The lock, held as long as groups are on their way.
+        first_row: Rows before it.
+        before: The position before it.
+        schema: Schema of its batches; where it has none, of those before it.
+        end: Whether nothing comes behind it.
+        items: What it holds; batches without rows only have a link.
+        num_rows: Rows.
+        num_bytes: Bytes of them.
+        began: When its first item came.
+    """
+
+    def __init__(
+        self,
+        entry: Entry,
+        claim: Claim | None,
+        first_row: int,
+        before: Position,
+        schema: pa.Schema,
+        began: float,
+    ) -> None:
+        self.entry = entry
+        self.claim = claim
+        self.first_row = first_row
+        self.before = before
+        self.schema = schema
+        self.end = False
+        self.items: list[tuple[pa.RecordBatch, Link]] = []
+        self.tickets: list[Ticket] = []
+        self.num_rows = self.num_bytes = 0
+        self.began = began
+
+    @property
+    def position(self) -> Position:
+        """The position behind it."""
+        return self.items[-1][1].position if self.items else self.before
+
+    def add(self, item: Item) -> None:
+        """Adds an item."""
+        rows = item.chunk.num_rows
+        self.items.append((item.chunk, Link(rows, item.position, item.origin.split, item.origin.last)))
+        if rows:
+            self.schema = item.chunk.schema
+            self.tickets.append(item.ticket)
+            self.num_rows += rows
+            self.num_bytes += batch_bytes(item.chunk)
+
+    def takes(self, chunk: pa.RecordBatch) -> bool:
+        """Whether a batch can be in the same file."""
+        first = next((batch for batch, link in self.items if link.rows), None)
+        return first is None or same_file([first, chunk])
+
+
+@dataclass(slots=True)
+class Progress:
+    """What the kernels of one run share.
+
+    Attributes:
+        full: The disk is full, and nothing more is added.
+        ended: The last chunk was committed.
+    """
+
+    full: bool = False
+    ended: bool = False
+
+    def go_on_without(self, error: CacheFullError, *, bypasses: bool) -> None:
+        """Notes that there is no room; raises the error, unless the run may go on."""
+        if not bypasses:
+            raise error
+        logger.warning("cache: %s; the run goes on without caching", error)
+        self.full = True
+
+
+def progress_of(context: Context, found: Entry) -> Progress:
+    """Returns what the kernels of a run know of an entry together."""
+    made: Progress = context.kept.setdefault((Progress, found.folder), Progress())
+    return made
+
+
+def picked(batch: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
+    """Returns these columns of a batch, in its order; itself where they are all of them."""
+    return (
+        batch if columns is None else batch.select([name for name in batch.schema.names if name in columns])
+    )
+
+
+class ChunkKernel(ReaderKernel):
+    """Writes chunks that are missing, and decodes those that are compressed. What is mapped passes."""
+
+    passes = True
+
+    def __init__(
+        self,
+        progress: Progress,
+        *,
+        decodes: bool,
+        bypasses: bool,
+        in_place: bool,
+        columns: Columns,
+    ) -> None:
+        self._progress = progress
+        self._decodes = decodes
+        self._bypasses = bypasses
+        self._in_place = in_place
+        self._columns = columns
+
+    def num_bytes(self, payload: Stored | Group) -> int:
+        """Returns what decoding takes; what is mapped is not the pipeline's."""
+        if isinstance(payload, Stored):
+            return INFLATION * payload.chunk.mapped.size if self._decodes else 0
+        return payload.num_bytes
+
+    def read(self, payload: Stored | Group) -> Iterator[Made]:
+        """Yields the items of the chunk, once it is there."""
+        if isinstance(payload, Stored):
+            yield from self._items(payload.chunk, payload.start)
+        else:
+            yield from self._written(payload)
+
+    def _written(self, group: Group) -> Iterator[Made]:
+        committed = None
+        if not self._progress.full:
+            try:
+                committed = group.entry.commit(
+                    group.first_row, group.before, group.items, group.schema, end=group.end
+                )
+            except CacheFullError as error:
+                self._progress.go_on_without(error, bypasses=self._bypasses)
+        if committed is not None:
+            self._progress.ended |= group.end
+            if self._in_place:
+                yield from self._items(group.entry.open(committed), 0)
+            if self._progress.ended:
+                group.entry.finish()
+            if self._in_place:
+                return
+        for batch, link in group.items:
+            # What is written is handed out as it is in memory: nobody has to read it again.
+            shown = picked(of_schema(batch, group.schema), self._columns)
+            yield Made(shown, link.position, link.last, link.split)
+
+    def _items(self, chunk: Chunk, start: int) -> Iterator[Made]:
+        for number in range(start, len(chunk.links)):
+            link = chunk.links[number]
+            batch = picked(chunk.batch(number), self._columns)
+            yield Made(self._handed_out(batch), link.position, link.last, link.split)
+
+    def _handed_out(self, batch: pa.RecordBatch) -> Any:
+        return Lying(batch) if self._in_place and batch.num_rows else batch

@@ -1,0 +1,225 @@
+"""`cache(path)`: what its input yields in epoch 0, computed once, by whoever comes first, and kept in a folder.
+
+Two kernels. A boundary decides, for one run of rows after the other, whether they are there or have to be computed, and
+collects what was computed into groups. A reader does what takes time: it writes groups as chunks, one after the other,
+and decodes chunks that are compressed. **What is delivered has been committed**: so an epoch that is broken off has lost
+nothing that anybody saw, and another process can follow to wherever this one has come.
+
+**Groups.** A write that is flushed to the disk takes a millisecond at least, so small chunks are collected, up to 8 MiB.
+But no more than an eighth of what was written before waits for that, and nothing that took 0.1 s to come; what came
+faster waits for the item behind it. So an input that makes an item only when its consumer has taken the one before does
+not work below a cache.
+
+**Who computes** holds the lock of the entry (`arrowflow.caching.store.entry`). Others wait for its chunks, and compute after
+all where none has come for a while: whoever computes may itself wait for them, as where ranks meet at a barrier.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from arrowflow.caching.fingerprint.fingerprint import fingerprint, fingerprint_of_key
+from arrowflow.caching.fingerprint.installed import version_of
+from arrowflow.caching.store.entry import Entry, entry
+from arrowflow.errors import PlanError
+from arrowflow.kernels.operator import KernelSpec, RowOperator
+from arrowflow.ops.cache.cache import facts_below
+from arrowflow.ops.cache.chunks import ChunkKernel, progress_of
+from arrowflow.ops.cache.serving import DiskCacheKernel
+from arrowflow.options import ResolvedOptions
+from arrowflow.plan.node import BindContext, Columns, Node, SourceOrder
+from arrowflow.plan.traits import Traits
+from arrowflow.plan.walk import post_order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskCache(RowOperator):
+    """Its input as it is in epoch 0, in every epoch and in every process that names the same folder.
+
+    Row order: as its input, also with `deterministic=False`. Memory: a group of up to 8 MiB or one chunk a call; what is
+    mapped is the page cache's. Deterministic. Resume: its input's position; what is there is served, the rest computed.
+
+    Attributes:
+        path: The folder.
+        key: What stands for the code of functions, or None for their code.
+        compression: `"lz4"`, `"zstd"` or None.
+        on_full: `"error"` or `"bypass"`: what becomes of a run when the disk is full.
+        verify: `"first"` or `"never"`: whether checksums are looked at when a process first maps a chunk.
+        fingerprint: Bound: the name of the entry.
+        bound_options: Bound: the options of the pipeline.
+        in_place: Whether a global `shuffle` above gathers rows from the mapped chunks themselves.
+        shown: The columns that it yields then, or None for all; a chunk has all of them.
+    """
+
+    name: ClassVar[str] = "cache"
+    traits: ClassVar[Traits] = Traits(one_to_one=True, opaque=True)
+
+    path: str
+    key: str | None = None
+    compression: str | None = None
+    on_full: str = "error"
+    verify: str = "first"
+    fingerprint: str = field(default="", compare=False)
+    bound_options: ResolvedOptions | None = field(default=None, compare=False, repr=False)
+    in_place: bool = False
+    shown: Columns = None
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns nothing: what is cached does not change what comes."""
+        return {}
+
+    def describe(self) -> str:
+        """Returns the operator as one line."""
+        return (
+            f"cache({self.path!r}{'' if self.compression is None else f', compression={self.compression!r}'})"
+        )
+
+    def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
+        """Puts what is below into one exact order, and names the entry after it."""
+        return dataclasses.replace(self, bound_options=context.options)._named(inputs[0].in_order())
+
+    def _named(self, plan: Node) -> Node:
+        options = self.bound_options
+        assert options is not None
+        name = fingerprint(plan, options) if self.key is None else fingerprint_of_key(self.key, plan, options)
+        return dataclasses.replace(self, fingerprint=name).on(plan)
+
+    @property
+    def known_as(self) -> str:
+        """The name of the entry, which stands for all that is below."""
+        return self.fingerprint
+
+    def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
+        """Returns all columns: other epochs and other datasets may want others."""
+        return (None,)
+
+    def with_source_order(self, order: SourceOrder) -> Node:
+        """Orders the source, by the order of epoch 0; that is another entry."""
+        return self._named(self.inputs[0].with_source_order(order))
+
+    def random_access(self) -> Node:
+        """Rows of mapped chunks can be gathered where they lie."""
+        if self.compression is not None:
+            raise PlanError(
+                f"shuffle: without buffer_size it finds rows where they lie, which those of {self.describe()} do not "
+                "once they are compressed: leave out compression=, or use shuffle(buffer_size)"
+            )
+        return dataclasses.replace(self, in_place=True)
+
+    def narrow(self, wanted: frozenset[str]) -> Node:
+        """Leaves columns out where rows stay in place: between them and the `shuffle` no operator can."""
+        if not self.in_place or self.schema is None or len(wanted) == len(self.schema):
+            return self
+        return dataclasses.replace(self, shown=wanted).on(*self.inputs)
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """Returns its input's schema, or the part of it that is shown."""
+        return (
+            inputs[0]
+            if self.shown is None
+            else pa.schema([each for each in inputs[0] if each.name in self.shown])
+        )
+
+    def count_rows(self, inputs: Sequence[int | None]) -> int | None:
+        """Returns its input's rows, or where only running that tells, those of the complete entry."""
+        if inputs[0] is not None:
+            return inputs[0]
+        found = self._entry()
+        found.refresh()
+        return found.num_rows
+
+    def position_behind(self, rows: int) -> tuple[Any, int] | None:
+        """Returns that of the chunk with this row, where all are there."""
+        found = self._entry()
+        found.refresh()
+        return found.position_behind(rows)
+
+    def copies(self) -> tuple[str, ...]:
+        """Returns what becomes of compressed chunks."""
+        if self.compression is None:
+            return ()
+        return (f"cache: {self.compression}: every epoch decodes all columns into new memory",)
+
+    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
+        """What is mapped belongs to all who map it; what is decoded, to who decoded it."""
+        return self.compression is not None
+
+    def _changed_file(self) -> str | None:
+        found = (node.changed_file() for node in post_order(self.inputs[0]))
+        return next((path for path in found if path is not None), None)
+
+    def _entry(self) -> Entry:
+        plan = self.inputs[0]
+        about = {
+            "format": 1,
+            "arrowflow": version_of("arrowflow"),
+            "plan": [node.describe() for node in post_order(plan)],
+            "key": self.key,
+            "compression": self.compression,
+            "schema": None if plan.schema is None else str(plan.schema),
+        }
+        return entry(
+            self.path,
+            self.fingerprint if self.compression is None else f"{self.fingerprint}-{self.compression}",
+            about,
+            repeatable=plan.repeatable,
+            verify=self.verify == "first",
+            compression=self.compression,
+        )
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns the boundary and the reader."""
+        found = self._entry()
+        found.refresh()
+        return (
+            KernelSpec(
+                operator=self.name,
+                kind="boundary",
+                make=lambda context: DiskCacheKernel(
+                    found,
+                    self.inputs[0].schema,
+                    context,
+                    decodes=self.compression is not None,
+                    changed=self._changed_file,
+                    bypasses=self.on_full == "bypass",
+                    budget_bytes=options.ram_budget,
+                    columns=self.shown,
+                ),
+                pins_order=True,
+                facts=lambda: self._facts(found),
+            ),
+            KernelSpec(
+                operator=self.name,
+                kind="reader",
+                make=lambda context: ChunkKernel(
+                    progress_of(context, found),
+                    decodes=self.compression is not None,
+                    bypasses=self.on_full == "bypass",
+                    in_place=self.in_place,
+                    columns=self.shown,
+                ),
+                phase="cache",
+                engine="arrow",
+                # Chunks appear in order, so that a run that ends leaves no gap: reading ahead in one would compute again
+                # what lies behind it.
+                max_calls=None if found.num_rows is not None else 1,
+                cost="unknown",
+                facts=self._costs,
+            ),
+        )
+
+    def _facts(self, found: Entry) -> tuple[str, ...]:
+        found.refresh()
+        return (f"entry {found.fingerprint}: {found.share}", *facts_below(self.inputs[0]))
+
+    def _costs(self) -> tuple[str, ...]:
+        if self.compression is None:
+            return ("mapped, no copy; what is missing is written once",)
+        return (
+            f"{self.compression}: decoded into new memory in every epoch; what is missing is written once",
+        )

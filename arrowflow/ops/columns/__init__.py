@@ -1,0 +1,1 @@
+"""Operators on columns, which run as one fused program."""

@@ -1,0 +1,249 @@
+"""What all column operators share: each says its `steps`, and one program runs the steps of all neighbours.
+
+`select with_columns drop rename cast fill_null stack filter` differ only in the steps that they make of their
+arguments and their input's schema. Rules replace them by `Columns`, which holds the steps themselves.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from arrowflow.errors import PlanError, closest, repeated
+from arrowflow.expr import Expr, Keep, Program, Project, Stack, Step, Where, columns_of, compile_steps
+from arrowflow.kernels.context import Context
+from arrowflow.kernels.items import Origin
+from arrowflow.kernels.kinds import StatelessKernel
+from arrowflow.kernels.operator import KernelSpec, Operator
+from arrowflow.memory import Recycler
+from arrowflow.options import ResolvedOptions
+from arrowflow.plan.node import Columns as ColumnNames
+from arrowflow.plan.node import Node
+from arrowflow.plan.traits import Traits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnOperator(Operator):
+    """Base of the operators that look at columns, row by row.
+
+    Row order: as its input. Memory: the columns that it writes, one chunk a call. Resume: as its input.
+    """
+
+    traits: ClassVar[Traits] = Traits(one_to_one=True)
+
+    @abstractmethod
+    def steps(self, schema: pa.Schema) -> tuple[Step, ...]:
+        """Returns the steps that it stands for, on an input of this schema.
+
+        Raises:
+            PlanError: It does not fit the schema.
+        """
+
+    def program(self, schema: pa.Schema) -> Program:
+        """Returns the compiled steps."""
+        try:
+            return compile_steps(self.steps(schema), schema)
+        except PlanError as error:
+            error.locate(operator=self.name)
+            raise
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """Returns what the steps make of its input's schema."""
+        return self.program(inputs[0]).schema
+
+    def columns_needed(self, wanted: ColumnNames) -> tuple[ColumnNames, ...]:
+        """Returns the columns that the wanted outputs are made from."""
+        schema = self.inputs[0].schema
+        if schema is None:
+            return (None,)
+        for step in reversed(self.steps(schema)):
+            wanted = _needed(step, wanted)
+        return (wanted,)
+
+    def merged(self) -> Columns:
+        """Returns the steps themselves, on what is below it and the column operators right below it."""
+        run: list[ColumnOperator] = [self]
+        while isinstance(below := run[-1].inputs[0], ColumnOperator) and below.inputs[0].schema is not None:
+            run.append(below)
+        listed: list[Step] = []
+        operators: list[str] = []
+        for node in reversed(run):
+            schema = node.inputs[0].schema
+            assert schema is not None
+            listed += node.steps(schema)
+            operators += node.operators_merged()
+        return Columns(listed=tuple(listed), operators=tuple(operators)).on(*run[-1].inputs)
+
+    def operators_merged(self) -> tuple[str, ...]:
+        """Returns the operators that it stands for."""
+        return (self.name,)
+
+    def narrow(self, wanted: frozenset[str]) -> Node:
+        """Returns the steps that the wanted columns need, and nothing else."""
+        schema = self.inputs[0].schema
+        if schema is None or self.schema is None:
+            return self
+        listed: list[Step] = []
+        needed: ColumnNames = wanted
+        for step in reversed(self.steps(schema)):
+            listed.append(step if isinstance(step, Where) else _narrowed(step, needed))
+            needed = _needed(step, needed)
+        listed.reverse()
+        if tuple(listed) == self.steps(schema) and len(wanted) == len(self.schema):
+            return self
+        narrowed = Columns(listed=tuple(listed), operators=self.operators_merged())
+        if isinstance(listed[-1], Where) and len(wanted) < len(self.schema):
+            keep = Project(tuple((name, Keep(name)) for name in self.schema.names if name in wanted))
+            narrowed = dataclasses.replace(narrowed, listed=(*narrowed.listed, keep))
+        return narrowed.on(*self.inputs)
+
+    def stored_columns(self, schema: pa.Schema) -> frozenset[str]:
+        """Returns the decimals of its input that it also takes as the integers they are stored as."""
+        return self.program(schema).stored
+
+    def source_predicates(self, schema: pa.Schema) -> tuple[Expr, ...]:
+        """Returns the predicates on its input's own columns that the rows it passes on fulfil."""
+        found: list[Expr] = []
+        unchanged = set(schema.names)
+        for step in self.steps(schema):
+            if isinstance(step, Where):
+                found += [step.predicate] if unchanged.issuperset(step.predicate.columns) else []
+            else:
+                unchanged &= {name for name, output in step.outputs if output == Keep(name)}
+        return tuple(found)
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns one stateless kernel around the compiled program."""
+        schema = self.inputs[0].schema
+        program = None if schema is None else self.program(schema)
+        recycler = Recycler(options.ram_budget)  # for all epochs
+
+        def make(context: Context) -> ProgramKernel:
+            return ProgramKernel(self, program, recycler)
+
+        return (
+            KernelSpec(
+                operator=self.name,
+                kind="stateless",
+                make=make,
+                engine="numpy" if program is None else _engines(program),
+                facts=lambda: ("compiled on the first chunk",) if program is None else _facts(program),
+            ),
+        )
+
+
+def _engines(program: Program) -> str:
+    """Returns where a program's parts run, joined by plus signs."""
+    text = " ".join(program.explain())
+    return "+".join(engine for engine in ("numpy", "arrow", "polars") if engine in text) or "pass-through"
+
+
+def _facts(program: Program) -> tuple[str, ...]:
+    """Returns what ran where, the columns that are only passed through in one line."""
+    lines = program.explain()
+    passed = [line.removesuffix(": pass-through") for line in lines if line.endswith(": pass-through")]
+    written = [line for line in lines if not line.endswith(": pass-through")]
+    return (*written, f"pass-through: {', '.join(passed)}") if passed else tuple(written)
+
+
+def _narrowed(step: Project, wanted: ColumnNames) -> Project:
+    if wanted is None:
+        return step
+    kept = tuple([output for output in step.outputs if output[0] in wanted])
+    return step if len(kept) == len(step.outputs) else Project(kept)
+
+
+def _needed(step: Step, wanted: ColumnNames) -> ColumnNames:
+    if isinstance(step, Where):
+        return None if wanted is None else wanted | set(step.predicate.columns)
+    outputs = [output for name, output in step.outputs if wanted is None or name in wanted]
+    return frozenset(name for output in outputs for name in columns_of(output))
+
+
+class ProgramKernel(StatelessKernel):
+    """Runs a program; compiles it on the first chunk where the schema was not known before."""
+
+    def __init__(self, node: ColumnOperator, program: Program | None, recycler: Recycler) -> None:
+        self._node = node
+        self._program = program
+        self._recycler = recycler
+
+    def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
+        """Returns the program's output."""
+        if self._program is None:
+            # Two workers may both compile; either result is right, since all chunks have one schema.
+            self._program = self._node.program(chunk.schema)
+        return self._program.run(chunk, self._recycler)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns(ColumnOperator):
+    """Steps as they are: what rules make of neighbouring column operators.
+
+    Attributes:
+        listed: The steps.
+        operators: Names of the operators that they came from, upstream first.
+    """
+
+    name: ClassVar[str] = "columns"
+
+    listed: tuple[Step, ...]
+    operators: tuple[str, ...]
+
+    @property
+    def traits(self) -> Traits:  # type: ignore[override]  # of all operators only this one's depend on an instance
+        """One row out per row in, unless a step drops rows."""
+        drops = any(isinstance(step, Where) for step in self.listed)
+        return Traits(one_to_one=not drops, drops_rows=drops)
+
+    @property
+    def stacks(self) -> bool:
+        """Whether it makes fewer columns of more."""
+        return any(
+            isinstance(output, Stack)
+            for step in self.listed
+            if isinstance(step, Project)
+            for _, output in step.outputs
+        )
+
+    def operators_merged(self) -> tuple[str, ...]:
+        """Returns the operators that were merged."""
+        return self.operators
+
+    def describe(self) -> str:
+        """Returns the operators that were merged."""
+        return f"columns[{' · '.join(self.operators)}]"
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns nothing: states are compared by the plan as written."""
+        return {}
+
+    def steps(self, schema: pa.Schema) -> tuple[Step, ...]:
+        """Returns the steps."""
+        return self.listed
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns the kernel under the names of the operators that it stands for."""
+        (spec,) = ColumnOperator.lower(self, options)
+        return (dataclasses.replace(spec, operator="+".join(dict.fromkeys(self.operators))),)
+
+
+def check_columns(names: Sequence[str], schema: pa.Schema) -> None:
+    """Raises `PlanError` for the first name that is no column, with the closest that are."""
+    for name in names:
+        if not schema.get_all_field_indices(name):  # `schema.names` is a new list each time
+            raise PlanError(f"unknown column {name!r}; {closest(name, schema.names)}")
+
+
+def check_unique(names: Sequence[str]) -> None:
+    """Raises `PlanError` if an output column would come twice."""
+    twice = repeated(names)
+    if twice:
+        raise PlanError(
+            f"output columns have different names, got {', '.join(map(repr, twice))} more than once"
+        )

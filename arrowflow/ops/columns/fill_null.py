@@ -1,0 +1,113 @@
+"""`fill_null`: a value in place of nulls."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from arrowflow.errors import PlanError, shown
+from arrowflow.expr import FillNull as FillNullStep
+from arrowflow.expr import Keep, Project, Step
+from arrowflow.expr.parse.tree import Literal
+from arrowflow.ops.columns.column_program import ColumnOperator, check_columns
+from arrowflow.types import exact_values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FillNull(ColumnOperator):
+    """Its input with nulls replaced: in the named columns, or in all whose type can hold the value.
+
+    Row order: as its input. Memory: the columns that had nulls, one chunk a call. Deterministic. Resume: as its
+    input.
+    """
+
+    name: ClassVar[str] = "fill_null"
+
+    value: Any = None
+    by_column: tuple[tuple[str, Any], ...] | None = None
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns the value, or the values by column, as text."""
+        if self.by_column is not None:
+            return {"values": [[name, repr(value)] for name, value in self.by_column]}
+        return {"value": repr(self.value)}
+
+    def describe(self) -> str:
+        """Returns the values as text."""
+        return (
+            f"fill_null({self.value!r})" if self.by_column is None else f"fill_null({dict(self.by_column)})"
+        )
+
+    def steps(self, schema: pa.Schema) -> tuple[Step, ...]:
+        """Returns one projection."""
+        values = dict(self.by_column) if self.by_column is not None else self._everywhere(schema)
+        named = values if self.by_column is not None else {}
+        check_columns(list(named), schema)
+        for name, value in named.items():
+            text = isinstance(value.value if isinstance(value, Literal) else value, str)
+            if not text and pa.types.is_string(schema.field(name).type):
+                # Arrow would write the number as a text.
+                raise PlanError(f"column {name!r} holds texts, and {value!r} is none")
+        return (
+            Project(
+                tuple(
+                    (name, FillNullStep(name, values[name]) if name in values else Keep(name))
+                    for name in schema.names
+                )
+            ),
+        )
+
+    def _everywhere(self, schema: pa.Schema) -> dict[str, Any]:
+        names = [field.name for field in schema if holds(field.type, self.value)]
+        if not names:
+            raise PlanError(
+                f"no column can hold {shown(self.value)} ({type(self.value).__name__}); columns are "
+                + ", ".join(f"{field.name}: {field.type}" for field in schema)
+            )
+        return dict.fromkeys(names, self.value)
+
+
+def constant(value: Any) -> Any:
+    """Returns a value, one of Arrow as a literal: Python's own times do not reach as far, nor does their text."""
+    if not isinstance(value, pa.Scalar):
+        return value
+    return Literal(exact_values(pa.repeat(value, 1))[0], value.type)
+
+
+def holds(type: pa.DataType, value: Any) -> bool:
+    """Whether a column of `type` takes `value` as it is: whole numbers go into every number, fractions do not.
+
+    Example:
+        >>> holds(pa.float32(), 0), holds(pa.int32(), 0.5)
+        (True, False)
+    """
+    types = pa.types
+    match value:
+        case Literal():
+            return bool(type.equals(value.type))
+        case bool():
+            return bool(types.is_boolean(type))
+        case int():
+            return bool(types.is_integer(type) or types.is_floating(type) or types.is_decimal(type))
+        case float():
+            return bool(types.is_floating(type))
+        case decimal.Decimal():
+            return bool(types.is_decimal(type))
+        case str():
+            return bool(types.is_string(type) or types.is_large_string(type))
+        case bytes():
+            return bool(
+                types.is_binary(type) or types.is_large_binary(type) or types.is_fixed_size_binary(type)
+            )
+        case datetime.datetime():
+            return bool(types.is_timestamp(type)) and (type.tz is None) == (value.tzinfo is None)
+        case datetime.date():
+            return bool(types.is_date(type))
+        case datetime.timedelta():
+            return bool(types.is_duration(type))
+    return False

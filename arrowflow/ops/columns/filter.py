@@ -1,0 +1,171 @@
+"""`filter`: the rows for which a predicate is true: expressions (`Filter`), or a user function (`FilterBy`)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from arrowflow.errors import FunctionError, SchemaError
+from arrowflow.expr import Expr, Step, Where, expand
+from arrowflow.interchange.from_numpy import batch_from_arrays
+from arrowflow.kernels.context import Context
+from arrowflow.kernels.gather import kept
+from arrowflow.kernels.items import Origin
+from arrowflow.kernels.kinds import StatelessKernel
+from arrowflow.kernels.operator import KernelSpec, Operator
+from arrowflow.kernels.recut import pieces_spec
+from arrowflow.ops.columns.column_program import ColumnOperator, check_columns
+from arrowflow.ops.functions.calls import BatchFormat, BatchFunction
+from arrowflow.ops.functions.function import code_digest, function_name
+from arrowflow.options import ResolvedOptions
+from arrowflow.plan.node import BindContext, Columns, Node
+from arrowflow.plan.traits import Traits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter(ColumnOperator):
+    """The rows of its input where all predicates are true; null is not true.
+
+    Row order: as its input. Memory: the rows it keeps, one chunk a call. Deterministic. Resume: as its input.
+    """
+
+    name: ClassVar[str] = "filter"
+    traits: ClassVar[Traits] = Traits(drops_rows=True, needs_rows=True)
+
+    predicates: tuple[Expr, ...]
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns the digests of the predicates."""
+        return {"predicates": [predicate.digest() for predicate in self.predicates]}
+
+    def describe(self) -> str:
+        """Returns the predicates as text."""
+        return f"filter({', '.join(map(repr, self.predicates))})"
+
+    def steps(self, schema: pa.Schema) -> tuple[Step, ...]:
+        """Returns one step per predicate."""
+        for predicate in self.predicates:
+            check_columns(predicate.columns, schema)
+        return tuple(Where(single) for predicate in self.predicates for single in expand(predicate, schema))
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """Returns its input's schema, once the predicates are found to fit it."""
+        self.program(inputs[0])
+        return inputs[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterBy(Operator):
+    """The rows of its input where what `fn` returns for a piece of them is true; null is not true.
+
+    Row order: as its input. Memory: input and output of each call. Deterministic if `fn` is. Resume: (position before
+    the piece, rows, split, piece).
+
+    Attributes:
+        fn: Returns an array of booleans, one a row; or a class of which each worker makes an instance that it calls.
+        format: What it sees.
+        columns: What it reads, and all that it sees; None for all columns.
+        num_parallel_calls: Calls at the same time, or None for the CPU budget.
+        place: Bound: the operator's place in the plan as written.
+    """
+
+    name: ClassVar[str] = Filter.name
+    traits: ClassVar[Traits] = Traits(opaque=True, needs_rows=True)
+
+    fn: Callable[..., Any] = field(hash=False)
+    format: BatchFormat = "arrow"
+    columns: tuple[str, ...] | None = None
+    num_parallel_calls: int | None = None
+    place: int = field(default=0, compare=False)
+
+    @property
+    def title(self) -> str:
+        """Its name and its function's."""
+        return f"{self.name}({function_name(self.fn)})"
+
+    def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
+        """Notes its place, for the key of its instances."""
+        return dataclasses.replace(self, place=context.place).on(*inputs)
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns what decides what the function is called with."""
+        return {
+            "fn": function_name(self.fn),
+            "format": self.format,
+            "columns": None if self.columns is None else list(self.columns),
+        }
+
+    def functions(self) -> Mapping[str, str]:
+        """Returns a digest of the function's code."""
+        return {self.name: code_digest(self.fn)}
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """Returns its input's schema."""
+        if self.columns is not None:
+            check_columns(self.columns, inputs[0])
+        return inputs[0]
+
+    def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
+        """Returns the wanted columns and those that the function reads."""
+        return (None if wanted is None or self.columns is None else wanted | set(self.columns),)
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns the cutter of pieces and the caller."""
+        call = KernelSpec(
+            operator=self.name,
+            kind="stateless",
+            make=lambda context: FilterByKernel(self, context),
+            engine="python",
+            cost="unknown",
+            max_calls=self.num_parallel_calls,
+            facts=lambda: (f"{function_name(self.fn)}({self.format}), one call a piece",),
+        )
+        return pieces_spec(self.name, options), call
+
+
+class FilterByKernel(StatelessKernel):
+    """Calls the function, and keeps the rows for which it returned true."""
+
+    def __init__(self, node: FilterBy, context: Context) -> None:
+        self._function = BatchFunction(
+            node.fn, context.kept, node.place, format=node.format, columns=node.columns
+        )
+
+    def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
+        """Returns the rows that are kept."""
+        function = self._function
+
+        def keep(returned: list[Any]) -> pa.RecordBatch:
+            return kept(chunk, _mask(returned.pop(), chunk.num_rows, function.what))
+
+        return function.call(chunk.num_rows, function.argument(chunk), then=keep)
+
+
+def _mask(result: object, num_rows: int, what: str) -> pa.BooleanArray:
+    found: Any = result
+    if isinstance(found, pl.Series):
+        found = found.to_arrow()
+    elif isinstance(found, pa.ChunkedArray):
+        found = found.combine_chunks()
+    elif isinstance(found, np.ndarray) and found.ndim == 1:
+        try:
+            found = batch_from_arrays({"": found}).column(0)
+        except SchemaError:
+            pass  # an array of objects
+    if not isinstance(found, pa.Array) or not pa.types.is_boolean(found.type):
+        shown = (
+            f"an array of {result.dtype}" if isinstance(result, np.ndarray) else f"a {type(result).__name__}"
+        )
+        typed = f" of {result.type}" if isinstance(result, pa.Array | pa.ChunkedArray) else ""
+        raise FunctionError(
+            f"{what} is {shown}{typed}, expected one boolean a row: an array of NumPy or pyarrow, or a Polars Series"
+        )
+    if len(found) != num_rows:
+        raise FunctionError(f"{what} has {len(found):,} entries for {num_rows:,} rows, expected one a row")
+    return found

@@ -1,0 +1,40 @@
+"""`rename`: other names for columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from arrowflow.expr import Keep, Project, Step
+from arrowflow.ops.columns.column_program import ColumnOperator, check_columns, check_unique
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rename(ColumnOperator):
+    """Its input with some columns under other names, in their places.
+
+    Row order: as its input. Memory: nothing new. Deterministic. Resume: as its input.
+    """
+
+    name: ClassVar[str] = "rename"
+
+    mapping: tuple[tuple[str, str], ...]
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns the pairs of old and new name."""
+        return {"mapping": [list(pair) for pair in self.mapping]}
+
+    def describe(self) -> str:
+        """Returns the mapping as text."""
+        return f"rename({dict(self.mapping)})"
+
+    def steps(self, schema: pa.Schema) -> tuple[Step, ...]:
+        """Returns one projection under the new names."""
+        names = dict(self.mapping)
+        check_columns(list(names), schema)
+        outputs = tuple((names.get(name, name), Keep(name)) for name in schema.names)
+        check_unique([name for name, _ in outputs])
+        return (Project(outputs),)

@@ -1,0 +1,70 @@
+"""`select`: just these columns, in this order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from arrowflow.errors import PlanError
+from arrowflow.expr import Expr, Project, Step, expand
+from arrowflow.ops.columns.column_program import ColumnOperator, check_columns, check_unique
+
+Named = tuple[tuple[str | None, Expr], ...]
+"""Expressions with the names that were given for them, or None for the names of their own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Select(ColumnOperator):
+    """The given expressions as columns, in the given order.
+
+    Row order: as its input. Memory: the columns it writes, one chunk a call. Deterministic. Resume: as its input.
+    """
+
+    name: ClassVar[str] = "select"
+
+    exprs: Named
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns names and digests of the expressions."""
+        return {"exprs": [[name, expr.digest()] for name, expr in self.exprs]}
+
+    def describe(self) -> str:
+        """Returns the expressions as text."""
+        return f"select({describe_named(self.exprs)})"
+
+    def steps(self, schema: pa.Schema) -> tuple[Step, ...]:
+        """Returns one projection."""
+        outputs = expand_named(self.exprs, schema)
+        check_unique([name for name, _ in outputs])
+        return (Project(tuple(outputs)),)
+
+
+def expand_named(exprs: Named, schema: pa.Schema) -> list[tuple[str, Expr]]:
+    """Returns expressions with their names on a schema: selectors become one expression per column.
+
+    Raises:
+        PlanError: A column is unknown, or an expression has no name of its own and was given none.
+    """
+    outputs = []
+    for given, expr in exprs:
+        check_columns(expr.columns, schema)
+        singles = expand(expr, schema)
+        if given is not None and len(singles) != 1:
+            raise PlanError(f"{given}={expr!r} makes {len(singles)} columns, and one keyword names one")
+        outputs += [(_name(given, single), single) for single in singles]
+    return outputs
+
+
+def _name(given: str | None, expr: Expr) -> str:
+    name = expr.name if given is None else given
+    if name is None:
+        raise PlanError(f"{expr!r} has no name of its own; pass it by keyword, as name=…")
+    return name
+
+
+def describe_named(exprs: Named) -> str:
+    """Returns expressions with their names as one text."""
+    return ", ".join(repr(expr) if name is None else f"{name}={expr!r}" for name, expr in exprs)

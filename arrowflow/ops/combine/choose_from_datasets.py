@@ -1,0 +1,189 @@
+"""`choose_from_datasets`: rows of several datasets, in the order that a column of numbers gives.
+
+The numbers are one more input, read block by block. A number that is no dataset's is an error behind the rows that
+the numbers before it choose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from arrowflow.errors import DataError, PlanError
+from arrowflow.kernels.context import Context, StreamHandle
+from arrowflow.kernels.held import Held
+from arrowflow.kernels.items import Item
+from arrowflow.kernels.operator import KernelSpec
+from arrowflow.lazy import compute as pc
+from arrowflow.ops.combine.mixing import BLOCK_ROWS, Choices, Draws, MixKernel, MixOperator
+from arrowflow.options import ResolvedOptions
+from arrowflow.plan.position import Position
+from arrowflow.plan.traits import Borders, Traits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChooseFromDatasets(MixOperator):
+    """Rows of all its inputs but the last, whose numbers say from which input each row comes.
+
+    Row order: as the numbers say; the rows of one input stay in their order. Memory: one chunk of each input, and
+    what is gathered, some 16 MiB or 16,384 rows at a time. Deterministic. Resume: (per input, position before its
+    oldest held row and rows used from there; the same of the numbers, before the block; number of the block; rows of
+    it that are done; rows of the next part; inputs that have run out).
+    """
+
+    name: ClassVar[str] = "choose_from_datasets"
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True)
+
+    @property
+    def num_sources(self) -> int:
+        """All inputs but the numbers."""
+        return len(self.inputs) - 1
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns the number of inputs, and whether it stops early."""
+        return {"datasets": self.num_sources, "stop_on_empty_dataset": self.stop_on_empty_dataset}
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
+        """Returns the first input's columns, once it is clear that the last one holds numbers."""
+        check_numbers(inputs[-1])
+        return MixOperator.output_schema(self, inputs)
+
+    def count_rows(self, inputs: Sequence[int | None]) -> int | None:
+        """Returns 0 where there are no numbers or no rows; else only running it tells."""
+        return 0 if inputs[-1] == 0 or not any(rows != 0 for rows in inputs[:-1]) else None
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns the collector of blocks and the gatherer."""
+        return self.mix_specs(lambda context: ChooseKernel(self, context))
+
+
+def check_numbers(schema: pa.Schema) -> None:
+    """Raises `PlanError` unless there is one column of whole numbers."""
+    if len(schema) != 1 or not pa.types.is_integer(schema.field(0).type):
+        found = ", ".join(f"{field.name!r} of {field.type}" for field in schema)
+        raise PlanError(
+            f"choose_from_datasets: choice_dataset has one column, of whole numbers; got {found or 'none'}; "
+            "`select` the one that chooses"
+        )
+
+
+class ChooseKernel(MixKernel):
+    """Reads the inputs of a block from one more stream."""
+
+    def __init__(self, node: ChooseFromDatasets, context: Context) -> None:
+        self._num_sources = node.num_sources
+        super().__init__(
+            range(node.num_sources),
+            node.num_sources,
+            node.schema,
+            width=node.width,
+            stop=node.stop_on_empty_dataset,
+            context=context,
+        )
+        self._numbers = Held()
+        self._numbers_stream: StreamHandle | None = None
+        self._numbers_ended = self._numbers_failed = False
+        self._block_start: tuple[Position, int] = (None, 0)
+
+    def _cursor(self) -> Position:
+        return self._block_start
+
+    def _restore_cursor(self, cursor: Position) -> None:
+        assert cursor is not None
+        self._block_start = (cursor[0], cursor[1])
+        self._numbers = Held(*self._block_start)
+
+    def _next_block(self) -> None:
+        self._block_start = self._numbers.mark()
+
+    def wants(self) -> StreamHandle | None:
+        """Returns the stream of numbers where the next block is to be begun, else as for every mix."""
+        if self.done or self._broken is not None:
+            return self._broken
+        if self._numbers_stream is None:
+            self._numbers_stream = self._context.open(self._num_sources, self._epoch, self._block_start[0])
+        stream = super().wants()
+        return self._numbers_stream if self._draws is None else stream
+
+    def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
+        """Takes numbers, or rows; yields the parts that are there now."""
+        if stream is not self._numbers_stream:
+            return super().push_from(stream, item)
+        if item.chunk.num_rows:
+            check_numbers(item.chunk.schema)
+        self._numbers.add(item)
+        return self._parts()
+
+    def ended(self, stream: StreamHandle) -> Iterator[Item]:
+        """Takes what numbers there are for the last block, or cuts the part where a row is lacking."""
+        if stream is not self._numbers_stream:
+            return super().ended(stream)
+        self._numbers_ended = True
+        return self._parts()
+
+    def failed(self, stream: StreamHandle) -> Iterator[Item]:
+        """Cuts the part where a row is lacking, or takes what numbers there are; the error comes behind."""
+        if stream is not self._numbers_stream:
+            return super().failed(stream)
+        self._numbers_failed = True
+        return self.ended(stream)
+
+    def _end(self) -> None:
+        if self._numbers_failed and self._failure is None:
+            self._broken = self._numbers_stream
+        else:
+            super()._end()
+
+    def _draw(self) -> Draws | None:
+        if self._numbers.rows < BLOCK_ROWS and not self._numbers_ended:
+            return None
+        chunks, _ = self._numbers.pop(min(BLOCK_ROWS, self._numbers.rows))
+        numbers = [self._valid(chunk.column(0)) for chunk in chunks]
+        if not numbers:
+            return np.zeros(0, np.uint16)
+        found = np.concatenate(numbers)
+        wrong = np.flatnonzero(found >= self._num_sources)
+        if not len(wrong):
+            return found
+        first = int(wrong[0])
+        row = self._block * BLOCK_ROWS + first
+        value = value_at(chunks, first)
+        self._failure = DataError(
+            f"choose_from_datasets: row {row:,} of choice_dataset is {value}, expected the number of a dataset, 0 to "
+            f"{self._num_sources - 1}"
+        )
+        return found[:first]
+
+    def _valid(self, column: pa.Array) -> Choices:
+        """Returns numbers as choices, with that of no dataset where one is wrong: at the first null, for one."""
+        values = integers(column)
+        wrong = (values < 0) | (values >= self._num_sources)
+        choices = np.where(wrong, self._num_sources, values).astype(np.uint16)
+        if column.null_count:
+            choices[pc.index(column.is_null(), True).as_py()] = self._num_sources
+        return choices
+
+    def _choose(self, draws: Draws) -> Choices:
+        named = np.arange(self._num_sources, dtype=np.uint16)
+        named[list(self._dropped)] = self._num_sources
+        return named[draws]
+
+
+def integers(column: pa.Array) -> npt.NDArray[Any]:
+    """Returns a column of whole numbers as an array, without a copy; what a null holds is anything."""
+    type = np.dtype(str(column.type))
+    return np.frombuffer(column.buffers()[1], type, len(column), column.offset * type.itemsize)
+
+
+def value_at(chunks: Sequence[pa.RecordBatch], row: int) -> Any:
+    """Returns one value of the first column of some chunks."""
+    for chunk in chunks:
+        if row < chunk.num_rows:
+            return chunk.column(0)[row].as_py()
+        row -= chunk.num_rows
+    raise IndexError(row)

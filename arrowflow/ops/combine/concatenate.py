@@ -1,0 +1,127 @@
+"""`concatenate`: the rows of one dataset after those of another.
+
+As in `repeat`, the next input is opened as soon as the current one has started all its work, so that the first rows
+of one are under way while the last ones of another are delivered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from arrowflow.errors import PlanError
+from arrowflow.kernels.context import Context, StreamHandle
+from arrowflow.kernels.items import Item
+from arrowflow.kernels.kinds import BoundaryKernel
+from arrowflow.kernels.operator import KernelSpec
+from arrowflow.ops.combine.same_columns import Agreement, SameColumnsOperator
+from arrowflow.options import ResolvedOptions
+from arrowflow.plan.position import Position
+from arrowflow.plan.traits import Borders, Traits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Concatenate(SameColumnsOperator):
+    """The rows of its first input, then those of the next one, and so on; batches stay as they are.
+
+    Row order: as its inputs, one after the other. Memory: nothing held; two inputs are under way at most.
+    Deterministic. Resume: (number of the input, position in it).
+    """
+
+    name: ClassVar[str] = "concatenate"
+    traits: ClassVar[Traits] = Traits(borders=Borders.KEEP)
+
+    def __post_init__(self) -> None:
+        SameColumnsOperator.__post_init__(self)
+        batched = [child.batched for child in self.inputs]
+        if any(batched) and not all(batched):
+            raise PlanError(
+                f"concatenate: dataset {batched.index(True) + 1} is in batches, dataset {batched.index(False) + 1} "
+                "is not; `batch` all of them, or put `batch` above `concatenate`"
+            )
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns the number of inputs."""
+        return {"datasets": len(self.inputs)}
+
+    def count_rows(self, inputs: Sequence[int | None]) -> int | None:
+        """Returns the rows of all inputs together, where all are known."""
+        return _total(inputs)
+
+    def count_batches(self, rows: Sequence[int | None], batches: Sequence[int | None]) -> int | None:
+        """Returns the batches of all inputs together, where all are known."""
+        return _total(batches)
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns one boundary kernel."""
+        return (
+            KernelSpec(
+                operator=self.name,
+                kind="boundary",
+                make=lambda context: ConcatenateKernel(len(self.inputs), self.schema, context),
+            ),
+        )
+
+
+def _total(counts: Sequence[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+class ConcatenateKernel(BoundaryKernel):
+    """Opens one stream per input, the next one as soon as the current one has started all its work."""
+
+    reads_runs = True
+
+    def __init__(self, num_inputs: int, schema: pa.Schema | None, context: Context) -> None:
+        self._num_inputs = num_inputs
+        self._agreement = Agreement(schema)
+        self._context = context
+        self._epoch = 0
+        self._index = 0
+        self._resumed_at: Position = None
+        self._current: StreamHandle | None = None
+        self._next: StreamHandle | None = None
+
+    def open(self, position: Position, epoch: int) -> Position:
+        """Restores the input and the position in it; the streams are opened by `wants`."""
+        self._epoch = epoch
+        if position is not None:
+            self._index, self._resumed_at = position
+        return None
+
+    def wants(self) -> StreamHandle | None:
+        """Returns the current input's stream; None after the last one."""
+        if self._current is None:
+            if self._index >= self._num_inputs:
+                return None
+            if self._next is None:
+                self._next = self._context.open(self._index, self._epoch, self._resumed_at)
+            self._current, self._next, self._resumed_at = self._next, None, None
+        return self._current
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the current input, or the one opened ahead, is the last one."""
+        opened = 2 if self._next is not None else 1
+        return self._index + opened >= self._num_inputs
+
+    def ahead(self) -> None:
+        """Opens the next input while the current one's last calls still run."""
+        if self._next is None and self._index + 1 < self._num_inputs:
+            self._next = self._context.open(self._index + 1, self._epoch, None)
+
+    def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
+        """Passes the item on."""
+        item = self._agreement.conforming(item, self._index)
+        # Splits of different inputs are different ones: what counts their rows must not take one for the other.
+        origin = item.origin._replace(split=item.origin.split * self._num_inputs + self._index)
+        yield item._replace(position=(self._index, item.position), origin=origin)
+
+    def ended(self, stream: StreamHandle) -> None:
+        """Moves to the next input."""
+        self._current = None
+        self._index += 1

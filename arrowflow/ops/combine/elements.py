@@ -1,0 +1,178 @@
+"""Elements: the datasets that a function returns for the rows of an input, made ready to be opened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, cast
+
+import pyarrow as pa
+
+from arrowflow.errors import FunctionError, said, shown
+from arrowflow.kernels.context import Context, StreamHandle, SubPlan
+from arrowflow.kernels.held import Held
+from arrowflow.kernels.items import Item, Origin
+from arrowflow.kernels.kinds import SerialKernel, StatelessKernel
+from arrowflow.ops.functions.function import function_name
+from arrowflow.plan.node import Node
+from arrowflow.plan.position import Position
+
+ElementFunction = Callable[[dict[str, Any]], Any]
+"""Gets a row as a dict of Python values and returns a dataset."""
+
+ELEMENT_BITS = 40
+"""Of the number of an element, in the places of its operators."""
+PLACE_BITS = 16
+"""Of an operator's number in its element, in its place."""
+SHOWN_CHARACTERS = 200
+
+
+def operator_key(place: int) -> tuple[int, ...]:
+    """Returns what tells an operator from all others, but not from itself in another element of one `interleave`.
+
+    Example:
+        >>> operator_key(3), operator_key(((3 + 1) << ELEMENT_BITS | 71) << PLACE_BITS | 2)
+        ((3,), (3, 2))
+    """
+    outer, own = place >> ELEMENT_BITS + PLACE_BITS, place & (1 << PLACE_BITS) - 1
+    return (*operator_key(outer - 1), own) if outer else (place,)
+
+
+class Row(NamedTuple):
+    """One row of the input.
+
+    Attributes:
+        chunk: The row.
+        number: Its number in the input.
+        before: Position of the cutter before it.
+    """
+
+    chunk: pa.RecordBatch
+    number: int
+    before: Position
+    num_rows: int = 1
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Element:
+    """A dataset that `fn` returned.
+
+    Attributes:
+        number: Number of its row in the input.
+        before: Position of the cutter before that row.
+        plan: Its plan, ready to be opened.
+        start: Position that it is opened at.
+        held: Its rows that were taken over and wait for its turn.
+        stream: Its stream, once it was opened.
+        num_rows: It travels as a chunk of one row.
+    """
+
+    number: int
+    before: Position
+    plan: SubPlan
+    start: Position = None
+    held: Held = field(default_factory=Held)
+    stream: StreamHandle | None = None
+    num_rows: int = 1
+
+    @property
+    def ready(self) -> bool:
+        """Whether it has rows, or has ended."""
+        return self.held.rows > 0 or (self.stream is not None and self.stream.ready)
+
+
+class RowKernel(SerialKernel):
+    """Makes one item a row.
+
+    It is opened at (own position, numbers still wanted, first number from which on all are); its own position is
+    (input's position, rows from there on, number of the next row).
+    """
+
+    def __init__(self) -> None:
+        self._held = Held()
+        self._number = 0
+        self._wanted: frozenset[int] = frozenset()
+        self._all_from = 0
+
+    def open(self, position: Position, epoch: int) -> Position:
+        """Restores the number of the next row, and which rows are wanted."""
+        if position is None:
+            return None
+        (before, offset, self._number), wanted, self._all_from = position
+        self._wanted = frozenset(wanted)
+        self._held = Held(before, offset)
+        return cast(Position, before)
+
+    def push(self, item: Item) -> Iterator[Item]:
+        """Yields the rows that are wanted."""
+        held = self._held
+        held.add(item)
+        while held.rows:
+            number, before = self._number, (*held.mark(), self._number)
+            (row,), (ticket,) = held.pop(1)
+            self._number += 1
+            if number >= self._all_from or number in self._wanted:
+                yield Item(Row(row, number, before), (*held.mark(), number + 1), ticket, item.origin)
+
+
+class OpenKernel(StatelessKernel):
+    """Calls the function, and plans the dataset that it returns.
+
+    Args:
+        context: Plans.
+        operator: Name of the operator, for errors.
+        fn: Returns a dataset for a row.
+        plan_of: Returns the plan of what `fn` returned, or None if that is no dataset.
+        change: Returns the plan that is run for it.
+        place: The operator's place in the plan as written.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        *,
+        operator: str,
+        fn: ElementFunction,
+        plan_of: Callable[[object], Node | None],
+        change: Callable[[Node], Node],
+        place: int,
+    ) -> None:
+        self._context = context
+        self._operator = operator
+        self._fn = fn
+        self._name = function_name(fn)
+        self._plan_of = plan_of
+        self._change = change
+        self._place = place
+
+    def apply(self, chunk: Row, origin: Origin) -> Element:
+        """Returns the element of a row."""
+        row = chunk.chunk.to_pylist()[0]
+        try:
+            result = self._fn(row)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            raise FunctionError(
+                f"{self._name} raised {said(error)} (it was given the row {_shown(row)})"
+            ) from error
+        plan = self._change(self._checked(result, row))
+        # Apart from every other place, whatever was opened before: random values follow from these numbers.
+        first_place = ((self._place + 1) << ELEMENT_BITS | chunk.number) << PLACE_BITS
+        return Element(number=chunk.number, before=chunk.before, plan=self._context.plan(plan, first_place))
+
+    def _checked(self, result: object, row: dict[str, Any]) -> Node:
+        plan = self._plan_of(result)
+        what = f"{self._name} returned a {type(result).__name__} for the row {_shown(row)}"
+        if plan is None:
+            raise FunctionError(f"{what}, expected an arrowflow.Dataset")
+        if plan.batched:
+            raise FunctionError(
+                f"{what} that comes in batches, which would not stay whole; put `batch` above `{self._operator}`"
+            )
+        return plan
+
+
+def _shown(row: dict[str, Any]) -> str:
+    text = shown(row)
+    return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"

@@ -1,0 +1,374 @@
+"""`interleave`: the rows of many datasets in turn, one dataset for each row of the input.
+
+Kernels in a row, so that elements are made ready ahead of their turn:
+
+1. a serial **cutter**, which makes one item a row and numbers them;
+2. a stateless **opener**, which calls the function and plans what it returned, several at a time: listings and footers
+   are read here;
+3. a boundary, which opens the planned elements as streams of their own and takes blocks from them in rotation. A place
+   of the rotation whose element has ended is given the next element when its turn comes again, as in tf.data.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, cast
+
+import pyarrow as pa
+
+from arrowflow.kernels.context import Context, StreamHandle
+from arrowflow.kernels.held import Held
+from arrowflow.kernels.items import Item, Origin, Ticket
+from arrowflow.kernels.kinds import BoundaryKernel
+from arrowflow.kernels.operator import KernelSpec, Operator, RowOperator
+from arrowflow.kernels.recut import pieces_spec
+from arrowflow.ops.combine.elements import Element, ElementFunction, OpenKernel, RowKernel
+from arrowflow.ops.combine.same_columns import FirstSchema
+from arrowflow.ops.functions.function import code_digest, function_name
+from arrowflow.options import ResolvedOptions
+from arrowflow.plan.node import BindContext, Node
+from arrowflow.plan.position import Position
+from arrowflow.plan.traits import Borders, Resume, Traits
+
+MAX_CYCLE_LENGTH = 512
+"""Open inputs, at most: each is some 100 bytes of a state, and a state has to stay under 64 KiB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interleave(Operator):
+    """The rows of the datasets that `fn` returns for the rows of its input, `cycle_length` of them in rotation.
+
+    A turn takes `block_length` rows of one dataset, or one chunk of it: its splits, cut every `max_chunk_rows` rows.
+    Row order: that of the rotation, whatever is ready first; with `deterministic=False` what is not ready is passed
+    over for now. Memory: the chunks of `cycle_length` inputs, and of one that is opened ahead. Deterministic if `fn`
+    is. Resume: (input's position before the oldest open element; place, number and position of each open element;
+    place, rows left and number of the turn; next element); `fn` is called again for the open elements, and for no
+    other that came before. With `deterministic=False` there is none.
+
+    Attributes:
+        fn: Returns a dataset for a row, which it gets as a dict of Python values.
+        plan_of: Returns the plan of what `fn` returned, or None if that is no dataset.
+        cycle_length: Elements that are open at the same time.
+        block_length: Rows of a turn, or None for one chunk.
+        num_parallel_calls: Elements that are begun, of those that are open, or None for all.
+        deterministic: Whether the rotation is strict, or None for what `Options.deterministic` says.
+        place: Bound: the operator's place in the plan as written.
+    """
+
+    name: ClassVar[str] = "interleave"
+    traits: ClassVar[Traits] = Traits(opaque=True, borders=Borders.FREE, needs_rows=True)
+
+    fn: ElementFunction = field(hash=False)
+    plan_of: Callable[[object], Node | None] = field(compare=False, repr=False)
+    cycle_length: int
+    block_length: int | None = None
+    num_parallel_calls: int | None = None
+    deterministic: bool | None = None
+    place: int = field(default=0, compare=False)
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns what decides the order, and the name of the function."""
+        return {
+            "fn": function_name(self.fn),
+            "cycle_length": self.cycle_length,
+            "block_length": self.block_length,
+        }
+
+    def functions(self) -> Mapping[str, str]:
+        """Returns a digest of the function's code."""
+        return {self.name: code_digest(self.fn)}
+
+    def identity(self) -> dict[str, Any]:
+        """Returns what decides its turns, and its place, from which those of its elements follow."""
+        return {**Operator.identity(self), "place": self.place}
+
+    @property
+    def repeatable(self) -> bool:
+        """The function may open anything, and nothing of that is in the plan."""
+        return False
+
+    @property
+    def own_resume(self) -> Resume:
+        """Without an order there is no place in it to come back to."""
+        return Resume.NONE if self.deterministic is False else self.traits.resume
+
+    def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
+        """Notes its place, from which those of its elements follow."""
+        return dataclasses.replace(self, place=context.place).on(*inputs)
+
+    def in_order(self) -> Node:
+        """Returns itself with a strict rotation."""
+        return dataclasses.replace(cast(Interleave, Operator.in_order(self)), deterministic=True)
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
+        """Returns None: only running it tells."""
+        return None
+
+    def _element(self, plan: Node, *, ordered: bool) -> Node:
+        plan = plan.in_order() if ordered else plan
+        return Blocks(inputs=(plan,)) if self.block_length is None else plan
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns the cutter, the opener and the boundary."""
+        ordered = options.deterministic if self.deterministic is None else self.deterministic
+        at_once = self.num_parallel_calls or (None if options.autotune else 1)
+        block = f"{self.block_length:,} rows" if self.block_length else "one chunk"
+        return (
+            KernelSpec(
+                operator=self.name,
+                kind="serial",
+                make=lambda context: RowKernel(),
+                facts=lambda: ("cut rows",),
+            ),
+            KernelSpec(
+                operator=self.name,
+                kind="stateless",
+                phase="open",
+                make=lambda context: OpenKernel(
+                    context,
+                    operator=self.name,
+                    fn=self.fn,
+                    plan_of=self.plan_of,
+                    change=lambda plan: self._element(plan, ordered=ordered),
+                    place=self.place,
+                ),
+                cost="unknown",
+                max_calls=self.num_parallel_calls,
+                facts=lambda: (f"{function_name(self.fn)}(row), and plan what it returns",),
+            ),
+            KernelSpec(
+                operator=self.name,
+                kind="boundary",
+                make=lambda context: InterleaveKernel(self, context, at_once=at_once, ordered=ordered),
+                pins_order=self.deterministic is True,
+                facts=lambda: (f"rotate over {self.cycle_length} inputs, {block} of each in turn",),
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocks(RowOperator):
+    """An element's splits, cut every `max_chunk_rows` rows: what a turn without a length takes.
+
+    Row order: as its input. Memory: one piece. Deterministic. Resume: (position before the piece, rows, split, piece).
+    """
+
+    name: ClassVar[str] = Interleave.name
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE)
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns nothing."""
+        return {}
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns the cutter of pieces."""
+        return (pieces_spec(self.name, options),)
+
+
+class InterleaveKernel(BoundaryKernel):
+    """Takes blocks of the open elements in rotation.
+
+    Whenever it is asked what it wants, the element whose turn it is holds no rows: what an element holds is put out
+    by `_turns` before that.
+    """
+
+    any_ready = True
+    chunks_held = 1
+
+    def __init__(self, node: Interleave, context: Context, *, at_once: int | None, ordered: bool) -> None:
+        self._context = context
+        self._function = function_name(node.fn)
+        self._block = node.block_length
+        self._at_once = at_once
+        self._ordered = ordered
+        self._epoch = 0
+        self._input: StreamHandle | None = None
+        self._input_ended = False
+        self._input_position: Position = None
+        self._cycle: list[Element | None] = [None] * node.cycle_length
+        # By place, what a position says of an element; also of those that are to be opened again and did not come yet.
+        self._marks: list[tuple[Any, ...] | None] = [None] * node.cycle_length
+        self._start: Position = None  # of the cutter, before the oldest of them
+        self._saved: dict[int, int] = {}  # number -> place of those that did not come yet
+        self._seats = 0  # elements that have a place
+        self._coming: deque[Element] = deque()  # those that are next, without a place
+        self._unopened: list[Element] = []
+        self._place = 0
+        self._left = self._block
+        self._turn = 0
+        self._next = 0  # number of the next element to be given a place
+        self._first = FirstSchema()
+
+    def open(self, position: Position, epoch: int) -> Position:
+        """Restores whose turn it is, and which elements are to be opened again; `wants` opens them."""
+        self._epoch = epoch
+        if position is not None:
+            self._start, marks, self._place, self._left, self._turn, self._next = position
+            for mark in marks:
+                self._marks[mark[0]] = mark
+                self._saved[mark[1]] = mark[0]
+            self._input_position = (self._start, tuple(sorted(self._saved)), self._next)
+        return None
+
+    # ------------------------------------------------------------------ what it pulls from
+
+    def wants(self) -> StreamHandle | None:
+        """Returns the stream of the element whose turn it is; the input's, where it has one more and there is room."""
+        if self._input is None and not self._input_ended:
+            self._input = self._context.open(0, self._epoch, self._input_position)
+        element = self._seated()
+        if self._unopened:
+            self._open_near()
+        if self._input is not None and (element is None or (self._has_room() and self._input.sound)):
+            return self._input
+        return None if element is None else element.stream
+
+    def _has_room(self) -> bool:
+        ahead = 1 if self._at_once is None else 0
+        return self._seats + len(self._coming) < len(self._cycle) + ahead
+
+    def _open_near(self) -> None:
+        """Opens the elements that are to be at work now."""
+        near = self._unopened if self._at_once is None else self._next_turns(self._at_once)
+        for element in near:
+            if element.stream is None:
+                element.stream = self._context.open(element.plan, self._epoch, element.start)
+                element.plan = None
+        self._unopened = [element for element in self._unopened if element.stream is None]
+
+    def _next_turns(self, count: int) -> list[Element]:
+        coming = iter(self._coming)
+        turns = range(self._place, self._place + min(count, len(self._cycle)))
+        in_turn = [self._cycle[place % len(self._cycle)] or next(coming, None) for place in turns]
+        return [element for element in in_turn if element is not None]
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether all elements were opened."""
+        return self._input_ended and not self._unopened
+
+    # ------------------------------------------------------------------ what comes
+
+    def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
+        """Takes an element, or a chunk of one; yields the blocks that are there now."""
+        if stream is self._input:
+            self._arrived(item.chunk)
+        else:
+            element = self._cycle[self._place_of(stream)]
+            assert element is not None
+            element.held.add(self._conforming(item, element))
+        return self._turns()
+
+    def ended(self, stream: StreamHandle) -> Iterator[Item]:
+        """Gives up the place of an element that has ended, and with it the rest of its block."""
+        if stream is self._input:
+            self._input, self._input_ended = None, True
+        else:
+            self._place = place = self._place_of(stream)
+            self._cycle[place] = self._marks[place] = None
+            self._seats -= 1
+            self._find_start()
+            self._advance()
+        return self._turns()
+
+    def held(self) -> list[Held]:
+        """Returns what is left of the current chunk of each open element."""
+        return [element.held for element in self._cycle if element is not None]
+
+    def _arrived(self, element: Element) -> None:
+        self._unopened.append(element)
+        place = self._saved.pop(element.number, None)
+        if place is None:
+            self._coming.append(element)
+            return
+        mark = self._marks[place]
+        assert mark is not None
+        element.start = mark[2]
+        element.held = Held(*mark[2:])
+        self._cycle[place] = element
+        self._seats += 1
+        self._find_start()
+
+    def _find_start(self) -> None:
+        if not self._saved:
+            oldest = min(filter(None, self._cycle), key=lambda element: element.number, default=None)
+            self._start = None if oldest is None else oldest.before
+
+    def _place_of(self, stream: StreamHandle) -> int:
+        cycle = self._cycle
+        places = (self._place, *range(len(cycle)))
+        return next(p for p in places if (element := cycle[p]) is not None and element.stream is stream)
+
+    def _conforming(self, item: Item, element: Element) -> Item:
+        """Returns a chunk with the schema of the first one that had rows."""
+        what = f"what {self._function} returned for row {element.number:,}"
+        advice = f"`select` columns in one order and `cast` types in {self._function}"
+        return item._replace(chunk=self._first.checked(item.chunk, what, advice))
+
+    # ------------------------------------------------------------------ turns
+
+    def _turns(self) -> Iterator[Item]:
+        """Yields blocks for as long as the element whose turn it is holds rows."""
+        while (element := self._seated()) is not None and element.held.rows:
+            rows = element.held.rows if self._left is None else min(element.held.rows, self._left)
+            # One chunk: an element is only pulled from when it holds no rows.
+            (chunk,), (ticket,) = element.held.pop(rows)
+            self._marks[self._place] = (self._place, element.number, *element.held.mark())
+            yield self._put(chunk, ticket, rows)
+
+    def _put(self, chunk: pa.RecordBatch, ticket: Ticket, rows: int) -> Item:
+        turn = self._turn
+        if self._left is not None:
+            self._left -= rows
+        last = not self._left
+        if last:
+            self._advance()
+        marks = tuple(filter(None, self._marks))
+        position = (self._start, marks, self._place, self._left, self._turn, self._next)
+        return Item(chunk, position, ticket, Origin(turn, 0, last))
+
+    def _advance(self) -> None:
+        self._place = (self._place + 1) % len(self._cycle)
+        self._left = self._block
+        self._turn += 1
+
+    def _seated(self) -> Element | None:
+        """Returns the element whose turn it is; None if that is still to come from the input, or if all have ended."""
+        if not self._ordered:
+            return self._first_ready()
+        for _ in self._cycle:
+            element = self._filled(self._place)
+            if element is not None or not self._input_ended:
+                return element
+            self._advance()
+        return None
+
+    def _filled(self, place: int) -> Element | None:
+        """Returns the element at a place, which is the next one that comes where there was none."""
+        element = self._cycle[place]
+        if element is None and self._coming:
+            element = self._cycle[place] = self._coming.popleft()
+            self._marks[place] = (place, element.number, None, 0)
+            self._seats += 1
+            self._next = element.number + 1
+            if self._seats == 1:
+                self._find_start()
+        return element
+
+    def _first_ready(self) -> Element | None:
+        """Returns the next element in rotation that is ready; where none is, the next one, or None for the input."""
+        length = len(self._cycle)
+        places = [place % length for place in range(self._place, self._place + length)]
+        seated = [(place, element) for place in places if (element := self._filled(place)) is not None]
+        ready = [(place, element) for place, element in seated if element.ready][:1]
+        waits_for_input = not seated or (self._input is not None and self._input.ready)
+        if not ready and waits_for_input:
+            return None
+        ((place, element),) = ready or seated[:1]
+        if place != self._place:
+            self._advance()
+            self._place = place
+        return element

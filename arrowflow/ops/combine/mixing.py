@@ -1,0 +1,362 @@
+"""What `sample_from_datasets` and `choose_from_datasets` share: rows of several inputs, in an order that numbers tell.
+
+The numbers come in blocks of `BLOCK_ROWS` rows of the output, so nothing depends on how the inputs are cut. Two
+kernels, as in `shuffle`: a boundary collects rows as slices without a copy, and a stateless one gathers them, so that
+the next rows are made while some are consumed. What is gathered together is a part of a block: it starts small, so
+that the first batch comes soon, and grows to a whole block or to `PART_BYTES` by the schema as written, whichever is
+less; only wider texts and lists than expected are measured. It also ends where
+an input that has ended is asked for a row; then either all ends there, or the rest of the block is decided anew
+without that input. Where the input has failed, its error comes there: behind the rows that can be made without it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from arrowflow.errors import ArrowflowError, DataError
+from arrowflow.kernels.context import Context, StreamHandle
+from arrowflow.kernels.gather import gathered
+from arrowflow.kernels.held import Held, join
+from arrowflow.kernels.items import Item, Origin
+from arrowflow.kernels.kinds import BoundaryKernel, StatelessKernel
+from arrowflow.kernels.operator import KernelSpec
+from arrowflow.ops.combine.same_columns import Agreement, SameColumnsOperator
+from arrowflow.plan.node import BindContext, Node
+from arrowflow.plan.position import Position
+from arrowflow.plan.widths import RowWidth, row_bytes, row_width
+
+BLOCK_ROWS = 16_384
+"""Rows of the output that are decided together: a multiple of what draws are stratified by."""
+
+FIRST_ROWS = 64
+GROWTH = 4
+PART_BYTES = 16 << 20
+"""Rows of the first part; how many times the last one the next may be; what a part holds."""
+
+MAX_DATASETS = 100
+"""Inputs, at most: with a chain of operators below each is some 500 bytes of a state, which is to stay under 64 KiB."""
+
+Choices = npt.NDArray[np.uint16]
+"""For each row the number of its input, or the number of inputs for one that is left out."""
+
+Draws = npt.NDArray[Any]
+"""For each row what its choice follows from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixOperator(SameColumnsOperator):
+    """Base of the operators that mix rows.
+
+    Attributes:
+        stop_on_empty_dataset: Whether it ends at the first row that an input lacks, rather than go on without it.
+        width: Bound: what a row takes by the plan as written.
+    """
+
+    stop_on_empty_dataset: bool = True
+    width: RowWidth = field(default=RowWidth(), compare=False)
+
+    def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
+        """Notes columns and what they take."""
+        bound = SameColumnsOperator.bind(self, inputs, context)
+        return dataclasses.replace(cast(MixOperator, bound), width=row_width(bound.schema))
+
+    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
+        """A gathered block is new memory."""
+        return True
+
+    def mix_specs(self, make: Callable[[Context], MixKernel]) -> tuple[KernelSpec, ...]:
+        """Returns the collector of blocks and the gatherer."""
+        rows = min(BLOCK_ROWS, self.width.rows_in(PART_BYTES, 0, 1))
+        return (
+            KernelSpec(
+                operator=self.name,
+                kind="boundary",
+                make=make,
+                pins_order=True,
+                splits=True,
+                facts=lambda: (f"collect rows of {self.num_sources} inputs, no copy",),
+            ),
+            KernelSpec(
+                operator=self.name,
+                kind="stateless",
+                make=lambda context: GatherKernel(),
+                engine="numpy+arrow",
+                # One part is gathered while one is consumed.
+                floor_bytes=2 * rows * row_bytes(self.schema),
+                facts=lambda: (f"gather up to {BLOCK_ROWS:,} rows or {PART_BYTES:,} bytes a call",),
+            ),
+        )
+
+
+@dataclass(slots=True)
+class Part:
+    """Chunks of all inputs, one input after the other, and the input of each row; it stands on their tickets."""
+
+    chunks: list[pa.RecordBatch]
+    choices: Choices
+    num_rows: int
+    nbytes: int
+
+
+class MixKernel(BoundaryKernel):
+    """Collects what each part of a block takes of each input: of one after the other, and no more than it needs.
+
+    A part may begin in one chunk of an input and end in the next one.
+
+    Args:
+        opened: Numbers of the inputs that rows may come from.
+        num_inputs: Inputs that there are.
+        schema: What the operator yields, if known.
+        width: What a row takes by the plan as written.
+        stop: Whether it ends where an input that has ended is asked for a row.
+        context: The stream's.
+    """
+
+    chunks_held = 2
+
+    def __init__(
+        self,
+        opened: Sequence[int],
+        num_inputs: int,
+        schema: pa.Schema | None,
+        *,
+        width: RowWidth,
+        stop: bool,
+        context: Context,
+    ) -> None:
+        self._opened = opened
+        self._nobody = num_inputs
+        self._agreement = Agreement(schema)
+        self._width = width
+        self._stop = stop
+        self._context = context
+        self._epoch = 0
+        self._streams: dict[int, StreamHandle] = {}
+        self._held = [Held() for _ in range(num_inputs)]
+        self._starts: list[Position] = [None] * num_inputs
+        self._ended: set[int] = set()  # in an error, too
+        self._failed: dict[int, StreamHandle] = {}
+        self._broken: StreamHandle | None = None  # whose error comes next
+        self._dropped: set[int] = set()
+        self._block = 0
+        self._row = 0  # of the block, up to which all is put out
+        # Of the rest of the block; None where the next block is to be begun.
+        self._draws: Draws | None = None
+        self._choices: Choices = np.zeros(0, np.uint16)
+        self._most = FIRST_ROWS  # rows of the next part
+        self._limit = 0  # rows of the block that are the next part
+        self._needs = [0] * num_inputs  # rows of each input in it
+        self._lacks: int | None = None  # the input that has no row behind it, if that is why it ends there
+        self._failure: ArrowflowError | None = None  # what comes behind the last row of the block
+
+    # ------------------------------------------------------------------ what the operators say
+
+    @abstractmethod
+    def _draw(self) -> Draws | None:
+        """Returns the draws of the whole current block, none at the end; None if they are still to come."""
+
+    @abstractmethod
+    def _choose(self, draws: Draws) -> Choices:
+        """Returns which inputs these draws mean, given which are dropped."""
+
+    def _cursor(self) -> Position:
+        """Returns from where the draws of the current block are made again."""
+        return None
+
+    def _restore_cursor(self, cursor: Position) -> None:
+        """Is told what `_cursor` returned when the state was taken."""
+
+    def _next_block(self) -> None:
+        """Is told that a block is complete."""
+
+    # ------------------------------------------------------------------ what it pulls from
+
+    def open(self, position: Position, epoch: int) -> Position:
+        """Restores where each input stands and how much of the block is done."""
+        self._epoch = epoch
+        if position is not None:
+            marks, cursor, self._block, self._row, self._most, dropped = position
+            self._held = [Held(before, used) for before, used in marks]
+            self._starts = [before for before, _ in marks]
+            self._dropped = set(dropped)
+            self.done = len(dropped) == len(self._opened)
+            self._restore_cursor(cursor)
+        return None
+
+    def begin(self) -> Iterator[Item]:
+        """Decides the first block."""
+        return self._parts()
+
+    def wants(self) -> StreamHandle | None:
+        """Returns the stream of the first input that lacks rows of the part; None at the end."""
+        if self.done or self._broken is not None:
+            return self._broken
+        if not self._streams:
+            for number in self._opened:
+                if number not in self._dropped:
+                    self._streams[number] = self._context.open(number, self._epoch, self._starts[number])
+        lacking = self._lacking()
+        return None if lacking is None else self._streams[lacking]
+
+    def held(self) -> list[Held]:
+        """Returns the rows of each input that wait for their turn."""
+        return self._held
+
+    def following_bytes(self) -> int:
+        """Returns the bytes of two parts: one is gathered while one is consumed."""
+        widest = max(held.row_bytes() for held in self._held)
+        return 2 * min(PART_BYTES, int(BLOCK_ROWS * widest))
+
+    def _lacking(self) -> int | None:
+        """Returns the first input that has to be pulled from; None if the part is there."""
+        pairs = enumerate(zip(self._held, self._needs, strict=True))
+        return next((number for number, (held, need) in pairs if held.rows < need), None)
+
+    # ------------------------------------------------------------------ what comes
+
+    def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
+        """Takes a chunk; yields the parts that are there now."""
+        number = self._number_of(stream)
+        self._held[number].add(self._agreement.conforming(item, number))
+        return self._parts()
+
+    def ended(self, stream: StreamHandle) -> Iterator[Item]:
+        """Cuts the part where the input that has ended lacks a row."""
+        number = self._number_of(stream)
+        self._ended.add(number)
+        self._cut(number)
+        return self._parts()
+
+    def failed(self, stream: StreamHandle) -> Iterator[Item]:
+        """Cuts the part as where an input ends; the error comes behind it."""
+        self._failed[self._number_of(stream)] = stream
+        return self.ended(stream)
+
+    def _number_of(self, stream: StreamHandle) -> int:
+        return next(number for number, one in self._streams.items() if one is stream)
+
+    # ------------------------------------------------------------------ parts
+
+    def _parts(self) -> Iterator[Item]:
+        """Yields parts for as long as all their rows are there."""
+        while not self.done and self._broken is None and self._begun() and self._lacking() is None:
+            yield from self._put()
+
+    def _begun(self) -> bool:
+        """Begins the next block if there is none; False if that cannot be yet, or if there are no more."""
+        if self._draws is not None:
+            return True
+        draws = self._draw()
+        if draws is None:
+            return False
+        self._draws = draws[self._row :]
+        if not len(self._draws):
+            self._end()
+            return False
+        self._decide()
+        return True
+
+    def _end(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        self.done = True
+
+    def _decide(self) -> None:
+        """Decides the rest of the block, with the inputs that are left."""
+        assert self._draws is not None
+        self._choices = self._choose(self._draws)
+        self._frame()
+
+    def _frame(self) -> None:
+        """Sets the next part."""
+        self._lacks = None
+        self._limit_to(min(len(self._choices), self._most))
+        for number in sorted(self._ended):
+            self._cut(number)
+
+    def _limit_to(self, limit: int) -> None:
+        self._limit = limit
+        self._needs = np.bincount(self._choices[:limit], minlength=self._nobody + 1)[: self._nobody].tolist()
+
+    def _cut(self, number: int) -> None:
+        """Cuts the part before the first row that an ended input lacks."""
+        if self._held[number].rows < self._needs[number]:
+            rows = np.flatnonzero(self._choices[: self._limit] == number)
+            self._limit_to(int(rows[self._held[number].rows]))
+            self._lacks = number
+
+    def _put(self) -> Iterator[Item]:
+        """Yields the part, and goes on behind it."""
+        choices, block, rows = self._choices[: self._limit], self._block, sum(self._needs)
+        taken = [held.pop(need) for held, need in zip(self._held, self._needs, strict=True) if need]
+        chunks = [chunk for some, _ in taken for chunk in some]
+        num_bytes = sum(chunk.nbytes for chunk in chunks)
+        self._grow(rows, num_bytes)
+        self._go_on()
+        if rows:
+            kept = choices if rows == len(choices) else choices[choices != self._nobody]
+            tickets = tuple(ticket for _, some in taken for ticket in some)
+            origin = Origin(block, 0, last=self.done or self._draws is None)
+            yield Item(Part(chunks, kept, rows, num_bytes), self._position(), tickets, origin)
+        if self._broken is None and self._draws is not None and not len(self._draws):
+            self._end()
+
+    def _grow(self, rows: int, num_bytes: int) -> None:
+        """Sets the length of the next part."""
+        if rows:
+            fitting = self._width.rows_in(PART_BYTES, num_bytes, rows)
+            self._most = min(BLOCK_ROWS, fitting, GROWTH * self._most)
+
+    def _go_on(self) -> None:
+        """Finds what comes behind the part: more of the block, the next one, or the end."""
+        assert self._draws is not None
+        self._row += self._limit
+        self._draws, self._choices = self._draws[self._limit :], self._choices[self._limit :]
+        if self._lacks is not None:
+            self._leave(self._lacks)
+        elif len(self._draws):
+            self._frame()
+        elif self._failure is None:
+            self._block, self._row, self._draws = self._block + 1, 0, None
+            self._needs = [0] * self._nobody
+            self._next_block()
+
+    def _leave(self, number: int) -> None:
+        """Ends, or goes on without the input that has no row where one is asked for, unless that one failed."""
+        self._broken = self._failed.get(number)
+        if self._broken is not None:
+            return
+        self._dropped.add(number)
+        self.done = self._stop or len(self._dropped) == len(self._opened)
+        if not self.done:
+            self._decide()
+
+    def _position(self) -> Position:
+        marks = tuple(held.mark() for held in self._held)
+        dropped = () if self._stop else tuple(sorted(self._dropped))
+        return (marks, self._cursor(), self._block, self._row, self._most, dropped)
+
+
+class GatherKernel(StatelessKernel):
+    """Puts the rows of a part in order, into new memory."""
+
+    def apply(self, chunk: Part, origin: Origin) -> pa.RecordBatch:
+        """Returns the part's rows in the order of their draws."""
+        # Joined, the rows lie as a stable sort by input would put them: its inverse is where each row is found.
+        indices = np.empty(chunk.num_rows, np.uint32)
+        indices[np.argsort(chunk.choices, kind="stable")] = np.arange(chunk.num_rows, dtype=np.uint32)
+        try:
+            return gathered(join(chunk.chunks), indices)
+        except pa.ArrowInvalid as error:
+            raise DataError(
+                f"{chunk.num_rows:,} rows cannot be gathered together ({error}); texts or lists of them may hold "
+                "2 GiB a column: use types with large offsets"
+            ) from error

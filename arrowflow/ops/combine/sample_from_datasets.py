@@ -1,0 +1,152 @@
+"""`sample_from_datasets`: rows of several datasets, drawn at random by weight.
+
+Draws are *stratified*: of any 16, 256 or 4,096 rows of the output that begin at a multiple of that number, each
+sixteenth (256th, 4,096th) of the unit interval gets exactly one draw. Each draw alone is uniform, and which row gets
+which is random; but the share of a dataset stays within a few rows of its weight at every moment, where independent
+draws stray by the square root of the rows. So even a small batch is mixed as the weights say.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from arrowflow.kernels.context import Context
+from arrowflow.kernels.operator import KernelSpec
+from arrowflow.ops.combine.mixing import BLOCK_ROWS, Choices, Draws, MixKernel, MixOperator
+from arrowflow.options import ResolvedOptions
+from arrowflow.plan.node import BindContext, Node
+from arrowflow.plan.traits import Borders, Traits
+from arrowflow.random import SAMPLE_DRAWS, bits, philox
+
+_STRATA = 16
+_DRAW_BITS = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleFromDatasets(MixOperator):
+    """Rows of its inputs, each from one drawn at random; the rows of one input stay in their order.
+
+    Row order: a pure function of (seed, epoch, block). Memory: one chunk of each input, and what is gathered, some
+    16 MiB or 16,384 rows at a time. Deterministic. Resume: (per input, position before its oldest held row and rows
+    used from there; number of the block; rows of it that are done; rows of the next part; inputs that have run out).
+
+    Attributes:
+        weights: How often each input is drawn, in relation to the others; None for equally often.
+        seed: What the draws follow from; None until bound, then derived from `Options.seed` and its place.
+    """
+
+    name: ClassVar[str] = "sample_from_datasets"
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True)
+
+    weights: tuple[float, ...] | None = None
+    seed: int | None = None
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns the number of inputs, the weights, the seed, and whether it stops early."""
+        return {
+            "datasets": len(self.inputs),
+            "weights": None if self.weights is None else list(self.weights),
+            "seed": self.seed,
+            "stop_on_empty_dataset": self.stop_on_empty_dataset,
+        }
+
+    def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
+        """Fixes the seed."""
+        seed = self.seed
+        if seed is None:
+            seed = int(philox((context.options.seed, context.place)).random_raw())
+        return MixOperator.bind(dataclasses.replace(self, seed=seed), inputs, context)
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The weight of each input."""
+        return self.weights or (1.0,) * len(self.inputs)
+
+    def count_rows(self, inputs: Sequence[int | None]) -> int | None:
+        """Returns the rows of all inputs that are drawn, where all are read to their ends."""
+        drawn = [rows for rows, share in zip(inputs, self.shares, strict=True) if share]
+        known = [rows for rows in drawn if rows is not None]
+        if len(known) < len(drawn):
+            return None
+        return sum(known) if not self.stop_on_empty_dataset or not any(known) or len(known) == 1 else None
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns the collector of blocks and the gatherer."""
+        return self.mix_specs(lambda context: SampleKernel(self, context))
+
+
+class SampleKernel(MixKernel):
+    """Draws the inputs of a block."""
+
+    def __init__(self, node: SampleFromDatasets, context: Context) -> None:
+        assert node.seed is not None
+        shares = np.array(node.shares)
+        # By a power of two, which changes no draw: so that huge ones have a sum.
+        self._shares = np.ldexp(shares, -np.frexp(shares.max())[1])
+        opened = np.flatnonzero(self._shares).tolist()
+        super().__init__(
+            opened,
+            len(node.inputs),
+            node.schema,
+            width=node.width,
+            stop=node.stop_on_empty_dataset,
+            context=context,
+        )
+        self._key = (node.seed, SAMPLE_DRAWS, context.epoch)
+
+    def _draw(self) -> Draws:
+        return stratified(BLOCK_ROWS, (*self._key, self._block))
+
+    def _choose(self, draws: Draws) -> Choices:
+        shares = self._shares.copy()
+        shares[list(self._dropped)] = 0
+        sums = shares.cumsum()
+        limits = np.ceil(sums / sums[-1] * 2.0**_DRAW_BITS).astype(np.uint64)
+        # The last limit is beyond all draws. A sum of comparisons is cheaper than a search among a few limits.
+        if len(limits) > _STRATA:
+            return np.searchsorted(limits, draws, side="right").astype(np.uint16)
+        choices = np.zeros(len(draws), np.uint16)
+        for limit in limits[limits < 1 << _DRAW_BITS].astype(np.uint32):
+            choices += draws >= limit
+        return choices
+
+
+def stratified(num_rows: int, key: tuple[int, ...]) -> npt.NDArray[np.uint32]:
+    """Returns random 32-bit numbers, stratified in each 16, 256 and 4,096 of them.
+
+    The upper four bits are a permutation of 0 to 15 in each 16 rows. Of 256 rows, those that have the same upper four
+    bits, one in each 16, get a permutation of 0 to 15 as their next four; and so on.
+
+    Args:
+        num_rows: How many; a multiple of 4,096.
+        key: What they are a function of.
+
+    Example:
+        >>> sorted((stratified(4096, (7, 1))[:16] >> 28).tolist())
+        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]
+    """
+    words = bits(key, 2 * num_rows).view(np.uint32).reshape(4, num_rows)
+    rows = np.arange(num_rows, dtype=np.uint32)
+    drawn = np.zeros(num_rows, np.uint32)
+    for level in range(3):
+        shift = np.uint32(4 * level)
+        # One permutation for each 16^(level + 1) rows and each of the numbers drawn so far.
+        line = ((rows >> (shift + np.uint32(4))) << shift) | drawn
+        member = (rows >> shift) & np.uint32(15)
+        drawn = (drawn << np.uint32(4)) | _permutations(words[level]).take((line << np.uint32(4)) | member)
+    return (drawn << np.uint32(20)) | (words[3] >> np.uint32(12))
+
+
+def _permutations(keys: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+    """Returns one random permutation of 0 to 15 after the other, for each 16 random keys."""
+    lines = (keys & ~np.uint32(15)).reshape(-1, _STRATA)
+    lines |= np.arange(_STRATA, dtype=np.uint32)
+    lines.sort(axis=1)
+    lines &= np.uint32(15)
+    return lines.ravel()

@@ -1,0 +1,158 @@
+"""`zip`: the columns of several datasets side by side, row by row.
+
+Nothing is copied: a chunk of the output is as long as all inputs' current chunks overlap, and holds slices of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from arrowflow.errors import PlanError
+from arrowflow.kernels.context import Context, StreamHandle
+from arrowflow.kernels.held import Held
+from arrowflow.kernels.items import Item, Origin
+from arrowflow.kernels.kinds import BoundaryKernel
+from arrowflow.kernels.operator import KernelSpec, Operator
+from arrowflow.options import ResolvedOptions
+from arrowflow.plan.node import Columns
+from arrowflow.plan.position import Position
+from arrowflow.plan.traits import Borders, Traits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Zip(Operator):
+    """The columns of all its inputs side by side, as many rows as the shortest has. Splits are those of the first.
+
+    Row order: as its inputs. Memory: one chunk of each input, no copy. Deterministic. Resume: per input (position
+    before its current chunk, rows of it that are used).
+    """
+
+    name: ClassVar[str] = "zip"
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True)
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns the number of inputs."""
+        return {"datasets": len(self.inputs)}
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """Returns the columns of all inputs."""
+        return joint_schema(inputs)
+
+    def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
+        """Returns for each input those of the wanted columns that are its own.
+
+        Where only running it tells which those are, all are kept: two of one name are to be found.
+        """
+        if wanted is None or self.schema is None:
+            return (None,) * len(self.inputs)
+        return tuple(
+            wanted & frozenset(child.schema.names) for child in self.inputs if child.schema is not None
+        )
+
+    def count_rows(self, inputs: Sequence[int | None]) -> int | None:
+        """Returns the rows of the shortest input, where all are known."""
+        known = [rows for rows in inputs if rows is not None]
+        return min(known) if len(known) == len(inputs) else 0 if 0 in known else None
+
+    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
+        """What all inputs own stays owned."""
+        return all(inputs)
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns one boundary kernel."""
+        return (
+            KernelSpec(
+                operator=self.name,
+                kind="boundary",
+                make=lambda context: ZipKernel(len(self.inputs), context),
+                pins_order=True,
+                facts=lambda: ("slices of all inputs side by side, no copy",),
+            ),
+        )
+
+
+def joint_schema(schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """Returns the columns of all schemas, which have to have different names."""
+    counted = Counter(name for schema in schemas for name in schema.names)
+    twice = [name for name, count in counted.items() if count > 1]
+    if twice:
+        raise PlanError(
+            f"zip: the datasets have columns of different names, got {', '.join(map(repr, twice))} more than once; "
+            "`rename` or `drop` them before"
+        )
+    return pa.schema([field for schema in schemas for field in schema])
+
+
+class ZipKernel(BoundaryKernel):
+    """Pulls a chunk of each input that holds no rows, in their order, and puts out what all of them have."""
+
+    chunks_held = 1
+
+    def __init__(self, num_inputs: int, context: Context) -> None:
+        self._context = context
+        self._epoch = 0
+        self._streams: list[StreamHandle] = []
+        self._held = [Held() for _ in range(num_inputs)]
+        self._starts: list[Position] = [None] * num_inputs
+        self._origin = Origin(0)  # of the first input's current chunk
+        self._schema: pa.Schema | None = None
+
+    def open(self, position: Position, epoch: int) -> Position:
+        """Restores where each input stands; the streams are opened by `wants`."""
+        self._epoch = epoch
+        if position is not None:
+            self._held = [Held(before, used) for before, used in position]
+            self._starts = [before for before, _ in position]
+        return None
+
+    def wants(self) -> StreamHandle | None:
+        """Returns the first stream that holds no rows; None once one has ended."""
+        if self.done:
+            return None
+        if not self._streams:
+            self._streams = [
+                self._context.open(number, self._epoch, start) for number, start in enumerate(self._starts)
+            ]
+        empty = (stream for stream, held in zip(self._streams, self._held, strict=True) if not held.rows)
+        return next(empty)
+
+    def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
+        """Takes a chunk, and yields the rows that all inputs have by now."""
+        number = next(number for number, one in enumerate(self._streams) if one is stream)
+        if number == 0:
+            self._origin = item.origin
+        self._held[number].add(item)
+        if all(held.rows for held in self._held):
+            yield self._put()
+
+    def _put(self) -> Item:
+        rows = min(held.rows for held in self._held)
+        chunks, tickets = [], []
+        for held in self._held:
+            # One chunk: an input is only pulled from when it holds no rows.
+            (chunk,), (ticket,) = held.pop(rows)
+            chunks.append(chunk)
+            tickets.append(ticket)
+        if self._schema is None:
+            self._schema = joint_schema([chunk.schema for chunk in chunks])
+        columns = [column for chunk in chunks for column in chunk.columns]
+        last = self._origin.last and not self._held[0].rows
+        return Item(
+            pa.RecordBatch.from_arrays(columns, schema=self._schema),
+            tuple(held.mark() for held in self._held),
+            tuple(tickets),
+            self._origin._replace(last=last),
+        )
+
+    def held(self) -> list[Held]:
+        """Returns the current chunk of each input."""
+        return self._held
+
+    def ended(self, stream: StreamHandle) -> None:
+        """Ends with the shortest input."""
+        self.done = True

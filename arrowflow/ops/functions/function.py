@@ -1,0 +1,95 @@
+"""What operators with user functions share: names, code digests, and the check of what a function returned."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from arrowflow.caching.fingerprint.code import code_parts
+from arrowflow.errors import SchemaError
+
+
+def function_name(fn: Callable[..., Any]) -> str:
+    """Returns what a person calls a function.
+
+    Example:
+        >>> function_name(len)
+        'len'
+    """
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return getattr(fn, "__qualname__", type(fn).__qualname__).replace("<locals>.", "")
+
+
+def code_digest(fn: Callable[..., Any]) -> str:
+    """Returns a digest of a function's code: instructions, constants and names, not comments or line numbers.
+
+    Of a class it covers all methods, of an object that can be called its class's. What the function calls, and what
+    its closure holds, is not in it.
+
+    Example:
+        >>> code_digest(lambda x: x + 1) == code_digest(lambda x: x + 1)
+        True
+        >>> code_digest(lambda x: x + 1) == code_digest(lambda x: x + 2)
+        False
+    """
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    if isinstance(fn, type):
+        text = repr(_methods(fn))
+    else:
+        code = getattr(fn, "__code__", None) or getattr(type(fn).__call__, "__code__", None)
+        text = function_name(fn) if code is None else repr(code_parts(code))
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _methods(cls: type) -> list[Any]:
+    """Returns the code of all methods of a class and of what it derives from, by name."""
+    named = {
+        (base.__qualname__, name): getattr(member, "__func__", None)
+        or getattr(member, "fget", None)
+        or member
+        for base in cls.__mro__
+        for name, member in vars(base).items()
+    }
+    return [
+        (key, code_parts(member.__code__))
+        for key, member in sorted(named.items(), key=lambda entry: entry[0])
+        if isinstance(member, types.FunctionType)
+    ]
+
+
+def conform(batch: pa.RecordBatch, schema: pa.Schema, what: str) -> pa.RecordBatch:
+    """Returns the batch with the columns of `schema` in its order.
+
+    Raises:
+        SchemaError: A column is missing, superfluous or of another type.
+    """
+    if batch.schema.equals(schema):
+        return batch
+    found, expected = batch.schema, schema
+    if sorted(found.names) != sorted(expected.names):
+        raise SchemaError(f"{what} has the columns {found.names}, expected {expected.names}")
+    for field in expected:
+        if found.field(field.name).type != field.type:
+            raise SchemaError(
+                f"{what}: column {field.name!r} is {_shown(found.field(field.name).type)}, expected {_shown(field.type)}"
+            )
+    return pa.RecordBatch.from_arrays([batch.column(name) for name in expected.names], schema=expected)
+
+
+def _shown(type: pa.DataType) -> str:
+    """Returns a type as text, in the shape that arrays of it have where that is known."""
+    if isinstance(type, pa.FixedShapeTensorType):
+        order = "" if type.permutation is None else f" in the order {type.permutation}"
+        return f"fixed_shape_tensor{list(type.shape)} of {type.value_type}{order}"
+    shape, values = [], type
+    while pa.types.is_fixed_size_list(values):
+        shape.append(values.list_size)
+        values = values.value_type
+    return f"fixed_size_list{shape} of {values}" if shape else str(type)

@@ -1,0 +1,48 @@
+"""`reduce`: one value of all rows, folded together by a user function on the consumer's thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from arrowflow.kernels.operator import KernelSpec, RowOperator
+from arrowflow.kernels.recut import pieces_spec
+from arrowflow.ops.functions.calls import BatchFormat, BatchFunction
+from arrowflow.options import ResolvedOptions
+from arrowflow.plan.traits import Traits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduce(RowOperator):
+    """The rows of its input in the pieces that a function sees: those of `map`; above `batch` the batches.
+
+    Row order: as its input. Memory: one piece. Deterministic. Resume: (position before the piece, rows, split, piece).
+    """
+
+    name: ClassVar[str] = "reduce"
+    traits: ClassVar[Traits] = Traits()
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns nothing."""
+        return {}
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns the cutter of pieces (below `batch`)."""
+        return () if self.batched else (pieces_spec(self.name, options),)
+
+
+def fold_batches(
+    batches: Iterator[pa.RecordBatch], state: Any, fn: Callable[..., Any], format: BatchFormat
+) -> Any:
+    """Returns what the function makes of a state and one batch after the other.
+
+    Raises:
+        FunctionError: It raised.
+    """
+    function = BatchFunction(fn, {}, 0, format=format)
+    for batch in batches:
+        state = function.call(batch.num_rows, state, function.argument(batch))
+    return state

@@ -1,0 +1,1 @@
+"""Operators that change the order of rows."""

@@ -1,0 +1,178 @@
+"""Rows where they lie: what a source with random access hands to a global `shuffle` instead of chunks.
+
+`Node.in_place` says which plans can. Their items then travel as `Rows`: descriptors, which neither hold memory of
+the pipeline nor have been read. Whoever has collected all of an epoch gathers any of them, in any order, from `AllRows`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from arrowflow.kernels.gather import gathered
+from arrowflow.lazy import compute as pc
+from arrowflow.ops.order.spans import Places, Span, spans
+
+MAX_BUCKETS = 1 << 14
+MAX_STEPS = 4
+"""Comparisons a row after a look into the table of buckets; with more of them a binary search costs as much."""
+
+
+class Rows(Protocol):
+    """Some rows that can be gathered from. Between kernels it takes the place of a chunk."""
+
+    @property
+    def num_rows(self) -> int:
+        """How many they are."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that they take once they are gathered."""
+
+    @property
+    def buffers(self) -> tuple[pa.Buffer, ...]:
+        """Memory that the pipeline allocated for them, which the ledger counts."""
+
+    def slice(self, offset: int, length: int | None = None) -> Rows:
+        """Returns some of them, without a copy."""
+
+    def gather(self, places: Places) -> pa.RecordBatch:
+        """Returns those at these places, as new memory. Any worker, several calls at once."""
+
+
+class Lying(NamedTuple):
+    """Rows in memory that is not the pipeline's: the user's, or that of a mapped file.
+
+    Attributes:
+        chunk: The rows.
+        copies: The parts of it that the pipeline made nevertheless, such as a decoded dictionary.
+    """
+
+    chunk: pa.RecordBatch
+    copies: tuple[pa.Buffer, ...] = ()
+
+    @property
+    def num_rows(self) -> int:
+        """How many they are."""
+        return int(self.chunk.num_rows)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the rows themselves, whatever else their buffers hold."""
+        return int(self.chunk.nbytes)
+
+    @property
+    def buffers(self) -> tuple[pa.Buffer, ...]:
+        """The copies."""
+        return self.copies
+
+    def slice(self, offset: int, length: int | None = None) -> Lying:
+        """See `Rows.slice`."""
+        return Lying(self.chunk.slice(offset, length), self.copies)
+
+    def gather(self, places: Places) -> pa.RecordBatch:
+        """See `Rows.gather`."""
+        return gathered(self.chunk, places)
+
+
+class AllRows:
+    """All rows of an epoch, in parts, numbered through.
+
+    Args:
+        parts: The rows; at least one.
+        tickets: Claims on the ledger that the parts stand on.
+    """
+
+    __slots__ = (
+        "_ends",
+        "_first_parts",
+        "_parts",
+        "_rest",
+        "_schema",
+        "_shift",
+        "_spans",
+        "_starts",
+        "_steps",
+        "_tickets",
+        "num_bytes",
+        "num_rows",
+    )
+
+    def __init__(self, parts: Sequence[Rows], tickets: Sequence[Any]) -> None:
+        self._parts = parts
+        self._tickets = tickets
+        self._ends: Places = np.cumsum([part.num_rows for part in parts], dtype=np.int64)
+        self._starts: Places = np.append(np.int64(0), self._ends[:-1])
+        self.num_rows = int(self._ends[-1])
+        self.num_bytes = sum(part.num_bytes for part in parts)
+        self._find_spans()
+        # Buckets of 2**shift numbers each: in which part does the first number of each lie? Where parts have, but for the
+        # last, a multiple of a power of two rows, as chunks of a cache do, no bucket lies in two of them.
+        self._shift = max(0, self.num_rows.bit_length() - MAX_BUCKETS.bit_length() + 1)
+        starts = int(np.bitwise_or.reduce(self._starts))
+        self._shift = max(self._shift, (starts & -starts).bit_length() - 1)
+        firsts = np.arange(0, self.num_rows, 1 << self._shift, dtype=np.int64)
+        self._first_parts: Places = np.searchsorted(self._ends, firsts, side="right")
+        lasts = np.minimum(firsts + (1 << self._shift), self.num_rows) - 1
+        last_parts = np.searchsorted(self._ends, lasts, side="right")
+        self._steps = int((last_parts - self._first_parts).max())
+
+    def _find_spans(self) -> None:
+        """Tells columns that are gathered in one call from the rest."""
+        chunks = [part.chunk for part in self._parts if isinstance(part, Lying)]
+        self._spans: dict[str, Span] = {}
+        self._rest = self._parts
+        if len(chunks) == len(self._parts):
+            self._schema = chunks[0].schema
+            self._spans = spans(chunks, self._starts)
+            rest = [name for name in self._schema.names if name not in self._spans]
+            self._rest = [Lying(chunk.select(rest)) for chunk in chunks] if rest else ()
+
+    def gather(self, numbers: Places) -> pa.RecordBatch:
+        """Returns the rows with these numbers, in this order. Any worker, several calls at once."""
+        owners = self._parts_of(numbers)
+        if not self._spans:
+            return self._gather_by_part(self._rest, numbers, owners)
+        columns = {name: span.gather(numbers, owners) for name, span in self._spans.items()}
+        if self._rest:
+            rest = self._gather_by_part(self._rest, numbers, owners)
+            columns |= dict(zip(rest.schema.names, rest.columns, strict=True))
+        schema = self._schema
+        return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+    def _gather_by_part(self, parts: Sequence[Rows], numbers: Places, owners: Places) -> pa.RecordBatch:
+        """Gathers from one part after the other and then puts rows into their order: two copies, one call a part."""
+        if len(parts) == 1:
+            return parts[0].gather(numbers)
+        # Stable, and where there are few parts Arrow counts instead of comparing: 4 ns a row.
+        order = _sorted_places(owners)
+        counts = np.bincount(owners, minlength=len(self._parts))
+        places = (numbers - self._starts.take(owners)).take(order)
+        found, first = [], 0
+        for number in np.flatnonzero(counts).tolist():
+            last = first + int(counts[number])
+            found.append(parts[number].gather(places[first:last]))
+            first = last
+        back = np.empty(len(numbers), np.int64)
+        back[order] = np.arange(len(numbers))
+        return gathered(pa.concat_batches(found), back)
+
+    def _parts_of(self, numbers: Places) -> Places:
+        """Returns the part that each number lies in."""
+        if self._steps > MAX_STEPS:
+            return np.searchsorted(self._ends, numbers, side="right")
+        owners = self._first_parts.take(numbers >> self._shift)
+        for _ in range(self._steps):
+            owners += numbers >= self._ends.take(owners)
+        return owners
+
+
+def _sorted_places(owners: Places) -> Places:
+    """Returns the places of the numbers in ascending order of these; equal ones stay in their order."""
+    narrow = owners.astype(np.uint16 if owners.max() < 1 << 16 else np.uint64)
+    type = pa.uint16() if narrow.itemsize == 2 else pa.uint64()
+    array = pa.Array.from_buffers(type, len(narrow), [None, pa.py_buffer(narrow)])
+    return np.frombuffer(pc.array_sort_indices(array).buffers()[1], np.int64, len(narrow))

@@ -1,0 +1,347 @@
+"""`shuffle`: windows of rows, each permuted; or, without a size, all rows.
+
+A window is exactly `size` rows of the input sequence, whatever its chunk borders, and its permutation is a pure
+function of (seed, epoch, window number). So the state is a cursor and not the buffer: a resumed shuffle collects the
+window again and permutes it to the same order. Two kernels: a serial one collects windows without a copy, and a
+stateless one gathers a window, so that the next windows are made while one is consumed.
+
+Where nothing in between forbids it the source below is ordered by (seed, epoch) too, see `Node.with_source_order`;
+that is decided on the plan as written, so that no rule changes an order.
+
+All rows are permuted where they can be gathered from where they lie (`Node.random_access`): a serial kernel collects
+the source's descriptors, without a copy, and a reader gathers one part of the output a call. The order is a function
+of the place, so the state is the number of rows delivered. Column operators in between run above, on what was gathered.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, NamedTuple, cast
+
+import pyarrow as pa
+
+from arrowflow.errors import BudgetError, DataError, PlanError
+from arrowflow.kernels.context import Context
+from arrowflow.kernels.held import Held
+from arrowflow.kernels.items import Item, Made, Origin, Ticket
+from arrowflow.kernels.kinds import ReaderKernel, SerialKernel, StatelessKernel
+from arrowflow.kernels.operator import KernelSpec, RowOperator
+from arrowflow.memory import Recycler
+from arrowflow.ops.order.random_access import AllRows, Lying, Rows
+from arrowflow.ops.order.scatter import reordered
+from arrowflow.options import ResolvedOptions
+from arrowflow.plan.node import BindContext, Node, SourceOrder
+from arrowflow.plan.position import Position
+from arrowflow.plan.traits import Borders, Traits
+from arrowflow.plan.widths import RowWidth, row_bytes, row_width
+from arrowflow.random import GLOBAL_ORDER, WINDOW_ORDER, Permutation, permutation, philox
+
+PART_BYTES: Final = 4 << 20
+NUMBERS_BYTES: Final = 48
+"""What the numbers of a row take while it is gathered: its place in the input, its record batch, its place in that, …"""
+MAX_PART_ROWS = 1 << 17
+"""What is gathered record batch by record batch, takes 10 µs for each of them: the more rows at once, the fewer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shuffle(RowOperator):
+    """Its input's rows, permuted within windows of `size` rows.
+
+    Row order: a pure function of (seed, epoch, window). Memory: two windows, and one that is gathered; what waits to be
+    used again besides is bounded by `memory.SPARE_SHARE`. Deterministic.
+    Resume: (position before the window, rows of it to drop, window number); the window is collected again.
+
+    Attributes:
+        size: Rows of a window.
+        seed: What the order follows from; None until bound, then derived from `Options.seed` and its place.
+        reshuffle_each_iteration: Whether each epoch has an order of its own.
+    """
+
+    name: ClassVar[str] = "shuffle"
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, gathers=True, needs_rows=True)
+
+    size: int
+    seed: int | None = None
+    reshuffle_each_iteration: bool = True
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns window, seed and whether epochs differ."""
+        return {
+            "size": self.size,
+            "seed": self.seed,
+            "reshuffle_each_iteration": self.reshuffle_each_iteration,
+        }
+
+    def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
+        """Fixes the seed, and orders the source below by it where it can."""
+        seed = _seed(self.seed, context)
+        order = SourceOrder(seed=seed, reshuffle=self.reshuffle_each_iteration, window=self.size)
+        return dataclasses.replace(self, seed=seed).on(inputs[0].with_source_order(order))
+
+    def count_rows(self, inputs: Sequence[int | None]) -> int | None:
+        """Returns its input's rows."""
+        return inputs[0]
+
+    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
+        """A gathered window is new memory."""
+        return True
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns the collector of windows and the gatherer."""
+        window_bytes = row_bytes(self.schema) * self.size
+        recycler = Recycler(options.ram_budget)  # for all epochs
+        return (
+            KernelSpec(
+                operator=self.name,
+                kind="serial",
+                make=lambda context: WindowKernel(self.size),
+                splits=True,
+                buffer_items=1,
+                floor_bytes=window_bytes,
+                facts=lambda: (f"collect windows of {self.size:,} rows, no copy",),
+            ),
+            KernelSpec(
+                operator=self.name,
+                kind="stateless",
+                make=lambda context: GatherKernel(self, recycler, context),
+                random=True,
+                engine="numpy+arrow",
+                floor_bytes=window_bytes,
+                facts=lambda: ("permute and gather, one call a window",),
+            ),
+        )
+
+
+@dataclass(slots=True)
+class Window:
+    """The chunks of one window, in input order; they stand on the tickets of their chunks."""
+
+    chunks: list[pa.RecordBatch]
+    num_rows: int
+
+
+class WindowKernel(SerialKernel):
+    """Collects windows of an exact number of rows; the last may be short."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._held = Held()
+        self._number = 0
+
+    def open(self, position: Position, epoch: int) -> Position:
+        """Restores the window number and the rows to drop."""
+        if position is None:
+            return None
+        before, offset, self._number = position
+        self._held = Held(before, offset)
+        return cast(Position, before)
+
+    def push(self, item: Item) -> Iterator[Item]:
+        """Yields the windows that are full."""
+        self._held.add(item)
+        while self._held.rows >= self._size:
+            yield self._cut(self._size)
+
+    def finish(self) -> Iterator[Item]:
+        """Yields the last, short window."""
+        if self._held.rows:
+            yield self._cut(self._held.rows)
+
+    def _cut(self, rows: int) -> Item:
+        chunks, tickets = self._held.pop(rows)
+        self._number += 1
+        return Item(
+            Window(chunks, rows), (*self._held.mark(), self._number), tickets, Origin(self._number - 1)
+        )
+
+
+class GatherKernel(StatelessKernel):
+    """Permutes a window and gathers its rows into new memory."""
+
+    def __init__(self, node: Shuffle, recycler: Recycler, context: Context) -> None:
+        assert node.seed is not None
+        self._key = (node.seed, WINDOW_ORDER, context.epoch if node.reshuffle_each_iteration else 0)
+        self._recycler = recycler
+
+    def apply(self, chunk: Window, origin: Origin) -> pa.RecordBatch:
+        """Returns the window's rows in their new order."""
+        order = permutation(chunk.num_rows, (*self._key, origin.split))
+        try:
+            return reordered(chunk.chunks, order, self._recycler)
+        except pa.ArrowInvalid as error:
+            raise DataError(
+                f"a window of {chunk.num_rows:,} rows cannot be gathered ({error}); texts or lists of one window "
+                "may hold 2 GiB a column: use a smaller window"
+            ) from error
+
+
+def _seed(given: int | None, context: BindContext) -> int:
+    return int(philox((context.options.seed, context.place)).random_raw()) if given is None else given
+
+
+# --------------------------------------------------------------------------------------------- all rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GlobalShuffle(RowOperator):
+    """All rows of its input, permuted.
+
+    Row order: a pure function of (seed, epoch). Memory: a few parts of the output; the source's rows stay where they
+    lie. Deterministic. Resume: (rows delivered,).
+
+    Attributes:
+        seed: What the order follows from; None until bound, then derived from `Options.seed` and its place.
+        reshuffle_each_iteration: Whether each epoch has an order of its own.
+        width: Bound: what a row takes by the plan as written.
+    """
+
+    name: ClassVar[str] = Shuffle.name
+    # It does gather, but nothing may be moved below it: its input is to stay where it lies.
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True)
+
+    seed: int | None = None
+    reshuffle_each_iteration: bool = True
+    width: RowWidth = dataclasses.field(default=RowWidth(), compare=False)
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns seed and whether epochs differ."""
+        return {"size": None, "seed": self.seed, "reshuffle_each_iteration": self.reshuffle_each_iteration}
+
+    def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
+        """Fixes the seed, and changes places with the operators that can work on what was gathered."""
+        rows, above = _split(inputs[0])
+        seed = _seed(self.seed, context)
+        plan: Node = dataclasses.replace(self, seed=seed, width=row_width(rows.schema)).on(rows)
+        for node in above:
+            plan = node.on(plan)
+        return plan
+
+    def count_rows(self, inputs: Sequence[int | None]) -> int | None:
+        """Returns its input's rows."""
+        return inputs[0]
+
+    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
+        """What is gathered is new memory."""
+        return True
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns the collector of what there is and the gatherer."""
+        return (
+            KernelSpec(
+                operator=self.name,
+                kind="serial",
+                make=lambda context: CollectKernel(self, options.ram_budget, context),
+                splits=True,
+                facts=lambda: ("collect all rows where they lie, no copy",),
+            ),
+            KernelSpec(
+                operator=self.name,
+                kind="reader",
+                phase="gather",
+                make=lambda context: PartKernel(),
+                random=True,
+                engine="numpy+arrow",
+                facts=lambda: (f"permute and gather, one call for up to {MAX_PART_ROWS:,} rows",),
+            ),
+        )
+
+
+def _split(node: Node) -> tuple[Node, list[Node]]:
+    """Returns the source that rows are gathered from, less what is left out of it, and the operators above."""
+    source = node.random_access()
+    if source is not None:
+        return source, []
+    if node.row_range is not None:
+        source, above = _split(node.inputs[0])
+        return node.on(source), above
+    if node.traits.one_to_one and not node.traits.opaque and len(node.inputs) == 1:
+        source, above = _split(node.inputs[0])
+        return source, [*above, node]
+    raise PlanError(
+        "shuffle: without buffer_size it permutes all rows, which has to find each of them: in memory (from_arrow, "
+        "from_numpy, range, cache) or in files of read_ipc, with column operators, take or skip above; "
+        f"{node.describe()} is none of these: use shuffle(buffer_size), or put `.cache()` right below it"
+    )
+
+
+class Part(NamedTuple):
+    """Places of the output, to be filled."""
+
+    rows: AllRows
+    order: Permutation
+    start: int
+    stop: int
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the output."""
+        return self.stop - self.start
+
+
+class CollectKernel(SerialKernel):
+    """Collects what the source has, then cuts the output into parts."""
+
+    def __init__(self, node: GlobalShuffle, budget_bytes: int, context: Context) -> None:
+        assert node.seed is not None
+        self._key = (node.seed, GLOBAL_ORDER, context.epoch if node.reshuffle_each_iteration else 0)
+        self._width = node.width
+        self._budget_bytes = budget_bytes
+        self._parts: list[Rows] = []
+        self._tickets: list[Ticket] = []
+        self._copied_bytes = 0
+        self._delivered = 0
+
+    def open(self, position: Position, epoch: int) -> Position:
+        """Restores how many rows were delivered; all of the source is collected again."""
+        if position is not None:
+            (self._delivered,) = position
+        return None
+
+    def push(self, item: Item) -> Iterator[Item]:
+        """Keeps what has rows."""
+        if item.chunk.num_rows:
+            rows: Rows = Lying(item.chunk) if isinstance(item.chunk, pa.RecordBatch) else item.chunk
+            self._parts.append(rows)
+            self._tickets.append(item.ticket)
+            self._copied_bytes += sum(buffer.size for buffer in rows.buffers)
+            if self._copied_bytes > self._budget_bytes:
+                raise BudgetError(
+                    f"the columns that are decoded or widened take more than {self._copied_bytes:,} bytes, and "
+                    f"ram_budget allows {self._budget_bytes:,}; raise ram_budget, use shuffle(buffer_size), or write "
+                    "the rows to files of the types that are read"
+                )
+        return iter(())
+
+    def finish(self) -> Iterator[Item]:
+        """Yields the parts of the output that were not delivered yet."""
+        if not self._parts:
+            return
+        rows = AllRows(self._parts, self._tickets)
+        order = Permutation(rows.num_rows, self._key)
+        size = min(MAX_PART_ROWS, self._width.rows_in(PART_BYTES, rows.num_bytes, rows.num_rows))
+        for start in range(self._delivered, rows.num_rows, size):
+            part = Part(rows, order, start, min(start + size, rows.num_rows))
+            # All of it is one split, as a window is.
+            yield Item(part, (part.stop,), (), Origin(0, 0, part.stop == rows.num_rows))
+
+
+class PartKernel(ReaderKernel):
+    """Gathers parts of the output."""
+
+    def num_bytes(self, payload: Part) -> int:
+        """Returns the bytes of the part, of copies that are not in its order yet, and of the numbers of its rows."""
+        rows = payload.rows
+        return payload.num_rows * (3 * rows.num_bytes // rows.num_rows + NUMBERS_BYTES)
+
+    def read(self, payload: Part) -> Iterator[Made]:
+        """Yields the part."""
+        try:
+            chunk = payload.rows.gather(payload.order.part(payload.start, payload.stop))
+        except pa.ArrowInvalid as error:
+            raise DataError(
+                f"{payload.num_rows:,} rows cannot be gathered at once ({error}); texts or lists of that many may hold "
+                "2 GiB a column: cast the column to a large type"
+            ) from error
+        yield Made(chunk, (payload.stop,), payload.stop == payload.rows.num_rows, 0)

@@ -1,0 +1,126 @@
+"""`enumerate`: the rows of an epoch, numbered.
+
+A row's number depends on how many rows came before it, so nothing that changes or counts rows may pass it; the one
+kernel is serial and adds a column of 8 bytes a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+import numpy as np
+import pyarrow as pa
+
+from arrowflow.errors import DataError, PlanError
+from arrowflow.kernels.items import Item
+from arrowflow.kernels.kinds import SerialKernel
+from arrowflow.kernels.operator import KernelSpec, Operator
+from arrowflow.options import ResolvedOptions
+from arrowflow.plan.node import Columns
+from arrowflow.plan.position import Position
+from arrowflow.plan.traits import Borders, Traits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enumerate(Operator):
+    """Its input with an int64 column in front that counts the rows of the epoch.
+
+    Row order: as its input. Memory: 8 bytes a row of one chunk. Deterministic. Resume: (input's position, rows
+    counted).
+
+    Attributes:
+        start: Number of the first row.
+        column: Name of the new column.
+    """
+
+    name: ClassVar[str] = "enumerate"
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True)
+
+    start: int = 0
+    column: str = "index"
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns the first number and the column's name."""
+        return {"start": self.start, "name": self.column}
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """Returns its input's columns behind the new one."""
+        return numbered_schema(inputs[0], self.column)
+
+    def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
+        """Returns the wanted columns but the one that it makes."""
+        return (None if wanted is None else wanted - {self.column},)
+
+    def count_rows(self, inputs: Sequence[int | None]) -> int | None:
+        """Returns its input's rows."""
+        return inputs[0]
+
+    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
+        """The new column is new memory, the others are its input's."""
+        return inputs[0]
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns one serial kernel."""
+        return (
+            KernelSpec(
+                operator=self.name,
+                kind="serial",
+                make=lambda context: EnumerateKernel(self.start, self.column),
+                engine="numpy",
+            ),
+        )
+
+
+def numbered_schema(schema: pa.Schema, column: str) -> pa.Schema:
+    """Returns a schema with the new column in front."""
+    if column in schema.names:
+        raise PlanError(
+            f"enumerate: there is a column {column!r} already; name the new one otherwise, as in "
+            f"enumerate(name={column + '_2'!r})"
+        )
+    return pa.schema([pa.field(column, pa.int64()), *schema], metadata=schema.metadata)
+
+
+class EnumerateKernel(SerialKernel):
+    """Counts rows and numbers them."""
+
+    def __init__(self, start: int, column: str) -> None:
+        self._start = start
+        self._column = column
+        self._counted = 0
+        self._schema: pa.Schema | None = None
+
+    def open(self, position: Position, epoch: int) -> Position:
+        """Restores how many rows were counted."""
+        if position is None:
+            return None
+        child, self._counted = position
+        return cast(Position, child)
+
+    def push(self, item: Item) -> Iterator[Item]:
+        """Passes the chunk on with its numbers."""
+        chunk, rows = item.chunk, item.chunk.num_rows
+        if not rows:
+            yield item._replace(position=(item.position, self._counted))
+            return
+        if self._schema is None:
+            self._schema = numbered_schema(chunk.schema, self._column)
+        first = self._start + self._counted
+        if first + rows > 1 << 63:
+            raise DataError(
+                f"row {(1 << 63) - self._start:,} has a number beyond 64 bits, since `start` is {self._start:,}; "
+                "start lower"
+            )
+        numbers = np.arange(rows, dtype=np.int64)
+        numbers += first
+        column = pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(numbers)])
+        self._counted += rows
+        # Without the chunk's ticket: the stage charges the new buffer, and with it the chunk's once more, as its own.
+        yield Item(
+            pa.RecordBatch.from_arrays([column, *chunk.columns], schema=self._schema),
+            (item.position, self._counted),
+            None,
+            item.origin,
+        )

@@ -1,0 +1,48 @@
+"""`prefetch`: how many batches may be ready before the consumer asks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from arrowflow.kernels.operator import KernelSpec, RowOperator
+from arrowflow.options import ResolvedOptions
+from arrowflow.plan.traits import Traits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefetch(RowOperator):
+    """The same chunks; up to `count` of them are made before they are asked for. The one size that counts batches.
+
+    Every stage reads ahead on its own; `prefetch` sets how far the stage below goes, and moves the slicing of
+    batches off the consumer's thread. Row order: as its input. Memory: `count` chunks. Deterministic. Resume: as
+    its input.
+    """
+
+    name: ClassVar[str] = "prefetch"
+    traits: ClassVar[Traits] = Traits(one_to_one=True)
+
+    count: int | None = None
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns nothing: it has no say in rows or order."""
+        return {}
+
+    def identity(self) -> dict[str, Any]:
+        """Returns nothing: it has no say in rows, order or positions."""
+        return {}
+
+    @property
+    def noop(self) -> bool:
+        """No buffer is what there is without it."""
+        return self.count == 0
+
+    def describe(self) -> str:
+        """Returns the operator as one line."""
+        return f"prefetch({'AUTOTUNE' if self.count is None else self.count})"
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns a buffer for the stage below; nothing of its own runs."""
+        items = self.count if self.count is not None else max(4, 2 * options.cpu_budget)
+        return (KernelSpec(operator=self.name, kind="buffer", buffer_items=items),) if items else ()

@@ -1,0 +1,142 @@
+"""`repeat`: its input again and again, each time as the next epoch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from arrowflow.kernels.context import Context, StreamHandle
+from arrowflow.kernels.items import Item
+from arrowflow.kernels.kinds import BoundaryKernel
+from arrowflow.kernels.operator import KernelSpec, RowOperator
+from arrowflow.ops.combine.same_columns import FirstSchema
+from arrowflow.options import ResolvedOptions
+from arrowflow.plan.node import Node, SourceOrder
+from arrowflow.plan.position import Position
+from arrowflow.plan.traits import Traits
+
+EPOCH_BITS = 32
+ENDLESS_EPOCHS = 1 << EPOCH_BITS
+"""Epochs of the input that each epoch of an endless `repeat` is given, so that none ever comes twice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeat(RowOperator):
+    """Its input `count` times, or without end. Epoch e of it runs epochs e * count, e * count + 1, … of its input.
+
+    The next epoch starts while the last rows of the one before are still under way. Ends after an epoch without
+    rows. Row order: as its input. Memory: its input's, for two epochs at most. Deterministic. Resume: (number of the
+    epoch, whether it had rows yet, position in it).
+    """
+
+    name: ClassVar[str] = "repeat"
+    traits: ClassVar[Traits] = Traits()
+
+    count: int | None = None
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns the number of epochs, None if endless."""
+        return {"count": self.count}
+
+    @property
+    def noop(self) -> bool:
+        """Once is no repetition."""
+        return self.count == 1
+
+    def describe(self) -> str:
+        """Returns the operator as one line."""
+        return f"repeat({'' if self.count is None else self.count})"
+
+    def count_rows(self, inputs: Sequence[int | None]) -> int | None:
+        """Returns `count` times its input's rows, where both are known."""
+        if inputs[0] == 0 or self.count == 0:
+            return 0
+        return None if inputs[0] is None or self.count is None else inputs[0] * self.count
+
+    def count_batches(self, rows: Sequence[int | None], batches: Sequence[int | None]) -> int | None:
+        """Returns `count` times its input's batches, where both are known."""
+        return None if batches[0] is None or self.count is None else batches[0] * self.count
+
+    def with_source_order(self, order: SourceOrder) -> Node:
+        """Orders the source: each repetition is an epoch of its own."""
+        return dataclasses.replace(self, inputs=(self.inputs[0].with_source_order(order),))
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns one boundary kernel."""
+        return (
+            KernelSpec(
+                operator=self.name, kind="boundary", make=lambda context: RepeatKernel(self.count, context)
+            ),
+        )
+
+
+class RepeatKernel(BoundaryKernel):
+    """Opens one stream per epoch, the next one as soon as the current one has started all its work."""
+
+    reads_runs = True
+
+    def __init__(self, count: int | None, context: Context) -> None:
+        self._count = count
+        self._context = context
+        self._first = FirstSchema()
+        self._first_epoch = 0
+        self._index = 0
+        self._had_rows = False
+        self._resumed_at: Position = None
+        self._current: StreamHandle | None = None
+        self._next: StreamHandle | None = None
+
+    def open(self, position: Position, epoch: int) -> Position:
+        """Restores the epoch and the position in it; the streams are opened by `wants`."""
+        self._first_epoch = epoch * (self._count or ENDLESS_EPOCHS)
+        if position is not None:
+            self._index, self._had_rows, self._resumed_at = position
+        return None
+
+    def wants(self) -> StreamHandle | None:
+        """Returns the current epoch's stream; None after the last one, or after one without rows."""
+        if self._current is None:
+            if self.exhausted_at(self._index):
+                return None
+            if self._next is None:
+                self._next = self._context.open(0, self._first_epoch + self._index, self._resumed_at)
+            self._current, self._next, self._resumed_at = self._next, None, None
+        return self._current
+
+    def exhausted_at(self, index: int) -> bool:
+        """Whether there is no epoch number `index`."""
+        return self.done or (self._count is not None and index >= self._count)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the current epoch, or the one opened ahead, is the last one."""
+        opened = 2 if self._next is not None else 1
+        return self.exhausted_at(self._index + opened)
+
+    def ahead(self) -> None:
+        """Opens the next epoch while the current one's last calls still run."""
+        if self._next is None and not self.exhausted_at(self._index + 1):
+            self._next = self._context.open(0, self._first_epoch + self._index + 1, None)
+
+    def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
+        """Passes the item on, once its columns are found to be those of the epochs before."""
+        self._first.checked(
+            item.chunk,
+            "an epoch",
+            "each epoch has the same columns; where `map` makes them, schema= declares them",
+        )
+        self._had_rows = self._had_rows or item.chunk.num_rows > 0
+        # A split belongs to one epoch: what counts its rows must not go on in the next one, nor repeat its numbers.
+        origin = item.origin
+        if self._count != 1:  # which is no operation, and may be left out
+            origin = origin._replace(split=origin.split << EPOCH_BITS | self._index)
+        yield item._replace(position=(self._index, self._had_rows, item.position), origin=origin)
+
+    def ended(self, stream: StreamHandle) -> None:
+        """Moves to the next epoch, unless this one had no rows."""
+        self.done = not self._had_rows
+        self._current = None
+        self._index += 1
+        self._had_rows = False

@@ -1,0 +1,195 @@
+"""`scan`: a user function that carries a state from one record batch to the next.
+
+The state is JSON, and the function never gets the object that it returned but what JSON makes of it. So a resumed run
+sees exactly what an unbroken one sees, and nothing that a function changes later leaks into a position that was taken
+before. Positions hold the text.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+import pyarrow as pa
+
+from arrowflow.errors import FunctionError
+from arrowflow.interchange.handed_over import copied_from
+from arrowflow.kernels.context import Context
+from arrowflow.kernels.items import Item
+from arrowflow.kernels.kinds import SerialKernel
+from arrowflow.kernels.operator import KernelSpec
+from arrowflow.kernels.recut import pieces_spec
+from arrowflow.ops.functions.calls import BatchFormat, BatchFunction, FunctionOperator, UniformKernel
+from arrowflow.ops.functions.function import conform, function_name
+from arrowflow.options import ResolvedOptions
+from arrowflow.plan.position import Position
+from arrowflow.plan.traits import Traits
+
+MAX_STATE_BYTES = 32 << 10
+"""Of a state as a position holds it, so that all of an iterator's state stays under 64 KiB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan(FunctionOperator):
+    """What `fn(state, batch)` returns beside the next state, one call after the other.
+
+    Below `batch`, `fn` sees each split cut every `max_chunk_rows` rows; above, exactly the batches. Row order: as its
+    input. Memory: input and output of one call, and the state. Deterministic if `fn` is. Resume: (position before the
+    piece, state as JSON).
+
+    Attributes:
+        fn: The function, or a class that is instantiated once.
+        initial_state: JSON of the state that each epoch begins with.
+        format: What it sees and returns.
+        columns: What it reads, and all that it sees; None for all columns.
+        types: The schema of what it returns, or None to take the first chunk's.
+        place: Bound: the operator's place in the plan as written.
+    """
+
+    name: ClassVar[str] = "scan"
+    traits: ClassVar[Traits] = Traits(opaque=True)
+
+    initial_state: str
+    format: BatchFormat = "arrow"
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns what decides what the function is called with."""
+        return {
+            "initial_state": self.initial_state,
+            "fn": function_name(self.fn),
+            "format": self.format,
+            "columns": None if self.columns is None else list(self.columns),
+        }
+
+    def copies(self) -> tuple[str, ...]:
+        """Returns what is taken over from the function."""
+        return (copied_from(self.name),)
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns the cutter of pieces (below `batch`) and the caller."""
+        cut = () if self.batched else (pieces_spec(self.name, options),)
+        call = KernelSpec(
+            operator=self.name,
+            kind="serial",
+            make=lambda context: ScanKernel(self, context),
+            engine="python",
+            facts=lambda: (f"{function_name(self.fn)}(state, {self.format}), one call at a time, in order",),
+        )
+        return (*cut, call)
+
+
+class ScanKernel(SerialKernel):
+    """Calls the function with the state that it returned last; the position is (input's, state)."""
+
+    def __init__(self, node: Scan, context: Context) -> None:
+        self._types = node.types
+        self._state = node.initial_state
+        self._function = BatchFunction(
+            node.fn, context.kept, node.place, format=node.format, columns=node.columns, schema=node.types
+        )
+        self._uniform = UniformKernel(node.name, node.fn)
+
+    def open(self, position: Position, epoch: int) -> Position:
+        """Restores the state."""
+        if position is None:
+            return None
+        child, self._state = position
+        return cast(Position, child)
+
+    def push(self, item: Item) -> Iterator[Item]:
+        """Yields what the function makes of a piece; one without rows only passes."""
+        if not item.chunk.num_rows:
+            yield item._replace(position=(item.position, self._state))
+            return
+        batch = self._next(item.chunk)
+        ticket = item.ticket if batch is item.chunk else None
+        yield Item(batch, (item.position, self._state), ticket, item.origin)
+
+    def _next(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
+        function = self._function
+        arguments = json.loads(self._state), function.argument(chunk)
+        batch, self._state = function.call(
+            chunk.num_rows, *arguments, then=lambda returned: self._taken(returned, chunk)
+        )
+        return batch
+
+    def _taken(self, returned: list[Any], given: pa.RecordBatch) -> tuple[pa.RecordBatch, str]:
+        """Returns the batch and the next state of what the function returned."""
+        function = self._function
+        result = returned.pop()
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise FunctionError(
+                f"{function.what} is a {type(result).__name__}, expected a tuple of the next state and what becomes "
+                "of the batch"
+            )
+        state, returned = result[0], [result[1]]
+        del result
+        batch = function.batch(returned, given)
+        text = state_text(state, f"the state that {function.name} returned")
+        if self._types is not None:
+            batch = conform(batch, self._types, function.what)
+        else:
+            batch = self._uniform.checked(batch)
+        return batch, text
+
+
+def state_text(state: object, what: str) -> str:
+    """Returns a state as JSON.
+
+    Raises:
+        FunctionError: It is not JSON, or too large for a position.
+
+    Example:
+        >>> state_text({"seen": 3}, "the state")
+        '{"seen": 3}'
+    """
+    text = ""
+    try:
+        problem = _not_json(state, "state")
+        if problem is None:
+            text = json.dumps(state)
+    except RecursionError:
+        problem = "it is nested too deeply"
+    except ValueError as error:  # an integer of thousands of digits, or a list that holds itself
+        problem = str(error)
+    if problem is not None:
+        raise FunctionError(
+            f"{what} is not JSON: {problem}; expected dicts with texts as keys, lists, texts, finite numbers, booleans "
+            "and None"
+        )
+    # As a text inside of JSON, where quotes and backslashes take two bytes each.
+    num_bytes = len(json.dumps(text))
+    if num_bytes > MAX_STATE_BYTES:
+        raise FunctionError(
+            f"{what} takes {num_bytes:,} bytes as JSON, at most {MAX_STATE_BYTES:,} fit into the state of an "
+            "iterator; keep totals instead of rows"
+        )
+    return text
+
+
+def _not_json(value: object, path: str) -> str | None:
+    """Returns what is wrong with the first part of a value that JSON would not give back as it is."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if not isinstance(key, str):
+                return f"a key of {path} is {key!r}"
+            problem = _not_json(inner, f"{path}[{key!r}]")
+            if problem is not None:
+                return problem
+        return None
+    if isinstance(value, list):
+        problems = (_not_json(inner, f"{path}[{number}]") for number, inner in enumerate(value))
+        return next((problem for problem in problems if problem is not None), None)
+    if value is None or isinstance(value, str | int):
+        return None
+    if isinstance(value, float):
+        return None if math.isfinite(value) else f"{path} is {value!r}"
+    hint = ""
+    if isinstance(value, tuple):
+        hint = ", which comes back as a list"
+    elif type(value).__module__ == "numpy":
+        hint = ", of which int(…), float(…) or .tolist() makes what JSON knows"
+    return f"{path} is a {type(value).__module__}.{type(value).__qualname__}{hint}"

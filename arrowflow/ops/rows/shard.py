@@ -1,0 +1,114 @@
+"""`shard`: every n-th row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+import numpy as np
+import pyarrow as pa
+
+from arrowflow.kernels.gather import gathered
+from arrowflow.kernels.items import Item, Origin
+from arrowflow.kernels.kinds import SerialKernel, StatelessKernel
+from arrowflow.kernels.operator import KernelSpec, RowOperator
+from arrowflow.options import ResolvedOptions
+from arrowflow.plan.position import Position
+from arrowflow.plan.traits import Borders, Traits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard(RowOperator):
+    """The rows whose number leaves the remainder `index` when divided by `num_shards`.
+
+    Row order: as its input. Memory: the rows it keeps, one chunk a call. Deterministic. Resume: (input's position,
+    rows counted modulo `num_shards`).
+    """
+
+    name: ClassVar[str] = "shard"
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True)
+
+    num_shards: int
+    index: int
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns the number of shards and which one it is."""
+        return {"num_shards": self.num_shards, "index": self.index}
+
+    @property
+    def noop(self) -> bool:
+        """The one shard is everything."""
+        return self.num_shards == 1
+
+    def count_rows(self, inputs: Sequence[int | None]) -> int | None:
+        """Returns its share of its input's rows."""
+        return None if inputs[0] is None else len(range(self.index, inputs[0], self.num_shards))
+
+    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
+        """What it keeps is gathered into new memory."""
+        return inputs[0] or self.num_shards > 1
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns a serial kernel that counts and a stateless one that gathers."""
+        return (
+            KernelSpec(
+                operator=self.name,
+                kind="serial",
+                make=lambda context: CountKernel(self),
+                facts=lambda: ("count rows",),
+            ),
+            KernelSpec(
+                operator=self.name,
+                kind="stateless",
+                make=lambda context: StrideKernel(self.num_shards),
+                engine="arrow",
+                facts=lambda: (f"gather every {self.num_shards}th row",),
+            ),
+        )
+
+
+@dataclass(slots=True)
+class Strided:
+    """A chunk and the first of its rows that is wanted."""
+
+    chunk: pa.RecordBatch
+    first: int
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the chunk if any is wanted."""
+        return self.chunk.num_rows if self.first < self.chunk.num_rows else 0
+
+
+class CountKernel(SerialKernel):
+    """Tells for each chunk where its first wanted row is."""
+
+    def __init__(self, node: Shard) -> None:
+        self._node = node
+        self._counted = 0
+
+    def open(self, position: Position, epoch: int) -> Position:
+        """Restores how many rows were counted."""
+        if position is None:
+            return None
+        child, self._counted = position
+        return cast(Position, child)
+
+    def push(self, item: Item) -> Iterator[Item]:
+        """Passes the chunk on with the number of its first wanted row."""
+        first = (self._node.index - self._counted) % self._node.num_shards
+        self._counted = (self._counted + item.chunk.num_rows) % self._node.num_shards
+        yield item._replace(chunk=Strided(item.chunk, first), position=(item.position, self._counted))
+
+
+class StrideKernel(StatelessKernel):
+    """Gathers every n-th row."""
+
+    def __init__(self, stride: int) -> None:
+        self._stride = stride
+
+    def apply(self, chunk: Strided, origin: Origin) -> pa.RecordBatch:
+        """Returns the wanted rows."""
+        rows = np.arange(chunk.first, chunk.chunk.num_rows, self._stride, dtype=np.int64)
+        return gathered(chunk.chunk, rows)

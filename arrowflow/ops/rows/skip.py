@@ -1,0 +1,90 @@
+"""`skip`: all but the first rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+from arrowflow.kernels.items import Item
+from arrowflow.kernels.kinds import SerialKernel
+from arrowflow.kernels.operator import KernelSpec, RowOperator
+from arrowflow.options import ResolvedOptions
+from arrowflow.plan.position import Position
+from arrowflow.plan.traits import Borders, Traits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skip(RowOperator):
+    """All but the first `count` rows of its input.
+
+    Row order: as its input. Memory: nothing held. Deterministic. Resume: (input's position, rows skipped).
+    """
+
+    name: ClassVar[str] = "skip"
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True)
+
+    count: int
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns the number of rows."""
+        return {"count": self.count}
+
+    @property
+    def noop(self) -> bool:
+        """Skipping nothing."""
+        return self.count == 0
+
+    @property
+    def row_range(self) -> tuple[int, int | None]:
+        """All rows from number `count` on."""
+        return self.count, None
+
+    def count_rows(self, inputs: Sequence[int | None]) -> int | None:
+        """Returns the rows that are left."""
+        return None if inputs[0] is None else max(0, inputs[0] - self.count)
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns one serial kernel."""
+        behind = self.inputs[0].position_behind(self.count) or (None, 0)
+        return (
+            KernelSpec(
+                operator=self.name, kind="serial", make=lambda context: SkipKernel(self.count, *behind)
+            ),
+        )
+
+
+class SkipKernel(SerialKernel):
+    """Drops chunks until `count` rows went by, then passes everything on.
+
+    Args:
+        count: Rows to drop.
+        behind: A position of the input where some of them are gone by.
+        skipped: Rows in front of it.
+    """
+
+    def __init__(self, count: int, behind: Position = None, skipped: int = 0) -> None:
+        self._count = count
+        self._behind = behind
+        self._skipped = skipped
+        self._begins = False  # behind the start
+
+    def open(self, position: Position, epoch: int) -> Position:
+        """Restores how many rows were skipped."""
+        if position is None:
+            self._begins = self._behind is not None
+            return self._behind
+        child, self._skipped = position
+        return cast(Position, child)
+
+    def push(self, item: Item) -> Iterator[Item]:
+        """Passes on what is behind the first `count` rows; a chunk that is dropped whole goes on empty."""
+        if self._begins:
+            # The position that it would have come by: what is above holds on to it.
+            self._begins = False
+            here = self._behind, self._skipped
+            yield Item(item.chunk.slice(0, 0), here, item.ticket, item.origin._replace(last=False))
+        drop = min(item.chunk.num_rows, self._count - self._skipped)
+        self._skipped += drop
+        chunk = item.chunk if not drop else item.chunk.slice(drop)
+        yield item._replace(chunk=chunk, position=(item.position, self._skipped))

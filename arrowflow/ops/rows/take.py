@@ -1,0 +1,69 @@
+"""`take`: the first rows. The pattern to copy for a new operator that sees rows in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+from arrowflow.kernels.items import Item
+from arrowflow.kernels.kinds import SerialKernel
+from arrowflow.kernels.operator import KernelSpec, RowOperator
+from arrowflow.options import ResolvedOptions
+from arrowflow.plan.position import Position
+from arrowflow.plan.traits import Borders, Traits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Take(RowOperator):
+    """The first `count` rows of its input.
+
+    Row order: as its input. Memory: nothing held. Deterministic. Resume: (input's position, rows taken).
+    """
+
+    name: ClassVar[str] = "take"
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True)
+
+    count: int
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns the number of rows."""
+        return {"count": self.count}
+
+    @property
+    def row_range(self) -> tuple[int, int | None]:
+        """The first `count` rows."""
+        return 0, self.count
+
+    def count_rows(self, inputs: Sequence[int | None]) -> int | None:
+        """Returns the lesser of `count` and the rows there are."""
+        return None if inputs[0] is None else min(self.count, inputs[0])
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns one serial kernel."""
+        return (KernelSpec(operator=self.name, kind="serial", make=lambda context: TakeKernel(self.count)),)
+
+
+class TakeKernel(SerialKernel):
+    """Passes chunks on until `count` rows went by, then is done, which stops all that is above it."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._taken = 0
+        self.done = count == 0
+
+    def open(self, position: Position, epoch: int) -> Position:
+        """Restores how many rows were taken."""
+        if position is None:
+            return None
+        child, self._taken = position
+        self.done = self._taken >= self._count
+        return cast(Position, child)
+
+    def push(self, item: Item) -> Iterator[Item]:
+        """Passes the chunk on, cut where `count` is reached."""
+        rows = min(item.chunk.num_rows, self._count - self._taken)
+        chunk = item.chunk if rows == item.chunk.num_rows else item.chunk.slice(0, rows)
+        self._taken += rows
+        self.done = self._taken >= self._count
+        yield item._replace(chunk=chunk, position=(item.position, self._taken))

@@ -1,0 +1,331 @@
+"""`unique`: the first row of each key.
+
+Keys are held as 128 bits of hash, whatever their types, in sorted arrays: a chunk's keys are hashed and sorted on any
+worker, and looked up in order. Arrays of similar size are merged, so that there are few of them, and each key is moved
+some twenty times while ten million are found.
+
+The keys that were seen would be far too large for a state, so a resumed run goes through the rows again from the start
+of the epoch, and yields those from the position on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+
+from arrowflow.errors import BudgetError, PlanError
+from arrowflow.kernels.gather import gathered
+from arrowflow.kernels.items import Item, Origin
+from arrowflow.kernels.kinds import SerialKernel, StatelessKernel
+from arrowflow.kernels.operator import KernelSpec, RowOperator
+from arrowflow.ops.columns.column_program import check_columns
+from arrowflow.options import ResolvedOptions
+from arrowflow.plan.node import Columns
+from arrowflow.plan.position import Position
+from arrowflow.plan.traits import Borders, Resume, Traits
+from arrowflow.workarounds.slices import readable
+
+Words = npt.NDArray[np.uint64]
+
+KEY_BYTES = 16
+"""Of a key that is held."""
+SEEDS = (0x9E3779B9, 0x85EBCA6B)
+"""Of the two halves of a hash. It differs between releases of Polars, and nothing that outlives a run depends on it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unique(RowOperator):
+    """The rows of its input whose key has not come before in this epoch; null equals null, NaN NaN, and -0.0 0.0.
+
+    Row order: as its input. Memory: 16 bytes for each of at most `max_rows` different keys, four times that while they
+    are merged; not charged to the ledger. Deterministic. Resume: (rows of the input,); the epoch is run again from its
+    start.
+
+    Attributes:
+        columns: The columns that make the key; None for all.
+        max_rows: Different keys that are held, at most.
+    """
+
+    name: ClassVar[str] = "unique"
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True, resume=Resume.REPLAY)
+
+    columns: tuple[str, ...] | None
+    max_rows: int
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns the columns; how many keys may be held decides no row."""
+        return {"columns": None if self.columns is None else list(self.columns)}
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """Returns its input's schema.
+
+        Raises:
+            PlanError: A column is unknown, or has a type that cannot be a key.
+        """
+        schema = inputs[0]
+        check_columns(self.columns or (), schema)
+        for name in self.columns or schema.names:
+            if not _can_be_key(schema.field(name).type):
+                raise PlanError(
+                    f"column {name!r} is {schema.field(name).type}, which cannot be a key; name others with columns="
+                )
+        return schema
+
+    def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
+        """Returns the wanted columns and those of the key."""
+        return (None if wanted is None or self.columns is None else wanted | set(self.columns),)
+
+    def count_rows(self, inputs: Sequence[int | None]) -> int | None:
+        """Returns None where there are rows: only running it tells."""
+        return 0 if inputs[0] == 0 else None
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns what hashes the keys, what looks them up, and what gathers the rows."""
+        return (
+            KernelSpec(
+                operator=self.name,
+                kind="stateless",
+                make=lambda context: KeyKernel(self),
+                engine="polars+numpy",
+                facts=lambda: ("hash and sort keys",),
+            ),
+            KernelSpec(
+                operator=self.name,
+                kind="serial",
+                make=lambda context: UniqueKernel(self.max_rows),
+                engine="numpy",
+                facts=lambda: (f"hold up to {self.max_rows:,} keys, {self.max_rows * KEY_BYTES:,} bytes",),
+            ),
+            KernelSpec(
+                operator=self.name,
+                kind="stateless",
+                make=lambda context: GatherKernel(),
+                engine="arrow",
+                facts=lambda: ("gather first rows",),
+            ),
+        )
+
+
+def _can_be_key(type: pa.DataType, *, inside: bool = False) -> bool:
+    """Whether Polars hashes values of this type."""
+    if pa.types.is_dictionary(type):
+        return not inside and _can_be_key(type.value_type)
+    if pa.types.is_fixed_size_list(type):
+        return not inside and _can_be_key(type.value_type, inside=True)
+    unknown = (
+        pa.types.is_map(type)
+        or pa.types.is_fixed_size_binary(type)
+        or pa.types.is_float16(type)
+        or pa.types.is_decimal256(type)
+        or pa.types.is_interval(type)
+        or pa.types.is_union(type)
+        or isinstance(type, pa.BaseExtensionType)
+    )
+    parts = [] if unknown else [type.field(number).type for number in range(type.num_fields)]
+    return not unknown and all(_can_be_key(part, inside=True) for part in parts)
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    """Returns a column as Polars hashes it."""
+    type = array.type
+    if pa.types.is_dictionary(type):
+        return array.dictionary_decode()  # two chunks may have other codes for one value
+    if pa.types.is_fixed_size_list(type):
+        return array.cast(pa.large_list(type.value_field))
+    return array
+
+
+class Keys(NamedTuple):
+    """Different keys: two halves of a hash, sorted by the first."""
+
+    first: Words
+    second: Words
+
+
+class Keyed(NamedTuple):
+    """A chunk with its different keys.
+
+    Attributes:
+        chunk: The rows.
+        keys: The keys.
+        rows: Of each key, the number of its first row.
+    """
+
+    chunk: pa.RecordBatch
+    keys: Keys
+    rows: npt.NDArray[np.intp]
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the chunk."""
+        return int(self.chunk.num_rows)
+
+    @property
+    def buffers(self) -> tuple[pa.Buffer, ...]:
+        """What the ledger counts."""
+        own = [pa.py_buffer(array) for array in (*self.keys, self.rows)]
+        return (*own, *(buffer for column in self.chunk.columns for buffer in column.buffers()))
+
+
+class Chosen(NamedTuple):
+    """A chunk and the numbers of the rows that are passed on."""
+
+    chunk: pa.RecordBatch
+    rows: npt.NDArray[np.intp]
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that are passed on."""
+        return len(self.rows)
+
+
+class KeyKernel(StatelessKernel):
+    """Hashes the keys of a chunk, and sorts out which of them are different."""
+
+    def __init__(self, node: Unique) -> None:
+        self._node = node
+        self._checked = node.schema is not None
+
+    def apply(self, chunk: pa.RecordBatch, origin: Origin) -> Keyed:
+        """Returns the chunk with its different keys.
+
+        Raises:
+            PlanError: Nobody knew the schema before the first chunk, and the key does not fit it.
+        """
+        if not self._checked:
+            # Several workers may do it; all chunks have one schema.
+            self._node.output_schema([chunk.schema])
+            self._checked = True
+        names = self._node.columns or chunk.schema.names
+        arrays = [_plain(chunk.column(name)) for name in names]
+        keys = pa.RecordBatch.from_arrays(arrays, names=list(map(str, range(len(names)))))
+        frame = pl.DataFrame(readable(keys))
+        first, second = (frame.hash_rows(seed).to_numpy() for seed in SEEDS)
+        return Keyed(chunk, *different(first, second))
+
+
+def different(first: Words, second: Words) -> tuple[Keys, npt.NDArray[np.intp]]:
+    """Returns the different keys of some rows, sorted, and the number of the first row of each."""
+    order = np.argsort(first, kind="stable")
+    keys = Keys(first[order], second[order])
+    again = keys.first[1:] == keys.first[:-1]
+    same = again & (keys.second[1:] == keys.second[:-1])
+    if np.count_nonzero(again) != np.count_nonzero(same):
+        # Two keys share a first half, and their rows may take turns.
+        order = np.lexsort((second, first))
+        keys = Keys(first[order], second[order])
+        same = (keys.first[1:] == keys.first[:-1]) & (keys.second[1:] == keys.second[:-1])
+    new = np.concatenate([np.ones(1, np.bool_), ~same])
+    return Keys(keys.first[new], keys.second[new]), order[new]
+
+
+class SeenKeys:
+    """The keys that have come, in sorted arrays, each at least twice as long as the next one."""
+
+    def __init__(self) -> None:
+        self.num_keys = 0
+        self._parts: list[Keys] = []
+
+    def missing(self, keys: Keys) -> npt.NDArray[np.bool_]:
+        """Returns which of these keys have not come."""
+        left = np.ones(len(keys.first), np.bool_)
+        for part in self._parts:
+            _drop_known(left, keys, part)
+        return left
+
+    def add(self, keys: Keys) -> None:
+        """Adds keys that have not come."""
+        parts = self._parts
+        self.num_keys += len(keys.first)
+        parts.append(keys)
+        while len(parts) > 1 and len(parts[-2].first) < 2 * len(parts[-1].first):
+            parts[-2:] = [_merged(parts[-2], parts[-1])]
+
+
+def _drop_known(left: npt.NDArray[np.bool_], keys: Keys, part: Keys) -> None:
+    """Clears the places of keys that are in `part`."""
+    places = np.searchsorted(part.first, keys.first)
+    candidates = np.arange(len(places))
+    while len(candidates):
+        # One round, but for keys whose first half is that of another one, too.
+        inside = places < len(part.first)
+        candidates, places = candidates[inside], places[inside]
+        alike = part.first[places] == keys.first[candidates]
+        candidates, places = candidates[alike], places[alike]
+        known = part.second[places] == keys.second[candidates]
+        left[candidates[known]] = False
+        candidates, places = candidates[~known], places[~known] + 1
+
+
+def _merged(one: Keys, other: Keys) -> Keys:
+    first = np.concatenate([one.first, other.first])
+    order = np.argsort(first, kind="stable")  # which merges what is sorted already
+    return Keys(first[order], np.concatenate([one.second, other.second])[order])
+
+
+class UniqueKernel(SerialKernel):
+    """Chooses the rows whose keys are new; the position is (rows of the input,)."""
+
+    def __init__(self, max_rows: int) -> None:
+        self._max_rows = max_rows
+        self._seen = SeenKeys()
+        self._rows = 0
+        self._skip = 0
+
+    def open(self, position: Position, epoch: int) -> Position:
+        """Notes how many rows are gone through without a result; the input starts over."""
+        if position is not None:
+            (self._skip,) = position
+        return None
+
+    def push(self, item: Item) -> Iterator[Item]:
+        """Yields a chunk with the numbers of its new rows, and fails behind the last key that is held."""
+        start, rows = self._rows, item.chunk.num_rows
+        room = self._max_rows - self._seen.num_keys
+        chosen = self._new_rows(item.chunk) if rows else np.zeros(0, np.intp)
+        full = len(chosen) > room
+        if full:
+            rows, chosen = int(chosen[room]), chosen[:room]
+        self._rows += rows
+        if self._rows >= self._skip:
+            yield self._put(item, chosen[chosen >= self._skip - start])
+        if full:
+            raise self._exceeded()
+
+    def _new_rows(self, keyed: Keyed) -> npt.NDArray[np.intp]:
+        keys, rows = keyed.keys, keyed.rows
+        new = self._seen.missing(keys)
+        if not new.all():
+            keys, rows = Keys(keys.first[new], keys.second[new]), rows[new]
+        if len(rows):
+            self._seen.add(keys)
+        return np.sort(rows)
+
+    def _put(self, item: Item, chosen: npt.NDArray[np.intp]) -> Item:
+        chunk = item.chunk.chunk if isinstance(item.chunk, Keyed) else item.chunk
+        # What has no rows is perhaps no record batch, but what one was to be made of.
+        empty = chunk.slice(0, 0) if chunk.num_rows else chunk
+        payload = Chosen(chunk, chosen) if len(chosen) else empty
+        return Item(payload, (self._rows,), item.ticket, item.origin)
+
+    def _exceeded(self) -> BudgetError:
+        return BudgetError(
+            f"there are more than max_rows={self._max_rows:,} different keys, which take {KEY_BYTES} bytes each; raise "
+            "max_rows, or make keys of fewer columns"
+        )
+
+
+class GatherKernel(StatelessKernel):
+    """Gathers the rows that were chosen."""
+
+    def apply(self, chunk: Chosen, origin: Origin) -> pa.RecordBatch:
+        """Returns the rows; all of them as they are."""
+        if len(chunk.rows) == chunk.chunk.num_rows:
+            return chunk.chunk
+        return gathered(chunk.chunk, chunk.rows)

@@ -1,0 +1,55 @@
+"""`with_options`: settings of the whole pipeline, carried by the plan."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from arrowflow.kernels.operator import KernelSpec, RowOperator
+from arrowflow.options import Options, ResolvedOptions
+from arrowflow.plan.traits import Traits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WithOptions(RowOperator):
+    """The same chunks, in a pipeline with these options. Of two settings of one field the last one wins.
+
+    Row order: as its input. Memory: nothing held. Resume: as its input.
+    """
+
+    name: ClassVar[str] = "with_options"
+    traits: ClassVar[Traits] = Traits(one_to_one=True)
+
+    options: Options
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns nothing: what has a say in rows is in the operators' own arguments once bound."""
+        return {}
+
+    def identity(self) -> dict[str, Any]:
+        """Returns nothing: it has no say in rows, order or positions."""
+        return {}
+
+    def sets(self) -> Options:
+        """Returns its options."""
+        return self.options
+
+    @property
+    def noop(self) -> bool:
+        """Options are read from the plan as written."""
+        return True
+
+    def describe(self) -> str:
+        """Returns the operator with the options that it sets."""
+        fields = (
+            (field.name, getattr(self.options, field.name)) for field in dataclasses.fields(self.options)
+        )
+        return (
+            f"with_options({', '.join(f'{name}={value!r}' for name, value in fields if value is not None)})"
+        )
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns nothing: it does not run."""
+        return ()

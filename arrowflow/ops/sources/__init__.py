@@ -1,0 +1,1 @@
+"""Sources: where the rows of a pipeline come from."""

@@ -1,0 +1,218 @@
+"""`FromIndexed`: rows in memory in an order that somebody else decided, gathered as they are needed.
+
+So are those of a `datasets.Dataset`, whose shuffles, filters and splits only write indices. `FromMapped` stands for one in
+a plan as written, so that it pickles as that library does it: by the names of its files where they are mapped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from arrowflow.interchange.tensors import tensor_table
+from arrowflow.kernels.items import Made, Origin, Task
+from arrowflow.kernels.kinds import SourceKernel
+from arrowflow.kernels.operator import KernelSpec, Operator
+from arrowflow.ops.order.random_access import AllRows, Lying
+from arrowflow.ops.order.spans import Places
+from arrowflow.ops.sources.from_memory import FromMemory, from_batches
+from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
+from arrowflow.plan.node import BindContext, Node
+from arrowflow.plan.position import Position
+from arrowflow.plan.traits import Borders, Traits
+
+SAMPLED_PLACES = 4096
+"""Places that tell one order from another in a state: all would be read for each of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FromIndexed(Operator):
+    """The rows of record batches in memory at these places, in this order; one may come several times.
+
+    Row order: that of the places. Memory: one chunk of at most 65,536 rows a call. Deterministic. Resume: seeks to the
+    split. A split is 65,536 places.
+
+    Attributes:
+        memory: All rows.
+        places: Which of them, as int64; none is below 0.
+        in_place: Whether a global `shuffle` above gathers from them, so that none travels.
+    """
+
+    name: ClassVar[str] = "from_arrow"
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE)
+
+    memory: FromMemory
+    places: Places = field(repr=False)
+    in_place: bool = False
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, FromIndexed)
+            and self.memory == other.memory
+            and np.array_equal(self.places, other.places)
+        )
+
+    def __hash__(self) -> int:
+        return hash((len(self.places), self.memory))
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns rows, schema and a checksum of some places."""
+        sample = self.places[:: -(-len(self.places) // SAMPLED_PLACES) or 1]
+        checksum = zlib.crc32(sample.tobytes())
+        return {"rows": len(self.places), "schema": str(self.memory.types), "places": checksum}
+
+    def describe(self) -> str:
+        """Returns rows and columns as one line."""
+        columns = len(self.memory.types)
+        return f"from_arrow({len(self.places):,} rows, {columns} columns in memory, by their indices)"
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """Returns the batches' schema."""
+        return self.memory.types
+
+    def count_rows(self, inputs: Sequence[int | None]) -> int:
+        """Returns the number of places."""
+        return len(self.places)
+
+    def random_access(self) -> Node:
+        """All rows are there."""
+        return dataclasses.replace(self, in_place=True)
+
+    def narrow(self, wanted: frozenset[str]) -> Node:
+        """Leaves columns out, so that they are not gathered."""
+        names = [name for name in self.memory.types.names if name in wanted]
+        if len(names) == len(self.memory.types):
+            return self
+        batches = tuple(batch.select(names) for batch in self.memory.batches)
+        types = pa.schema([self.memory.types.field(name) for name in names])
+        return dataclasses.replace(
+            self, memory=dataclasses.replace(self.memory, batches=batches, types=types)
+        ).on()
+
+    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
+        """Each chunk is new memory."""
+        return True
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns a source of one task per split."""
+        return (
+            KernelSpec(
+                operator=self.name,
+                kind="source",
+                make=lambda context: IndexedKernel(self),
+                engine="arrow",
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FromMapped(Operator):
+    """A `datasets.Dataset`. Bound, it is what reads its table, with its indices mapping if it has one.
+
+    Attributes:
+        source: The dataset.
+    """
+
+    name: ClassVar[str] = "from_arrow"
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE)
+
+    source: Any = field(hash=False)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FromMapped) and (
+            self.source is other.source or self._read() == other._read()
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.name, len(self.source)))
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns rows and columns."""
+        return {"rows": len(self.source), "columns": list(self.source.column_names)}
+
+    def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
+        """Returns the node for its rows."""
+        return self._read().bind(inputs, context)
+
+    def _read(self) -> Node:
+        table = tensor_table(self.source.data.table)
+        memory = from_batches(table.to_batches(), table.schema)
+        indices = self.source._indices  # nothing public tells it without a copy of the rows
+        if indices is None:
+            return memory
+        return FromIndexed(memory=memory, places=indices.column(0).to_numpy().astype(np.int64))
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
+        """See `bind`."""
+        raise NotImplementedError
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """See `bind`."""
+        raise NotImplementedError
+
+
+class IndexedKernel(SourceKernel):
+    """One task per split, or one at all if rows stay in place; the position is the number of the next split."""
+
+    def __init__(self, node: FromIndexed) -> None:
+        self._in_place = node.in_place
+        self._num_rows = len(node.places)
+        if self._num_rows:
+            parts = AllRows([Lying(batch) for batch in node.memory.batches], ())
+            self._rows = RowsAt(parts, node.places, -(-parts.num_bytes // parts.num_rows))
+
+    def tasks(self, position: Position) -> Iterator[Task]:
+        """Yields the splits from `position` on."""
+        first = 0 if position is None else position[0]
+        if self._in_place:
+            if self._num_rows:
+                yield Task(0, Origin(0))
+            return
+        for split in range(first, -(-self._num_rows // MAX_CHUNK_ROWS)):
+            # Twice: columns of variable width are put together from parts and then put into their order.
+            yield Task(split, Origin(split), 2 * min(self._num_rows, MAX_CHUNK_ROWS) * self._rows.row_bytes)
+
+    def read(self, task: Task) -> Iterator[Made]:
+        """Yields the split's rows as one chunk."""
+        if self._in_place:
+            yield Made(self._rows, (1,))
+            return
+        part = self._rows.slice(task.payload * MAX_CHUNK_ROWS, MAX_CHUNK_ROWS)
+        yield Made(part.everything(), (task.payload + 1,))
+
+
+class RowsAt(NamedTuple):
+    """Rows at some places, gathered when they are asked for; see `Rows`."""
+
+    rows: AllRows
+    places: Places
+    row_bytes: int
+    buffers: tuple[pa.Buffer, ...] = ()
+
+    @property
+    def num_rows(self) -> int:
+        """How many they are."""
+        return len(self.places)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that they will take, by the mean of all rows."""
+        return len(self.places) * self.row_bytes
+
+    def slice(self, offset: int, length: int | None = None) -> RowsAt:
+        """See `Rows.slice`."""
+        return self._replace(places=self.places[offset:][:length])
+
+    def gather(self, places: Places) -> pa.RecordBatch:
+        """See `Rows.gather`."""
+        return self.rows.gather(self.places.take(places))
+
+    def everything(self) -> pa.RecordBatch:
+        """Returns all of them."""
+        return self.rows.gather(self.places)

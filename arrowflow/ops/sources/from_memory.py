@@ -1,0 +1,243 @@
+"""Rows of record batches in memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from arrowflow.errors import SchemaError, repeated
+from arrowflow.formats.types import check_arrays, has_list_view
+from arrowflow.formats.types import convert as decode
+from arrowflow.kernels.context import Context
+from arrowflow.kernels.items import Made, Origin, Task
+from arrowflow.kernels.kinds import SourceKernel
+from arrowflow.kernels.operator import KernelSpec, Operator
+from arrowflow.ops.order.random_access import Lying
+from arrowflow.ops.order.source_order import Blocks
+from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
+from arrowflow.plan.node import Node, SourceOrder
+from arrowflow.plan.position import Position
+from arrowflow.plan.traits import Borders, Traits
+from arrowflow.types import convert, normalise
+from arrowflow.workarounds.codes import masked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FromMemory(Operator):
+    """The rows of record batches in memory, without a copy.
+
+    Row order: as given; below a windowed `shuffle` in blocks of rows, ordered by (seed, epoch). Memory: none of its own.
+    Deterministic. Resume: seeks. A split is one record batch as given, or a block; inside, it travels in chunks of at
+    most 65,536 rows, so that what follows can work on several at once.
+
+    Attributes:
+        batches: The rows; no record batch is empty.
+        types: Their schema.
+        blocks: How a `shuffle` above orders them, or None.
+        in_place: Whether a global `shuffle` above gathers from them, so that none travels.
+    """
+
+    name: ClassVar[str] = "from_arrow"
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE)
+
+    batches: tuple[pa.RecordBatch, ...] = field(repr=False)
+    types: pa.Schema
+    blocks: Blocks | None = None
+    in_place: bool = False
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, FromMemory)
+            and self.blocks == other.blocks
+            and self.types.equals(other.types)
+            and same_batches(self.batches, other.batches)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.count_rows(()), str(self.types)))
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns rows and schema, which is what tells other data apart cheaply."""
+        return {"rows": self.count_rows(()), "schema": str(self.types)}
+
+    def describe(self) -> str:
+        """Returns rows and columns as one line."""
+        return f"from_arrow({self.count_rows(()):,} rows, {len(self.types)} columns in memory)"
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """Returns the batches' schema."""
+        return self.types
+
+    def count_rows(self, inputs: Sequence[int | None]) -> int:
+        """Returns the rows of all batches."""
+        return sum(batch.num_rows for batch in self.batches)
+
+    def with_source_order(self, order: SourceOrder) -> Node:
+        """Takes the order over, for blocks of rows."""
+        return dataclasses.replace(self, blocks=Blocks.of(order))
+
+    def random_access(self) -> Node:
+        """All rows are there."""
+        return dataclasses.replace(self, in_place=True)
+
+    def narrow(self, wanted: frozenset[str]) -> Node:
+        """Leaves columns out where rows stay in place; else an operator above does."""
+        names = [name for name in self.types.names if name in wanted]
+        if not self.in_place or len(names) == len(self.types):
+            return self
+        batches = tuple(batch.select(names) for batch in self.batches)
+        types = pa.schema([self.types.field(name) for name in names])
+        return dataclasses.replace(self, batches=batches, types=types).on()
+
+    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
+        """The memory is the user's."""
+        return False
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns a source of slices."""
+        return (KernelSpec(operator=self.name, kind="source", make=self._kernel),)
+
+    def _kernel(self, context: Context) -> SourceKernel:
+        if self.in_place:
+            return InPlaceKernel(self.batches)
+        if self.blocks is None:
+            return MemoryKernel(self.batches)
+        return BlockKernel(self.batches, self.blocks, context.epoch)
+
+
+class MemoryKernel(SourceKernel):
+    """One task per slice; the position is (batch, row)."""
+
+    lends = True
+
+    def __init__(self, batches: tuple[pa.RecordBatch, ...]) -> None:
+        self._batches = batches
+
+    def tasks(self, position: Position) -> Iterator[Task]:
+        """Yields slices from `position` on."""
+        first, row = (0, 0) if position is None else position
+        for index in range(first, len(self._batches)):
+            for start in range(row if index == first else 0, self._batches[index].num_rows, MAX_CHUNK_ROWS):
+                yield Task((index, start), Origin(index))
+
+    def read(self, task: Task) -> Iterator[Made]:
+        """Yields the slice."""
+        index, start = task.payload
+        batch = self._batches[index]
+        chunk = batch.slice(start, MAX_CHUNK_ROWS) if batch.num_rows > MAX_CHUNK_ROWS else batch.slice(start)
+        stop = start + chunk.num_rows
+        yield Made(chunk, (index, stop), stop == batch.num_rows)
+
+
+class BlockKernel(SourceKernel):
+    """One task per block; the position is (blocks done, rows of the next one done)."""
+
+    lends = True
+
+    def __init__(self, batches: tuple[pa.RecordBatch, ...], blocks: Blocks, epoch: int) -> None:
+        self._batches = batches
+        self._starts = [0, *itertools.accumulate(batch.num_rows for batch in batches)]
+        self._blocks = blocks
+        self._epoch = epoch
+
+    def tasks(self, position: Position) -> Iterator[Task]:
+        """Yields blocks from `position` on."""
+        first, row = (0, 0) if position is None else position
+        numbers = self._blocks.numbers(self._starts[-1], self._epoch)
+        for turn in range(first, len(numbers)):
+            yield Task((turn, numbers[turn], row if turn == first else 0), Origin(numbers[turn]))
+
+    def read(self, task: Task) -> Iterator[Made]:
+        """Yields the block, in a slice of each record batch that it lies in."""
+        turn, number, done = task.payload
+        begin = number * self._blocks.size
+        row, stop = begin + done, min(begin + self._blocks.size, self._starts[-1])
+        index = bisect_right(self._starts, row) - 1
+        while row < stop:
+            before = min(stop, self._starts[index + 1])
+            chunk = self._batches[index].slice(row - self._starts[index], before - row)
+            row, index = before, index + 1
+            yield Made(chunk, (turn + 1, 0) if row == stop else (turn, row - begin), row == stop)
+
+
+class InPlaceKernel(SourceKernel):
+    """One task per record batch, which is told where it lies; the position is (batch,)."""
+
+    lends = True
+
+    def __init__(self, batches: tuple[pa.RecordBatch, ...]) -> None:
+        self._batches = batches
+
+    def tasks(self, position: Position) -> Iterator[Task]:
+        """Yields the record batches from `position` on."""
+        for index in range(0 if position is None else position[0], len(self._batches)):
+            yield Task(index, Origin(index))
+
+    def read(self, task: Task) -> Iterator[Made]:
+        """Yields the record batch, unread."""
+        yield Made(Lying(self._batches[task.payload]), (task.payload + 1,))
+
+
+def from_batches(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> FromMemory:
+    """Returns the node for record batches in memory; each has to have the schema's columns."""
+    try:
+        types = normalised_schema(schema)
+        for index, batch in enumerate(batches):
+            if not batch.schema.equals(schema):
+                raise SchemaError(
+                    f"record batch {index} has the schema {batch.schema}, the first one {schema}"
+                )
+        kept = tuple(normalised(batch, types) for batch in batches if batch.num_rows)
+    except SchemaError as error:
+        error.locate(operator="from_arrow")
+        raise
+    return FromMemory(batches=kept, types=types)
+
+
+def same_batches(mine: Sequence[pa.RecordBatch], theirs: Sequence[pa.RecordBatch]) -> bool:
+    """Returns whether record batches hold the same, where a NaN is the same as itself."""
+    return len(mine) == len(theirs) and all(
+        # Arrow's own comparison stops at the first difference, but takes a NaN for one.
+        one is other or one.equals(other) or one.serialize().equals(other.serialize())
+        for one, other in zip(mine, theirs, strict=True)
+    )
+
+
+def normalised_schema(schema: pa.Schema) -> pa.Schema:
+    """Returns a schema with the types that travel inside a pipeline, without metadata.
+
+    Raises:
+        SchemaError: There is no column, two have one name, or one has a type of which pyarrow has no arrays.
+    """
+    names = schema.names
+    if not names:
+        raise SchemaError("expected at least one column, since rows without columns cannot be counted")
+    twice = repeated(names)
+    if twice:
+        raise SchemaError(f"expected columns of different names, found several called {twice}; rename them")
+    check_arrays(schema)
+    return pa.schema([pa.field(field.name, normalise(field.type)) for field in schema])
+
+
+def normalised(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Returns a record batch with exactly this schema, whose types its own normalise to."""
+    columns = [
+        _normalised(name, column, type)
+        for name, column, type in zip(schema.names, batch.columns, schema.types, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _normalised(name: str, column: pa.Array, type: pa.DataType) -> pa.Array:
+    if not has_list_view(column.type):
+        return convert(column, type)
+    try:
+        return decode(masked(column), type)  # Arrow's own cast makes lists that are not valid
+    except pa.ArrowNotImplementedError as error:
+        raise SchemaError(f"column {name!r}: cannot take {error}; cast it to lists first") from error

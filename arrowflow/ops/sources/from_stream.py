@@ -1,0 +1,170 @@
+"""Rows of something that streams Arrow: asked anew in each epoch, or once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from arrowflow.errors import ArrowflowError, SchemaError, SourceError, said
+from arrowflow.kernels.items import Made, Origin, Task
+from arrowflow.kernels.kinds import SourceKernel
+from arrowflow.kernels.operator import KernelSpec, Operator
+from arrowflow.ops.sources.file_identity import dataset_identity
+from arrowflow.ops.sources.from_memory import normalised, normalised_schema
+from arrowflow.options import ResolvedOptions
+from arrowflow.plan.identity import Code, Unknown
+from arrowflow.plan.position import Position
+from arrowflow.plan.traits import Borders, Resume, Traits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FromStream(Operator):
+    """The rows of something that streams Arrow, asked for a new stream in each epoch.
+
+    Row order: as streamed. Memory: one record batch, and what the stream holds itself. Resume: runs the stream
+    again and drops what was delivered.
+    """
+
+    name: ClassVar[str] = "from_arrow"
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, resume=Resume.REPLAY)
+
+    source: Any = field(hash=False)
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns the kind of source."""
+        return {"source": type(self.source).__name__}
+
+    def identity(self) -> dict[str, Any]:
+        """Returns what tells the files of a dataset from others; any other source is code, which makes streams."""
+        told: Any = dataset_identity(self.source) if is_dataset(self.source) else Code(self.source)
+        return told if isinstance(told, dict) else {"source": told}
+
+    @property
+    def repeatable(self) -> bool:
+        """Files are; what else makes streams may make others the next time."""
+        return is_dataset(self.source)
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """Returns the stream's schema."""
+        return normalised_schema(_open(self.source).schema)
+
+    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
+        """Others may hold what the stream hands out."""
+        return False
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns a source of one task."""
+        assert self.schema is not None
+        schema = self.schema
+        return (
+            KernelSpec(
+                operator=self.name,
+                kind="source",
+                make=lambda context: StreamKernel(self.source, schema),
+                cost="unknown",
+                phase="read",
+                max_calls=1,
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FromOneShot(FromStream):
+    """The rows of a stream that can be read once. The second epoch is an error, and so is a state."""
+
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, resume=Resume.NONE)
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """Returns the stream's schema."""
+        return normalised_schema(self.source.schema)
+
+    def identity(self) -> dict[str, Any]:
+        """Returns nothing that tells one stream from another."""
+        reason = "is gone once it has been read, so nothing tells it from others"
+        unknown = Unknown("a one-shot stream", reason, instead="pass a table or a list of batches")
+        return {"source": unknown, "schema": self.source.schema}
+
+
+class StreamKernel(SourceKernel):
+    """One task, the whole stream; the position is (rows read,).
+
+    Not record batches: the same query may cut the same rows elsewhere the next time.
+    """
+
+    def __init__(self, source: Any, schema: pa.Schema) -> None:
+        self._source = source
+        self._schema = schema
+
+    def tasks(self, position: Position) -> Iterator[Task]:
+        """Yields the one task."""
+        yield Task(0 if position is None else position[0], Origin(0), streams=True)
+
+    def read(self, task: Task) -> Iterator[Made]:
+        """Yields the stream's record batches, from the row that is next."""
+        number = rows = 0
+        try:
+            stream = _open(self._source)
+            if stream.schema.names != self._schema.names:
+                raise SchemaError(
+                    f"expected a stream of the columns {self._schema.names}, as when it was asked for its schema, "
+                    f"found {stream.schema.names}"
+                )
+            for batch in stream:
+                number += 1
+                rows += batch.num_rows
+                left = min(rows - task.payload, batch.num_rows)
+                if left > 0:
+                    yield Made(normalised(batch.slice(batch.num_rows - left), self._schema), (rows,))
+        except (pa.ArrowException, OSError) as error:
+            if isinstance(error, ArrowflowError):
+                raise
+            raise SourceError(f"the stream broke off after {number} record batches: {said(error)}") from error
+
+
+class OneShot:
+    """A reader that can be read once, and says so the second time instead of yielding nothing."""
+
+    def __init__(self, reader: pa.RecordBatchReader) -> None:
+        self.schema = reader.schema
+        self._reader: pa.RecordBatchReader | None = reader
+
+    def open(self) -> pa.RecordBatchReader:
+        """Returns the reader, once.
+
+        Raises:
+            SourceError: It was handed out before.
+        """
+        reader, self._reader = self._reader, None
+        if reader is None:
+            raise SourceError(
+                "a one-shot stream can be read once, and it was; give `from_arrow` something that can be read again "
+                "(a table, a list of batches, a dataset), or write it to a file first"
+            )
+        return reader
+
+
+def _open(source: Any) -> pa.RecordBatchReader:
+    if isinstance(source, OneShot):
+        return source.open()
+    if is_dataset(source):
+        return source.scanner().to_reader()
+    try:
+        return pa.RecordBatchReader.from_stream(source)
+    except ArrowflowError:
+        raise
+    except Exception as error:
+        raise SourceError(
+            f"{type(source).__name__} gave no stream of rows: {said(error)}. It is asked for one by "
+            "each epoch, and for the schema; of what can be read once pass `pyarrow.RecordBatchReader.from_stream(…)`"
+        ) from error
+
+
+def is_dataset(source: Any) -> bool:
+    """Whether it is a `pyarrow.dataset.Dataset`."""
+    # `import pyarrow.dataset` imports pandas where it is installed; who has a dataset has imported it already.
+    module = sys.modules.get("pyarrow.dataset")
+    return module is not None and isinstance(source, module.Dataset)

@@ -1,0 +1,189 @@
+"""`list_files`: the paths of files in one column, `path`."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from os import PathLike, fspath
+from typing import Any, ClassVar, Final, NamedTuple
+from urllib.parse import quote
+
+import polars as pl
+import pyarrow as pa
+
+from arrowflow.errors import SourceError
+from arrowflow.kernels.items import Made, Origin, Task
+from arrowflow.kernels.kinds import SourceKernel
+from arrowflow.kernels.operator import KernelSpec, Operator
+from arrowflow.lazy import fs as pafs
+from arrowflow.ops.sources.file_identity import files_identity
+from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
+from arrowflow.plan.node import BindContext, Node
+from arrowflow.plan.position import Position
+from arrowflow.plan.traits import Borders, Traits
+from arrowflow.storage import File, Store, lists_anew, resolve
+from arrowflow.types import convert
+
+SCHEMA = pa.schema([pa.field("path", pa.string())])
+
+ANY_SUFFIX: Final = ("",)
+"""Every name ends so: directories give all their files."""
+
+PATH_BYTES: Final = 128
+"""What a path takes, with its offset, while a chunk is made: a guess, for the ledger."""
+
+_URL: Final = re.compile(r"(?P<root>[A-Za-z][A-Za-z0-9+.\-]+://[^/?]*)[^?]*(?P<query>\?.*)?", re.DOTALL)
+_UNQUOTED: Final = "/=+,:;@&!$'()~"
+"""What pyarrow takes literally in the path of a URL, without the `*` that would start a glob."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListFiles(Operator):
+    """The paths of files as text in the column `path`, listed when it is bound.
+
+    Row order: sorted. Memory: one chunk of at most 65,536 paths a call, and the listing. Deterministic. Resume:
+    seeks to the split. A split is 65,536 paths.
+
+    Attributes:
+        paths: What the user named.
+        filesystem: Where to look, or None to tell by the paths.
+        store: Bound: the file system.
+        files: Bound: the files, sorted.
+        names: Bound: what is yielded for each of them.
+    """
+
+    name: ClassVar[str] = "list_files"
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE)
+
+    paths: Any = field(hash=False)
+    filesystem: Any = field(default=None, hash=False)
+    store: Store | None = field(default=None, compare=False, repr=False)
+    files: tuple[File, ...] = field(default=(), compare=False, repr=False)
+    names: tuple[str, ...] = field(default=(), compare=False, repr=False)
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns, once bound, a digest of the files by relative path and size."""
+        sources = [[file.relative, file.size] for file in self.files]
+        return {"files": len(sources), "sources": sources}
+
+    def identity(self) -> dict[str, Any]:
+        """Returns what is yielded, and what tells the files from others and from themselves after a change."""
+        assert self.store is not None
+        return {"names": self.names, **files_identity(self.store, self.files)}
+
+    def describe(self) -> str:
+        """Returns the number of files, or what the user named, as one line."""
+        return f"{self.name}({f'{len(self.files):,} files' if self.bound else repr(self.paths)})"
+
+    def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
+        """Lists the files."""
+        store, files = resolve(
+            self.paths, filesystem=self.filesystem, suffixes=ANY_SUFFIX, operator=self.name
+        )
+        names = tuple(file.path for file in files)
+        if self.filesystem is None and not store.is_local:
+            roots = roots_of(self.paths, store)
+            names = tuple(as_url(path, roots) for path in names)
+        return dataclasses.replace(self, store=store, files=files, names=names).on()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the paths still mean these files."""
+        return not lists_anew(
+            self.paths, self.files, filesystem=self.filesystem, suffixes=ANY_SUFFIX, operator=self.name
+        )
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """Returns the one column `path`."""
+        return SCHEMA
+
+    def count_rows(self, inputs: Sequence[int | None]) -> int:
+        """Returns how many files there are."""
+        return len(self.files)
+
+    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
+        """Each chunk is new memory."""
+        return True
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns a source of one task per split."""
+        return (
+            KernelSpec(
+                operator=self.name,
+                kind="source",
+                make=lambda context: ListFilesKernel(self.names),
+                engine="polars",
+            ),
+        )
+
+
+class ListFilesKernel(SourceKernel):
+    """One task per split; the position is (paths before the next one,)."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._names = names
+
+    def tasks(self, position: Position) -> Iterator[Task]:
+        """Yields the splits from `position` on."""
+        first = 0 if position is None else position[0]
+        for start in range(first, len(self._names), MAX_CHUNK_ROWS):
+            rows = min(MAX_CHUNK_ROWS, len(self._names) - start)
+            yield Task(start, Origin(start // MAX_CHUNK_ROWS), rows * PATH_BYTES)
+
+    def read(self, task: Task) -> Iterator[Made]:
+        """Yields the split's paths as one chunk."""
+        names = self._names[task.payload : task.payload + MAX_CHUNK_ROWS]
+        column = convert(pl.Series(names, dtype=pl.String).to_arrow(), SCHEMA.field(0).type)
+        yield Made(pa.RecordBatch.from_arrays([column], schema=SCHEMA), (task.payload + len(names),))
+
+
+class Root(NamedTuple):
+    """Where the URLs of one server or bucket begin, and the paths of its file system.
+
+    Attributes:
+        path: Start of the paths, without a slash behind it.
+        url: Start of the URLs, without a slash behind it.
+        query: End of the URLs.
+        quoted: Whether the URLs have escapes for what the paths have literally.
+    """
+
+    path: str
+    url: str
+    query: str
+    quoted: bool
+
+
+def roots_of(given: Any, store: Store) -> list[Root]:
+    """Returns where the URLs that a user named begin, in the order in which they were named."""
+    texts = [given] if isinstance(given, str | PathLike) else given
+    found = [match for text in texts if (match := _URL.fullmatch(fspath(text)))]
+    starts = dict.fromkeys((match["root"], match["query"] or "") for match in found)
+    if store.is_python:
+        # fsspec decodes nothing, and leaves a query in the path.
+        strip = store.filesystem.handler.fs._strip_protocol
+        return [Root(strip(url + "/").rstrip("/"), url, "", quoted=False) for url, _ in starts]
+    return [
+        Root(pafs.FileSystem.from_uri(f"{url}/{query}")[1].rstrip("/"), url, query, quoted=True)
+        for url, query in starts
+    ]
+
+
+def as_url(path: str, roots: Sequence[Root]) -> str:
+    """Returns the URL by which the file system of a path, and the path in it, are found again.
+
+    Raises:
+        SourceError: The path lies below no root.
+
+    Example:
+        >>> as_url("bucket/a b.parquet", [Root("bucket", "s3://bucket", "?region=x", quoted=True)])
+        's3://bucket/a%20b.parquet?region=x'
+    """
+    for root in roots:
+        if not root.path or f"{path}/".startswith(f"{root.path}/"):
+            rest = path[len(root.path) :].lstrip("/")
+            return f"{root.url}/{quote(rest, safe=_UNQUOTED) if root.quoted else rest}{root.query}"
+    raise SourceError(
+        "the file has no URL that follows from those given; pass filesystem=, and take the paths as that names them"
+    ).locate(operator=ListFiles.name, file=path)

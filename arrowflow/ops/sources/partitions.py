@@ -1,0 +1,277 @@
+"""Hive partitions: columns whose values stand in the names of folders, as in `year=2024/month=01/a.parquet`.
+
+Four decisions matter.
+
+* **Folders that were found count, folders that were named do not**: those below a directory, and those from the first
+  wildcard of a glob on. Who names a folder knows what is in it, and where data lie must not change their schema. Of a
+  file that was named itself all folders count, but only if hive partitions are asked for.
+* **Types come from all folders, not from one**: int64 if all values are whole numbers, else string; `schema=` knows
+  better. Folders must agree on their keys.
+* **Files come first**: a key that is also a column of a file is refused, since nobody could tell which is right,
+  whether or not `schema=` names it. Some writers put the keys into the files as well; then `"auto"` leaves the folders
+  alone. Of files that do not list their columns (JSON, TFRecord) the first MiB tells, by values that are not null.
+* **Nothing is read for it.** Chunks get their columns when they are decoded, new memory each. To predicates the value
+  of a file is its minimum and maximum, so that files which hold no match are not even opened.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import ChainMap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import unquote
+
+import polars as pl
+import pyarrow as pa
+
+from arrowflow.errors import PlanError, SchemaError
+from arrowflow.expr.pruning import ColumnStatistics
+from arrowflow.formats.protocol import Footer, Format, MayMatch, Untyped
+from arrowflow.formats.types import convert
+from arrowflow.storage import File, Store
+
+NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+"""What Hive, Spark and others call the folder of rows without a value."""
+
+_WHOLE: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
+_MAX_INT64: Final = (1 << 63) - 1
+
+Folders = tuple[tuple[str, str | None], ...]
+"""Keys and values of one file's folders, from the outermost on."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Partitions:
+    """What the folders of all files say. Picklable.
+
+    Attributes:
+        values: One row a file, in the order of the files; one column a key.
+        bounds: The same as statistics compare it, without the columns that they do not know.
+        texts: What stands in the first file's folders, the outermost first.
+    """
+
+    values: pa.RecordBatch
+    bounds: Mapping[str, pa.Array]
+    texts: tuple[str | None, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """The keys."""
+        return list(self.values.schema.names)
+
+    def held(self, format: Format, store: Store, footer: Footer) -> list[str]:
+        """Returns the keys that are columns of a file, too, whether or not `schema=` leaves them to the folders."""
+        if isinstance(format, Untyped):
+            return format.holds(store, footer, self.names)
+        return [name for name in self.names if name in footer.schema.names]
+
+    def check(self, format: Format, store: Store, footer: Footer, operator: str) -> None:
+        """Raises `SchemaError` if a file has a column that its folders name, too."""
+        for name in self.held(format, store, footer):
+            raise SchemaError(
+                f"column {name!r} is in the file and in the names of its folders; read what the files say with "
+                "partitioning=None, or write them without it"
+            ).locate(operator=operator, file=footer.file.path)
+
+    def fill(self, chunk: pa.RecordBatch, names: Sequence[str], number: int) -> pa.RecordBatch:
+        """Returns the rows of a file with the columns that are wanted, in this order."""
+        own = self.values.schema
+        columns, fields = [], []
+        for name in names:
+            if name in own.names:
+                columns.append(pa.repeat(self.values.column(name)[number], chunk.num_rows))
+                fields.append(own.field(name))
+            else:
+                columns.append(chunk.column(name))
+                fields.append(chunk.schema.field(name))
+        return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+
+    def row_bytes(self, names: Sequence[str], number: int) -> int:
+        """Returns the bytes that the wanted ones of these columns take in each row of a file."""
+        wanted = [self.values.column(name) for name in self.names if name in names]
+        return sum(int(column.slice(number, 1).nbytes) for column in wanted)
+
+    def may_match(self, number: int, may_match: MayMatch) -> bool:
+        """Returns whether a file can hold a match, by its folders alone."""
+        return may_match(self._statistics(number, 1), 1)
+
+    def within(self, number: int, may_match: MayMatch) -> MayMatch:
+        """Returns the same test for splits of a file, which say nothing themselves about these columns."""
+        return lambda statistics, rows: may_match(
+            ChainMap(self._statistics(number, rows), statistics),  # type: ignore[arg-type]  # it writes nothing
+            rows,
+        )
+
+    def _statistics(self, number: int, num_rows: int) -> dict[str, ColumnStatistics]:
+        values = ((name, column[number].as_py()) for name, column in self.bounds.items())
+        return {
+            name: ColumnStatistics(value, value, num_rows if value is None else 0) for name, value in values
+        }
+
+
+def discover(
+    files: Sequence[File], *, partitioning: str | None, target: pa.Schema | None, operator: str
+) -> Partitions | None:
+    """Returns what the folders of files say; None if they say nothing, or need not be asked.
+
+    Args:
+        files: The files, sorted.
+        partitioning: `"hive"`, `"auto"` for the same where all files were found by listing, or None.
+        target: The columns to read, or None for all that there are.
+        operator: The operator to name in errors.
+
+    Raises:
+        SchemaError: Folders have different keys, or values that do not fit their type.
+        PlanError: There are no such folders although they are asked for.
+
+    Example:
+        >>> files = [File(f"/data/year={year}/a.parquet", "", 9, start=5) for year in (2023, 2024)]
+        >>> discover(files, partitioning="auto", target=None, operator="read_parquet").values.to_pydict()
+        {'year': [2023, 2024]}
+    """
+    if partitioning is None or (partitioning == "auto" and any(file.start is None for file in files)):
+        return None
+    parsed: dict[str, Folders] = {}
+    folders = [_folders(file, parsed, operator) for file in files]
+    if not any(parsed.values()):
+        if partitioning == "auto":
+            return None
+        raise PlanError(
+            f"{operator}: partitioning='hive', but no folder is called key=value that was found below what was "
+            f"named, as for {files[0].path!r}; name the folder above them, or leave partitioning out"
+        )
+    _check_keys(files, folders, operator)
+    columns = {
+        key: _column(key, place, files, folders, target, operator)
+        for place, (key, _) in enumerate(folders[0])
+        if target is None or key in target.names
+    }
+    if not columns:
+        return None
+    values = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+    bounds = {key: _stored(column) for key, column in columns.items() if _is_comparable(column.type)}
+    return Partitions(values, bounds, tuple(text for _, text in folders[0]))
+
+
+def _folders(file: File, parsed: dict[str, Folders], operator: str) -> Folders:
+    folder = file.path[file.start or 0 :].rpartition("/")[0]
+    found = parsed.get(folder)
+    if found is None:
+        pairs = [part.partition("=") for part in folder.split("/")]
+        found = tuple((unquote(key), _value(text)) for key, equals, text in pairs if equals and key)
+        keys = [key for key, _ in found]
+        if len(set(keys)) < len(keys):
+            raise SchemaError(f"the folders name one key twice: {keys}; rename one of them").locate(
+                operator=operator, file=file.path
+            )
+        parsed[folder] = found
+    return found
+
+
+def _value(text: str) -> str | None:
+    return None if text == NULL else unquote(text)
+
+
+def _check_keys(files: Sequence[File], folders: Sequence[Folders], operator: str) -> None:
+    expected = [key for key, _ in folders[0]]
+    for file, found in zip(files, folders, strict=True):
+        if found is not folders[0] and [key for key, _ in found] != expected:
+            raise SchemaError(
+                f"expected folders with the keys {expected} as for {files[0].path!r}, found "
+                f"{[key for key, _ in found]}; move the file, or leave folders alone with partitioning=None"
+            ).locate(operator=operator, file=file.path)
+
+
+def _column(
+    key: str,
+    place: int,
+    files: Sequence[File],
+    folders: Sequence[Folders],
+    target: pa.Schema | None,
+    operator: str,
+) -> pa.Array:
+    texts = [found[place][1] for found in folders]
+    type = _told_type(texts) if target is None else target.field(key).type
+    try:
+        return _typed(texts, type)
+    except pa.ArrowNotImplementedError as error:
+        text = f"column {key!r}: names of folders cannot become {type}; read them as string, and cast that"
+        raise SchemaError(text).locate(operator=operator) from error
+    except pa.ArrowInvalid:
+        for value, file in zip(texts, files, strict=True):
+            _check_value(key, value, type, file, operator)
+        raise
+
+
+def _check_value(key: str, text: str | None, type: pa.DataType, file: File, operator: str) -> None:
+    try:
+        _typed([text], type)
+    except pa.ArrowInvalid as error:
+        reason = f"column {key!r}: expected {type} as schema= says, found {text!r} in the name of a folder; "
+        raise SchemaError(reason + "rename it, or read the column as string").locate(
+            operator=operator, file=file.path
+        ) from error
+
+
+def _typed(texts: Sequence[str | None], type: pa.DataType) -> pa.Array:
+    column = convert(pl.Series(texts, dtype=pl.String).to_arrow(), pa.string())
+    return column if type == pa.string() else column.cast(type)
+
+
+def _told_type(texts: Sequence[str | None]) -> pa.DataType:
+    known = {text for text in texts if text is not None}
+    return pa.int64() if known and all(map(_is_int64, known)) else pa.string()
+
+
+def _is_int64(text: str) -> bool:
+    return _WHOLE.fullmatch(text) is not None and -_MAX_INT64 - 1 <= int(text) <= _MAX_INT64
+
+
+def _stored(column: pa.Array) -> pa.Array:
+    """Returns dates and times as the integers that statistics compare, which needs no `datetime`, or pandas."""
+    if not pa.types.is_temporal(column.type):
+        return column
+    return column.view(pa.int32() if column.type.bit_width == 32 else pa.int64())
+
+
+def _is_comparable(type: pa.DataType) -> bool:
+    tests = (
+        pa.types.is_boolean,
+        pa.types.is_integer,
+        pa.types.is_float32,
+        pa.types.is_float64,
+        pa.types.is_string,
+        pa.types.is_large_string,
+        pa.types.is_binary,
+        pa.types.is_large_binary,
+        pa.types.is_decimal128,
+        pa.types.is_date32,
+        pa.types.is_timestamp,
+    )
+    return any(test(type) for test in tests)
+
+
+def merged(schema: pa.Schema, partitions: Partitions | None) -> pa.Schema:
+    """Returns the columns of a file with those of its folders behind them."""
+    return schema if partitions is None else pa.schema([*schema, *partitions.values.schema])
+
+
+def without(schema: pa.Schema, partitions: Partitions | None) -> pa.Schema:
+    """Returns those columns that files have to give."""
+    if partitions is None:
+        return schema
+    names = frozenset(partitions.names)
+    return pa.schema([field for field in schema if field.name not in names])
+
+
+def described(partitions: Partitions | None) -> Mapping[str, Any]:
+    """Returns what tells one set of folders from another, besides the relative paths of files, as JSON values."""
+    if partitions is None:
+        return {}
+    schema = partitions.values.schema
+    return {
+        "partitions": [[field.name, str(field.type)] for field in schema],
+        "folders": list(partitions.texts),
+    }

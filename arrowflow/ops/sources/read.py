@@ -1,0 +1,398 @@
+"""`read_parquet`, `read_ipc`, `read_csv`, `read_json`: files, split by split.
+
+Kernels in a row (see `splits.py`), so that footers, planning, waiting and decoding overlap:
+
+1. a source of **footers**, one task a file, a few files ahead;
+2. a serial **planner**, which turns footers into descriptors of splits: it counts rows, so that `skip` and `take`
+   cost nothing for what they leave out; prunes splits that provably hold no match; and, where a `shuffle` above
+   orders the source, draws splits from a few open files in turn;
+3. of files that are not local, a **fetcher**: it waits for the bytes of one split a call, which takes no core, so that
+   any number of splits may be on their way while decoding stays within the CPU budget;
+4. a **reader**, which decodes one split a call, a local file's from the file itself; column operators above run in the
+   same call.
+
+A split's number is (its file's place in sorted order, its number in the file), whatever is pruned or permuted.
+The position is (block of files, splits of it done, rows of the next split done, rows counted before it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from arrowflow.errors import SchemaError
+from arrowflow.expr import Expr, prunable
+from arrowflow.formats import find
+from arrowflow.formats.parquet import polars_decoder
+from arrowflow.formats.protocol import Footer, Format, InPlaceFormat, MayMatch, Split, Untyped, match
+from arrowflow.kernels.items import Origin
+from arrowflow.kernels.operator import KernelSpec, Operator
+from arrowflow.ops.sources.file_identity import files_identity
+from arrowflow.ops.sources.partitions import Partitions, described, discover, merged, without
+from arrowflow.ops.sources.split_sizes import SplitSizes
+from arrowflow.ops.sources.splits import (
+    MAX_SPLITS_PER_FILE,
+    OPEN_FILES,
+    FooterSource,
+    SplitFetcher,
+    SplitFinder,
+    SplitPlanner,
+    SplitReader,
+    total_bytes,
+)
+from arrowflow.options import ResolvedOptions
+from arrowflow.plan.node import BindContext, Node, SourceOrder
+from arrowflow.plan.traits import Borders, Traits
+from arrowflow.storage import File, Store, coalesce, lists_anew, resolve
+
+
+def configured(format: str, **options: Any) -> Format:
+    """Returns the format of that name with options of its own; raises `PlanError` where they make no sense."""
+    found: Any = find(format)
+    made: Format = replace(found, **options)
+    return made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read(Operator):
+    """The rows of files, in sorted order of paths, or as a `shuffle` above orders them.
+
+    Memory: one split a call with its decode scratch, and a few chunks ahead; of files that are not local, the stored
+    bytes of a few splits, too. Deterministic. Resume: seeks to the split.
+
+    Attributes:
+        format: Name in `arrowflow.formats.FORMATS`.
+        settings: The format with its options, or None for that of the name; once bound, with the types of all files.
+        paths: What the user named.
+        filesystem: Where to look, or None to tell by the paths.
+        partitioning: `"hive"`, `"auto"` or None: see `partitions.py`.
+        target: The `schema=` that files are widened to, or None for the first file's.
+        num_parallel_calls: Splits decoded at the same time, and splits fetched, or None for as many as is best.
+        store: Bound: the file system.
+        files: Bound: the files, sorted.
+        partitions: Bound: the columns that the names of folders give.
+        first: Bound: the first file's footer; of a format without types, of its first splits.
+        columns: Names of the columns to read, or None for all. Set by a rule.
+        predicates: What rows must match to be of use; only prunes splits. Set by a rule.
+        rows: First row to deliver and the one to stop before. Set by a rule.
+        order: How a `shuffle` above wants the source ordered.
+        stored: Decimals that may come as integers, since only arithmetic right above reads them. Set by a rule.
+        in_place: Whether a global `shuffle` above gathers rows from the files themselves.
+    """
+
+    name: ClassVar[str] = "read"
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE)
+
+    format: str
+    settings: Format | None = None
+    paths: Any = field(hash=False)
+    filesystem: Any = field(default=None, hash=False)
+    partitioning: str | None = None
+    target: pa.Schema | None = None
+    num_parallel_calls: int | None = None
+    store: Store | None = field(default=None, compare=False)
+    files: tuple[File, ...] = field(default=(), compare=False)
+    partitions: Partitions | None = field(default=None, compare=False)
+    first: Footer | None = field(default=None, compare=False)
+    columns: tuple[str, ...] | None = None
+    predicates: tuple[Expr, ...] = ()
+    rows: tuple[int, int | None] = (0, None)
+    order: SourceOrder | None = None
+    stored: frozenset[str] = frozenset()
+    in_place: bool = False
+
+    @property
+    def operator(self) -> str:
+        """The name of the method that made it."""
+        return f"read_{self.format}"
+
+    @property
+    def file_format(self) -> Format:
+        """Its format."""
+        return find(self.format) if self.settings is None else self.settings
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns the format and, once bound, a digest of the files by relative path and size."""
+        sources = [[file.relative, file.size] for file in self.files]
+        format = self.file_format
+        options = format.arguments() if isinstance(format, Untyped) else {}
+        folders = described(self.partitions)
+        return {"format": self.format, **options, **folders, "files": len(sources), "sources": sources}
+
+    def identity(self) -> dict[str, Any]:
+        """Returns what is read of the files, and what tells these from others; how they were named says nothing."""
+        assert self.store is not None
+        own = {**Operator.identity(self), **files_identity(self.store, self.files), "schema": self.schema}
+        own["folders"] = None if self.partitions is None else self.partitions.values
+        del own["paths"], own["filesystem"], own["arguments"]["sources"]
+        return own
+
+    def describe(self) -> str:
+        """Returns files and what is pushed down as one line."""
+        by = "" if self.partitions is None else f" by {', '.join(self.partitions.names)}"
+        parts = [(f"{len(self.files)} files" if self.bound else repr(self.paths)) + by]
+        if self.columns is not None:
+            known = 0 if self.first is None else len(self.all_columns())
+            parts.append(f"columns {len(self.columns)} of {known}: {', '.join(self.columns)}")
+        if self.predicates:
+            parts.append(f"prune by {', '.join(map(repr, self.predicates))}")
+        if self.rows != (0, None):
+            parts.append(f"rows {self.rows[0]}:{'' if self.rows[1] is None else self.rows[1]}")
+        if self.stored:
+            parts.append(f"as stored integers: {', '.join(sorted(self.stored))}")
+        if self.order is not None:
+            parts.append(f"order by seed {self.order.seed}{' and epoch' if self.order.reshuffle else ''}")
+        return f"{self.operator}({'; '.join(parts)})"
+
+    def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
+        """Lists the files and reads the first one's footer, by whose types all are read."""
+        format, target = self.file_format, self.target
+        store, files = resolve(
+            self.paths, filesystem=self.filesystem, suffixes=format.suffixes, operator=self.operator
+        )
+        folders = discover(files, partitioning=self.partitioning, target=target, operator=self.operator)
+        if target is not None:
+            target = without(target, folders)
+        if isinstance(format, Untyped) and target is not None:
+            format = format.typed(target)
+        first = (format.glance if isinstance(format, Untyped) else format.footer)(store, files[0])
+        if folders is not None:
+            if self.partitioning == "auto" and folders.held(format, store, first) == folders.names:
+                return replace(self, partitioning=None).bind(inputs, context)
+            folders.check(format, store, first, self.operator)
+        if not merged(first.schema, folders).names:
+            raise SchemaError(
+                "the file has no columns, and rows without columns cannot be counted; pass schema= with those to "
+                "read, or leave the file out"
+            ).locate(operator=self.operator, file=first.file.path)
+        settings = self.settings
+        if isinstance(format, Untyped):
+            settings = format if target is not None else format.typed(first.schema)
+        bound = replace(self, settings=settings, store=store, files=files, partitions=folders, first=first)
+        if target is not None:
+            match(target, first, widen=True, operator=self.operator)
+        return bound.on()
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """Returns the columns to read of the first file's schema, or of `target`."""
+        schema = self.all_columns()
+        if self.columns is None:
+            return schema
+        wanted = frozenset(self.columns)
+        return pa.schema([field for field in schema if field.name in wanted])
+
+    def all_columns(self) -> pa.Schema:
+        """Returns what there is to read, whatever of it is wanted."""
+        assert self.first is not None
+        return self.target if self.target is not None else merged(self.first.schema, self.partitions)
+
+    def count_rows(self, inputs: Sequence[int | None]) -> int:
+        """Returns the rows of all footers: reads each file's, but nothing else."""
+        assert self.store is not None
+        total = sum(self.file_format.footer(self.store, file).num_rows for file in self.files)
+        start, stop = self.rows
+        return max(0, (total if stop is None else min(stop, total)) - start)
+
+    def with_row_range(self, start: int, stop: int | None) -> Node | None:
+        """Counts rows by footers; an ordered source has no first rows."""
+        if self.order is not None:
+            return None
+        first, before = self.rows
+        ends = [end for end in (before, None if stop is None else first + stop) if end is not None]
+        return replace(self, rows=(first + start, min(ends, default=None))).on()
+
+    def with_predicates(self, predicates: tuple[Any, ...]) -> Node:
+        """Prunes by them."""
+        return replace(self, predicates=self.predicates + predicates)
+
+    def with_stored(self, columns: frozenset[str]) -> Node | None:
+        """Takes the leave where the format knows what to do with it."""
+        return replace(self, stored=columns).on() if self.format == "parquet" else None
+
+    def narrow(self, wanted: frozenset[str]) -> Node:
+        """Reads only the wanted columns."""
+        assert self.schema is not None
+        names = tuple(name for name in self.schema.names if name in wanted)
+        return self if len(names) == len(self.schema) else replace(self, columns=names).on()
+
+    def with_source_order(self, order: SourceOrder) -> Node:
+        """Takes the order over."""
+        return replace(self, order=order)
+
+    def random_access(self) -> Node | None:
+        """Rows of mapped files can be gathered where they lie."""
+        format = self.file_format
+        if not isinstance(format, InPlaceFormat):
+            return None
+        assert self.store is not None and self.first is not None
+        format.check_in_place(self.store, self.first)
+        return replace(self, in_place=True)
+
+    def changed_file(self) -> str | None:
+        """Returns the first file with another size or time."""
+        return next((file.path for file in self.files if file.is_changed), None)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the paths still mean these files, and none has changed."""
+        suffixes = self.file_format.suffixes
+        return not lists_anew(
+            self.paths, self.files, filesystem=self.filesystem, suffixes=suffixes, operator=self.operator
+        )
+
+    def copies(self) -> tuple[str, ...]:
+        """Returns why files of a format that can be mapped are not."""
+        format = self.file_format
+        if not isinstance(format, InPlaceFormat) or self.first is None:
+            return ()
+        assert self.store is not None
+        if format.is_mapped(self.store, self.first):
+            return ()
+        return (f"{self.operator}: compressed, or not on a local disk: decoded into new memory",)
+
+    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
+        """Decoded memory is new, and each batch has a private map of its file; rows found in place share one."""
+        return not self.in_place
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns the source of footers, the planner, the fetcher where there is anything to fetch, and the reader."""
+        assert self.schema is not None and self.store is not None
+        names = without(self.schema, self.partitions).names
+        may_match = self.may_match()
+        is_wanted = self._is_wanted(may_match)
+        return (
+            KernelSpec(
+                operator=self.operator,
+                kind="source",
+                make=lambda context: FooterSource(self, context, is_wanted),
+                engine="arrow",
+                cost="computes" if self.store.is_local else "waits",
+                phase="open",
+                buffer_items=OPEN_FILES,
+                facts=lambda: ("footers, one call a file", *self._left_out(is_wanted)),
+            ),
+            KernelSpec(
+                operator=self.operator,
+                kind="serial",
+                make=lambda context: SplitPlanner(self, may_match, context),
+                facts=lambda: ("order of splits", *self._pruned(may_match)),
+                holds_lock=True,
+            ),
+            *(() if self.store.is_local else (self._fetch_spec(names),)),
+            self._find_spec(names) if self.in_place else self._decode_spec(names, options),
+        )
+
+    def _find_spec(self, names: Sequence[str]) -> KernelSpec:
+        return KernelSpec(
+            operator=self.operator,
+            kind="reader",
+            phase="map",
+            where=self._where,
+            make=lambda context: SplitFinder(self),
+            engine="arrow",
+            max_calls=self.num_parallel_calls,
+            facts=lambda: (f"mapping of {len(names)} columns, one call a split, no copy",),
+        )
+
+    def _decode_spec(self, names: Sequence[str], options: ResolvedOptions) -> KernelSpec:
+        sizes = SplitSizes(self.operator, self.file_format, options.ram_budget)
+        return KernelSpec(
+            operator=self.operator,
+            kind="reader",
+            phase="decode",
+            where=self._where,
+            make=lambda context: SplitReader(self, options.cpu_budget, sizes),
+            engine=self._engine(options),
+            max_calls=self.num_parallel_calls,
+            floor_bytes=self._decoded_bytes(names),
+            facts=lambda: (f"decode of {len(names)} columns, one call a split",),
+            holds_lock=self._only_maps(names),
+        )
+
+    def _only_maps(self, names: Sequence[str]) -> bool:
+        """Whether reading makes views and nothing else."""
+        format = self.file_format
+        if not isinstance(format, InPlaceFormat):
+            return False
+        assert self.store is not None and self.first is not None
+        return format.only_maps(self.store, self.first, names)
+
+    def _engine(self, options: ResolvedOptions) -> str:
+        """Returns whose pools may decode."""
+        assert self.store is not None
+        polars = self.format == "parquet" and self.store.is_local and polars_decoder.fits(options.cpu_budget)
+        return "arrow+polars" if polars else "arrow"
+
+    def _fetch_spec(self, names: Sequence[str]) -> KernelSpec:
+        assert self.store is not None
+        return KernelSpec(
+            operator=self.operator,
+            kind="reader",
+            phase="read",
+            where=self._where,
+            make=lambda context: SplitFetcher(self),
+            engine="python" if self.store.is_python else "arrow",
+            cost="waits",
+            max_calls=self.num_parallel_calls,
+            floor_bytes=self._fetched_bytes(names),
+            facts=lambda: (f"fetch of {len(names)} columns, one call a split",),
+        )
+
+    def _where(self, origin: Origin) -> tuple[str, int]:
+        """Returns file and row group of a split."""
+        number, index = divmod(origin.split, MAX_SPLITS_PER_FILE)
+        return self.files[number].path, index
+
+    def _largest(self) -> Split | None:
+        assert self.first is not None
+        return max(self.first.splits, key=lambda split: split.num_bytes, default=None)
+
+    def _fetched_bytes(self, names: Sequence[str]) -> int:
+        """Returns the stored bytes of the first file's largest split."""
+        split = self._largest()
+        if self.first is None or split is None:
+            return 0
+        return total_bytes(self.first, coalesce(self.file_format.ranges(self.first, split, names)))
+
+    def _decoded_bytes(self, names: Sequence[str]) -> int:
+        """Returns what decoding the first file's largest split takes."""
+        split = self._largest()
+        if self.first is None or split is None:
+            return 0
+        sizes = (self.file_format.column_bytes, self.file_format.scratch_bytes)
+        return sum(size(self.first, split, names) for size in sizes)
+
+    def may_match(self) -> MayMatch | None:
+        """Returns what tells whether a split can hold a match; None where nothing can be told."""
+        tests = [prunable(predicate, self.all_columns()) for predicate in self.predicates]
+        known = [test for test in tests if test is not None]
+        if not known:
+            return None
+        return lambda statistics, num_rows: not any(test(statistics, num_rows) for test in known)
+
+    def _is_wanted(self, may_match: MayMatch | None) -> Callable[[int], bool] | None:
+        """Returns what tells by the number of a file whether it has to be opened; None where all have to be.
+
+        Rows that `skip` and `take` count have to be counted in every file.
+        """
+        folders = self.partitions
+        if may_match is None or folders is None or self.rows != (0, None):
+            return None
+        return lambda number: folders.may_match(number, may_match)
+
+    def _left_out(self, is_wanted: Callable[[int], bool] | None) -> tuple[str, ...]:
+        if is_wanted is None:
+            return ()
+        left_out = sum(not is_wanted(number) for number in range(len(self.files)))
+        return (f"folders rule out {left_out} of {len(self.files)} files",)
+
+    def _pruned(self, may_match: MayMatch | None) -> tuple[str, ...]:
+        if may_match is None or self.first is None:
+            return ()
+        if self.partitions is not None:
+            may_match = self.partitions.within(0, may_match)
+        pruned = sum(self.file_format.prune(self.first, split, may_match) for split in self.first.splits)
+        return (f"statistics prune {pruned} of {len(self.first.splits)} splits of the first file",)

@@ -1,0 +1,65 @@
+"""What the splits of one source take once they are decoded: as their files say, or as was found out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from arrowflow.errors import BudgetError
+from arrowflow.formats.protocol import Format, Unsure, reading
+from arrowflow.ops.sources.split_tasks import SplitTask
+
+_LEARNT_SCRATCH = 2.5
+"""Output and scratch of a column whose size its file does not tell, for each byte that it was found to take."""
+
+
+class SplitSizes:
+    """What splits take, shared by all streams and epochs: it decides when they are read, never what comes of it.
+
+    Args:
+        operator: The source's name.
+        format: Of its files.
+        budget_bytes: The byte budget, which no split may exceed by itself.
+    """
+
+    def __init__(self, operator: str, format: Format, budget_bytes: int) -> None:
+        self._operator = operator
+        self._format = format
+        self._budget_bytes = budget_bytes
+        # The most that a row took, of each column whose size not all files tell. Threads may write it at the same
+        # time: then one of them is forgotten.
+        self._row_bytes: dict[str, float] = {}
+
+    def num_bytes(self, payload: SplitTask) -> int:
+        """Returns output and scratch of the wanted columns; of a split that will be refused, nothing."""
+        if payload.output_bytes > self._budget_bytes and not payload.unsure:
+            return 0
+        rates = (self._row_bytes.get(name, 0.0) for name in payload.unsure)
+        learnt = int(_LEARNT_SCRATCH * payload.split.num_rows * sum(rates))
+        return payload.output_bytes + payload.scratch_bytes + learnt
+
+    def is_known(self, payload: SplitTask) -> bool:
+        """Whether the file tells the sizes of all columns, or an earlier split did."""
+        return all(name in self._row_bytes for name in payload.unsure)
+
+    def check(self, payload: SplitTask, columns: Sequence[str]) -> None:
+        """Raises `BudgetError` where the split announces more bytes than the budget has, before any is allocated."""
+        format, footer, split = self._format, payload.footer, payload.split
+        needed, budget = payload.output_bytes, self._budget_bytes
+        if isinstance(format, Unsure):
+            with reading(self._operator, footer.file, split.index):
+                needed = format.announced_bytes(payload.store, footer, split, columns)
+        if needed > budget:
+            error = BudgetError(
+                f"{split.num_rows:,} rows that are decoded together take {needed:,} bytes, as the file says, and "
+                f"ram_budget is {budget:,} bytes: raise the budget to {needed + payload.scratch_bytes:,}, read fewer "
+                "columns, write the file with smaller row groups, or leave it out"
+            )
+            raise error.locate(operator=self._operator, file=footer.file.path, row_group=split.index)
+
+    def learn(self, payload: SplitTask, chunk: pa.RecordBatch) -> None:
+        """Notes what columns took that the file does not tell the sizes of."""
+        for name in payload.unsure if chunk.num_rows else ():
+            found = chunk.column(name).nbytes / chunk.num_rows
+            self._row_bytes[name] = max(found, self._row_bytes.get(name, 0.0))

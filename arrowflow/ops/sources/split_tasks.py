@@ -1,0 +1,90 @@
+"""What travels between the kernels of `read.py`: files to open, files that are open, splits to read."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from arrowflow.formats.protocol import Footer, Split
+from arrowflow.plan.position import Position
+from arrowflow.storage import Range, Store
+
+
+class FileTask(NamedTuple):
+    """A file to open, and where it stands: see `OpenFile`."""
+
+    number: int
+    block: int
+    place: int
+    block_files: int
+
+
+class OpenFile(NamedTuple):
+    """A file whose footer is known.
+
+    Attributes:
+        number: Its place in sorted order.
+        footer: Its footer.
+        block: Number of the block of files that it belongs to.
+        place: Its place in this block.
+        block_files: Files of the block that are opened.
+    """
+
+    number: int
+    footer: Footer
+    block: int = 0
+    place: int = 0
+    block_files: int = 1
+
+    @property
+    def num_rows(self) -> int:
+        """Never 0, so that it counts as a chunk even without rows."""
+        return 1
+
+
+class SplitTask(NamedTuple):
+    """A split to read.
+
+    Attributes:
+        store: Where to read: the file system, and once its bytes are fetched, these.
+        ranges: The bytes of the file to fetch; none of a local file.
+        footer: Its file's.
+        split: The split.
+        start: First row to deliver.
+        stop: Row to stop before.
+        base: Position at the split's start: (block, splits of it done, 0, rows counted before).
+        number: Its file's place in sorted order.
+        output_bytes: What its columns take, as far as the footer tells.
+        scratch_bytes: What decoding them takes on top.
+        unsure: Columns that may take more.
+    """
+
+    store: Store
+    ranges: tuple[Range, ...]
+    footer: Footer
+    split: Split
+    start: int
+    stop: int
+    base: tuple[int, int, int, int]
+    number: int = 0
+    output_bytes: int = 0
+    scratch_bytes: int = 0
+    unsure: tuple[str, ...] = ()
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that it will deliver."""
+        return self.stop - self.start
+
+    @property
+    def buffers(self) -> tuple[pa.Buffer, ...]:
+        """Fetched bytes, which count as this chunk's memory."""
+        return self.store.buffers
+
+    def position(self, row: int) -> Position:
+        """Returns the position after `row` rows of the split."""
+        block, done, _, counted = self.base
+        if row < self.stop:
+            return (block, done, row, counted)
+        return (block, done + 1, 0, counted + self.split.num_rows)

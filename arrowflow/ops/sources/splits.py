@@ -1,0 +1,377 @@
+"""The kernels of `read.py`: footers, the order of splits, fetching and decoding them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from arrowflow.formats.protocol import Footer, Format, InPlaceFormat, MayMatch, Split, Unsure, match, reading
+from arrowflow.kernels.context import Context
+from arrowflow.kernels.items import Item, Made, Origin, Task
+from arrowflow.kernels.kinds import ReaderKernel, SerialKernel, SourceKernel
+from arrowflow.ops.order.random_access import Lying
+from arrowflow.ops.order.source_order import permuted
+from arrowflow.ops.sources.partitions import Partitions, without
+from arrowflow.ops.sources.split_sizes import SplitSizes
+from arrowflow.ops.sources.split_tasks import FileTask, OpenFile, SplitTask
+from arrowflow.options import MAX_SIZE
+from arrowflow.plan.node import SourceOrder
+from arrowflow.plan.position import Position
+from arrowflow.random import FILE_ORDER, SPLIT_ORDER
+from arrowflow.storage import File, Range, Store, coalesce
+
+OPEN_FILES = 4
+"""Files whose splits are mixed when a `shuffle` orders the source."""
+
+MAX_SPLITS_PER_FILE = 1 << 24
+FOOTER_BYTES = 1 << 16
+
+
+class FileScan(Protocol):
+    """The part of the bound node `Read` that its kernels need."""
+
+    @property
+    def operator(self) -> str:
+        """The name of the method that made it."""
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        """The columns that it yields."""
+
+    @property
+    def target(self) -> pa.Schema | None:
+        """The `schema=` of the user, if given."""
+
+    @property
+    def store(self) -> Store | None:
+        """The file system."""
+
+    @property
+    def files(self) -> tuple[File, ...]:
+        """The files, sorted."""
+
+    @property
+    def file_format(self) -> Format:
+        """The format of the files."""
+
+    @property
+    def partitions(self) -> Partitions | None:
+        """The columns that folders give."""
+
+    @property
+    def rows(self) -> tuple[int, int | None]:
+        """The first row to deliver, and the row to stop before."""
+
+    @property
+    def order(self) -> SourceOrder | None:
+        """The order that a `shuffle` wants."""
+
+    @property
+    def stored(self) -> frozenset[str]:
+        """Decimals that may come as integers."""
+
+    def all_columns(self) -> pa.Schema:
+        """Returns the columns of the files, and those of folders."""
+
+
+class FooterSource(SourceKernel):
+    """Reads footers in the order in which the files are wanted; the position is (block of files,).
+
+    Files that `is_wanted` rules out by their numbers are not opened. They keep their places in their blocks, so that
+    the others come in the same order, and positions mean the same.
+    """
+
+    def __init__(
+        self, node: FileScan, context: Context, is_wanted: Callable[[int], bool] | None = None
+    ) -> None:
+        self._node = node
+        self._is_wanted = is_wanted
+        self._expected = without(node.all_columns(), node.partitions)
+        self._block_files = 1 if node.order is None else OPEN_FILES
+        self._order = node.order
+        self._context = context
+
+    def tasks(self, position: Position) -> Iterator[Task]:
+        """Yields one task a file, from the first one of a block on."""
+        files = len(self._node.files)
+        order = (
+            range(files)
+            if self._order is None
+            else permuted(files, self._order, FILE_ORDER, self._context.epoch)
+        )
+        is_wanted, size = self._is_wanted, self._block_files
+        for block in range(0 if position is None else position[0], -(-files // size)):
+            places = range(block * size, min((block + 1) * size, files))
+            found = [(place, int(order[place])) for place in places]
+            wanted = [each for each in found if is_wanted is None or is_wanted(each[1])]
+            for place, number in wanted:
+                file = FileTask(number, block, place % size, len(wanted))
+                yield Task(file, Origin(place), FOOTER_BYTES)
+
+    def read(self, task: Task) -> Iterator[Made]:
+        """Yields the footer, once it is found to have the pipeline's schema."""
+        node = self._node
+        number, block, place, block_files = task.payload
+        assert node.store is not None
+        footer = node.file_format.footer(node.store, node.files[number])
+        match(self._expected, footer, widen=node.target is not None, operator=node.operator)
+        if node.partitions is not None:
+            node.partitions.check(node.file_format, node.store, footer, node.operator)
+        yield Made(OpenFile(number, footer, block, place, block_files), None)
+
+
+class SplitPlanner(SerialKernel):
+    """Decides which splits are read, in which order."""
+
+    def __init__(self, node: FileScan, may_match: MayMatch | None, context: Context) -> None:
+        self._node = node
+        self._may_match = may_match
+        self._context = context
+        self._format = node.file_format
+        self._blocks: dict[int, list[OpenFile]] = {}  # several where footers come in any order
+        self._block = self._first_split = self._first_row = self._counted = 0
+
+    def open(self, position: Position, epoch: int) -> Position:
+        """Restores the block of files; splits of it that are done are counted again but not read."""
+        if position is None:
+            return None
+        self._block, self._first_split, self._first_row, self._counted = position
+        return (self._block,)
+
+    def push(self, item: Item) -> Iterator[Item]:
+        """Yields the splits of a block once all its footers are there."""
+        file: OpenFile = item.chunk
+        files = self._blocks.setdefault(file.block, [])
+        files.append(file)
+        if len(files) == file.block_files:
+            del self._blocks[file.block]
+            if file.block != self._block:  # else it is the first one after a resume
+                self._first_split = self._first_row = 0
+            self._block = file.block
+            yield from self._plan(files)
+
+    def _plan(self, files: list[OpenFile]) -> Iterator[Item]:
+        start, stop = self._node.rows
+        first_split, first_row = self._first_split, self._first_row
+        self._first_split = self._first_row = 0
+        for done, number, footer, split in self._ordered(files):
+            if done < first_split:
+                continue
+            if stop is not None and self._counted >= stop:
+                break
+            base = (self._block, done, 0, self._counted)
+            begin = max(start - self._counted, first_row if done == first_split else 0, 0)
+            end = split.num_rows if stop is None else min(split.num_rows, stop - self._counted)
+            self._counted += split.num_rows
+            if begin < end and not self._is_pruned(number, footer, split):
+                origin = Origin(number * MAX_SPLITS_PER_FILE + split.index)
+                yield Item(self._task(number, footer, split, begin, end, base), None, (), origin)
+        self.done = stop is not None and self._counted >= stop
+
+    def _is_pruned(self, number: int, footer: Footer, split: Split) -> bool:
+        test, folders = self._may_match, self._node.partitions
+        if test is None:
+            return False
+        if folders is not None:
+            if not folders.may_match(number, test):
+                return True
+            test = folders.within(number, test)
+        return self._format.prune(footer, split, test)
+
+    def _task(
+        self,
+        number: int,
+        footer: Footer,
+        split: Split,
+        start: int,
+        stop: int,
+        base: tuple[int, int, int, int],
+    ) -> SplitTask:
+        node, format = self._node, self._format
+        assert node.store is not None and node.schema is not None
+        names = without(node.schema, node.partitions).names
+        with reading(node.operator, footer.file, split.index):
+            ranges = () if node.store.is_local else coalesce(format.ranges(footer, split, names))
+            sizes = (format.column_bytes, format.scratch_bytes)
+            output_bytes, scratch_bytes = (size(footer, split, names) for size in sizes)
+            unsure = format.unsure(footer, split, names) if isinstance(format, Unsure) else ()
+        return SplitTask(
+            node.store,
+            tuple(ranges),
+            footer,
+            split,
+            start,
+            stop,
+            base,
+            number,
+            output_bytes,
+            scratch_bytes,
+            tuple(unsure),
+        )
+
+    def _ordered(self, files: list[OpenFile]) -> list[tuple[int, int, Footer, Split]]:
+        """Returns the splits of a block, each with its number in it, which does not depend on what other files have."""
+        order = self._node.order
+        if order is None:
+            (file,) = files
+            return [(done, file.number, file.footer, split) for done, split in enumerate(file.footer.splits)]
+        queues = []
+        for file in files:
+            splits = file.footer.splits
+            places = permuted(len(splits), order, SPLIT_ORDER, self._context.epoch, file.number)
+            queues.append(
+                [
+                    (turn * OPEN_FILES + file.place, file.number, file.footer, splits[place])
+                    for turn, place in enumerate(places)
+                ]
+            )
+        return [
+            queue[turn]
+            for turn in range(max(map(len, queues), default=0))
+            for queue in queues
+            if turn < len(queue)
+        ]
+
+
+class SplitFetcher(ReaderKernel):
+    """Fetches what decoding a split needs, so that decoding waits for nothing. The bytes are gone with the task."""
+
+    def __init__(self, node: FileScan) -> None:
+        self._operator = node.operator
+
+    def num_bytes(self, payload: SplitTask) -> int:
+        """Returns the bytes to fetch."""
+        return total_bytes(payload.footer, payload.ranges)
+
+    def read(self, payload: SplitTask) -> Iterator[Made]:
+        """Yields the task with its bytes."""
+        file = payload.footer.file
+        with reading(self._operator, file, payload.split.index):
+            store = payload.store.fetch_ahead(file, payload.ranges)
+        yield Made(payload._replace(store=store), None)
+
+
+class SplitReader(ReaderKernel):
+    """Decodes splits.
+
+    Args:
+        node: What to read.
+        num_threads: The CPU budget.
+        sizes: What they take, and may take.
+    """
+
+    def __init__(self, node: FileScan, num_threads: int, sizes: SplitSizes | None = None) -> None:
+        self._node = node
+        self._num_threads = num_threads
+        self._sizes = sizes or SplitSizes(node.operator, node.file_format, MAX_SIZE)
+        self._format = node.file_format
+        assert node.schema is not None
+        self._stored = without(node.schema, node.partitions)
+        self._names = self._stored.names
+
+    def num_bytes(self, payload: SplitTask) -> int:
+        """Returns output and scratch of the wanted columns."""
+        return self._sizes.num_bytes(payload) + self._folder_bytes(payload)
+
+    def most_bytes(self, payload: SplitTask) -> int:
+        """Returns the same, and a number that is never free while nothing is known of a column."""
+        return self.num_bytes(payload) if self._sizes.is_known(payload) else MAX_SIZE
+
+    def _folder_bytes(self, payload: SplitTask) -> int:
+        node = self._node
+        if node.partitions is None or node.schema is None:
+            return 0
+        return payload.num_rows * node.partitions.row_bytes(node.schema.names, payload.number)
+
+    def read(self, payload: SplitTask) -> Iterator[Made]:
+        """Yields the split's rows: one chunk, or a few where offsets would overflow."""
+        self._sizes.check(payload, self._names)
+        return self._read(payload)
+
+    def _read(self, payload: SplitTask) -> Iterator[Made]:
+        row = payload.start
+        for chunk in self._chunks(payload, self._stored):
+            self._learn(payload, chunk)
+            if row + chunk.num_rows > payload.stop:
+                chunk = chunk.slice(0, payload.stop - row)
+            row += chunk.num_rows
+            yield Made(self._completed(chunk, payload), payload.position(row), row >= payload.stop)
+            if row >= payload.stop:
+                return
+
+    def _learn(self, payload: SplitTask, chunk: Any) -> None:
+        self._sizes.learn(payload, chunk)
+
+    def _completed(self, chunk: Any, payload: SplitTask) -> Any:
+        """Returns rows with the columns that the file's folders give."""
+        schema, folders = self._node.schema, self._node.partitions
+        if folders is None or schema is None or len(schema) == len(self._names):
+            return chunk
+        return folders.fill(chunk, schema.names, payload.number)
+
+    def _chunks(self, payload: SplitTask, schema: pa.Schema) -> Iterator[Any]:
+        return self._format.read(
+            payload.store,
+            payload.footer,
+            payload.split,
+            schema,
+            payload.start,
+            self._node.stored,
+            self._num_threads,
+        )
+
+
+class SplitFinder(SplitReader):
+    """Tells where the rows of splits lie in mapped files, for a global `shuffle` to gather from."""
+
+    def __init__(self, node: FileScan) -> None:
+        super().__init__(node, num_threads=1)
+        self._mapped: dict[str, pa.Buffer] = {}
+
+    def num_bytes(self, payload: SplitTask) -> int:
+        """Returns 0: what is mapped is not read yet, and takes no memory of the pipeline."""
+        return 0
+
+    def most_bytes(self, payload: SplitTask) -> int:
+        """Returns 0."""
+        return 0
+
+    def read(self, payload: SplitTask) -> Iterator[Made]:
+        """Yields the split's rows, unread."""
+        return self._read(payload)
+
+    def _learn(self, payload: SplitTask, chunk: Any) -> None:
+        pass
+
+    def _chunks(self, payload: SplitTask, schema: pa.Schema) -> Iterator[Lying]:
+        format = self._format
+        assert isinstance(format, InPlaceFormat)
+        mapped = self._map(payload)
+        found = format.read_in_place(mapped, payload.footer, payload.split, schema, payload.start)
+        return (Lying(chunk, copies) for chunk, copies in found)
+
+    def _completed(self, chunk: Lying, payload: SplitTask) -> Lying:
+        rows = super()._completed(chunk.chunk, payload)
+        read = frozenset(self._names)
+        made = [name for name in rows.schema.names if name not in read]
+        buffers = (buffer for name in made for buffer in rows.column(name).buffers())
+        return Lying(rows, (*chunk.copies, *(buffer for buffer in buffers if buffer is not None)))
+
+    def _map(self, payload: SplitTask) -> pa.Buffer:
+        """Maps a file once, not once a split: a process may have 65,530 mappings."""
+        file = payload.footer.file
+        mapped = self._mapped.get(file.path)
+        if mapped is None:
+            assert isinstance(self._format, InPlaceFormat)
+            self._format.check_in_place(payload.store, payload.footer)
+            with reading(self._node.operator, file), payload.store.open(file) as source:
+                # Should two splits come at the same time, the first one's mapping stays.
+                mapped = self._mapped.setdefault(file.path, source.read_buffer(file.size))
+        return mapped
+
+
+def total_bytes(footer: Footer, ranges: Iterable[Range]) -> int:
+    """Returns the bytes of coalesced ranges; no more than the file has, whatever a corrupt footer says."""
+    return min(footer.file.size, sum(end - start for start, end in ranges))

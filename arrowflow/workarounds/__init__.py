@@ -1,0 +1,1 @@
+"""Ways around mistakes of other libraries."""

@@ -1,0 +1,239 @@
+"""Aligned IPC files: what pyarrow would have written, byte for byte, only with room between the buffers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+import xxhash
+from hypothesis import example, given
+
+from arrowflow.formats import FORMATS, decoded_schema
+from arrowflow.formats.ipc.aligned import ALIGNMENT, Written, write_aligned
+from arrowflow.formats.ipc.dictionaries import same_file
+from arrowflow.formats.ipc.metadata import CONTINUATION, Block, locate_message, parse_footer
+from arrowflow.workarounds.codes import masked
+from tests.formats.ipc_columns import CODE_BENEATH_A_NULL, COLUMNS, ROWS, batches
+from tests.formats.reading import KINDS, read_all
+
+COMPRESSIONS = (None, "lz4", "zstd")
+NOT_READ = ("runs_of_codes", "dense", "sparse")
+"""Columns that `read_ipc` refuses, whoever wrote them."""
+
+
+def write(path: Path, schema: pa.Schema, given: Sequence[pa.RecordBatch], **arguments: Any) -> Written:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        return write_aligned(descriptor, schema, given, **arguments)
+    finally:
+        os.close(descriptor)
+
+
+def plain(schema: pa.Schema, given: Sequence[pa.RecordBatch], compression: str | None = None) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        for batch in given:
+            writer.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def blocks(data: bytes) -> list[Block]:
+    size = int.from_bytes(data[-10:-6], "little")
+    dictionaries, batches = parse_footer(memoryview(data)[-10 - size : -10])
+    return [*dictionaries, *batches]
+
+
+def buffers(data: bytes, block: Block) -> Iterator[tuple[int, int]]:
+    """Yields where each buffer of a message starts in the file, and where it ends."""
+    start, body = block.offset, block.offset + block.metadata_bytes
+    assert int.from_bytes(data[start : start + 4], "little") == CONTINUATION
+    message = locate_message(memoryview(data)[start + 8 : body])
+    assert message.body_bytes == block.body_bytes
+    found = np.frombuffer(data, "<i8", 2 * message.num_buffers, start + 8 + message.buffers)
+    for offset, size in found.reshape(-1, 2).tolist():
+        yield body + offset, body + offset + size
+
+
+def check(
+    path: Path, schema: pa.Schema, given: Sequence[pa.RecordBatch], compression: str | None = None
+) -> None:
+    """Writes a file and compares it with what pyarrow writes, message by message, buffer by buffer."""
+    written = write(path, schema, given, compression=compression)
+    data, usual = path.read_bytes(), plain(schema, given, compression)
+    assert written == (len(data), xxhash.xxh3_64_intdigest(data))
+    ours, theirs = blocks(data), blocks(usual)
+    assert len(ours) == len(theirs)
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine.offset % ALIGNMENT == mine.metadata_bytes % ALIGNMENT == mine.body_bytes % ALIGNMENT == 0
+        places = list(buffers(data, mine))
+        assert [start % ALIGNMENT for start, _ in places] == [0] * len(places)
+        expected = [usual[start:end] for start, end in buffers(usual, other)]
+        assert [data[start:end] for start, end in places] == expected
+    with pa.ipc.open_file(pa.py_buffer(data)) as mine, pa.ipc.open_file(pa.py_buffer(usual)) as other:
+        assert mine.schema.equals(other.schema, check_metadata=True)
+        assert mine.num_record_batches == len(given)
+        for index in range(len(given)):
+            batch = mine.get_batch(index)
+            for column in batch.columns:
+                masked(column).validate(full=True)
+            assert str(batch) == str(other.get_batch(index))  # NaN is not equal to itself
+
+
+def of(name: str) -> pa.RecordBatch:
+    return pa.record_batch({name: COLUMNS[name], "row": COLUMNS["row"]})
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("name", COLUMNS)
+def test_all_types(tmp_path: Path, name: str, compression: str | None) -> None:
+    batch = of(name)
+    parts = [batch, batch.slice(1, 0), batch.slice(3, 5), batch.slice(9)]
+    check(tmp_path / "x.arrow", batch.schema, parts, compression)
+
+
+@given(batches())
+@example(CODE_BENEATH_A_NULL)
+def test_any_batch(tmp_path_factory: pytest.TempPathFactory, batch: pa.RecordBatch) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.arrow"
+    check(path, batch.schema, [batch, batch.slice(batch.num_rows // 2)])
+    with pa.ipc.open_file(path) as opened:
+        assert opened.get_batch(0).equals(batch)
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_all_columns_together_and_metadata(tmp_path: Path, compression: str | None) -> None:
+    batch = pa.record_batch(COLUMNS)
+    schema = batch.schema.set(0, batch.schema.field(0).with_metadata({"a": "b"})).with_metadata({"c": "ä"})
+    path = tmp_path / "x.arrow"
+    check(path, schema, [batch] * 3, compression)
+    write(path, schema, [batch], metadata={"key": "value"})
+    with pa.ipc.open_file(path) as opened:
+        assert dict(opened.metadata) == {b"key": b"value"}
+        assert opened.schema.equals(schema, check_metadata=True)
+
+
+def test_no_batches(tmp_path: Path) -> None:
+    check(tmp_path / "x.arrow", pa.record_batch(COLUMNS).schema, [])
+
+
+def test_many_batches(tmp_path: Path) -> None:
+    batch = pa.record_batch({"x": np.arange(300_000), "y": np.arange(300_000) % 7 == 0})
+    parts = [batch.slice(start, 1_000) for start in range(0, 300_000, 1_000)]
+    check(tmp_path / "x.arrow", batch.schema, [batch, *parts])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_our_own_reader(tmp_path: Path, kind: str, compression: str | None) -> None:
+    batch = pa.record_batch({name: COLUMNS[name] for name in COLUMNS if name not in NOT_READ})
+    path = tmp_path / "x.arrow"
+    write(path, batch.schema, [batch, batch.slice(4)], compression=compression)
+    usual = tmp_path / "usual.arrow"
+    usual.write_bytes(plain(batch.schema, [batch, batch.slice(4)], compression))
+    found, expected = (read_all(FORMATS["ipc"], each, kind=kind) for each in (path, usual))
+    assert found.schema == decoded_schema(batch.schema)
+    assert str(found) == str(expected)
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_polars(tmp_path: Path, compression: str | None) -> None:
+    frame = pl.DataFrame({"x": [1, None, 3], "s": ["a", "b" * 40, None], "l": [[1.5], [], None]})
+    frame = frame.with_columns(c=pl.col("s").cast(pl.Categorical), st=pl.struct("x", "s"))
+    table = frame.to_arrow()
+    path = tmp_path / "x.arrow"
+    write(path, table.schema, table.to_batches() * 2, compression=compression)
+    assert pl.read_ipc(path).equals(pl.concat([frame, frame]))
+    assert pl.scan_ipc(path).select("s").collect().equals(pl.concat([frame, frame]).select("s"))
+
+
+def test_columns_are_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    column = np.arange(500_000)
+    low, high = column.ctypes.data, column.ctypes.data + column.nbytes
+    seen: list[int] = []
+    original = os.writev
+
+    def writev(descriptor: int, pieces: Sequence[memoryview]) -> int:
+        places = [(np.frombuffer(piece, np.uint8).ctypes.data, piece.nbytes) for piece in pieces]
+        seen.extend(size for place, size in places if low <= place < high)
+        return original(descriptor, pieces)
+
+    monkeypatch.setattr(os, "writev", writev)
+    batch = pa.record_batch({"x": column})
+    write(tmp_path / "x.arrow", batch.schema, [batch])
+    assert sum(seen) == column.nbytes
+
+
+@pytest.mark.parametrize("most", [1, 100, 4_099])
+def test_a_system_that_takes_a_part_of_what_it_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    def writev(descriptor: int, pieces: Sequence[memoryview]) -> int:
+        return os.write(descriptor, b"".join(pieces)[:most])
+
+    monkeypatch.setattr(os, "writev", writev)
+    check(tmp_path / "x.arrow", of("text").schema, [of("text")] * 3)
+
+
+def test_the_environment_has_no_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARROW_PRE_0_15_IPC_FORMAT", "1")
+    monkeypatch.setenv("ARROW_PRE_1_0_METADATA_VERSION", "1")
+    check(tmp_path / "x.arrow", of("text").schema, [of("text")])
+
+
+def test_another_dictionary_is_refused(tmp_path: Path) -> None:
+    first, second = (pa.record_batch({"x": pa.array([x]).dictionary_encode()}) for x in "ab")
+    with pytest.raises(pa.ArrowInvalid, match="ictionary"):
+        write(tmp_path / "x.arrow", first.schema, [first, second])
+
+
+# ---------------------------------------------------------------- which batches go together
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_slices_of_a_batch_go_into_one_file(name: str) -> None:
+    batch = of(name)
+    assert same_file([batch, batch.slice(3), batch.slice(0, 0)])
+    assert same_file([batch]) and same_file([])
+
+
+def _wrapped(values: pa.Array, kind: str) -> pa.Array:
+    if kind == "list":
+        return pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
+    if kind == "struct":
+        return pa.StructArray.from_arrays([pa.nulls(len(values)), values], ["n", "x"])
+    if kind == "map":
+        return pa.MapArray.from_arrays(pa.array([0, len(values)], pa.int32()), pa.array(["a", "b"]), values)
+    if kind == "union":
+        return pa.UnionArray.from_sparse(pa.array([0] * len(values), pa.int8()), [values])
+    if kind == "runs":
+        return pa.RunEndEncodedArray.from_arrays(pa.array([1, 2], pa.int32()), values)
+    if kind == "fixed":
+        return pa.FixedSizeListArray.from_arrays(values, 2)
+    return (
+        pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int8()), values)
+        if kind == "dictionary"
+        else values
+    )
+
+
+@pytest.mark.parametrize("kind", ["plain", "list", "fixed", "struct", "map", "union", "runs", "dictionary"])
+def test_same_file_says_what_pyarrow_does(tmp_path: Path, kind: str) -> None:
+    def made(values: list[str]) -> pa.RecordBatch:
+        return pa.record_batch({"x": _wrapped(pa.array(values).dictionary_encode(), kind)})
+
+    first, equal, other = made(["a", "b"]), made(["a", "b"]), made(["b", "a"])
+    assert same_file([first, equal])
+    write(tmp_path / "x.arrow", first.schema, [first, equal])
+    assert not same_file([first, equal, other])
+    with pytest.raises(pa.ArrowInvalid):
+        write(tmp_path / "x.arrow", first.schema, [first, other])
+
+
+def test_there_are_rows() -> None:
+    assert all(len(column) == ROWS for column in COLUMNS.values())

@@ -1,0 +1,64 @@
+"""`formats.format` and the registry: which files match a schema, and how a format is found."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, EntryPoints
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from arrowflow import formats
+from arrowflow.errors import PlanError, SchemaError
+from arrowflow.formats import FORMATS, Footer, find, match
+from arrowflow.formats.parquet.parquet import ParquetFormat
+from arrowflow.storage import File
+
+
+def footer(**types: pa.DataType) -> Footer:
+    return Footer(File("/x/a.parquet", "a.parquet", 1), pa.schema(types), (), 0)
+
+
+def test_match_by_name_and_type() -> None:
+    expected = pa.schema([pa.field("a", pa.int32(), nullable=False, metadata={"k": "v"}), ("b", pa.string())])
+    match(expected, footer(b=pa.string(), more=pa.int8(), a=pa.int32()))
+    match(expected, footer(b=pa.string(), more=pa.int8(), a=pa.int16()), widen=True)
+    match(expected, footer(more=pa.int8()), widen=True)
+
+
+@pytest.mark.parametrize(
+    ("found", "widen", "text"),
+    [
+        ({"a": pa.int64()}, False, r"column 'a': expected int32, found int64; the first file"),
+        ({"a": pa.int16()}, False, r"column 'a': expected int32, found int16"),
+        ({"a": pa.int64()}, True, r"schema= only widens"),
+        ({"aa": pa.int32()}, False, r"column 'a' \(int32\) is missing; did you mean 'aa'\?"),
+    ],
+)
+def test_mismatch_names_file_and_column(found: dict[str, pa.DataType], widen: bool, text: str) -> None:
+    with pytest.raises(SchemaError, match=text) as caught:
+        match(pa.schema({"a": pa.int32()}), footer(**found), widen=widen, operator="read_parquet")
+    assert caught.value.file == "/x/a.parquet"
+    assert caught.value.operator == "read_parquet"
+
+
+def test_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, format in FORMATS.items():
+        assert find(name) is format
+        assert format.name == name
+    offered = EntryPoints(
+        [
+            EntryPoint("mine", "arrowflow.formats.parquet.parquet:ParquetFormat", "arrowflow.formats"),
+            EntryPoint("made", "arrowflow.formats:FORMATS", "arrowflow.formats"),
+        ]
+    )
+
+    def entry_points(**_: Any) -> EntryPoints:
+        return offered
+
+    monkeypatch.setattr(formats, "entry_points", entry_points)
+    assert isinstance(find("mine"), ParquetFormat)
+    made: object = find("made")
+    assert made is FORMATS
+    with pytest.raises(PlanError, match="there is no format 'parquett'; did you mean 'parquet'"):
+        find("parquett")

@@ -1,0 +1,593 @@
+"""CSV: any block size gives the rows that were written; what is malformed or does not fit is an error that says where."""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import io
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.fs as pafs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import arrowflow as af
+from arrowflow.errors import PlanError, SchemaError, SourceError
+from arrowflow.formats import FORMATS
+from arrowflow.formats.text import blocks
+from arrowflow.formats.text.csv import CsvFormat
+from arrowflow.formats.text.scan import CsvLines
+from arrowflow.storage import Store
+from arrowflow.testing import assert_same_batches, batches_of, check_dataset
+from tests.formats.reading import KINDS, open_footer, read_all, read_split
+from tests.ops.tables import stands_for_all
+
+CORPUS = os.environ.get("ARROWFLOW_CORPUS")
+CSV = FORMATS["csv"]
+ROWS = 40
+TABLE = pa.table(
+    {
+        "row": pa.array(range(ROWS), pa.int64()),
+        "x": [None if i % 5 == 0 else i / 4 for i in range(ROWS)],
+        "text": [None if i % 7 == 0 else ['plain', 'a "quoted" one', "two\nlines", "", "a, b"][i % 5] for i in range(ROWS)],
+        "yes": [i % 3 == 0 for i in range(ROWS)],
+    }
+)  # fmt: skip
+BLOCKS = (1, 64, 1 << 20)
+
+
+def as_text(table: pa.Table = TABLE) -> bytes:
+    sink = io.BytesIO()
+    pacsv.write_csv(table, sink)
+    return sink.getvalue()
+
+
+def compress(data: bytes, suffix: str) -> bytes:
+    if suffix == ".gz":
+        return gzip.compress(data)
+    if suffix == ".bz2":
+        return bz2.compress(data)
+    codec = {".zst": "zstd", ".lz4": "lz4"}.get(suffix)
+    if codec is None:
+        return data
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, codec) as stream:
+        stream.write(data)
+    return bytes(sink.getvalue())
+
+
+def write(folder: Path, data: bytes, name: str = "a.csv") -> Path:
+    path = folder / name
+    path.write_bytes(compress(data, path.suffix))
+    return path
+
+
+def rows_of(folder: Path, data: bytes, **options: Any) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = af.read_csv(write(folder, data), **options).to_table().to_pydict()
+    return found
+
+
+def refused(dataset: Callable[[], af.Dataset], kind: type[Exception], text: str) -> Any:
+    with pytest.raises(kind, match=text) as caught:
+        dataset().to_table()
+    return caught.value
+
+
+# ----------------------------------------------------------------------------------------- the same rows
+
+
+@pytest.mark.parametrize("block_bytes", BLOCKS)
+@pytest.mark.parametrize("suffix", ["", ".gz", ".bz2", ".zst", ".lz4"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_block_size_and_file_system(tmp_path: Path, kind: str, suffix: str, block_bytes: int) -> None:
+    path = write(tmp_path, as_text(), f"a.csv{suffix}")
+    format = CsvFormat(block_bytes=block_bytes)
+    assert read_all(format, path, kind=kind).equals(TABLE)
+    _, footer = open_footer(format, path, kind)
+    assert footer.num_rows == ROWS
+    if block_bytes == 1:
+        assert len(footer.splits) == (1 if suffix else ROWS), "a split is a block, or a compressed file"
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_offsets_columns_and_absent_ones(tmp_path: Path, suffix: str) -> None:
+    path = write(tmp_path, as_text(), f"a.csv{suffix}")
+    format = CsvFormat(block_bytes=300)
+    for kind in ("mapped", "fsspec"):
+        store, footer = open_footer(format, path, kind)
+        wanted = pa.schema({"text": pa.string(), "new": pa.int8(), "row": pa.int64()})
+        before = 0
+        for split in footer.splits:
+            for offset in range(split.num_rows + 1):
+                found = read_split(format, store, footer, split, wanted, offset)
+                expected = TABLE.slice(before + offset, split.num_rows - offset)
+                assert found.select(["text", "row"]).equals(expected.select(["text", "row"]))
+                assert found.column("new").null_count == found.num_rows
+            none = read_split(format, store, footer, split, pa.schema({"new": pa.int8()}), 1)
+            assert none.num_rows == split.num_rows - 1
+            before += split.num_rows
+        copy = pickle.loads(pickle.dumps((format, footer)))
+        assert copy[0] == format
+        assert read_split(copy[0], store, copy[1], footer.splits[0], footer.schema).num_rows
+
+
+TEXTS = st.text(st.sampled_from("ab,;\"'\t\n\r\0é "), max_size=6)
+
+
+@given(
+    rows=st.integers(1, 4).flatmap(lambda n: st.lists(st.lists(TEXTS, min_size=n, max_size=n), max_size=8)),
+    delimiter=st.sampled_from(",;\t"),
+    everything=st.booleans(),
+    block_bytes=st.sampled_from([1, 3, 10, 50]),
+    suffix=st.sampled_from(["", ".gz"]),
+    cut=st.booleans(),
+)
+def test_what_python_writes(
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: list[list[str]],
+    delimiter: str,
+    everything: bool,
+    block_bytes: int,
+    suffix: str,
+    cut: bool,
+) -> None:
+    width = len(rows[0]) if rows else 1
+    names = [f"column {i}" for i in range(width)]
+    sink = io.StringIO(newline="")
+    if everything:
+        writer = csv.writer(sink, delimiter=delimiter, quoting=csv.QUOTE_ALL)
+    else:
+        writer = csv.writer(sink, delimiter=delimiter)
+    writer.writerows([names, *rows])
+    data = sink.getvalue().encode()
+    path = write(tmp_path_factory.mktemp("csv"), data[:-2] if cut else data, f"a.csv{suffix}")
+    schema = pa.schema([(name, pa.string()) for name in names])
+    format = CsvFormat(delimiter=delimiter, block_bytes=block_bytes).typed(schema)
+    # Python quotes the empty text that is all of a row, so that the row is not blank.
+    unquoted = not everything and width > 1
+    expected = [[value or (None if unquoted else "") for value in row] for row in rows]
+    found = read_all(format, path)
+    assert [list(row.values()) for row in found.to_pylist()] == expected
+
+
+FIELDS = st.text(st.sampled_from('ab"\n\r'), max_size=5)
+
+
+@given(
+    st.lists(st.tuples(FIELDS, FIELDS).map(",".join), max_size=6).map(
+        lambda lines: "\n".join(lines).encode()
+    ),
+    st.sampled_from([1, 4, 30]),
+)
+def test_any_text_gives_what_pyarrow_reads_or_an_error(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes, block_bytes: int
+) -> None:
+    """The lines that are counted are those that pyarrow's lexer finds, wherever quotes are."""
+    path = write(tmp_path_factory.mktemp("csv"), data)
+    schema = pa.schema({"x": pa.string(), "y": pa.string()})
+    format = CsvFormat(column_names=("x", "y"), block_bytes=block_bytes).typed(schema)
+    try:
+        found = read_all(format, path)
+    except SourceError:
+        return
+    if found.num_rows == 0:
+        assert not data.strip(b"\r\n")
+        return
+    options = pacsv.ConvertOptions(
+        column_types=schema, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
+    )
+    expected = pacsv.read_csv(
+        pa.BufferReader(data + b"\n"),  # without it, pyarrow takes a last empty field for a quoted one
+        pacsv.ReadOptions(use_threads=False, column_names=["x", "y"]),
+        pacsv.ParseOptions(newlines_in_values=True),
+        options,
+    )
+    assert found.equals(expected.combine_chunks())
+
+
+def test_windows_and_pieces_are_smaller_than_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records that cross the ends of what is looked at, and what is fetched, at a time."""
+    monkeypatch.setattr("arrowflow.formats.text.text.SAMPLE_BYTES", 2)
+    monkeypatch.setattr("arrowflow.formats.text.csv.SAMPLE_BYTES", 2)
+    schema = TABLE.schema
+    for window in (1, 5, 64):
+        monkeypatch.setattr("arrowflow.formats.text.blocks._WINDOW_BYTES", window)
+        monkeypatch.setattr("arrowflow.formats.text.blocks._PIECE_BYTES", 3 * window)
+        for suffix in ("", ".gz"):
+            path = write(tmp_path, as_text(), f"a.csv{suffix}")
+            for kind in ("mapped", "fsspec"):
+                assert read_all(CsvFormat(block_bytes=100).typed(schema), path, kind=kind).equals(TABLE)
+
+
+# -------------------------------------------------------------------------------------------- pipelines
+
+
+@pytest.fixture(params=["local", "fsspec", "native"])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., af.Dataset]:
+    """Three files of several blocks, one compressed and one without rows, on a file system."""
+    write(tmp_path, as_text(TABLE.slice(0, 15)), "0.csv")
+    write(tmp_path, as_text(TABLE.slice(0, 0)), "1.csv")
+    write(tmp_path, as_text(TABLE.slice(15, 12)), "2.csv.zst")
+    filesystem: Any = None
+    where = str(tmp_path)
+    if request.param == "native":
+        filesystem, where = pafs.SubTreeFileSystem(where, pafs.LocalFileSystem()), ""
+    elif request.param == "fsspec":
+        filesystem, where = fsspec.filesystem("memory"), f"/{tmp_path.name}"
+        for path in tmp_path.iterdir():
+            filesystem.pipe_file(f"{where}/{path.name}", path.read_bytes())
+    return lambda **more: af.read_csv(f"{where}/*.csv*", filesystem=filesystem, block_bytes=150, **more)
+
+
+PIPELINES: dict[str, Callable[[af.Dataset], af.Dataset]] = {
+    "plain": lambda ds: ds,
+    "columns": lambda ds: ds.select("text", "row").batch(4),
+    "no columns of it": lambda ds: ds.with_columns(one=pl.lit(1)).select("one").batch(9),
+    "rows": lambda ds: ds.filter(pl.col("row") > 1).skip(2).take(20).batch(5),
+    "a .shuffle and a .repeat": lambda ds: ds.shuffle(100, seed=3).repeat(2).batch(9),
+}
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_contracts(make: Callable[..., af.Dataset], name: str) -> None:
+    check_dataset(
+        lambda: PIPELINES[name](make()),
+        epochs_differ=".shuffle" in name,
+        in_full=stands_for_all(name, PIPELINES),
+    )
+
+
+def test_any_parallelism(make: Callable[..., af.Dataset]) -> None:
+    assert make().to_table().equals(TABLE.slice(0, 27))
+    assert make().num_rows == 27
+    for budget in (1, 3):
+        options = af.Options(cpu_budget=budget)
+        assert_same_batches(batches_of(make(num_parallel_calls=2).with_options(options)), batches_of(make()))
+
+
+def test_only_wanted_columns_are_converted(tmp_path: Path) -> None:
+    data = b"good,bad\n1,2\n2,no number\n"
+    schema = pa.schema({"good": pa.int64(), "bad": pa.int64()})
+    path = write(tmp_path, data)
+    assert af.read_csv(path, schema=schema, columns=["good"]).to_table().to_pydict() == {"good": [1, 2]}
+    refused(lambda: af.read_csv(path, schema=schema), SchemaError, "column 'bad'")
+
+
+def test_only_wanted_blocks_are_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filesystem = fsspec.filesystem("memory")
+    filesystem.pipe_file(f"/{tmp_path.name}/a.csv", as_text())
+    ds = af.read_csv(f"/{tmp_path.name}/a.csv", filesystem=filesystem, block_bytes=200).skip(30).take(2)
+    fetched: list[int] = []
+    original = Store.fetch_ahead
+
+    def counting(self: Store, file: Any, ranges: Any) -> Any:
+        fetched.extend(end - start for start, end in ranges)
+        return original(self, file, ranges)
+
+    monkeypatch.setattr(Store, "fetch_ahead", counting)
+    assert ds.to_table().column("row").to_pylist() == [30, 31]
+    assert 0 < sum(fetched) < 500
+
+
+def test_binding_looks_at_the_first_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("csv", "text"):
+        monkeypatch.setattr(f"arrowflow.formats.text.{module}.SAMPLE_BYTES", 64)
+    monkeypatch.setattr("arrowflow.formats.text.blocks._WINDOW_BYTES", 64)
+    monkeypatch.setattr("arrowflow.formats.text.blocks._PIECE_BYTES", 64)
+    filesystem = fsspec.filesystem("memory")
+    filesystem.pipe_file(f"/{tmp_path.name}/a.csv", b"a,b\n" + b"1,2\n" * 1000)
+    fetched: list[int] = []
+    original = Store.fetch
+
+    def counting(self: Store, file: Any, ranges: Any) -> Any:
+        fetched.extend(end - start for start, end in ranges)
+        return original(self, file, ranges)
+
+    monkeypatch.setattr(Store, "fetch", counting)
+    ds = af.read_csv(f"/{tmp_path.name}/a.csv", filesystem=filesystem, block_bytes=100)
+    assert ds.schema.names == ["a", "b"]
+    assert sum(fetched) <= 256
+    assert ds.num_rows == 1000
+    assert sum(fetched) > 4000
+
+
+def test_a_state_names_the_options(tmp_path: Path) -> None:
+    path = write(tmp_path, as_text())
+    with iter(af.read_csv(path, block_bytes=100)) as iterator:
+        next(iterator)
+        state = iterator.state_dict()
+    with (
+        iter(af.read_csv(path, block_bytes=101)) as iterator,
+        pytest.raises(af.StateError, match="block_bytes"),
+    ):
+        iterator.load_state_dict(state)
+
+
+# ------------------------------------------------------------------------------------------------ types
+
+
+def test_types_are_those_of_the_first_file(tmp_path: Path) -> None:
+    write(tmp_path, b"a,b\n1.5,x\n", "0.csv")
+    write(tmp_path, b"b,a,more\n7,2,z\n,3,\n", "1.csv")
+    found = af.read_csv(tmp_path).to_table()
+    assert found.schema == pa.schema({"a": pa.float64(), "b": pa.string()})
+    assert found.to_pydict() == {"a": [1.5, 2.0, 3.0], "b": ["x", "7", None]}
+    write(tmp_path, b"a\n3\n", "2.csv")
+    error = refused(lambda: af.read_csv(tmp_path), SchemaError, "column 'b' .* is missing.* Pass schema=")
+    assert error.file.endswith("2.csv")
+    schema = pa.schema({"a": pa.float32(), "b": pa.string()})
+    assert af.read_csv(tmp_path, schema=schema).to_table().column("b").to_pylist() == ["x", "7", None, None]
+
+
+def test_a_value_that_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arrowflow.formats.text.csv.SAMPLE_BYTES", 100)
+    data = b"a,b\n" + b"1,2\n" * 400 + b"3,x\n"
+    error = refused(
+        lambda: af.read_csv(write(tmp_path, data)), SchemaError, "column 'b': row 401: .*int64.*'x'"
+    )
+    assert "pass schema=" in str(error) and error.operator == "read_csv"
+    assert error.file.endswith("a.csv") and error.row_group == 0
+    schema = pa.schema({"a": pa.int64(), "b": pa.string()})
+    assert rows_of(tmp_path, data, schema=schema)["b"][-1] == "x"
+
+
+def test_inferred_types(tmp_path: Path) -> None:
+    data = b"i,f,b,d,t,s,none\n1,1.5,true,2024-01-02,2024-01-02 03:04:05,x,\n2,nan,false,2024-01-03,,y,\n"
+    types = af.read_csv(write(tmp_path, data)).schema.types
+    assert list(map(str, types)) == [
+        "int64",
+        "double",
+        "bool",
+        "date32[day]",
+        "timestamp[s]",
+        "string",
+        "string",
+    ]
+
+
+def test_types_that_csv_has_not(tmp_path: Path) -> None:
+    schema = pa.schema({"a": pa.int64(), "b": pa.list_(pa.int64())})
+    refused(
+        lambda: af.read_csv(write(tmp_path, b"a,b\n1,2\n"), schema=schema),
+        SchemaError,
+        "list.*cast the column",
+    )
+
+
+def test_nulls_and_empty_texts(tmp_path: Path) -> None:
+    data = b'a,b\n,x\n1,""\n2,\n3,NA\n'
+    assert rows_of(tmp_path, data) == {"a": [None, 1, 2, 3], "b": ["x", "", None, "NA"]}
+    assert rows_of(tmp_path, data, null_values=["NA", ""])["b"] == ["x", "", None, None]
+    schema = pa.schema({"b": pa.string()})
+    assert rows_of(tmp_path, data, null_values="NA", schema=schema)["b"] == ["x", "", "", None]
+
+
+# -------------------------------------------------------------------------------------------- odd files
+
+ODD: dict[str, tuple[bytes, dict[str, list[Any]]]] = {
+    "byte-order mark": (b"\xef\xbb\xbfa,b\n1,2\n", {"a": [1], "b": [2]}),
+    "returns and newlines": (b"a,b\r\n1,2\r\n3,4", {"a": [1, 3], "b": [2, 4]}),
+    "returns alone": (b"a,b\r1,2\r3,4\r", {"a": [1, 3], "b": [2, 4]}),
+    "no last newline": (b'a,b\n1,"x\ny"', {"a": [1], "b": ["x\ny"]}),
+    "blank lines": (b"\n\r\na,b\n\n1,2\n\r\n\n3,4\n\n", {"a": [1, 3], "b": [2, 4]}),
+    "a header only": (b"a,b\n", {"a": [], "b": []}),
+    "a header only, not ended": (b"a,b", {"a": [], "b": []}),
+    "a null character": (b"a,b\n1,x\0y\n", {"a": [1], "b": ["x\0y"]}),
+    "quotes inside of fields": (b'a,b\n5" x,1\nq"r",2\n"z""z",3\n', {"a": ['5" x', 'q"r"', 'z"z'], "b": [1, 2, 3]}),
+    "a quoted header": (b'"a\nb","c,d"\n1,2\n', {"a\nb": [1], "c,d": [2]}),
+    "text behind a quoted one": (b'a,b\n"x"y"z,1\nw,2\n', {"a": ['xy"z', "w"], "b": [1, 2]}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("block_bytes", [1, 1 << 20])
+@pytest.mark.parametrize("name", ODD)
+def test_odd_files(tmp_path: Path, name: str, block_bytes: int) -> None:
+    data, expected = ODD[name]
+    assert rows_of(tmp_path, data, block_bytes=block_bytes) == expected
+
+
+BAD: dict[str, tuple[bytes, type[Exception], str]] = {
+    "empty": (b"", SourceError, "is empty.*pass schema="),
+    "blank": (b"\n\n", SourceError, "is empty.*pass schema="),
+    "too few fields": (b"a,b\n1,2\n3\n", SourceError, "row 2: Expected 2 columns, got 1"),
+    "too many fields": (b"a,b\n1,2,3\n", SourceError, "row 1: Expected 2 columns, got 3"),
+    "an open quote": (b'a,b\n1,"x\n2,y\n', SourceError, "never closed"),
+    "no UTF-8": (b"a,b\n1,\xff\n", SourceError, "column 'b' holds bytes that are no UTF-8"),
+    "no UTF-8 in the header": (b"a,\xff\n1,2\n", SourceError, "UTF-8|utf-8"),
+    "UTF-16": ("a,b\n1,2\n".encode("utf-16"), SourceError, "UTF-16"),
+    "names twice": (b"a,b,a\n1,2,3\n", SchemaError, r"several called \['a'\]"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_files(tmp_path: Path, name: str) -> None:
+    data, kind, text = BAD[name]
+    error = refused(lambda: af.read_csv(write(tmp_path, data)), kind, text)
+    assert (error.operator, error.file) == ("read_csv", str(tmp_path / "a.csv"))
+
+
+def test_what_is_no_utf8_behind_the_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arrowflow.formats.text.csv.SAMPLE_BYTES", 100)
+    data = b"a\n" + b"x\n" * 600 + b"\xff\n"
+    refused(lambda: af.read_csv(write(tmp_path, data)), SchemaError, "row 601: .*invalid UTF8")
+    schema = pa.schema({"a": pa.binary()})
+    assert rows_of(tmp_path, data, schema=schema)["a"][-1] == b"\xff"
+
+
+@pytest.mark.parametrize("data", [b'a\n1\n"' + b"x\n" * 99, b'"a\n' + b"x\n" * 99, b"a\n" + b"x" * 200])
+def test_a_record_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    monkeypatch.setattr("arrowflow.formats.text.csv.SAMPLE_BYTES", 4)
+    monkeypatch.setattr("arrowflow.formats.text.blocks._WINDOW_BYTES", 4)
+    monkeypatch.setattr("arrowflow.formats.text.blocks._MAX_RECORD_BYTES", 64)
+    refused(
+        lambda: af.read_csv(write(tmp_path, data)), SourceError, r"record at byte \d+ has more than 64 bytes"
+    )
+
+
+STRAY = b'a,b\n1,"x, y"\n2,"3 inch\n' + b"4,x\n" * 30
+
+
+@pytest.mark.parametrize("window", [4, 40, 1 << 20])
+def test_a_quote_that_is_opened_by_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    """The error names the byte of the first text that holds a line's end, and not that of a text behind it."""
+    monkeypatch.setattr("arrowflow.formats.text.blocks._WINDOW_BYTES", window)
+    path = write(tmp_path, STRAY)
+    place = STRAY.index(b'"3 inch')
+    text = f"opened at byte {place} and never closed"
+    refused(lambda: af.read_csv(path), SourceError, text)
+    refused(lambda: af.read_csv(path, schema=pa.schema({"a": pa.int64()})), SourceError, text)
+    monkeypatch.setattr("arrowflow.formats.text.blocks._MAX_RECORD_BYTES", 64)
+    monkeypatch.setattr("arrowflow.formats.text.csv.SAMPLE_BYTES", 16)
+    if window <= 64:
+        text = rf"record at byte {place - 2} has more than \d+ bytes.*nothing closes, at byte {place} "
+        refused(lambda: af.read_csv(path), SourceError, text)
+
+
+def test_records_are_held_up_to_64_mib() -> None:
+    """So much is read into memory before a quote is found to be open."""
+    asked: list[int] = []
+
+    class Endless:
+        def window(self, start: int, size: int) -> Any:
+            asked.append(size)
+            data = np.full(size, ord("x"), np.uint8)
+            data[:4] = list(b',"x\n')
+            return data
+
+    with pytest.raises(SourceError, match=r"nothing closes, at byte 1$"):
+        blocks.cut(Endless(), CsvLines(",", '"'), 0, 1 << 20)
+    assert max(asked) == 64 << 20
+
+
+@pytest.mark.parametrize(
+    ("name", "is_tab"),
+    [("a.tsv", True), ("a.TSV", True), ("a.tsv.zst", True), ("a.tsv.csv", False), ("a.tsv-1.csv.gz", False)],
+)
+def test_the_delimiter_of_a_name(tmp_path: Path, name: str, is_tab: bool) -> None:
+    data = b"a,b\tc\n1,2\t3\n"
+    found = af.read_csv(write(tmp_path, data, name))
+    assert found.schema.names == (["a,b", "c"] if is_tab else ["a", "b\tc"])
+
+
+def test_lines_of_plain_text(tmp_path: Path) -> None:
+    """As the docstring of `read_csv` and the page for users of tf.data say: all lines but empty ones."""
+    found = rows_of(
+        tmp_path,
+        b'1,5\n\n"x" y\tz\r\nNA\n "\n12',
+        column_names=["line"],
+        schema=pa.schema({"line": pa.string()}),
+        quote_char=None,
+        delimiter="\x01",
+    )
+    assert found == {"line": ["1,5", '"x" y\tz', "NA", ' "', "12"]}
+
+
+@pytest.mark.parametrize("numbers", [[2**64 - 1, 2**53 + 1], [-(2**63) - 1, 0], [10**39, 1]])
+def test_whole_numbers_that_would_be_rounded(tmp_path: Path, numbers: list[int]) -> None:
+    path = write(tmp_path, "".join(f"{each}\n" for each in ("id", "", *numbers)).encode())
+    refused(lambda: af.read_csv(path), SchemaError, f"column 'id': {numbers[0]} does not fit int64.*schema=")
+    texts = af.read_csv(path, schema=pa.schema({"id": pa.string()})).to_table().column("id").to_pylist()
+    assert texts == [str(each) for each in numbers]
+    with_name = b"id,other\n" + "".join(f"{each},x\n" for each in numbers).encode()
+    refused(lambda: af.read_csv(write(tmp_path, with_name)), SchemaError, "column 'id'")
+
+
+def test_numbers_that_are_no_whole_ones(tmp_path: Path) -> None:
+    """A column with fractions is one, and what fits is kept."""
+    data = b"mixed,fits,point,text\n1.5,9223372036854775807,1e30,99999999999999999999x\n"
+    data += b"18446744073709551615,-9223372036854775808,18446744073709551615.0,y\n"
+    table = af.read_csv(write(tmp_path, data)).to_table()
+    assert list(map(str, table.schema.types)) == ["double", "int64", "double", "string"]
+    assert table.column("fits").to_pylist() == [2**63 - 1, -(2**63)]
+
+
+def test_files_without_a_byte_among_others(tmp_path: Path) -> None:
+    write(tmp_path, b"a\n1\n", "0.csv")
+    write(tmp_path, b"", "1.csv")
+    assert af.read_csv(tmp_path).to_table().to_pydict() == {"a": [1]}
+    assert af.read_csv(tmp_path / "1.csv", schema=pa.schema({"a": pa.int8()})).num_rows == 0
+
+
+def test_truncated_compressed_files(tmp_path: Path) -> None:
+    whole = gzip.compress(as_text())
+    (tmp_path / "a.csv.gz").write_bytes(whole[: len(whole) // 2])
+    error = refused(lambda: af.read_csv(tmp_path), SourceError, "cannot read it")
+    assert error.file.endswith("a.csv.gz")
+    (tmp_path / "a.csv.gz").write_bytes(as_text())
+    refused(lambda: af.read_csv(tmp_path), SourceError, "cannot read it")
+    (tmp_path / "a.csv.gz").write_bytes(whole + gzip.compress(b'9999,1,"last",true\n'))
+    assert af.read_csv(tmp_path).num_rows == ROWS + 1, "members behind each other are one file"
+
+
+def test_a_file_that_changes(tmp_path: Path) -> None:
+    path = write(tmp_path, b"a,b\n1,2\n3,4\n")
+    store, footer = open_footer(CSV, path, "read")
+    path.write_bytes(b"a,b\n1,2\n\n\n4\n")
+    with pytest.raises(SourceError) as caught:
+        read_split(CSV, store, footer, footer.splits[0], footer.schema)
+    assert caught.value.row_group == 0
+    path.write_bytes(b"a,b\n1,2\n\n\n\n\n")
+    with pytest.raises(SourceError, match="has changed since it was listed") as caught:
+        read_split(CSV, store, footer, footer.splits[0], footer.schema)
+    with pytest.raises(SourceError, match=r"expected 2 rows behind row 0.* found 1"):
+        raise caught.value.__cause__ or caught.value
+
+
+# ---------------------------------------------------------------------------------------------- options
+
+
+def test_options(tmp_path: Path) -> None:
+    assert rows_of(tmp_path, b"1;'a;b'\n2;c\n", delimiter=";", quote_char="'", column_names=["x", "y"]) == {
+        "x": [1, 2],
+        "y": ["a;b", "c"],
+    }
+    assert rows_of(tmp_path, b'a,b\n"x,1\n', quote_char=None) == {"a": ['"x'], "b": [1]}
+    write(tmp_path, b"a\tb\n1,5\t2\n", "b.tsv.gz")
+    assert af.read_csv(tmp_path / "b.tsv.gz").to_table().to_pydict() == {"a": ["1,5"], "b": [2]}
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"delimiter": ""}, "delimiter is one ASCII character"),
+        ({"delimiter": "::"}, "delimiter is one ASCII character"),
+        ({"quote_char": "\n"}, "quote_char is one ASCII character"),
+        ({"delimiter": "'", "quote_char": "'"}, "are both"),
+        ({"column_names": ["a", "a"]}, "one name a column"),
+        ({"column_names": [1]}, "expected names of columns"),
+        ({"null_values": 5}, "null_values are texts"),
+        ({"block_bytes": 0}, "at least 1"),
+        ({"block_bytes": "3GiB"}, "at most 1 GiB"),
+    ],
+)
+def test_bad_options(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(PlanError, match=text):
+        af.read_csv("nowhere.csv", **options)
+
+
+# ----------------------------------------------------------------------------------------------- corpus
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize("name", ["birdstrikes.csv", "zipcodes.csv"])
+@pytest.mark.parametrize("block_bytes", ["4MiB", "10KiB"])
+def test_corpus(corpus: Path, name: str, block_bytes: str) -> None:
+    path = corpus / "tables" / name
+    options = pacsv.ConvertOptions(null_values=[""], strings_can_be_null=True)
+    expected = pacsv.read_csv(path, convert_options=options)
+    ds = af.read_csv(path, block_bytes=block_bytes)
+    assert ds.num_rows == expected.num_rows
+    assert ds.to_table().combine_chunks().equals(expected.combine_chunks())

@@ -1,0 +1,341 @@
+"""JSON: lines and arrays give the objects that were written for any block size; the rest is an error that says where."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import polars as pl
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import arrowflow as af
+from arrowflow.errors import SchemaError, SourceError
+from arrowflow.formats.text.json import JsonFormat
+from arrowflow.testing import check_dataset
+from tests.formats.reading import KINDS, open_footer, read_all, read_split
+from tests.formats.text.test_csv import compress, refused, write
+from tests.ops.tables import stands_for_all
+
+ROWS = 30
+TEXTS = ("plain", 'a "quoted" \\ one', "two\nlines", "[{,}]", "é \0", "\\", '\\"')
+TABLE = pa.table(
+    {
+        "row": pa.array(range(ROWS), pa.int64()),
+        "x": [None if i % 5 == 0 else i / 4 for i in range(ROWS)],
+        "text": [None if i % 8 == 7 else TEXTS[i % 8] for i in range(ROWS)],
+        "list": [None if i % 4 == 0 else list(range(i % 4)) for i in range(ROWS)],
+        "struct": [{"a": i, "b": [{"c": str(i)}] * (i % 3)} for i in range(ROWS)],
+        "yes": [i % 3 == 0 for i in range(ROWS)],
+    }
+)
+BLOCKS = (1, 100, 1 << 20)
+SHAPES = ("lines", "lines, not ended", "lines with blank ones", "array", "array on lines", "indented array")
+
+
+def as_json(objects: list[Any], shape: str = "lines") -> bytes:
+    if shape == "indented array":
+        return json.dumps(objects, indent=2).encode() + b" \n"
+    separator = {"array": ",", "array on lines": "\n,\n", "lines with blank ones": "\n \r\n\n"}.get(
+        shape, "\n"
+    )
+    text = separator.join(json.dumps(each, ensure_ascii=shape == "lines") for each in objects)
+    return (f"[{text}]" if "array" in shape else text + "\n" * (shape != "lines, not ended")).encode()
+
+
+def as_written(objects: list[dict[str, Any]], number: int) -> dict[str, Any]:
+    """Leaves out every third row's nulls, as some writers do."""
+    return {key: value for key, value in objects[number].items() if value is not None or number % 3 != 1}
+
+
+OBJECTS = [as_written(TABLE.to_pylist(), number) for number in range(ROWS)]
+
+
+def read(folder: Path, data: bytes, **options: Any) -> af.Dataset:
+    return af.read_json(write(folder, data, "a.json"), **options)
+
+
+# ----------------------------------------------------------------------------------------- the same rows
+
+
+@pytest.mark.parametrize("block_bytes", BLOCKS)
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("kind", ["mapped", "fsspec"])
+def test_any_shape_and_block_size(tmp_path: Path, kind: str, suffix: str, block_bytes: int) -> None:
+    for number, shape in enumerate(SHAPES):
+        path = write(tmp_path, as_json(OBJECTS, shape), f"{number}.json{suffix}")
+        format = JsonFormat(block_bytes=block_bytes)
+        assert read_all(format, path, kind=kind).equals(TABLE), shape
+        if block_bytes == 1:
+            assert len(open_footer(format, path, kind)[1].splits) == (1 if suffix else ROWS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_offsets_columns_and_absent_ones(tmp_path: Path, kind: str) -> None:
+    format = JsonFormat(block_bytes=500)
+    wanted = pa.schema({"list": TABLE.schema.field("list").type, "new": pa.int8(), "row": pa.int64()})
+    for name, shape in {
+        "a.json": "array",
+        "a.jsonl": "lines",
+        "a.json.gz": "array",
+        "b.ndjson": "lines",
+    }.items():
+        store, footer = open_footer(format, write(tmp_path, as_json(OBJECTS, shape), name), kind)
+        before = 0
+        for split in footer.splits:
+            for offset in (0, 1, split.num_rows // 2, split.num_rows):
+                found = read_split(format, store, footer, split, wanted, offset)
+                expected = TABLE.slice(before + offset, split.num_rows - offset)
+                assert found.select(["row", "list"]).equals(expected.select(["row", "list"]))
+                assert found.column("new").null_count == found.num_rows
+            before += split.num_rows
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(0, 99) | st.text(st.sampled_from('ab"\\[]{},\n\0é'), max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from('a"\\]'), inner, max_size=2),
+    max_leaves=5,
+)
+
+
+@given(
+    values=st.lists(VALUES, max_size=6),
+    shape=st.sampled_from(SHAPES),
+    block_bytes=st.sampled_from([1, 5, 40]),
+    window=st.sampled_from([1, 7, 1 << 20]),
+)
+def test_records_end_where_they_do(
+    tmp_path_factory: pytest.TempPathFactory, values: list[Any], shape: str, block_bytes: int, window: int
+) -> None:
+    """Whatever lies in columns that are not read, blocks hold whole objects."""
+    objects = [{"row": number, "other": value} for number, value in enumerate(values)]
+    path = write(tmp_path_factory.mktemp("json"), as_json(objects, shape), "a.json")
+    format = JsonFormat(block_bytes=block_bytes).typed(pa.schema({"row": pa.int64()}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("arrowflow.formats.text.blocks._WINDOW_BYTES", window)
+        found = read_all(format, path)
+    assert found.column("row").to_pylist() == list(range(len(values)))
+
+
+# -------------------------------------------------------------------------------------------- pipelines
+
+
+@pytest.fixture(params=["local", "fsspec", "native"])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], af.Dataset]:
+    """Files of several blocks, one of them compressed, on a file system."""
+    write(tmp_path, as_json(OBJECTS[:10], "indented array"), "0.json")
+    write(tmp_path, as_json(OBJECTS[10:20]), "1.jsonl")
+    write(tmp_path, as_json(OBJECTS[20:25]), "2.ndjson.gz")
+    filesystem: Any = None
+    where = str(tmp_path)
+    if request.param == "native":
+        filesystem, where = pafs.SubTreeFileSystem(where, pafs.LocalFileSystem()), ""
+    elif request.param == "fsspec":
+        filesystem, where = fsspec.filesystem("memory"), f"/{tmp_path.name}"
+        for path in tmp_path.iterdir():
+            filesystem.pipe_file(f"{where}/{path.name}", path.read_bytes())
+    return lambda: af.read_json(f"{where}/*.*", filesystem=filesystem, block_bytes=400)
+
+
+PIPELINES: dict[str, Callable[[af.Dataset], af.Dataset]] = {
+    "plain": lambda ds: ds,
+    "columns": lambda ds: ds.select("text", "struct").batch(4),
+    "rows": lambda ds: ds.filter(pl.col("row") > 1).skip(2).take(18).batch(5),
+    "a .shuffle and a .repeat": lambda ds: ds.shuffle(100, seed=3).repeat(2).batch(9),
+}
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_contracts(make: Callable[[], af.Dataset], name: str) -> None:
+    assert make().to_table().equals(TABLE.slice(0, 25))
+    assert make().num_rows == 25
+    check_dataset(
+        lambda: PIPELINES[name](make()),
+        epochs_differ=".shuffle" in name,
+        in_full=stands_for_all(name, PIPELINES),
+    )
+
+
+def test_only_wanted_columns_are_converted(tmp_path: Path) -> None:
+    data = as_json([{"good": 1, "bad": 2}, {"good": 2, "bad": "no number"}])
+    schema = pa.schema({"good": pa.int64(), "bad": pa.int64()})
+    assert read(tmp_path, data, schema=schema, columns=["good"]).to_table().to_pydict() == {"good": [1, 2]}
+    refused(lambda: read(tmp_path, data, schema=schema), SchemaError, r"Column\(/bad\) changed .* row 2")
+
+
+# ------------------------------------------------------------------------------------------------ types
+
+
+def test_types_are_those_of_the_first_file(tmp_path: Path) -> None:
+    write(tmp_path, as_json([{"a": 1.5, "b": "x"}, {"a": None}]), "0.json")
+    write(tmp_path, as_json([{"more": 1, "b": "y"}, {"a": 2}], "array"), "1.json")
+    found = af.read_json(tmp_path).to_table()
+    assert found.schema == pa.schema({"a": pa.float64(), "b": pa.string()})
+    assert found.to_pydict() == {"a": [1.5, None, None, 2.0], "b": ["x", None, "y", None]}
+
+
+@pytest.mark.parametrize("shape", ["lines", "array"])
+@pytest.mark.parametrize("value", ["text", 1.5, [1], 1 << 70])
+def test_a_value_that_does_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: Any, shape: str
+) -> None:
+    monkeypatch.setattr("arrowflow.formats.text.json.SAMPLE_BYTES", 100)
+    data = as_json([{"a": 1}] * 120 + [{"a": value}], shape)
+    error = refused(lambda: read(tmp_path, data), SchemaError, "pass schema=")
+    assert error.operator == "read_json" and error.file.endswith("a.json") and error.row_group == 0
+    if not isinstance(value, (int, float)):
+        assert "row 121" in str(error)
+
+
+def test_texts_that_look_like_times_are_texts(tmp_path: Path) -> None:
+    data = as_json([{"a": "2024-01-02", "b": [{"c": "2024-01-02T03:04:05Z"}]}] + [{"a": "soon", "b": []}] * 2)
+    found = read(tmp_path, data, block_bytes=1).to_table()
+    assert found.column("a").to_pylist() == ["2024-01-02", "soon", "soon"]
+    assert found.column("b").to_pylist()[0] == [{"c": "2024-01-02T03:04:05Z"}]
+    times = pa.schema({"a": pa.timestamp("us")})
+    assert read(tmp_path, as_json([{"a": "2024-01-02"}]), schema=times).to_table().schema == times
+
+
+def test_types_of_lists(tmp_path: Path) -> None:
+    data = as_json([{"a": [1, 2], "b": [[1.5]], "c": {"d": [1]}}, {"a": None, "b": [], "c": None}])
+    schema = pa.schema(
+        {
+            "a": pa.list_(pa.int16(), 2),
+            "b": pa.large_list(pa.list_(pa.float32())),
+            "c": pa.struct({"d": pa.large_list(pa.int8())}),
+        }
+    )
+    found = read(tmp_path, data, schema=schema, block_bytes=1).to_table()
+    assert found.schema.types == [
+        schema.types[0],
+        pa.list_(pa.list_(pa.float32())),
+        pa.struct({"d": pa.list_(pa.int8())}),
+    ]
+    assert found.to_pydict() == {"a": [[1, 2], None], "b": [[[1.5]], []], "c": [{"d": [1]}, None]}
+    three = pa.schema({"a": pa.list_(pa.int16(), 3)})
+    refused(lambda: read(tmp_path, data, schema=three), SchemaError, "pass schema=")
+    refused(
+        lambda: read(tmp_path, data, schema=pa.schema({"a": pa.map_(pa.string(), pa.int8())})),
+        SchemaError,
+        "map",
+    )
+
+
+# -------------------------------------------------------------------------------------------- odd files
+
+ODD: dict[str, tuple[bytes, list[Any]]] = {
+    "byte-order mark": (b'\xef\xbb\xbf{"a": 1}\n', [1]),
+    "returns": (b'{"a": 1}\r\n\r\n{"a": 2}\r\n', [1, 2]),
+    "blanks in front": (b' \n\t{"a": 1}\n  {"a": 2}', [1, 2]),
+    "null characters": (b'{"a": "x\\u0000y"}\n', ["x\0y"]),
+    "empty objects": (b'{"a": 1}\n{}\n', [1, None]),
+    "an array of one": (b' [ {"a": 1} ] ', [1]),
+}
+
+
+@pytest.mark.parametrize("block_bytes", [1, 1 << 20])
+@pytest.mark.parametrize("name", ODD)
+def test_odd_files(tmp_path: Path, name: str, block_bytes: int) -> None:
+    data, expected = ODD[name]
+    assert read(tmp_path, data, block_bytes=block_bytes).to_table().to_pydict() == {"a": expected}
+
+
+BAD: dict[str, tuple[bytes, type[Exception], str]] = {
+    "empty": (b"", SourceError, "no rows.*pass schema="),
+    "blank": (b"\n \n", SourceError, "no rows.*pass schema="),
+    "an empty array": (b"[]", SourceError, "no rows.*pass schema="),
+    "cut off": (b'{"a": 1}\n{"a"', SourceError, "row 2"),
+    "two on a line": (b'{"a": 1} {"a": 2}\n', SourceError, "expected 1 rows behind row 0.* found 2"),
+    "one on two lines": (b'{"a":\n 1}\n', SourceError, "expected 2 rows behind row 0.* found 1"),
+    "no object": (b'{"a": 1}\n3\n', SchemaError, "from object to number in row 2"),
+    "a key twice": (b'{"a": 1, "a": 2}\n', SourceError, "twice in row 1"),
+    "no UTF-8": (b'{"a": "\xff"}\n', SourceError, "UTF8"),
+    "no UTF-8 in a key": (b'{"\xff": 1}\n', SourceError, "utf-8"),
+    "UTF-16": ('{"a": 1}'.encode("utf-16"), SourceError, "UTF-16"),
+    "a null character": (b'{"a": "x\0y"}\n', SourceError, "row 1"),
+    "an array that is not closed": (b'[{"a": 1}, {"a": 2}', SourceError, "no `]`"),
+    "an array cut behind a comma": (b'[{"a": 1},', SourceError, "no `]`"),
+    "an array closed by a row's list": (b'[{"a": [1]', SourceError, "no `]`"),
+    "text behind the array": (b'[{"a": 1}] {"a": 2}', SourceError, "nothing behind the `]`"),
+    "a comma too many": (b'[{"a": 1}, , {"a": 2}]', SourceError, "an object in front of each comma"),
+    "a comma at the end": (b'[{"a": 1},]', SourceError, "an object in front of each comma"),
+    "a comma too many, no blanks": (b'[{"a": 1},,{"a": 2}]', SourceError, "an object in front of each comma"),
+    "numbers in an array": (b"[1, 2]", SchemaError, "from object to number"),
+    "mixed up brackets": (b'[{"a": [1}], {"a": 2}]', SourceError, "row 1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", ["lines", "indented array"])
+@pytest.mark.parametrize(
+    ("rows", "column"),
+    [
+        ([{"id": 2**64 - 1}, {"id": 2**53 + 1}], "id"),
+        ([{}, {"a": {"b": [1, None]}}, {"a": {"b": [-(2**63) - 1]}}], "a.b[]"),
+        ([{"a": [{"b": 10**40}], "c": 1.5}], "a[].b"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_whole_numbers_that_would_be_rounded(
+    tmp_path: Path, rows: list[dict[str, Any]], column: str, shape: str
+) -> None:
+    data = as_json(rows, shape)
+    refused(lambda: read(tmp_path, data), SchemaError, f"column '{re.escape(column)}': .*schema= with uint64")
+    given = pa.schema({"id": pa.uint64()})
+    found = read(tmp_path, data, schema=given).to_table().column("id").to_pylist()
+    assert found == [row.get("id") for row in rows]
+
+
+def test_numbers_that_are_no_whole_ones(tmp_path: Path) -> None:
+    """A column with fractions is one, what fits is kept, and texts are texts."""
+    rows = [{"a": 1.5, "b": 2**63 - 1, "c": str(10**30)}, {"a": 2**64 - 1, "b": -(2**63)}]
+    table = read(tmp_path, as_json(rows)).to_table()
+    assert list(map(str, table.schema.types)) == ["double", "int64", "string"]
+    assert table.column("b").to_pylist() == [2**63 - 1, -(2**63)]
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_files(tmp_path: Path, name: str) -> None:
+    data, kind, text = BAD[name]
+    error = refused(lambda: read(tmp_path, data), kind, text)
+    assert (error.operator, error.file) == ("read_json", str(tmp_path / "a.json"))
+
+
+@pytest.mark.parametrize("data", [b"", b"\n", b"[]", b" [ \n ] \n"])
+def test_files_without_rows_among_others(tmp_path: Path, data: bytes) -> None:
+    write(tmp_path, b'{"a": 1}\n', "0.json")
+    write(tmp_path, data, "1.json")
+    assert af.read_json(tmp_path).to_table().to_pydict() == {"a": [1]}
+    assert af.read_json(tmp_path / "1.json", schema=pa.schema({"a": pa.int8()})).num_rows == 0
+
+
+def test_truncated_compressed_files(tmp_path: Path) -> None:
+    for suffix in (".gz", ".zst"):
+        whole = compress(as_json(OBJECTS), suffix)
+        path = tmp_path / f"a.jsonl{suffix}"
+        path.write_bytes(whole[: len(whole) // 2])
+        error = refused(lambda path=path: af.read_json(path), SourceError, "cannot read it")  # type: ignore[misc]
+        assert error.file == str(path)
+
+
+# ----------------------------------------------------------------------------------------------- corpus
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize("block_bytes", ["4MiB", "10KiB"])
+def test_corpus(corpus: Path, block_bytes: str) -> None:
+    """A title of a film is a number, `1776`: that is an error unless it is not read."""
+    path = corpus / "tables" / "movies.json"
+    refused(
+        lambda: af.read_json(path), SchemaError, r"Column\(/Title\) changed from string to number in row 22"
+    )
+    schema = pa.schema({"US Gross": pa.int64(), "Release Date": pa.string(), "IMDB Rating": pa.float64()})
+    found = af.read_json(path, schema=schema, block_bytes=block_bytes).to_table()
+    expected = json.loads(path.read_bytes())
+    assert found.to_pylist() == [{name: row[name] for name in schema.names} for row in expected]

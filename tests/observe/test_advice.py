@@ -1,0 +1,155 @@
+"""Each piece of advice: where it is given, and where not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from arrowflow.observe.advice import advice
+from arrowflow.physical.tuning import StageStatistics, Statistics
+from tests.autotune.measured import run, stage
+
+MIB = 1 << 20
+READ = stage("read_parquet", phase="decode", cost="computes", bytes=10 * MIB, busy_seconds=5.0, calls=100)
+SHUFFLE = stage("shuffle", kind="serial")
+CACHE = stage("cache", kind="boundary")
+REPEAT = stage("repeat", kind="boundary")
+
+
+def mapped(**fields: Any) -> StageStatistics:
+    return stage("map", **({"bytes": 10 * MIB, "busy_seconds": 5.0, "calls": 100, "rows": 100_000} | fields))
+
+
+LARGER = mapped(bytes=50 * MIB)
+
+
+def faults(statistics: Statistics) -> tuple[str, ...]:
+    """Returns what is wrong with a pipeline, which is more than that a cache would pay."""
+    return tuple(text for text in advice(statistics) if "a cache pays most" not in text)
+
+
+def test_a_pipeline_without_faults_gets_none() -> None:
+    assert faults(run(stage("batch", kind="serial"), mapped(), SHUFFLE, READ)) == ()
+
+
+def test_a_short_run_says_nothing() -> None:
+    assert faults(run(SHUFFLE, LARGER, READ, seconds=10.0)) != ()
+    assert faults(run(SHUFFLE, LARGER, READ, seconds=0.4)) == ()
+
+
+@pytest.mark.parametrize("holder", [SHUFFLE, CACHE], ids=["shuffle", "cache"])
+def test_a_function_that_makes_rows_larger_goes_above_what_holds_them(holder: StageStatistics) -> None:
+    (text,) = faults(run(holder, LARGER, READ))
+    assert text == (
+        f"map makes its input 5.0 times as large below {holder.operators[0]}: put it above, so that less is held and "
+        "moved"
+    )
+
+
+def test_what_cuts_and_checks_beside_a_function_hides_nothing() -> None:
+    beside = stage("map(decode)", kind="serial", cost="computes", calls=100, rows=100_000)
+    slow = mapped(operators=("map(decode)",), bytes=50 * MIB, calls=10_000, rows=20_000)
+    texts = faults(run(SHUFFLE, beside, slow, beside, READ))
+    assert [text.partition(" 5")[0].partition(" 10")[0] for text in texts] == [
+        "map(decode) makes its input",
+        "map(decode) was called",
+    ]
+
+
+@pytest.mark.parametrize(
+    "stages",
+    [
+        (LARGER, SHUFFLE, READ),
+        (SHUFFLE, mapped(bytes=15 * MIB), READ),
+        (SHUFFLE, mapped(bytes=0), READ),
+        (SHUFFLE, LARGER),
+        (LARGER, READ),
+    ],
+    ids=["above", "hardly larger", "passed on", "nothing known of its input", "nobody holds them"],
+)
+def test_other_functions_stay_where_they_are(stages: tuple[StageStatistics, ...]) -> None:
+    assert faults(run(*stages)) == ()
+
+
+def test_a_costly_function_goes_below_the_cache() -> None:
+    (text,) = faults(run(mapped(), CACHE, READ))
+    assert text == (
+        "map above cache is 50 % of the work of each epoch: put it below, unless it is random or makes rows larger"
+    )
+    assert faults(run(mapped(busy_seconds=1.0), CACHE, READ)) == ()
+    assert faults(run(CACHE, mapped(), READ)) == ()
+    assert faults(run(mapped(), READ)) == ()
+
+
+def test_repeat_goes_above_shuffle() -> None:
+    text = "repeat is below shuffle, so windows mix rows of two epochs: put shuffle below repeat"
+    assert faults(run(SHUFFLE, REPEAT, READ)) == (text,)
+    assert faults(run(REPEAT, SHUFFLE, READ)) == ()
+    assert faults(run(REPEAT, READ)) == ()
+
+
+def test_a_function_that_gets_single_rows_should_get_batches() -> None:
+    (text,) = faults(run(mapped(calls=10_000, rows=20_000), READ))
+    assert text == (
+        "map was called 10,000 times with 2.0 rows each: let it work on batches (batch below it), or on larger chunks"
+    )
+    assert faults(run(mapped(calls=10_000, rows=200_000), READ)) == ()
+    assert faults(run(mapped(calls=100, rows=200), READ)) == ()
+    assert faults(run(mapped(calls=10_000, rows=20_000, cost="computes"), READ)) == ()
+
+
+def generator(busy_seconds: float) -> StageStatistics:
+    return stage("from_generator", phase="read", asked_calls=1, calls=100, busy_seconds=busy_seconds)
+
+
+def test_a_source_that_never_idles_should_be_several() -> None:
+    (text,) = faults(run(generator(9.5), waited_seconds=9.0))
+    assert text == (
+        "from_generator makes one chunk after the other and is never idle: split it into several and `interleave` them"
+    )
+    assert faults(run(generator(5.0), waited_seconds=9.0)) == ()
+    assert faults(run(generator(9.5), waited_seconds=0.1)) == ()
+
+
+def test_a_function_that_holds_the_lock_should_release_it() -> None:
+    (text,) = faults(run(mapped(reason="it holds the interpreter lock: 100 % of a call is CPU time"), READ))
+    assert text == (
+        "map holds the interpreter lock, so more calls at a time do not help: use functions that release it (NumPy, "
+        "Arrow, Polars), or expressions, or executor='process'"
+    )
+    assert faults(run(mapped(reason="90 % of a call is CPU time"), READ)) == ()
+
+
+DRAWN = mapped(random=True)
+
+
+def test_what_is_drawn_goes_above_the_cache() -> None:
+    text = "map is random and below cache, so every epoch gets the same draw: put it above"
+    assert advice(run(CACHE, DRAWN, READ)) == (text,)
+    assert text not in advice(run(DRAWN, CACHE, READ))
+
+
+def test_a_cache_goes_where_it_saves_the_most_time_for_its_bytes() -> None:
+    pays = "with more epochs than one a cache pays most right above {}: of these rows it would save {} s of work in each, for {} MiB"
+    small = mapped(bytes=5 * MIB, operators=("map_rows",))
+    assert advice(run(READ)) == (pays.format("read_parquet", "5.0", "10.0"),)
+    assert advice(run(mapped(), READ)) == (pays.format("map", "10.0", "10.0"),)
+    assert advice(run(LARGER, small, READ)) == (pays.format("map_rows", "10.0", "5.0"),)
+    assert advice(run(DRAWN, READ)) == (pays.format("read_parquet", "5.0", "10.0"),)
+
+
+@pytest.mark.parametrize(
+    "stages", [(DRAWN,), (CACHE, READ), (stage("interleave", kind="boundary"), READ), (stage("range"),)]
+)
+def test_no_cache_where_it_would_not_pay(stages: tuple[StageStatistics, ...]) -> None:
+    assert advice(run(*stages)) == ()
+
+
+def test_no_cache_where_nobody_waits() -> None:
+    assert advice(run(READ, waited_seconds=0.5)) == ()
+
+
+def test_several_things_are_said_one_after_the_other() -> None:
+    texts = faults(run(SHUFFLE, mapped(bytes=50 * MIB, calls=10_000, rows=20_000), REPEAT, READ))
+    assert [text.split(" ", 2)[0] for text in texts] == ["map", "repeat", "map"]

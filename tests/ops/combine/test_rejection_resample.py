@@ -1,0 +1,260 @@
+"""`rejection_resample`: which rows are left out, and that it depends on nothing that it should not."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import arrowflow as af
+from arrowflow.ops.combine import rejection_resample
+from arrowflow.ops.combine.rejection_resample import DRAWN_ROWS, draws
+from arrowflow.ops.combine.shares import MAX_COUNTED_CLASSES
+from arrowflow.random import RESAMPLE_DRAWS, bits
+from arrowflow.testing import batches_of, check_operator, check_resume, chunked, cut
+from tests.ops.tables import NUMBERS, Apply, numbers, refused, rows_of, stands_for_all
+
+LABELS = NUMBERS.append_column("label", pa.array([(i * i) % 3 for i in range(17)], pa.int16()))
+TARGET = [0.3, 0.5, 0.2]
+INITIAL = [0.4, 0.2, 0.4]
+
+CASES: dict[str, Apply] = {
+    "given": lambda ds: ds.rejection_resample("label", TARGET, INITIAL, seed=3),
+    "estimated": lambda ds: ds.rejection_resample("label", TARGET, seed=3),
+    "an expression": lambda ds: ds.rejection_resample(pl.col("row") % 3, TARGET, INITIAL, seed=3),
+    "of pyarrow": lambda ds: ds.rejection_resample(pc.field("row") > pc.scalar(9), [1, 2], seed=3),
+    "without its class": lambda ds: ds.rejection_resample("label", TARGET, INITIAL, seed=3).select("row"),
+    "repeated": lambda ds: ds.rejection_resample("label", TARGET, INITIAL).repeat(2).batch(3),
+    "over all": lambda ds: ds.repeat(3).rejection_resample("label", TARGET).batch(4),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_contracts(case: str) -> None:
+    check_operator(CASES[case], LABELS, epochs_differ=True, in_full=stands_for_all(case, CASES))
+
+
+@pytest.mark.parametrize("rows", [2, 3, 5])
+@pytest.mark.parametrize("case", ["given", "estimated", "over all"])
+def test_contracts_where_blocks_end(case: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rejection_resample, "BLOCK_ROWS", rows)
+    monkeypatch.setattr(rejection_resample, "DRAWN_ROWS", rows + 1)
+    check_operator(CASES[case], LABELS, epochs_differ=True, in_full=False)
+
+
+def labelled(num_rows: int, shares: list[float], seed: int = 0) -> pa.Table:
+    rng = np.random.default_rng(seed)
+    labels = rng.choice(len(shares), num_rows, p=np.array(shares) / sum(shares))
+    return pa.table({"row": np.arange(num_rows), "label": labels})
+
+
+def shares_of(labels: list[int], number: int) -> Any:
+    return np.bincount(np.array(labels), minlength=number) / len(labels)
+
+
+@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize(
+    ("initial", "target"),
+    [([0.9, 0.1], [0.5, 0.5]), ([0.5, 0.3, 0.2], [0.1, 0.1, 0.8]), ([0.25] * 4, [0.0, 1.0, 2.0, 1.0])],
+)
+def test_shares_are_those_that_are_wanted(given: bool, initial: list[float], target: list[float]) -> None:
+    table = labelled(100_000, initial)
+    ds = af.from_arrow(table.to_batches(7_000)).rejection_resample(
+        "label", target, initial if given else None
+    )
+    labels = rows_of(ds, "label")
+    wanted = np.array(target) / sum(target)
+    assert np.abs(shares_of(labels, len(target)) - wanted).max() < 4 * np.sqrt(0.25 / len(labels)) + (
+        0 if given else 0.003
+    )
+    # As many as can be kept: the scarcest class is whole.
+    most = min(share / want for share, want in zip(initial, wanted, strict=True) if want > 0)
+    assert abs(len(labels) / 100_000 - most) < 0.01
+    assert rows_of(ds) == sorted(rows_of(ds))
+
+
+def test_shares_may_be_given_by_class() -> None:
+    ds = af.from_arrow(labelled(4_000, [0.7, 0.3]))
+    for initial in (None, [0.7, 0.3]):
+        by_order = ds.rejection_resample("label", [0.2, 0.8], initial, seed=1)
+        by_class = ds.rejection_resample(
+            "label", {1: 0.8, 0: 0.2}, None if initial is None else {1: 0.3, 0: 0.7}, seed=1
+        )
+        assert by_class == by_order
+        assert by_class.to_table().equals(by_order.to_table())
+
+
+def test_the_scarcest_class_is_kept_whole() -> None:
+    table = labelled(5_000, [0.9, 0.1])
+    kept = rows_of(af.from_arrow(table).rejection_resample("label", [0.5, 0.5], [0.9, 0.1]), "label")
+    assert kept.count(1) == table["label"].to_pylist().count(1)
+
+
+def test_a_class_that_is_not_wanted_is_left_out() -> None:
+    for initial in (None, [0.5, 0.5]):
+        ds = af.from_arrow(labelled(2_000, [0.5, 0.5])).rejection_resample("label", [0, 1], initial)
+        assert set(rows_of(ds, "label")) == {1}
+
+
+def test_estimates_follow_the_blocks_that_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rejection_resample, "BLOCK_ROWS", 100)
+    labels = np.zeros(400, np.int64)
+    labels[:100] = np.arange(100) % 4 == 0  # 25 of class 1 in the first block, then none
+    ds = af.from_arrow(pa.table({"row": np.arange(400), "label": labels})).rejection_resample(
+        "label", [1, 1], seed=5
+    )
+    bound = ds._ready().bound
+    drawn = draws((5, RESAMPLE_DRAWS, bound.place, 0), 0, 400)  # type: ignore[attr-defined]
+    chance = np.ones(400)
+    for block, zeros in ((1, 75), (2, 175), (3, 275)):
+        counts = np.array([zeros + 10, 25 + 10])
+        ratio = 1 / counts
+        chance[block * 100 : block * 100 + 100] = (ratio / ratio.max())[0]
+    assert rows_of(ds) == np.flatnonzero(drawn < chance).tolist()
+
+
+def test_equal_shares_keep_everything() -> None:
+    assert rows_of(af.from_arrow(labelled(900, [1, 1])).rejection_resample("label", [1, 1], [1, 1])) == list(
+        range(900)
+    )
+
+
+def test_draws_are_keyed_by_blocks_of_rows() -> None:
+    whole = draws((1, 2), 0, 3 * DRAWN_ROWS)
+    assert whole[DRAWN_ROWS] == (int(bits((1, 2, 1), 1)[0]) >> 11) * 2.0**-53
+    for first, rows in (
+        (0, 1),
+        (5, DRAWN_ROWS),
+        (DRAWN_ROWS - 1, 2),
+        (DRAWN_ROWS, DRAWN_ROWS),
+        (7, 2 * DRAWN_ROWS),
+    ):
+        assert (draws((1, 2), first, rows) == whole[first : first + rows]).all()
+    assert 0 <= whole.min() < 0.01 and 0.99 < whole.max() < 1 and abs(whole.mean() - 0.5) < 0.01
+
+
+def test_two_of_them_decide_apart() -> None:
+    ds = af.from_arrow(labelled(2_000, [1, 1]))
+    once = ds.rejection_resample("label", [1, 2], [1, 1], seed=1)
+    twice = once.rejection_resample("label", [1, 2], [1, 2], seed=1).rejection_resample(
+        "label", [2, 1], [1, 1], seed=1
+    )
+    assert 0 < len(rows_of(twice)) < len(rows_of(once)) < 2_000
+    other = ds.rejection_resample("label", [1, 2], [1, 1], seed=2)
+    assert rows_of(other) != rows_of(once)
+
+
+def test_it_resumes_inside_of_a_block() -> None:
+    batch = labelled(1_500, [0.7, 0.3]).combine_chunks().to_batches()[0]
+    table = chunked([cut(batch, [37, 1, 200])], batch.schema)
+    check_resume(lambda: table.rejection_resample("label", [1, 1]))
+
+
+def test_a_state_is_small() -> None:
+    number = MAX_COUNTED_CLASSES
+    table = pa.table({"label": np.arange(4_000) % number})
+    with iter(af.from_arrow(table).rejection_resample("label", [1] * number).batch(7)) as iterator:
+        for _ in range(100):
+            next(iterator)
+        state = iterator.state_dict()
+    assert len(json.dumps(state)) + 2 * number * 10 < 64 << 10
+
+
+@pytest.mark.parametrize("initial", [None, [1, 1, 1]])
+@pytest.mark.parametrize(("label", "text"), [(3, "is 3"), (-1, "is -1"), (None, "null in 1 rows")])
+def test_a_class_outside_is_an_error(label: int | None, text: str, initial: list[float] | None) -> None:
+    table = pa.table({"label": pa.array([0, 1, 2, label], pa.int8())})
+    ds = af.from_arrow(table).rejection_resample("label", TARGET, initial)
+    refused(af.DataError, lambda: batches_of(ds), "rejection_resample", "label", text)
+
+
+def test_nothing_moves_across_it() -> None:
+    ds = af.from_arrow(LABELS)
+    resampled = rows_of(ds.rejection_resample("label", TARGET, INITIAL, seed=1))
+    later = ds.rejection_resample("label", TARGET, INITIAL, seed=1).filter(pl.col("row") > 8)
+    assert rows_of(later) == [row for row in resampled if row > 8]
+
+
+def test_it_runs_where_the_schema_is_not_known() -> None:
+    ds = numbers(9).map_rows(lambda row: {**row, "label": row["row"] % 2})
+    assert rows_of(ds.rejection_resample("label", [0, 1])) == [1, 3, 5, 7]
+    refused(
+        af.PlanError,
+        lambda: batches_of(ds.rejection_resample("lab", [0, 1])),
+        "rejection_resample",
+        "'label'",
+    )
+
+
+BAD: dict[str, tuple[tuple[Any, ...], str]] = {
+    "no list": (("label", 3), "target_dist"),
+    "texts": (("label", ["a"]), "target_dist"),
+    "negative": (("label", [1, -1]), "target_dist"),
+    "nothing": (("label", [0, 0]), "all zero"),
+    "empty": (("label", []), "all zero"),
+    "nan": (("label", [float("nan"), 1]), "target_dist"),
+    "other length": (("label", [1, 1], [1, 1, 1]), "2 shares"),
+    "out of reach": (("label", [1, 1], [1, 0]), "[1]"),
+    "a class left out": (("label", {0: 0.5, 2: 0.5}), "each class from 0 on its share, got {0: 0.5, 2: 0.5}"),
+    "a negative class": (("label", {0: 0.5, -1: 0.5}), "each class from 0 on"),
+    "no classes": (("label", {}), "all zero"),
+    "classes by name": (("label", {"a": 0.5}), "target_dist"),
+    "a set": (("label", {0.2, 0.8}), "target_dist"),
+    "digits": (("label", "12"), "target_dist"),
+    "too far apart": (("label", [1, 1], [5e-324, 1]), "too far"),
+    "too many": (("label", [1] * (MAX_COUNTED_CLASSES + 1)), "initial_dist"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_arguments(case: str) -> None:
+    arguments, text = BAD[case]
+    refused(
+        af.PlanError, lambda: af.from_arrow(LABELS).rejection_resample(*arguments), "rejection_resample", text
+    )
+
+
+@pytest.mark.parametrize(("label", "text"), [("labell", "'label'"), ("x", "double"), ("s", "string")])
+def test_a_class_is_an_integer_column(label: str, text: str) -> None:
+    ds = af.from_arrow(LABELS).rejection_resample(label, [1, 1])
+    refused(af.PlanError, partial(getattr, ds, "schema"), "rejection_resample", text)
+    refused(
+        af.PlanError,
+        lambda: af.range(3).batch(2).rejection_resample("id", [1]),
+        "rejection_resample",
+        "batch",
+    )
+
+
+def test_shares_of_any_size_count_by_their_relation() -> None:
+    ds = af.from_arrow(labelled(2_000, [0.5, 0.5]))
+    expected = rows_of(ds.rejection_resample("label", [1, 3], [1, 1], seed=1))
+    assert 0 < len(expected) < 2_000
+    for target, initial in (([1e300, 3e300], [1e-300, 1e-300]), ([1e-300, 3e-300], [1e300, 1e300])):
+        assert rows_of(ds.rejection_resample("label", target, initial, seed=1)) == expected
+
+
+def test_what_it_draws_from_is_counted() -> None:
+    accepted = np.ones((3, 2))
+    rows = rejection_resample.Classed(pa.record_batch({"x": [1, 2]}), np.zeros(2, np.int64))
+    counted = rejection_resample.Numbered(rows, 0, accepted).buffers
+    assert accepted.ctypes.data in [buffer.address for buffer in counted if buffer is not None]
+    assert len(counted) > len(rows.buffers)
+
+
+def test_it_shares_no_numbers_with_a_shuffle() -> None:
+    """Whatever its place is: the domain tells their keys apart."""
+    ds = af.from_arrow(labelled(50, [1, 1]))
+    for _ in range(5):
+        bound = ds.rejection_resample("label", [1, 1], seed=5)._ready().bound
+        assert isinstance(bound, rejection_resample.RejectionResample)
+        kernel = rejection_resample.DrawKernel(bound, cast(Any, SimpleNamespace(epoch=0)))
+        assert kernel._key == (5, RESAMPLE_DRAWS, bound.place, 0)
+        ds = ds.skip(0)
