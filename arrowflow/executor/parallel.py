@@ -106,6 +106,11 @@ class ParallelStage(Stage):
         """Whether its chunks take memory that was not there before."""
         return not self.lends or bool(self.kernels)
 
+    @property
+    def reserved_bytes(self) -> int:
+        """Bytes that are reserved for its calls in flight."""
+        return sum(slot.estimate.least for slot in self.slots if slot.running)
+
     def lacks(self, source: Stage) -> bool:
         """Whether no call is in flight, suspended, or waiting for its turn."""
         return not self.slots

@@ -282,14 +282,15 @@ class BoundaryStage(SerialStage):
     def _beyond_budget(self, wanted: Stream) -> BudgetError | None:
         """Returns an error where the budget is used up, with rows that the kernel keeps back, and it needs more.
 
-        One chunk may go beyond the budget, but not one of each input.
+        One chunk may go beyond the budget, but not one of each input: the calls that make what is wanted do not count.
         """
         ledger, kernel = self.engine.ledger, self.kernel
         if ledger.fits(-NEGLIGIBLE_BYTES) or not wanted.allocates:
             return None
         sizes = [ledger.made_bytes(ticket) for held in kernel.held() for ticket in held.tickets()]
         used = ledger.used - ledger.lent
-        if used <= ledger.budget + NEGLIGIBLE_BYTES or not any(sizes):
+        in_flight = sum(stage.reserved_bytes for stage in wanted.stages)
+        if used - in_flight <= ledger.budget + NEGLIGIBLE_BYTES or not any(sizes):
             return None
         chunks = max(len(sizes) + 1, len(self.streams) * kernel.chunks_held)
         known = max(used - sum(sizes), kernel.following_bytes()) + chunks * max(sizes)

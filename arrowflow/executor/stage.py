@@ -74,6 +74,11 @@ class Stage(ABC):
         return False
 
     @property
+    def reserved_bytes(self) -> int:
+        """Bytes that are reserved for its calls in flight."""
+        return 0
+
+    @property
     def told(self) -> bool:
         """Whether the tuner has set what its calls take."""
         return bool(self.limits.reason)

@@ -316,3 +316,12 @@ def test_a_pipeline_stays_within_its_budget_or_names_one_that_suffices(case: Cas
         assert found == expected(case)
         return
     pytest.fail(f"{MAX_REFUSALS} budgets that were named did not suffice; the last one: {case.ram_budget:,}")
+
+
+def test_a_call_in_flight_for_what_is_wanted_is_no_reason_to_refuse_a_budget() -> None:
+    inputs = (Input("even", (("repeat rows", 27),)), Input("skewed silent", (("one by one", 31),)))
+    case = Case(inputs, "interleave", (("batch", 10),), ram_budget=8 * MIB, cpu_budget=8, seed=0)
+    found, engine = run(case)
+    assert found == expected(case)
+    worked_on = max(engine.largest_made_bytes, engine.largest_taken_bytes)
+    assert engine.ledger.peak <= case.ram_budget + engine.largest_bytes + worked_on + NEGLIGIBLE_BYTES

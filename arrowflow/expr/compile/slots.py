@@ -114,6 +114,13 @@ def type_of_expr(expr: Expr, schema: pa.Schema) -> pa.DataType:
             raise PlanError(
                 f"{expr!r} guesses a format from the first text of a chunk: take str.to_date(format)"
             )
+    for part in polars_tree.cast_to_struct(text):
+        found = polars_type(part.expr, part.text, schema, part.columns)
+        if not (pa.types.is_nested(found) or pa.types.is_null(found)):
+            raise PlanError(
+                f"{expr!r} casts {found} to a struct: where Polars finds nothing but nulls in a chunk, it gives other nulls"
+                " than elsewhere. Make one with pl.struct"
+            )
     for part in polars_tree.choices(text):
         if not has_single_type(part.expr, part.text, schema, part.columns):
             raise PlanError(

@@ -200,6 +200,17 @@ def cast_to_temporal(text: str) -> tuple[Part, ...]:
 
 
 @lru_cache(maxsize=1024)
+def cast_to_struct(text: str) -> tuple[Part, ...]:
+    """Returns what the expression with the JSON form `text` casts to structs."""
+    casts = (body for kind, body in _nodes(json.loads(text)) if kind == "Cast")
+    return _parts(
+        body["expr"]
+        for body in casts
+        if "Struct" in _kinds(body["dtype"].get("Literal")) and _roots(body["expr"])
+    )
+
+
+@lru_cache(maxsize=1024)
 def choices(text: str) -> tuple[Part, ...]:
     """Returns each `when` beside bare numbers, which take their types from what is around them, in an expression."""
     if '"Ternary"' not in text or '"Dyn"' not in text:

@@ -427,6 +427,8 @@ def test_plan_errors_about_types() -> None:
     with pytest.raises(PlanError, match="guesses a format"):
         output_fields(expr(c("s").cast(pl.Date).dt.year()), pa.schema([("s", pa.string())]))
     assert output_fields(expr(c("i").cast(pl.Datetime("us"))), schema)[0].type == pa.timestamp("us")
+    with pytest.raises(PlanError, match=r"casts string to a struct.*pl\.struct"):
+        output_fields(expr(c("s").cast(pl.Struct({"x": pl.Int64}))), pa.schema([("s", pa.string())]))
     positive = c("v").list.filter(pl.element() > 0)
     dates = output_fields(expr(positive.cast(pl.Date)), pa.schema([("v", pa.list_(pa.int64()))]))
     assert dates[0].type == pa.date32()
