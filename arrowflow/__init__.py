@@ -2,7 +2,7 @@
 
 Pipelines take tf.data's names, columns take Polars', states take PyTorch's. Start with `read_parquet`, `read_ipc`,
 `read_csv`, `read_json`, `read_tfrecord`, `from_arrow`, `from_numpy`, `from_generator`, `list_files` or `range`; each
-returns a `Dataset`. `zip`, `sample_from_datasets` and `choose_from_datasets` make one of several. `Loader`, `Iterator` and
+returns a `Dataset`. `read` is for formats of other packages. `zip`, `sample_from_datasets` and `choose_from_datasets` make one of several. `Loader`, `Iterator` and
 `Statistics` are for annotations: `Dataset.to_torch` and its like, `iter(…)` and `stats()` return them.
 """
 
@@ -37,6 +37,7 @@ from arrowflow.sources import (
     from_numpy,
     list_files,
     range,
+    read,
     read_csv,
     read_ipc,
     read_json,
@@ -78,6 +79,7 @@ __all__ = [
     "list_files",
     "plot_timeline",
     "range",
+    "read",
     "read_csv",
     "read_ipc",
     "read_json",

@@ -139,7 +139,7 @@ def shown(value: object) -> str:
         return f"<{type(value).__name__}, whose __repr__ raised {type(other).__name__}>"
 
 
-def closest(name: str, names: Iterable[str]) -> str:
+def closest(name: str, names: Iterable[str], *, kind: str = "columns") -> str:
     """Returns a hint that names the candidates most like `name`, for messages about unknown names.
 
     Example:
@@ -151,4 +151,4 @@ def closest(name: str, names: Iterable[str]) -> str:
     if matches:
         return "did you mean " + " or ".join(repr(match) for match in matches) + "?"
     shown = ", ".join(known[:20]) + (", …" if len(known) > 20 else "")
-    return f"known columns: {shown}"
+    return f"known {kind}: {shown}"

@@ -11,14 +11,16 @@ import pyarrow as pa
 
 from arrowflow.dataset import Dataset, _names, _schema, parallel_calls
 from arrowflow.errors import PlanError, shown
+from arrowflow.formats import Format, configured, find
+from arrowflow.formats.tfrecord.tfrecord import RAW_HAS_NO_SCHEMA
 from arrowflow.interchange.from_numpy import batch_from_arrays
 from arrowflow.ops.sources import from_arrow as arrow
 from arrowflow.ops.sources.from_generator import FromGenerator
 from arrowflow.ops.sources.from_memory import from_batches
 from arrowflow.ops.sources.list_files import ListFiles
 from arrowflow.ops.sources.range import Range
-from arrowflow.ops.sources.read import Read, configured
-from arrowflow.options import AUTOTUNE, parse_bytes
+from arrowflow.ops.sources.read import Read
+from arrowflow.options import AUTOTUNE
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
@@ -27,6 +29,69 @@ MAX_INT64 = (1 << 63) - 1
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 Partitioning = Literal["auto", "hive"] | None
+
+
+def read(
+    paths: Paths,
+    *,
+    format: str | Format,
+    columns: Sequence[str] | None = None,
+    filter: pl.Expr | pc.Expression | None = None,
+    filesystem: Any = None,
+    schema: pa.Schema | None = None,
+    partitioning: Partitioning = "auto",
+    num_parallel_calls: int = AUTOTUNE,
+    **options: Any,
+) -> Dataset:
+    r"""Reads files of any format, split by split, in sorted order of their paths.
+
+    `read(paths, format="csv", delimiter=";")` is `read_csv(paths, delimiter=";")`. Packages offer formats of their own by
+    the entry point `arrowflow.formats`; `arrowflow/formats/README.md` says how to write one.
+
+    Args:
+        paths: A path, a glob, a directory, a URL that `pyarrow.fs` or fsspec knows, or a list of them. Of a directory
+            the files with the format's suffixes are read.
+        format: `"parquet"`, `"ipc"`, `"csv"`, `"json"`, `"tfrecord"`, a name that an installed package offers, or a
+            `Format`.
+        columns: Names of the columns to keep; the same as `.select(columns)`.
+        filter: The rows to keep; the same as `.filter(filter)`, before `columns` are selected.
+        filesystem: A file system of `pyarrow.fs` or fsspec, instead of telling by the paths.
+        schema: Columns and types of all files; null where a file lacks a column.
+        partitioning: Whether folders called `key=value` give columns, as in `read_parquet`.
+        num_parallel_calls: Splits decoded at the same time.
+        **options: The options of the format.
+
+    Raises:
+        SourceError: A path is missing, a glob empty, a file unreadable; when the dataset is bound or read.
+        SchemaError: A file lacks a column or has another type.
+        PlanError: There is no such format, the format has no such option, or an option makes no sense.
+
+    Example:
+        >>> import arrowflow as af, pathlib, tempfile
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> _ = (folder / "a.csv").write_text("x;name\n1;one\n2;two\n")
+        >>> af.read(folder, format="csv", delimiter=";").to_table().to_pydict()
+        {'x': [1, 2], 'name': ['one', 'two']}
+    """
+    found: Any = find(format) if isinstance(format, str) else format
+    if not isinstance(found, Format):
+        raise PlanError(f"read: format is a name, or an arrowflow.formats.Format, got {shown(format)}")
+    operator = f"read_{found.name}"
+    dataset = Dataset(
+        Read(
+            format=configured(found, options),
+            paths=paths,
+            filesystem=filesystem,
+            partitioning=_partitioning(operator, partitioning),
+            target=_schema(operator, schema),
+            num_parallel_calls=parallel_calls(operator, num_parallel_calls),
+        )
+    )
+    if filter is not None:
+        dataset = dataset.filter(filter)
+    if columns is not None:
+        dataset = dataset.select(*_names(operator, (columns,)))
+    return dataset
 
 
 def read_parquet(
@@ -78,7 +143,16 @@ def read_parquet(
         >>> af.read_parquet(folder, filter=(pl.col("x") > 1) & (pl.col("year") == 2024)).to_table().to_pydict()
         {'x': [2, 3], 'year': [2024, 2024]}
     """
-    return _read("parquet", paths, columns, filter, filesystem, schema, partitioning, num_parallel_calls)
+    return read(
+        paths,
+        format="parquet",
+        columns=columns,
+        filter=filter,
+        filesystem=filesystem,
+        schema=schema,
+        partitioning=partitioning,
+        num_parallel_calls=num_parallel_calls,
+    )
 
 
 def read_ipc(
@@ -102,7 +176,16 @@ def read_ipc(
         >>> af.read_ipc(folder / "*.arrow").num_rows
         3
     """
-    return _read("ipc", paths, columns, filter, filesystem, schema, partitioning, num_parallel_calls)
+    return read(
+        paths,
+        format="ipc",
+        columns=columns,
+        filter=filter,
+        filesystem=filesystem,
+        schema=schema,
+        partitioning=partitioning,
+        num_parallel_calls=num_parallel_calls,
+    )
 
 
 def read_csv(
@@ -167,16 +250,20 @@ def read_csv(
         >>> af.read_csv(folder).to_table().to_pydict()
         {'x': [1, 2], 'name': ['one', None]}
     """
-    settings = configured(
-        "csv",
+    return read(
+        paths,
+        format="csv",
+        columns=columns,
+        filter=filter,
+        filesystem=filesystem,
+        schema=schema,
+        partitioning=partitioning,
+        num_parallel_calls=num_parallel_calls,
         delimiter=delimiter,
         quote_char=quote_char,
-        column_names=None if column_names is None else _names("read_csv", (column_names,)),
-        null_values=tuple(null_values) if isinstance(null_values, list | tuple) else (null_values,),
-        block_bytes=parse_bytes("block_bytes", block_bytes),
-    )
-    return _read(
-        "csv", paths, columns, filter, filesystem, schema, partitioning, num_parallel_calls, settings
+        column_names=column_names,
+        null_values=null_values,
+        block_bytes=block_bytes,
     )
 
 
@@ -211,9 +298,16 @@ def read_json(
         >>> af.read_json(folder).to_table().to_pydict()
         {'x': [1, 2], 'tags': [['a', 'b'], None]}
     """
-    settings = configured("json", block_bytes=parse_bytes("block_bytes", block_bytes))
-    return _read(
-        "json", paths, columns, filter, filesystem, schema, partitioning, num_parallel_calls, settings
+    return read(
+        paths,
+        format="json",
+        columns=columns,
+        filter=filter,
+        filesystem=filesystem,
+        schema=schema,
+        partitioning=partitioning,
+        num_parallel_calls=num_parallel_calls,
+        block_bytes=block_bytes,
     )
 
 
@@ -279,43 +373,19 @@ def read_tfrecord(
         {'x': [7]}
     """
     if raw and schema is not None:
-        raise PlanError(
-            "read_tfrecord: records come as one column with raw=True, so there is no schema= to give"
-        )
-    settings = configured("tfrecord", raw=raw, compression=compression)
-    return _read(
-        "tfrecord", paths, columns, filter, filesystem, schema, partitioning, num_parallel_calls, settings
+        raise PlanError(RAW_HAS_NO_SCHEMA)
+    return read(
+        paths,
+        format="tfrecord",
+        columns=columns,
+        filter=filter,
+        filesystem=filesystem,
+        schema=schema,
+        partitioning=partitioning,
+        num_parallel_calls=num_parallel_calls,
+        raw=raw,
+        compression=compression,
     )
-
-
-def _read(
-    format: str,
-    paths: Paths,
-    columns: Sequence[str] | None,
-    filter: Any,
-    filesystem: Any,
-    schema: pa.Schema | None,
-    partitioning: Partitioning,
-    num_parallel_calls: int,
-    settings: Any = None,
-) -> Dataset:
-    operator = f"read_{format}"
-    dataset = Dataset(
-        Read(
-            format=format,
-            settings=settings,
-            paths=paths,
-            filesystem=filesystem,
-            partitioning=_partitioning(operator, partitioning),
-            target=_schema(operator, schema),
-            num_parallel_calls=parallel_calls(operator, num_parallel_calls),
-        )
-    )
-    if filter is not None:
-        dataset = dataset.filter(filter)
-    if columns is not None:
-        dataset = dataset.select(*_names(operator, (columns,)))
-    return dataset
 
 
 def _partitioning(operator: str, partitioning: Any) -> str | None:

@@ -69,7 +69,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "kernels": ("errors", "options", "plan", "workarounds"),
     "expr": ("errors", "memory", "options", "types", "workarounds"),
     "interchange": ("errors", "types"),
-    "formats": ("errors", "expr", "storage", "types", "workarounds"),
+    "formats": ("errors", "expr", "options", "storage", "types", "workarounds"),
     "caching": ("errors", "expr", "formats", "options", "plan", "storage", "workarounds"),
     "ops": BELOW_OPS,
     "optimizer": ("errors", "expr", "kernels", "ops", "plan"),
@@ -85,7 +85,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "write": ("caching.store.claim", "errors", "formats", "options", "storage"),
     "dataset": ("caching", "interchange", "loaders", "types", "write", *BELOW_LOADERS),
     "combining": ("dataset", "errors", "ops", "options", "plan"),
-    "sources": ("dataset", "errors", "interchange", "ops", "options"),
+    "sources": ("dataset", "errors", "formats", "interchange", "ops", "options"),
     "__init__": (
         "caching",
         "combining",
@@ -98,7 +98,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "physical.tuning",
         "sources",
     ),
-    "testing": ("dataset", "sources", *BELOW_LOADERS),
+    "testing": ("dataset", "formats", "sources", "storage", *BELOW_LOADERS),
 }
 """What a layer (a package, or a module at the top) may import of the library. Everything else is a step upwards."""
 

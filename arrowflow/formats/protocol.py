@@ -1,11 +1,11 @@
 """What every file format offers: `Format`, the footers and splits it finds, and the check of schemas.
 
-To add a format copy `ipc.py`: a class with these methods, and one line in `FORMATS`; in a package of its own, the
-entry point `arrowflow.formats` instead.
+`README.md` of this folder says how to add a format.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -58,24 +58,37 @@ MayMatch = Callable[[Mapping[str, ColumnStatistics], int], bool]
 column that is not in the mapping may hold anything."""
 
 
+@runtime_checkable
 class Format(Protocol):
-    """A file format. All methods are called from any worker, for many files and splits at the same time.
+    """A file format. A subclass has a `name`, its `suffixes`, a `footer` and a `read`; the rest has defaults.
+
+    A format is a frozen dataclass, so that its copies are equal. Its fields are its options: users give them to
+    `arrowflow.read` by name, and `__post_init__` raises `PlanError` for bad values. A field with `compare=False` is no
+    option.
+
+    All methods are called from any worker, for many files and splits at the same time. Any exception of `footer`,
+    `ranges` and `read` becomes a `SourceError` that names the file and the split. Errors of this library keep their
+    class.
 
     A split of a local file is decoded from the file: `read` alone, in one call. Of any other file the bytes that
     `ranges` names are fetched first, in a call of its own that takes no core; `read` then finds these bytes, and no
     others, in its `store`, and waits for nothing. So a format reads through `store.open(footer.file)` or
-    `store.fetch(footer.file, …)` and need not know which of the two it is. One that cannot tell what it will read
-    names the whole file, `[(0, footer.file.size)]`.
+    `store.fetch(footer.file, …)` and need not know which of the two it is.
+
+    The classes after this one are capabilities. A format has one if it has its methods.
     """
 
     @property
+    @abstractmethod
     def name(self) -> str:
-        """The word in `read_<name>`, in `FORMATS` and in messages."""
+        """The word in `read_<name>`, in `arrowflow.read(…, format=…)` and in messages."""
 
     @property
+    @abstractmethod
     def suffixes(self) -> tuple[str, ...]:
         """Endings, in lower case, of the files that are taken from a directory."""
 
+    @abstractmethod
     def footer(self, store: Store, file: File) -> Footer:
         """Reads what the file says about itself, with ranged reads only. Called once per file and epoch.
 
@@ -83,38 +96,15 @@ class Format(Protocol):
             SourceError: The file is missing, truncated, corrupt, encrypted or of another format.
         """
 
-    def column_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
-        """Estimates the decoded bytes of some columns. Called under the executor's lock: no I/O, cheap."""
-
-    def scratch_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
-        """Estimates what decoding them takes on top while it runs. Called as `column_bytes`."""
-
-    def ranges(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[Range]:
-        """Returns the bytes of the file that `read` needs for these columns; in any order, and they may overlap.
-
-        Called once a split, and only for files that are not local. No I/O, cheap. What a corrupt footer says need
-        not be checked: ranges outside of the file are refused when they are to be fetched.
-        """
-
-    def prune(self, footer: Footer, split: Split, may_match: MayMatch) -> bool:
-        """Returns whether the split provably holds no match, so that it need not be read. No I/O."""
-
+    @abstractmethod
     def read(
-        self,
-        store: Store,
-        footer: Footer,
-        split: Split,
-        schema: pa.Schema,
-        offset_rows: int = 0,
-        stored: frozenset[str] = frozenset(),
-        num_threads: int = 1,
+        self, store: Store, footer: Footer, split: Split, schema: pa.Schema, offset_rows: int = 0
     ) -> Iterator[pa.RecordBatch]:
         """Decodes a split on the calling thread, without the GIL, and yields its rows from `offset_rows` on.
 
         Yields at least one batch, of no rows if need be, and more than one only where offsets of texts or
-        lists would overflow. Columns are those of `schema`, with exactly its types, null where the file lacks
-        them; decimals among the columns named in `stored` may come as the int64 that they are stored as. Nothing
-        stays open between two batches that the batches themselves do not hold.
+        lists would overflow. `formats.types.conform` makes such batches of a decoded one. Nothing stays open between
+        two batches that the batches themselves do not hold.
 
         Args:
             store: Where to read: the local file system, or a `Fetched` with the bytes of `ranges`. Only where
@@ -122,19 +112,69 @@ class Format(Protocol):
                 read on threads of its own.
             footer: The file.
             split: One of its splits.
-            schema: What to yield.
-            offset_rows: Rows of the split to leave out.
-            stored: Names of decimals that may come as integers.
-            num_threads: The CPU budget: another pool that has more threads must not be used.
+            schema: Columns and exact types of what to yield. A column that the file lacks is null. There may be none:
+                then batches have rows, but no columns.
+            offset_rows: Rows of the split to leave out, up to all of them.
 
         Raises:
             SourceError: The split cannot be decoded, or is not what the footer says.
         """
 
+    def column_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
+        """Estimates the decoded bytes of some columns. Called under the executor's lock: no I/O, cheap.
+
+        By default each column has an equal share of `split.num_bytes`.
+        """
+        return split.num_bytes * len(columns) // max(1, len(footer.schema))
+
+    def scratch_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
+        """Estimates what decoding them takes on top while it runs. Called as `column_bytes`.
+
+        By default `split.num_bytes`, as for a copy of all that is stored.
+        """
+        return split.num_bytes
+
+    def ranges(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[Range]:
+        """Returns the bytes of the file that `read` needs for these columns; in any order, and they may overlap.
+
+        Called once a split, and only for files that are not local. No I/O, cheap. What a corrupt footer says need
+        not be checked: ranges outside of the file are refused when they are to be fetched. By default the whole file.
+        """
+        return [(0, footer.file.size)]
+
+    def prune(self, footer: Footer, split: Split, may_match: MayMatch) -> bool:
+        """Returns whether the split provably holds no match, so that it need not be read. No I/O. By default it may."""
+        return False
+
+
+@runtime_checkable
+class StoredDecimals(Protocol):
+    """A capability of a `Format` whose files may store decimals as integers."""
+
+    def with_stored(self, columns: frozenset[str]) -> Format:
+        """Returns the format whose `read` may yield these decimals as the int64 that the file stores.
+
+        Called for columns that only arithmetic reads, when a kernel is made.
+        """
+
+
+@runtime_checkable
+class PooledFormat(Protocol):
+    """A capability of a `Format` that may decode in another pool of threads than Arrow's."""
+
+    def with_threads(self, num_threads: int) -> Format:
+        """Returns the format that uses no pool with more threads than these, which are the CPU budget.
+
+        Called when a kernel is made.
+        """
+
+    def engine(self, store: Store) -> str:
+        """Returns whose pools may decode files of a store, as `KernelSpec.engine` has it. No I/O."""
+
 
 @runtime_checkable
 class Unsure(Protocol):
-    """What a `Format` offers besides, whose footers do not always say what columns take once they are decoded."""
+    """A capability of a `Format` whose footers do not always say what columns take once they are decoded."""
 
     def unsure(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[str]:
         """Returns the columns that may take more than `Format.column_bytes`, which then is the least. No I/O.
@@ -152,7 +192,7 @@ class Unsure(Protocol):
 
 @runtime_checkable
 class InPlaceFormat(Format, Protocol):
-    """A format whose files can be mapped and their rows gathered where they lie: what a global `shuffle` needs."""
+    """A capability: files can be mapped and their rows gathered where they lie. A global `shuffle` needs it."""
 
     def is_mapped(self, store: Store, footer: Footer) -> bool:
         """Returns whether what `read` yields are views of the mapped file. No I/O."""
@@ -177,7 +217,7 @@ class InPlaceFormat(Format, Protocol):
 
 @runtime_checkable
 class Untyped(Protocol):
-    """What a `Format` offers besides, whose files do not say their types, or which has options."""
+    """A capability of a `Format` whose files do not say their types."""
 
     def typed(self, schema: pa.Schema) -> Format:
         """Returns the format that reads the columns of all files as these types. Called when a plan is bound.
@@ -199,8 +239,13 @@ class Untyped(Protocol):
         Called for files in folders that name columns, once a file and epoch; these must not be in both.
         """
 
+
+@runtime_checkable
+class OwnArguments(Protocol):
+    """A capability of a `Format` whose rows depend on other things than its options."""
+
     def arguments(self) -> Mapping[str, Any]:
-        """Returns the options, as JSON values; a state is compared by them."""
+        """Returns these things as JSON values. A state is compared by them, and without this by the options."""
 
 
 def match(expected: pa.Schema, footer: Footer, *, widen: bool = False, operator: str | None = None) -> None:

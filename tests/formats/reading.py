@@ -29,7 +29,8 @@ def open_footer(format: Format, path: Path, kind: str = "mapped") -> tuple[Store
     store, files = resolve(where, filesystem=filesystem, suffixes=format.suffixes, operator="read")
     if kind == "read":
         store = dataclasses.replace(store, memory_map=False)
-    return store, format.footer(store, files[0])
+    with reading(f"read_{format.name}", files[0]):
+        return store, format.footer(store, files[0])
 
 
 def opened(format: Format, store: Store, footer: Footer, split: Split, names: list[str]) -> Store:
@@ -44,7 +45,8 @@ def read_split(
     format: Format, store: Store, footer: Footer, split: Split, schema: pa.Schema, offset_rows: int = 0
 ) -> pa.Table:
     source = opened(format, store, footer, split, schema.names)
-    batches = list(format.read(source, footer, split, schema, offset_rows))
+    with reading(f"read_{format.name}", footer.file, split.index):
+        batches = list(format.read(source, footer, split, schema, offset_rows))
     assert batches
     for batch in batches:
         assert batch.schema.equals(schema, check_metadata=True)

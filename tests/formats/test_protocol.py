@@ -8,11 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from arrowflow import formats
 from arrowflow.errors import PlanError, SchemaError
-from arrowflow.formats import FORMATS, Footer, find, match
+from arrowflow.formats import FORMATS, Footer, find, match, registry
 from arrowflow.formats.parquet.parquet import ParquetFormat
 from arrowflow.storage import File
+
+
+MADE = ParquetFormat()
 
 
 def footer(**types: pa.DataType) -> Footer:
@@ -49,16 +51,23 @@ def test_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     offered = EntryPoints(
         [
             EntryPoint("mine", "arrowflow.formats.parquet.parquet:ParquetFormat", "arrowflow.formats"),
-            EntryPoint("made", "arrowflow.formats:FORMATS", "arrowflow.formats"),
+            EntryPoint("made", "tests.formats.test_protocol:MADE", "arrowflow.formats"),
+            EntryPoint("none", "arrowflow.formats:FORMATS", "arrowflow.formats"),
+            EntryPoint("gone", "no_such_package:Format", "arrowflow.formats"),
         ]
     )
 
     def entry_points(**_: Any) -> EntryPoints:
         return offered
 
-    monkeypatch.setattr(formats, "entry_points", entry_points)
+    monkeypatch.setattr(registry, "entry_points", entry_points)
     assert isinstance(find("mine"), ParquetFormat)
-    made: object = find("made")
-    assert made is FORMATS
+    assert find("made") is MADE
+    with pytest.raises(PlanError, match=r"none = arrowflow.formats:FORMATS gives \{.*derive from it"):
+        find("none")
+    with pytest.raises(
+        PlanError, match=r"gone = no_such_package:Format cannot be loaded \(ModuleNotFoundError"
+    ):
+        find("gone")
     with pytest.raises(PlanError, match="there is no format 'parquett'; did you mean 'parquet'"):
         find("parquett")

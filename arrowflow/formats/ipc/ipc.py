@@ -7,7 +7,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +16,11 @@ import pyarrow as pa
 from arrowflow.errors import PlanError, SourceError
 from arrowflow.formats.ipc.metadata import Batch, Block, first_buffers, parse_batch, parse_footer
 from arrowflow.formats.ipc.private_map import map_private
-from arrowflow.formats.protocol import Footer, MayMatch, Split, check_names, reading
+from arrowflow.formats.protocol import Footer, Format, Split, check_names
 from arrowflow.formats.types import conform, decoded_schema, width_bits
 from arrowflow.storage import File, Range, Store, coalesce
 from arrowflow.workarounds.codes import masked
 
-_OPERATOR: Final = "read_ipc"
 _MAGIC: Final = b"ARROW1"
 _FILE_START: Final = pa.py_buffer(b"ARROW1\0\0")
 _HEAD_OFFSET: Final = 8
@@ -63,45 +62,45 @@ class _Details:
     encoded: frozenset[int]
 
 
-class IpcFormat:
+@dataclass(frozen=True, slots=True)
+class IpcFormat(Format):
     """The Arrow IPC file format. Batches of uncompressed, local files are views into the mapped file."""
 
-    name: Final = "ipc"
-    suffixes: Final = (".arrow", ".feather", ".ipc")
+    name: ClassVar[str] = "ipc"
+    suffixes: ClassVar[tuple[str, ...]] = (".arrow", ".feather", ".ipc")
 
     def footer(self, store: Store, file: File) -> Footer:
         """See `Format.footer`: the footer, and the metadata of each batch for its number of rows."""
-        with reading(_OPERATOR, file):
-            start, tail = _read_tail(store, file)
-            stored = _read_schema(tail)
-            dictionaries, blocks = parse_footer(memoryview(tail)[:-_TRAILER_BYTES])
-            _check_blocks([*dictionaries, *blocks], file)
-            first = min([start, *(block.offset for block in (*dictionaries, *blocks))])
-            head = store.fetch(file, [(_HEAD_OFFSET, max(first, _HEAD_OFFSET))])[0]
-            check_names(stored.names)
-            batches = _read_metadata(store, file, blocks)
-            firsts = first_buffers(stored)
-            sizes = _column_bytes(stored, batches, firsts)
-            details = _Details(
-                head,
-                tuple(stored.names),
-                frozenset(index for index, type in enumerate(stored.types) if width_bits(type) is None),
-                tuple(dictionaries),
-                tuple(blocks),
-                tuple(batch.is_compressed for batch in batches),
-                sizes,
-                firsts,
-                tuple(
-                    _known_buffers(batch, firsts) if batch.is_compressed or not store.is_local else None
-                    for batch in batches
-                ),
-                frozenset(index for index, type in enumerate(stored.types) if _is_encoded(type)),
-            )
-            splits = tuple(
-                Split(index, batch.num_rows, int(sizes[index].sum())) for index, batch in enumerate(batches)
-            )
-            num_rows = sum(split.num_rows for split in splits)
-            return Footer(file, decoded_schema(stored), splits, num_rows, details)
+        start, tail = _read_tail(store, file)
+        stored = _read_schema(tail)
+        dictionaries, blocks = parse_footer(memoryview(tail)[:-_TRAILER_BYTES])
+        _check_blocks([*dictionaries, *blocks], file)
+        first = min([start, *(block.offset for block in (*dictionaries, *blocks))])
+        head = store.fetch(file, [(_HEAD_OFFSET, max(first, _HEAD_OFFSET))])[0]
+        check_names(stored.names)
+        batches = _read_metadata(store, file, blocks)
+        firsts = first_buffers(stored)
+        sizes = _column_bytes(stored, batches, firsts)
+        details = _Details(
+            head,
+            tuple(stored.names),
+            frozenset(index for index, type in enumerate(stored.types) if width_bits(type) is None),
+            tuple(dictionaries),
+            tuple(blocks),
+            tuple(batch.is_compressed for batch in batches),
+            sizes,
+            firsts,
+            tuple(
+                _known_buffers(batch, firsts) if batch.is_compressed or not store.is_local else None
+                for batch in batches
+            ),
+            frozenset(index for index, type in enumerate(stored.types) if _is_encoded(type)),
+        )
+        splits = tuple(
+            Split(index, batch.num_rows, int(sizes[index].sum())) for index, batch in enumerate(batches)
+        )
+        num_rows = sum(split.num_rows for split in splits)
+        return Footer(file, decoded_schema(stored), splits, num_rows, details)
 
     def column_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
         """See `Format.column_bytes`: exact unless dictionaries, compressed texts or lists are among them."""
@@ -151,24 +150,12 @@ class IpcFormat:
             return []
         return [block.range for block in details.dictionaries] + _batch_ranges(details, split.index, wanted)
 
-    def prune(self, footer: Footer, split: Split, may_match: MayMatch) -> bool:
-        """See `Format.prune`: IPC files hold no statistics."""
-        return False
-
     def read(
-        self,
-        store: Store,
-        footer: Footer,
-        split: Split,
-        schema: pa.Schema,
-        offset_rows: int = 0,
-        stored: frozenset[str] = frozenset(),
-        num_threads: int = 1,
+        self, store: Store, footer: Footer, split: Split, schema: pa.Schema, offset_rows: int = 0
     ) -> Iterator[pa.RecordBatch]:
         """See `Format.read`."""
-        with reading(_OPERATOR, footer.file, split.index):
-            batch = _decode(store, footer, split, schema)
-            yield from conform(batch.slice(offset_rows) if offset_rows else batch, schema)
+        batch = _decode(store, footer, split, schema)
+        yield from conform(batch.slice(offset_rows) if offset_rows else batch, schema)
 
     def is_mapped(self, store: Store, footer: Footer) -> bool:
         """See `InPlaceFormat.is_mapped`."""
@@ -199,14 +186,13 @@ class IpcFormat:
     ) -> Iterator[tuple[pa.RecordBatch, tuple[pa.Buffer, ...]]]:
         """See `InPlaceFormat.read_in_place`: columns are copies only where they are decoded or widened."""
         low, high = mapped.address, mapped.address + mapped.size
-        with reading(_OPERATOR, footer.file, split.index):
-            wanted = _wanted(footer.details, schema.names)
-            batch = _read_opened(pa.BufferReader(mapped), split, wanted, is_view=True) if wanted else None
-            batch = _checked(batch, split, footer, wanted)
-            for chunk in conform(batch.slice(offset_rows) if offset_rows else batch, schema):
-                found = [buffer for column in chunk.columns for buffer in column.buffers()]
-                copies = [each for each in found if each is not None and not low <= each.address < high]
-                yield chunk, tuple(copies)
+        wanted = _wanted(footer.details, schema.names)
+        batch = _read_opened(pa.BufferReader(mapped), split, wanted, is_view=True) if wanted else None
+        batch = _checked(batch, split, footer, wanted)
+        for chunk in conform(batch.slice(offset_rows) if offset_rows else batch, schema):
+            found = [buffer for column in chunk.columns for buffer in column.buffers()]
+            copies = [each for each in found if each is not None and not low <= each.address < high]
+            yield chunk, tuple(copies)
 
 
 def _decode(store: Store, footer: Footer, split: Split, schema: pa.Schema) -> pa.RecordBatch:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Final, Self
 
 import pyarrow as pa
 
@@ -15,7 +15,7 @@ from arrowflow.formats.parquet.integers import as_integers, stored_as_integers
 from arrowflow.formats.parquet.polars_decoder import chunk_range
 from arrowflow.formats.parquet.sizes import TextSizes
 from arrowflow.formats.parquet.statistics import RowGroupStatistics
-from arrowflow.formats.protocol import Footer, MayMatch, Split, check_names, reading
+from arrowflow.formats.protocol import Footer, Format, MayMatch, Split, check_names
 from arrowflow.formats.types import check_texts, conform, decoded_schema, leaf_types, width_bits
 from arrowflow.lazy import parquet as pq
 from arrowflow.storage import File, Range, Store
@@ -35,8 +35,6 @@ _ENCODED: Final = frozenset(("PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BYTE_A
 _OFFSET_BITS: Final = 32
 _PADDING_BYTES: Final = 100
 """What Arrow reads behind a column chunk of parquet-mr before 1.2.9, whose sizes leave a header out (PARQUET-816)."""
-
-_OPERATOR: Final = "read_parquet"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,25 +59,45 @@ class _Details:
     text_sizes: TextSizes
 
 
-class ParquetFormat:
-    """Apache Parquet, read by Arrow C++."""
+@dataclass(frozen=True, slots=True)
+class ParquetFormat(Format):
+    """Apache Parquet, read by Arrow C++, or by Polars where it is faster and may.
 
-    name: Final = "parquet"
-    suffixes: Final = (".parquet", ".parq", ".pq")
+    Attributes:
+        stored: Decimals that may come as integers.
+        num_threads: The most threads that Polars' pool may have.
+    """
+
+    name: ClassVar[str] = "parquet"
+    suffixes: ClassVar[tuple[str, ...]] = (".parquet", ".parq", ".pq")
+
+    stored: frozenset[str] = field(default=frozenset(), compare=False)
+    num_threads: int = field(default=1, compare=False)
+
+    def with_stored(self, columns: frozenset[str]) -> Self:
+        """See `StoredDecimals.with_stored`."""
+        return replace(self, stored=columns)
+
+    def with_threads(self, num_threads: int) -> Self:
+        """See `PooledFormat.with_threads`."""
+        return replace(self, num_threads=num_threads)
+
+    def engine(self, store: Store) -> str:
+        """See `PooledFormat.engine`."""
+        return "arrow+polars" if store.is_local and polars_decoder.fits(self.num_threads) else "arrow"
 
     def footer(self, store: Store, file: File) -> Footer:
         """See `Format.footer`: one or two reads from the end of the file."""
-        with reading(_OPERATOR, file):
-            with store.open(file) as source:
-                footer_bytes = _check_magic(source, file)
-                opened = pq.ParquetFile(source, pre_buffer=False)
-                metadata, stored = opened.metadata, opened.schema_arrow
-            check_names(stored.names)
-            schema = decoded_schema(stored)
-            is_signed = footer_bytes - metadata.serialized_size == _SIGNATURE_BYTES
-            details = _details(metadata, schema, is_signed=is_signed)
-            fixed = sum(bits or 0 for bits in details.column_bits.values())
-            return Footer(file, schema, tuple(_splits(metadata, fixed)), metadata.num_rows, details)
+        with store.open(file) as source:
+            footer_bytes = _check_magic(source, file)
+            opened = pq.ParquetFile(source, pre_buffer=False)
+            metadata, stored = opened.metadata, opened.schema_arrow
+        check_names(stored.names)
+        schema = decoded_schema(stored)
+        is_signed = footer_bytes - metadata.serialized_size == _SIGNATURE_BYTES
+        details = _details(metadata, schema, is_signed=is_signed)
+        fixed = sum(bits or 0 for bits in details.column_bits.values())
+        return Footer(file, schema, tuple(_splits(metadata, fixed)), metadata.num_rows, details)
 
     def column_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
         """See `Format.column_bytes`: exact for flat columns of fixed width, the least for the others."""
@@ -163,27 +181,19 @@ class ParquetFormat:
         return not may_match(statistics, split.num_rows)
 
     def read(
-        self,
-        store: Store,
-        footer: Footer,
-        split: Split,
-        schema: pa.Schema,
-        offset_rows: int = 0,
-        stored: frozenset[str] = frozenset(),
-        num_threads: int = 1,
+        self, store: Store, footer: Footer, split: Split, schema: pa.Schema, offset_rows: int = 0
     ) -> Iterator[pa.RecordBatch]:
         """See `Format.read`."""
-        with reading(_OPERATOR, footer.file, split.index):
-            integers = _integers(footer, schema, stored)
-            decoded = _decode(store, footer, split, schema, integers, num_threads)
-            if integers or not schema.equals(footer.schema, check_metadata=True):
-                schema = pa.schema(
-                    [(field.name, pa.int64() if field.name in integers else field.type) for field in schema]
-                )
-            parts = (part for batch in decoded for part in conform(batch, schema))
-            for part in _rows_from(parts, offset_rows):
-                check_texts(part)
-                yield part
+        integers = _integers(footer, schema, self.stored)
+        decoded = _decode(store, footer, split, schema, integers, self.num_threads)
+        if integers or not schema.equals(footer.schema, check_metadata=True):
+            schema = pa.schema(
+                [(field.name, pa.int64() if field.name in integers else field.type) for field in schema]
+            )
+        parts = (part for batch in decoded for part in conform(batch, schema))
+        for part in _rows_from(parts, offset_rows):
+            check_texts(part)
+            yield part
 
 
 def _integers(footer: Footer, schema: pa.Schema, stored: frozenset[str]) -> frozenset[str]:

@@ -51,12 +51,25 @@ class CsvFormat(TextFormat):
                 raise PlanError(f"read_csv: {name} is one ASCII character, got {shown(value)}")
         if self.quote_char is not None and self.quote_char == self.delimiter:
             raise PlanError(f"read_csv: delimiter and quote_char are both {self.quote_char!r}")
-        values: Any = self.null_values
+        given: Any = self.null_values
+        values = tuple(given) if isinstance(given, list | tuple) else (given,)
+        object.__setattr__(self, "null_values", values)
         if not all(isinstance(value, str) for value in values):
             raise PlanError(f"read_csv: null_values are texts, got {list(values)}")
-        names = self.column_names
-        if names is not None and len(set(names)) < len(names):
+        self._check_column_names()
+
+    def _check_column_names(self) -> None:
+        given: Any = self.column_names
+        if given is None:
+            return
+        names = (
+            (given,) if isinstance(given, str) else tuple(given) if isinstance(given, list | tuple) else ()
+        )
+        if not names or not all(isinstance(name, str) for name in names):
+            raise PlanError(f"read_csv: expected names of columns, got {shown(given)}")
+        if len(set(names)) < len(names):
             raise PlanError(f"read_csv: column_names are one name a column, got {list(names)}")
+        object.__setattr__(self, "column_names", names)
 
     def probe(self, schema: pa.Schema) -> None:
         """See `TextFormat.probe`."""

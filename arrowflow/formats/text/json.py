@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyarrow import json
 
 from arrowflow.errors import SourceError
-from arrowflow.formats.protocol import Footer, check_names, reading
+from arrowflow.formats.protocol import Footer, check_names
 from arrowflow.formats.text.blocks import Source, as_bytes, first_records, opened, owned, with_codecs
 from arrowflow.formats.text.scan import Bytes, JsonElements, JsonLines, Scanner, element_ends
 from arrowflow.formats.text.text import SAMPLE_BYTES, Layout, TextFormat
@@ -68,7 +68,7 @@ class JsonFormat(TextFormat):
         """See `Untyped.holds`: those with a value, since pyarrow does not say which keys it ignores."""
         layout = footer.details.layout
         known = frozenset(layout.schema.names)
-        with reading(self.operator, footer.file), opened(store, footer.file) as source:
+        with opened(store, footer.file) as source:
             scanner = partial(self.scanner, layout.kind, footer.file)
             data, is_row = first_records(source, scanner, layout.start, SAMPLE_BYTES)
             if not is_row.any():

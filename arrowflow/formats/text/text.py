@@ -14,21 +14,22 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, Final, Self
+from typing import ClassVar, Final, Self
 
 import numpy as np
 import pyarrow as pa
 
 from arrowflow.errors import PlanError, SchemaError, SourceError
-from arrowflow.formats.protocol import Footer, MayMatch, Split, reading
+from arrowflow.formats.protocol import Footer, Format, Split
 from arrowflow.formats.text.blocks import Blocks, Source, as_bytes, codec_of, cut, inflated, opened, owned
 from arrowflow.formats.text.scan import Scanner
 from arrowflow.formats.types import conform, width_bits
+from arrowflow.options import parse_bytes
 from arrowflow.storage import File, Range, Store
 
 BLOCK_BYTES: Final = 4 << 20
@@ -78,11 +79,11 @@ class _Details:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextFormat(ABC):
+class TextFormat(Format):
     """Files of records. Subclasses say how a file starts, where records end, and how they are decoded.
 
     Attributes:
-        block_bytes: Bytes of a block.
+        block_bytes: Bytes of a block, as a number or as a text like `"4MiB"`.
         types: The columns to read of all files, or None to tell by the file.
     """
 
@@ -96,23 +97,18 @@ class TextFormat(ABC):
 
     def __post_init__(self) -> None:
         """Raises `PlanError` for options that make no sense."""
+        object.__setattr__(self, "block_bytes", parse_bytes("block_bytes", self.block_bytes))
         if self.block_bytes > MAX_BLOCK_BYTES:
             raise PlanError(f"{self.operator}: block_bytes are at most 1 GiB, got {self.block_bytes}")
         self.check_options()
 
-    def check_options(self) -> None:  # noqa: B027  (not every format has others)
-        """Raises `PlanError` for options of the format's own that make no sense."""
+    def check_options(self) -> None:
+        """Checks options of the format's own, and keeps them in one form; raises `PlanError` for bad ones."""
 
     @property
     def operator(self) -> str:
         """The name in errors."""
         return f"read_{self.name}"
-
-    def arguments(self) -> Mapping[str, Any]:
-        """See `Untyped.arguments`."""
-        fields = [each.name for each in dataclasses.fields(self) if each.name != "types"]
-        values = {name: getattr(self, name) for name in fields}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     def typed(self, schema: pa.Schema) -> Self:
         """See `Untyped.typed`."""
@@ -152,23 +148,22 @@ class TextFormat(ABC):
         return _present(footer.details.layout, names)
 
     def _footer(self, store: Store, file: File, *, only_first: bool) -> Footer:
-        with reading(self.operator, file):
-            with opened(store, file) as source:
-                layout = self.layout(source, _behind_bom(source), file)
-                scanner = self.scanner(layout.kind, file)
-                blocks = cut(source, scanner, layout.start, self.block_bytes, only_first=only_first)
-            codec = codec_of(file)
-            widths = {each.name: width_bits(each.type) for each in layout.schema}
-            details = _Details(layout, blocks, codec, widths)
-            sizes = _decoded_bytes(details, layout.schema.names)
-            if codec is None:
-                splits = tuple(
-                    Split(index, rows, size)
-                    for index, (rows, size) in enumerate(zip(blocks.rows.tolist(), sizes, strict=True))
-                )
-            else:
-                splits = (Split(0, blocks.num_rows, max(sizes)),) if sizes else ()
-            return Footer(file, layout.schema, splits, blocks.num_rows, details)
+        with opened(store, file) as source:
+            layout = self.layout(source, _behind_bom(source), file)
+            scanner = self.scanner(layout.kind, file)
+            blocks = cut(source, scanner, layout.start, self.block_bytes, only_first=only_first)
+        codec = codec_of(file)
+        widths = {each.name: width_bits(each.type) for each in layout.schema}
+        details = _Details(layout, blocks, codec, widths)
+        sizes = _decoded_bytes(details, layout.schema.names)
+        if codec is None:
+            splits = tuple(
+                Split(index, rows, size)
+                for index, (rows, size) in enumerate(zip(blocks.rows.tolist(), sizes, strict=True))
+            )
+        else:
+            splits = (Split(0, blocks.num_rows, max(sizes)),) if sizes else ()
+        return Footer(file, layout.schema, splits, blocks.num_rows, details)
 
     def column_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
         """See `Format.column_bytes`: of one block; texts share the bytes of the file evenly."""
@@ -192,44 +187,32 @@ class TextFormat(ABC):
             return [(0, footer.file.size)]
         return [(int(details.blocks.starts[split.index]), int(details.blocks.stops[split.index]))]
 
-    def prune(self, footer: Footer, split: Split, may_match: MayMatch) -> bool:
-        """See `Format.prune`: text holds no statistics."""
-        return False
-
     def read(
-        self,
-        store: Store,
-        footer: Footer,
-        split: Split,
-        schema: pa.Schema,
-        offset_rows: int = 0,
-        stored: frozenset[str] = frozenset(),
-        num_threads: int = 1,
+        self, store: Store, footer: Footer, split: Split, schema: pa.Schema, offset_rows: int = 0
     ) -> Iterator[pa.RecordBatch]:
         """See `Format.read`; of a compressed file, one batch a block."""
         details: _Details = footer.details
         layout, blocks, codec = details.layout, details.blocks, details.codec
-        with reading(self.operator, footer.file, split.index):
-            names = _present(layout, schema.names)
-            types = pa.schema([schema.field(name) for name in names])
-            if not names:
-                rows = max(0, split.num_rows - offset_rows)
-                yield from conform(pa.RecordBatch.from_struct_array(pa.nulls(rows, pa.struct([]))), schema)
-                return
-            if codec is None:
-                data = _read_block(store, footer.file, blocks, split.index)
-                batch = self._checked(data, split.index, details, types, footer.file)
-                yield from conform(batch.slice(offset_rows), schema)
-                return
-            source = inflated(store, footer.file, codec)
-            ends = blocks.rows_before + blocks.rows
-            first = min(int(np.searchsorted(ends, offset_rows, side="right")), ends.size - 1)
-            for index in range(first, ends.size):
-                start, stop = int(blocks.starts[index]), int(blocks.stops[index])
-                data = owned(source.window(start, stop - start))
-                batch = self._checked(data, index, details, types, footer.file)
-                skipped = max(0, offset_rows - int(blocks.rows_before[index]))
-                yield from conform(batch.slice(skipped), schema)
+        names = _present(layout, schema.names)
+        types = pa.schema([schema.field(name) for name in names])
+        if not names:
+            rows = max(0, split.num_rows - offset_rows)
+            yield from conform(pa.RecordBatch.from_struct_array(pa.nulls(rows, pa.struct([]))), schema)
+            return
+        if codec is None:
+            data = _read_block(store, footer.file, blocks, split.index)
+            batch = self._checked(data, split.index, details, types, footer.file)
+            yield from conform(batch.slice(offset_rows), schema)
+            return
+        source = inflated(store, footer.file, codec)
+        ends = blocks.rows_before + blocks.rows
+        first = min(int(np.searchsorted(ends, offset_rows, side="right")), ends.size - 1)
+        for index in range(first, ends.size):
+            start, stop = int(blocks.starts[index]), int(blocks.stops[index])
+            data = owned(source.window(start, stop - start))
+            batch = self._checked(data, index, details, types, footer.file)
+            skipped = max(0, offset_rows - int(blocks.rows_before[index]))
+            yield from conform(batch.slice(skipped), schema)
 
     def _checked(
         self, data: pa.Buffer, index: int, details: _Details, types: pa.Schema, file: File

@@ -11,13 +11,13 @@ import functools
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 import pyarrow as pa
 
 from arrowflow.errors import ArrowflowError, PlanError, SchemaError, shown
-from arrowflow.formats.protocol import Footer, MayMatch, Split, reading
+from arrowflow.formats.protocol import Footer, Format, Split
 from arrowflow.formats.tfrecord import proto
 from arrowflow.formats.tfrecord.columns import gather
 from arrowflow.formats.tfrecord.example import ExampleDecoder, Misfit, Records, has_feature
@@ -38,8 +38,10 @@ from arrowflow.formats.tfrecord.wire import PADDING, Bytes
 from arrowflow.formats.types import width_bits
 from arrowflow.storage import File, Range, Store
 
-_OPERATOR: Final = "read_tfrecord"
 RAW_SCHEMA: Final = pa.schema([("record", pa.binary())])
+RAW_HAS_NO_SCHEMA: Final = (
+    "read_tfrecord: records come as one column with raw=True, so there is no schema= to give"
+)
 INFERRED_ROWS: Final = 1_000
 """Records that a schema is inferred from: those of the first block, but no more. 20 µs each."""
 
@@ -82,7 +84,7 @@ class _Details:
 
 
 @dataclass(frozen=True, slots=True)
-class TfrecordFormat:
+class TfrecordFormat(Format):
     """TFRecord files of `tf.train.Example`.
 
     Attributes:
@@ -90,6 +92,10 @@ class TfrecordFormat:
         compression: How the files are compressed, or None to look.
         schema: What to read of all files, or None to infer it.
     """
+
+    name: ClassVar[str] = "tfrecord"
+    suffixes: ClassVar[tuple[str, ...]] = ("",)
+    """There is no usual one, so all files of a folder."""
 
     raw: bool = False
     compression: str | None = None
@@ -104,18 +110,8 @@ class TfrecordFormat:
         if not isinstance(self.raw, bool):
             raise PlanError(f"read_tfrecord: raw is True or False, got {shown(self.raw)}")
 
-    @property
-    def name(self) -> str:
-        """See `Format.name`."""
-        return "tfrecord"
-
-    @property
-    def suffixes(self) -> tuple[str, ...]:
-        """See `Format.suffixes`: there is no usual one, so all files of a folder."""
-        return ("",)
-
     def arguments(self) -> Mapping[str, Any]:
-        """See `Untyped.arguments`: how a file is compressed does not change its rows."""
+        """See `OwnArguments.arguments`: how a file is compressed does not change its rows."""
         most = self._max_rows()
         return {"raw": self.raw} if most == MAX_SPLIT_ROWS else {"raw": self.raw, "block_rows": most}
 
@@ -128,6 +124,8 @@ class TfrecordFormat:
         """See `Untyped.typed`."""
         if not self.raw:
             ExampleDecoder(schema)
+        elif schema.names != RAW_SCHEMA.names:
+            raise PlanError(RAW_HAS_NO_SCHEMA)
         return dataclasses.replace(self, schema=schema)
 
     def footer(self, store: Store, file: File) -> Footer:
@@ -142,21 +140,19 @@ class TfrecordFormat:
         """See `Untyped.holds`: of the records that a schema would be inferred from."""
         if self.raw:
             return [name for name in names if name in RAW_SCHEMA.names]
-        with reading(_OPERATOR, footer.file):
-            records = self._first_records(store, footer.file, footer.details)
-            return [name for name in names if records is not None and has_feature(records, name)]
+        records = self._first_records(store, footer.file, footer.details)
+        return [name for name in names if records is not None and has_feature(records, name)]
 
     def _footer(self, store: Store, file: File, max_blocks: int | None) -> Footer:
-        with reading(_OPERATOR, file):
-            compression = self.compression or _look(store, file)
-            walk = _walk(store, file, compression, Walk(max_blocks, self._max_rows()))
-            borders = np.array([0, *(block.stop for block in walk.blocks)], np.int64)
-            rows = np.cumsum([0, *(block.num_rows for block in walk.blocks)])
-            details = _Details(compression, borders, rows, walk.fault)
-            schema = self._schema(store, file, details)
-            widths = {each.name: width_bits(each.type) or _OFFSET_BITS for each in schema}
-            details = dataclasses.replace(details, widths=widths)
-            return Footer(file, schema, _splits(details), int(rows[-1]), details)
+        compression = self.compression or _look(store, file)
+        walk = _walk(store, file, compression, Walk(max_blocks, self._max_rows()))
+        borders = np.array([0, *(block.stop for block in walk.blocks)], np.int64)
+        rows = np.cumsum([0, *(block.num_rows for block in walk.blocks)])
+        details = _Details(compression, borders, rows, walk.fault)
+        schema = self._schema(store, file, details)
+        widths = {each.name: width_bits(each.type) or _OFFSET_BITS for each in schema}
+        details = dataclasses.replace(details, widths=widths)
+        return Footer(file, schema, _splits(details), int(rows[-1]), details)
 
     def _schema(self, store: Store, file: File, details: _Details) -> pa.Schema:
         if self.raw:
@@ -208,32 +204,20 @@ class TfrecordFormat:
             else []
         )
 
-    def prune(self, footer: Footer, split: Split, may_match: MayMatch) -> bool:
-        """See `Format.prune`: there are no statistics."""
-        return False
-
     def read(
-        self,
-        store: Store,
-        footer: Footer,
-        split: Split,
-        schema: pa.Schema,
-        offset_rows: int = 0,
-        stored: frozenset[str] = frozenset(),
-        num_threads: int = 1,
+        self, store: Store, footer: Footer, split: Split, schema: pa.Schema, offset_rows: int = 0
     ) -> Iterator[pa.RecordBatch]:
         """See `Format.read`; of a compressed file it yields many batches, and of a faulty block the rows before."""
-        with reading(_OPERATOR, footer.file, split.index):
-            details: _Details = footer.details
-            if details.fault is not None and split.index == len(footer.splits) - 1:
-                raise details.fault.error(int(details.rows[-1]))
-            decoder = None if self.raw else _decoder(schema.serialize().to_pybytes())
-            first = int(details.rows[split.index])
-            for data, base, num_rows in _blocks(store, footer.file, details, split.index):
-                if num_rows > offset_rows:
-                    yield from _rows(data, base, num_rows, first, offset_rows, schema, decoder)
-                first += num_rows
-                offset_rows = max(0, offset_rows - num_rows)
+        details: _Details = footer.details
+        if details.fault is not None and split.index == len(footer.splits) - 1:
+            raise details.fault.error(int(details.rows[-1]))
+        decoder = None if self.raw else _decoder(schema.serialize().to_pybytes())
+        first = int(details.rows[split.index])
+        for data, base, num_rows in _blocks(store, footer.file, details, split.index):
+            if num_rows > offset_rows:
+                yield from _rows(data, base, num_rows, first, offset_rows, schema, decoder)
+            first += num_rows
+            offset_rows = max(0, offset_rows - num_rows)
 
 
 def _rows(

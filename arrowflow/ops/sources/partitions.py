@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from arrowflow.errors import PlanError, SchemaError
 from arrowflow.expr.pruning import ColumnStatistics
-from arrowflow.formats.protocol import Footer, Format, MayMatch, Untyped
+from arrowflow.formats.protocol import Footer, Format, MayMatch, Untyped, reading
 from arrowflow.formats.types import convert
 from arrowflow.storage import File, Store
 
@@ -61,15 +61,16 @@ class Partitions:
         """The keys."""
         return list(self.values.schema.names)
 
-    def held(self, format: Format, store: Store, footer: Footer) -> list[str]:
+    def held(self, format: Format, store: Store, footer: Footer, operator: str) -> list[str]:
         """Returns the keys that are columns of a file, too, whether or not `schema=` leaves them to the folders."""
         if isinstance(format, Untyped):
-            return format.holds(store, footer, self.names)
+            with reading(operator, footer.file):
+                return format.holds(store, footer, self.names)
         return [name for name in self.names if name in footer.schema.names]
 
     def check(self, format: Format, store: Store, footer: Footer, operator: str) -> None:
         """Raises `SchemaError` if a file has a column that its folders name, too."""
-        for name in self.held(format, store, footer):
+        for name in self.held(format, store, footer, operator):
             raise SchemaError(
                 f"column {name!r} is in the file and in the names of its folders; read what the files say with "
                 "partitioning=None, or write them without it"

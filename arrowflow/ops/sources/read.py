@@ -1,4 +1,4 @@
-"""`read_parquet`, `read_ipc`, `read_csv`, `read_json`: files, split by split.
+"""`read`, and the functions for one format each such as `read_parquet`: files, split by split.
 
 Kernels in a row (see `splits.py`), so that footers, planning, waiting and decoding overlap:
 
@@ -25,9 +25,19 @@ import pyarrow as pa
 
 from arrowflow.errors import SchemaError
 from arrowflow.expr import Expr, prunable
-from arrowflow.formats import find
-from arrowflow.formats.parquet import polars_decoder
-from arrowflow.formats.protocol import Footer, Format, InPlaceFormat, MayMatch, Split, Untyped, match
+from arrowflow.formats import arguments
+from arrowflow.formats.protocol import (
+    Footer,
+    Format,
+    InPlaceFormat,
+    MayMatch,
+    PooledFormat,
+    Split,
+    StoredDecimals,
+    Untyped,
+    match,
+    reading,
+)
 from arrowflow.kernels.items import Origin
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.ops.sources.file_identity import files_identity
@@ -49,13 +59,6 @@ from arrowflow.plan.traits import Borders, Traits
 from arrowflow.storage import File, Store, coalesce, lists_anew, resolve
 
 
-def configured(format: str, **options: Any) -> Format:
-    """Returns the format of that name with options of its own; raises `PlanError` where they make no sense."""
-    found: Any = find(format)
-    made: Format = replace(found, **options)
-    return made
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read(Operator):
     """The rows of files, in sorted order of paths, or as a `shuffle` above orders them.
@@ -64,8 +67,7 @@ class Read(Operator):
     bytes of a few splits, too. Deterministic. Resume: seeks to the split.
 
     Attributes:
-        format: Name in `arrowflow.formats.FORMATS`.
-        settings: The format with its options, or None for that of the name; once bound, with the types of all files.
+        format: The format with its options; once bound, with the types of all files.
         paths: What the user named.
         filesystem: Where to look, or None to tell by the paths.
         partitioning: `"hive"`, `"auto"` or None: see `partitions.py`.
@@ -86,8 +88,7 @@ class Read(Operator):
     name: ClassVar[str] = "read"
     traits: ClassVar[Traits] = Traits(borders=Borders.FREE)
 
-    format: str
-    settings: Format | None = None
+    format: Format = field(hash=False)
     paths: Any = field(hash=False)
     filesystem: Any = field(default=None, hash=False)
     partitioning: str | None = None
@@ -106,21 +107,14 @@ class Read(Operator):
 
     @property
     def operator(self) -> str:
-        """The name of the method that made it."""
-        return f"read_{self.format}"
-
-    @property
-    def file_format(self) -> Format:
-        """Its format."""
-        return find(self.format) if self.settings is None else self.settings
+        """The name of the source in messages: for a format of this package, the function that reads it alone."""
+        return f"read_{self.format.name}"
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns the format and, once bound, a digest of the files by relative path and size."""
         sources = [[file.relative, file.size] for file in self.files]
-        format = self.file_format
-        options = format.arguments() if isinstance(format, Untyped) else {}
-        folders = described(self.partitions)
-        return {"format": self.format, **options, **folders, "files": len(sources), "sources": sources}
+        own = {**arguments(self.format), **described(self.partitions)}
+        return {"format": self.format.name, **own, "files": len(sources), "sources": sources}
 
     def identity(self) -> dict[str, Any]:
         """Returns what is read of the files, and what tells these from others; how they were named says nothing."""
@@ -149,7 +143,7 @@ class Read(Operator):
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
         """Lists the files and reads the first one's footer, by whose types all are read."""
-        format, target = self.file_format, self.target
+        format, target = self.format, self.target
         store, files = resolve(
             self.paths, filesystem=self.filesystem, suffixes=format.suffixes, operator=self.operator
         )
@@ -158,9 +152,13 @@ class Read(Operator):
             target = without(target, folders)
         if isinstance(format, Untyped) and target is not None:
             format = format.typed(target)
-        first = (format.glance if isinstance(format, Untyped) else format.footer)(store, files[0])
+        with reading(self.operator, files[0]):
+            first = (format.glance if isinstance(format, Untyped) else format.footer)(store, files[0])
         if folders is not None:
-            if self.partitioning == "auto" and folders.held(format, store, first) == folders.names:
+            if (
+                self.partitioning == "auto"
+                and folders.held(format, store, first, self.operator) == folders.names
+            ):
                 return replace(self, partitioning=None).bind(inputs, context)
             folders.check(format, store, first, self.operator)
         if not merged(first.schema, folders).names:
@@ -168,10 +166,9 @@ class Read(Operator):
                 "the file has no columns, and rows without columns cannot be counted; pass schema= with those to "
                 "read, or leave the file out"
             ).locate(operator=self.operator, file=first.file.path)
-        settings = self.settings
-        if isinstance(format, Untyped):
-            settings = format if target is not None else format.typed(first.schema)
-        bound = replace(self, settings=settings, store=store, files=files, partitions=folders, first=first)
+        if isinstance(format, Untyped) and target is None:
+            format = format.typed(first.schema)
+        bound = replace(self, format=format, store=store, files=files, partitions=folders, first=first)
         if target is not None:
             match(target, first, widen=True, operator=self.operator)
         return bound.on()
@@ -192,7 +189,10 @@ class Read(Operator):
     def count_rows(self, inputs: Sequence[int | None]) -> int:
         """Returns the rows of all footers: reads each file's, but nothing else."""
         assert self.store is not None
-        total = sum(self.file_format.footer(self.store, file).num_rows for file in self.files)
+        total = 0
+        for file in self.files:
+            with reading(self.operator, file):
+                total += self.format.footer(self.store, file).num_rows
         start, stop = self.rows
         return max(0, (total if stop is None else min(stop, total)) - start)
 
@@ -209,8 +209,8 @@ class Read(Operator):
         return replace(self, predicates=self.predicates + predicates)
 
     def with_stored(self, columns: frozenset[str]) -> Node | None:
-        """Takes the leave where the format knows what to do with it."""
-        return replace(self, stored=columns).on() if self.format == "parquet" else None
+        """Takes the leave if files of the format may store decimals as integers."""
+        return replace(self, stored=columns).on() if isinstance(self.format, StoredDecimals) else None
 
     def narrow(self, wanted: frozenset[str]) -> Node:
         """Reads only the wanted columns."""
@@ -224,7 +224,7 @@ class Read(Operator):
 
     def random_access(self) -> Node | None:
         """Rows of mapped files can be gathered where they lie."""
-        format = self.file_format
+        format = self.format
         if not isinstance(format, InPlaceFormat):
             return None
         assert self.store is not None and self.first is not None
@@ -238,14 +238,14 @@ class Read(Operator):
     @property
     def is_current(self) -> bool:
         """Whether the paths still mean these files, and none has changed."""
-        suffixes = self.file_format.suffixes
+        suffixes = self.format.suffixes
         return not lists_anew(
             self.paths, self.files, filesystem=self.filesystem, suffixes=suffixes, operator=self.operator
         )
 
     def copies(self) -> tuple[str, ...]:
         """Returns why files of a format that can be mapped are not."""
-        format = self.file_format
+        format = self.format
         if not isinstance(format, InPlaceFormat) or self.first is None:
             return ()
         assert self.store is not None
@@ -298,14 +298,18 @@ class Read(Operator):
         )
 
     def _decode_spec(self, names: Sequence[str], options: ResolvedOptions) -> KernelSpec:
-        sizes = SplitSizes(self.operator, self.file_format, options.ram_budget)
+        sizes, format = (
+            SplitSizes(self.operator, self.format, options.ram_budget),
+            self.decoder(options.cpu_budget),
+        )
+        assert self.store is not None
         return KernelSpec(
             operator=self.operator,
             kind="reader",
             phase="decode",
             where=self._where,
             make=lambda context: SplitReader(self, options.cpu_budget, sizes),
-            engine=self._engine(options),
+            engine=format.engine(self.store) if isinstance(format, PooledFormat) else "arrow",
             max_calls=self.num_parallel_calls,
             floor_bytes=self._decoded_bytes(names),
             facts=lambda: (f"decode of {len(names)} columns, one call a split",),
@@ -314,17 +318,18 @@ class Read(Operator):
 
     def _only_maps(self, names: Sequence[str]) -> bool:
         """Whether reading makes views and nothing else."""
-        format = self.file_format
+        format = self.format
         if not isinstance(format, InPlaceFormat):
             return False
         assert self.store is not None and self.first is not None
         return format.only_maps(self.store, self.first, names)
 
-    def _engine(self, options: ResolvedOptions) -> str:
-        """Returns whose pools may decode."""
-        assert self.store is not None
-        polars = self.format == "parquet" and self.store.is_local and polars_decoder.fits(options.cpu_budget)
-        return "arrow+polars" if polars else "arrow"
+    def decoder(self, num_threads: int) -> Format:
+        """Returns the format as it decodes: with the decimals that may come as integers, within a CPU budget."""
+        format = self.format
+        if self.stored and isinstance(format, StoredDecimals):
+            format = format.with_stored(self.stored)
+        return format.with_threads(num_threads) if isinstance(format, PooledFormat) else format
 
     def _fetch_spec(self, names: Sequence[str]) -> KernelSpec:
         assert self.store is not None
@@ -355,14 +360,14 @@ class Read(Operator):
         split = self._largest()
         if self.first is None or split is None:
             return 0
-        return total_bytes(self.first, coalesce(self.file_format.ranges(self.first, split, names)))
+        return total_bytes(self.first, coalesce(self.format.ranges(self.first, split, names)))
 
     def _decoded_bytes(self, names: Sequence[str]) -> int:
         """Returns what decoding the first file's largest split takes."""
         split = self._largest()
         if self.first is None or split is None:
             return 0
-        sizes = (self.file_format.column_bytes, self.file_format.scratch_bytes)
+        sizes = (self.format.column_bytes, self.format.scratch_bytes)
         return sum(size(self.first, split, names) for size in sizes)
 
     def may_match(self) -> MayMatch | None:
@@ -394,5 +399,5 @@ class Read(Operator):
             return ()
         if self.partitions is not None:
             may_match = self.partitions.within(0, may_match)
-        pruned = sum(self.file_format.prune(self.first, split, may_match) for split in self.first.splits)
+        pruned = sum(self.format.prune(self.first, split, may_match) for split in self.first.splits)
         return (f"statistics prune {pruned} of {len(self.first.splits)} splits of the first file",)

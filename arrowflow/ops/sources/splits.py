@@ -53,7 +53,7 @@ class FileScan(Protocol):
         """The files, sorted."""
 
     @property
-    def file_format(self) -> Format:
+    def format(self) -> Format:
         """The format of the files."""
 
     @property
@@ -68,9 +68,8 @@ class FileScan(Protocol):
     def order(self) -> SourceOrder | None:
         """The order that a `shuffle` wants."""
 
-    @property
-    def stored(self) -> frozenset[str]:
-        """Decimals that may come as integers."""
+    def decoder(self, num_threads: int) -> Format:
+        """Returns the format that decodes within a CPU budget."""
 
     def all_columns(self) -> pa.Schema:
         """Returns the columns of the files, and those of folders."""
@@ -115,10 +114,11 @@ class FooterSource(SourceKernel):
         node = self._node
         number, block, place, block_files = task.payload
         assert node.store is not None
-        footer = node.file_format.footer(node.store, node.files[number])
+        with reading(node.operator, node.files[number]):
+            footer = node.format.footer(node.store, node.files[number])
         match(self._expected, footer, widen=node.target is not None, operator=node.operator)
         if node.partitions is not None:
-            node.partitions.check(node.file_format, node.store, footer, node.operator)
+            node.partitions.check(node.format, node.store, footer, node.operator)
         yield Made(OpenFile(number, footer, block, place, block_files), None)
 
 
@@ -129,7 +129,7 @@ class SplitPlanner(SerialKernel):
         self._node = node
         self._may_match = may_match
         self._context = context
-        self._format = node.file_format
+        self._format = node.format
         self._blocks: dict[int, list[OpenFile]] = {}  # several where footers come in any order
         self._block = self._first_split = self._first_row = self._counted = 0
 
@@ -264,9 +264,8 @@ class SplitReader(ReaderKernel):
 
     def __init__(self, node: FileScan, num_threads: int, sizes: SplitSizes | None = None) -> None:
         self._node = node
-        self._num_threads = num_threads
-        self._sizes = sizes or SplitSizes(node.operator, node.file_format, MAX_SIZE)
-        self._format = node.file_format
+        self._sizes = sizes or SplitSizes(node.operator, node.format, MAX_SIZE)
+        self._format = node.decoder(num_threads)
         assert node.schema is not None
         self._stored = without(node.schema, node.partitions)
         self._names = self._stored.names
@@ -312,15 +311,9 @@ class SplitReader(ReaderKernel):
         return folders.fill(chunk, schema.names, payload.number)
 
     def _chunks(self, payload: SplitTask, schema: pa.Schema) -> Iterator[Any]:
-        return self._format.read(
-            payload.store,
-            payload.footer,
-            payload.split,
-            schema,
-            payload.start,
-            self._node.stored,
-            self._num_threads,
-        )
+        footer, split = payload.footer, payload.split
+        with reading(self._node.operator, footer.file, split.index):
+            yield from self._format.read(payload.store, footer, split, schema, payload.start)
 
 
 class SplitFinder(SplitReader):
@@ -349,8 +342,10 @@ class SplitFinder(SplitReader):
         format = self._format
         assert isinstance(format, InPlaceFormat)
         mapped = self._map(payload)
-        found = format.read_in_place(mapped, payload.footer, payload.split, schema, payload.start)
-        return (Lying(chunk, copies) for chunk, copies in found)
+        footer, split = payload.footer, payload.split
+        with reading(self._node.operator, footer.file, split.index):
+            for chunk, copies in format.read_in_place(mapped, footer, split, schema, payload.start):
+                yield Lying(chunk, copies)
 
     def _completed(self, chunk: Lying, payload: SplitTask) -> Lying:
         rows = super()._completed(chunk.chunk, payload)

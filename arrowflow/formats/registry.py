@@ -1,0 +1,97 @@
+"""The formats by name: those of this package, and those that other packages offer; and their options."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Final
+
+from arrowflow.errors import PlanError, closest, said, shown
+from arrowflow.formats.ipc.ipc import IpcFormat
+from arrowflow.formats.parquet.parquet import ParquetFormat
+from arrowflow.formats.protocol import Format, OwnArguments
+from arrowflow.formats.text.csv import CsvFormat
+from arrowflow.formats.text.json import JsonFormat
+from arrowflow.formats.tfrecord.tfrecord import TfrecordFormat
+
+FORMATS: Final[dict[str, Format]] = {
+    "parquet": ParquetFormat(),
+    "ipc": IpcFormat(),
+    "csv": CsvFormat(),
+    "json": JsonFormat(),
+    "tfrecord": TfrecordFormat(),
+}
+
+ENTRY_POINTS: Final = "arrowflow.formats"
+"""The group of entry points by which other packages offer formats: each a class, or an object of it."""
+
+
+def find(name: str) -> Format:
+    """Returns the format of that name: one of `FORMATS`, else what a package offers as `arrowflow.formats`.
+
+    Raises:
+        PlanError: There is no such format, or what a package offers is none.
+
+    Example:
+        >>> find("parquet").suffixes
+        ('.parquet', '.parq', '.pq')
+    """
+    if name in FORMATS:
+        return FORMATS[name]
+    offered = entry_points(group=ENTRY_POINTS)
+    for entry in offered.select(name=name):
+        return _loaded(entry)
+    raise PlanError(
+        f"there is no format {name!r}; {closest(name, [*FORMATS, *offered.names], kind='formats')}"
+    )
+
+
+def _loaded(entry: EntryPoint) -> Format:
+    where = f"the entry point {ENTRY_POINTS}: {entry.name} = {entry.value}"
+    try:
+        loaded = entry.load()
+        made = loaded() if isinstance(loaded, type) else loaded
+    except Exception as error:
+        raise PlanError(f"{where} cannot be loaded ({said(error)}); install or mend its package") from error
+    if not isinstance(made, Format):
+        raise PlanError(f"{where} gives {shown(made)}, which is no arrowflow.formats.Format; derive from it")
+    return made
+
+
+def configured(format: Format, options: Mapping[str, Any]) -> Format:
+    """Returns the format with some of its options set.
+
+    Raises:
+        PlanError: It has no such option, or the value makes no sense.
+
+    Example:
+        >>> configured(find("csv"), {"delimiter": ";"}).delimiter
+        ';'
+    """
+    known = _options(format)
+    for name in options:
+        if name not in known:
+            names = f"its options are {', '.join(known)}" if known else "it has no options"
+            raise PlanError(f"read_{format.name}: the format has no option {name!r}; {names}")
+    found: Any = format
+    made: Format = dataclasses.replace(found, **options) if options else format
+    return made
+
+
+def arguments(format: Format) -> Mapping[str, Any]:
+    """Returns, as JSON values, what the rows depend on besides the files: the options, unless the format says.
+
+    Example:
+        >>> arguments(find("json"))
+        {'block_bytes': 4194304}
+    """
+    if isinstance(format, OwnArguments):
+        return format.arguments()
+    values = {name: getattr(format, name) for name in _options(format)}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def _options(format: Any) -> list[str]:
+    fields = dataclasses.fields(format) if dataclasses.is_dataclass(format) else ()
+    return [each.name for each in fields if each.compare and each.init]
