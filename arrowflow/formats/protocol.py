@@ -102,8 +102,8 @@ class Format(Protocol):
     ) -> Iterator[pa.RecordBatch]:
         """Decodes a split on the calling thread, without the GIL, and yields its rows from `offset_rows` on.
 
-        Yields at least one batch, of no rows if need be, and more than one only where offsets of texts or
-        lists would overflow. `formats.types.conform` makes such batches of a decoded one. Nothing stays open between
+        Yields at least one batch, of no rows if need be, and more than one only where one would be too large.
+        `arrowflow.formats.conform` makes such batches of a decoded one. Nothing stays open between
         two batches that the batches themselves do not hold.
 
         Args:
@@ -114,7 +114,7 @@ class Format(Protocol):
             split: One of its splits.
             schema: Columns and exact types of what to yield. A column that the file lacks is null. There may be none:
                 then batches have rows, but no columns.
-            offset_rows: Rows of the split to leave out, up to all of them.
+            offset_rows: Rows of the split to leave out: fewer than it has.
 
         Raises:
             SourceError: The split cannot be decoded, or is not what the footer says.
@@ -227,7 +227,7 @@ class Untyped(Protocol):
         """
 
     def glance(self, store: Store, file: File) -> Footer:
-        """Returns a footer of the first splits alone, with the whole schema. Called when a plan is bound.
+        """Returns a footer of the first splits or rows alone, with all columns. Called when a plan is bound.
 
         Raises:
             SourceError: As of `Format.footer`.

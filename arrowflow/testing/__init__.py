@@ -20,6 +20,7 @@ from arrowflow.testing.contracts import (
 )
 from arrowflow.testing.equality import assert_same_batches, assert_same_rows, assert_same_values
 from arrowflow.testing.faults import Fault, failing, raising, returning, waiting
+from arrowflow.testing.formats import check_format
 
 __all__ = [
     "FakeClock",
@@ -36,6 +37,7 @@ __all__ = [
     "check_declared",
     "check_empty",
     "check_epochs",
+    "check_format",
     "check_operator",
     "check_pickles",
     "check_resume",

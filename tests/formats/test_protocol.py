@@ -13,7 +13,6 @@ from arrowflow.formats import FORMATS, Footer, find, match, registry
 from arrowflow.formats.parquet.parquet import ParquetFormat
 from arrowflow.storage import File
 
-
 MADE = ParquetFormat()
 
 

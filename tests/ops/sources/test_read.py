@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import fsspec
 import numpy as np
@@ -21,7 +21,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 import arrowflow as af
 from arrowflow.executor.ledger import buffers_of
-from arrowflow.formats import FORMATS, Footer, Format, MayMatch, Split
+from arrowflow.formats import FORMATS, Footer, Split
 from arrowflow.formats.parquet.parquet import ParquetFormat
 from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.operator import KernelSpec
@@ -30,8 +30,9 @@ from arrowflow.ops.sources.split_tasks import OpenFile, SplitTask
 from arrowflow.ops.sources.splits import SplitFetcher, SplitPlanner, SplitReader
 from arrowflow.plan.walk import post_order
 from arrowflow.run import prepare
-from arrowflow.storage import File, Range, Store
+from arrowflow.storage import Range, Store
 from arrowflow.testing import Gate, assert_same_batches, batches_of, check_dataset
+from tests.formats.records_format import RecordsFormat, write_records
 from tests.formats.tfrecords import framed
 from tests.ops.tables import Apply, rows_of, stands_for_all
 
@@ -374,56 +375,15 @@ def test_ranges_that_cannot_be_told_name_their_split(remote: Remote, monkeypatch
 # ------------------------------------------------------------------------------- formats of others
 
 
-class Lines:
-    """A text file as a package of somebody else might offer it: one split, one column, all of the file is read."""
-
-    name: Final = "lines"
-    suffixes: Final = (".txt",)
-
-    def footer(self, store: Store, file: File) -> Footer:
-        (data,) = store.fetch(file, [(0, file.size)])
-        rows = data.to_pybytes().count(b"\n")
-        return Footer(file, pa.schema({"line": pa.string()}), (Split(0, rows, file.size),), rows)
-
-    def column_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
-        return footer.file.size
-
-    def scratch_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
-        return footer.file.size
-
-    def ranges(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[Range]:
-        return [(0, footer.file.size)]
-
-    def prune(self, footer: Footer, split: Split, may_match: MayMatch) -> bool:
-        return False
-
-    def read(
-        self,
-        store: Store,
-        footer: Footer,
-        split: Split,
-        schema: pa.Schema,
-        offset_rows: int = 0,
-        stored: frozenset[str] = frozenset(),
-        num_threads: int = 1,
-    ) -> Iterator[pa.RecordBatch]:
-        with store.open(footer.file) as source:
-            lines = source.read().decode().splitlines()
-        yield pa.record_batch([pa.array(lines[offset_rows:])], schema)
-
-
-def test_a_format_reads_local_and_other_files_in_one_way(
-    remote: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines: Format = Lines()
-    monkeypatch.setitem(FORMATS, "lines", lines)
-    (tmp_path / "a.txt").write_bytes(b"one\ntwo\nthree\n")
-    remote.pipe_file("/texts/a.txt", b"one\ntwo\nthree\n")
-    for paths, filesystem in ((tmp_path, None), ("/texts", remote)):
+def test_a_format_reads_local_and_other_files_in_one_way(remote: Remote, tmp_path: Path) -> None:
+    table = pa.table({"id": [1, 2, 3], "value": [0.5, 1.5, 2.5]})
+    write_records(table, tmp_path / "a.records")
+    remote.pipe_file("/records/a.records", (tmp_path / "a.records").read_bytes())
+    for paths, filesystem in ((tmp_path, None), ("/records", remote)):
         remote.fetched.clear()
-        ds = af.Dataset(Read(format="lines", paths=paths, filesystem=filesystem))
-        assert ds.skip(1).to_table().to_pydict() == {"line": ["two", "three"]}
-    assert remote.fetched == [(0, 14)] * 3, "the schema, the footer, and what is decoded"
+        ds = af.read(paths, format=RecordsFormat(), filesystem=filesystem)
+        assert ds.skip(1).to_table().equals(table.slice(1))
+    assert remote.fetched == [(0, 16)] * 2 + [(16, 64)], "the schema, the footer, and what is decoded"
 
 
 def test_rows_without_columns_are_refused_when_bound(tmp_path: Path) -> None:

@@ -1,0 +1,295 @@
+"""All formats keep one contract, those of other packages too; and its checks find formats that break it."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import importlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import polars as pl
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+import arrowflow as af
+from arrowflow.formats import FORMATS, Footer, Format, Split
+from arrowflow.formats.text.csv import CsvFormat
+from arrowflow.formats.text.json import JsonFormat
+from arrowflow.formats.tfrecord import tfrecord
+from arrowflow.storage import File, Range, Store
+from arrowflow.testing import check_format
+from arrowflow.testing.formats import TABLE
+from tests.formats.records_format import HEADER, RECORD, SCHEMA, RecordsFormat, write_records
+from tests.formats.tfrecords import encoded, framed
+
+RECORDS = pa.table({"id": pa.array(range(60), pa.int64()), "value": pa.array([row / 4 for row in range(60)])})
+EXAMPLES = pa.table(
+    {
+        "id": pa.array(range(60), pa.int64()),
+        "name": pa.array([f"row {row}".encode() for row in range(60)], pa.binary()),
+    }
+)
+
+
+def write_parquet(table: pa.Table, path: Path) -> None:
+    pq.write_table(table, path, row_group_size=17, data_page_version="2.0", write_page_checksum=True)
+
+
+def write_ipc(table: pa.Table, path: Path, compression: str | None = None) -> None:
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_file(path, table.schema, options=options) as writer:
+        writer.write_table(table, max_chunksize=17)
+
+
+def write_zstd(table: pa.Table, path: Path) -> None:
+    write_ipc(table, path, "zstd")
+
+
+def write_csv(table: pa.Table, path: Path) -> None:
+    pyarrow.csv.write_csv(table, path)
+
+
+def write_lines(table: pa.Table, path: Path) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+
+
+def write_array(table: pa.Table, path: Path) -> None:
+    path.write_text(json.dumps(table.to_pylist()))
+
+
+def write_examples(table: pa.Table, path: Path) -> None:
+    path.write_bytes(framed(encoded({"id": [row["id"]], "name": [row["name"]]}) for row in table.to_pylist()))
+
+
+def zipped(write: Any) -> Any:
+    def write_zipped(table: pa.Table, path: Path) -> None:
+        write(table, path)
+        path.write_bytes(gzip.compress(path.read_bytes()))
+
+    return write_zipped
+
+
+SHIPPED: dict[str, tuple[str, Any, dict[str, Any]]] = {
+    "parquet": ("parquet", write_parquet, {}),
+    "ipc": ("ipc", write_ipc, {}),
+    "compressed ipc": ("ipc", write_zstd, {}),
+    "csv": ("csv", write_csv, {"has_end": False}),
+    "json lines": ("json", write_lines, {"has_end": False}),
+    "json array": ("json", write_array, {"has_end": False}),
+    "tfrecord": ("tfrecord", write_examples, {"has_end": False, "table": EXAMPLES}),
+    "compressed tfrecord": ("tfrecord", zipped(write_examples), {"has_end": False, "table": EXAMPLES}),
+}
+SMALL: dict[str, Format] = {
+    "csv": CsvFormat(block_bytes=300),
+    "json": JsonFormat(block_bytes=700),
+}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_formats_keep_the_contract(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tfrecord, "MAX_SPLIT_ROWS", 17)
+    format, write, more = SHIPPED[name]
+    check_format(SMALL.get(format, FORMATS[format]), write, **more)
+
+
+def test_compressed_text_keeps_the_contract(tmp_path: Path) -> None:
+    zipped(write_csv)(TABLE, tmp_path / "a.csv.gz")
+    check_format(SMALL["csv"], tmp_path / "a.csv.gz", has_end=False)
+
+
+def test_every_shipped_format_is_checked() -> None:
+    assert {format for format, _, _ in SHIPPED.values()} == set(FORMATS)
+
+
+def test_the_format_to_copy_keeps_the_contract(tmp_path: Path) -> None:
+    check_format(RecordsFormat(split_rows=17), write_records, table=RECORDS)
+    paths = [tmp_path / "a.records", tmp_path / "b.records", tmp_path / "c.records"]
+    for path, (start, rows) in zip(paths, [(0, 23), (23, 0), (23, 37)], strict=True):
+        write_records(RECORDS.slice(start, rows), path)
+    check_format(RecordsFormat(split_rows=17), paths, table=RECORDS)
+
+
+# ---------------------------------------------------------------------------------- formats that break it
+
+
+class Miscounted(RecordsFormat):
+    def footer(self, store: Store, file: File) -> Footer:
+        return dataclasses.replace(RecordsFormat.footer(self, store, file), num_rows=59)
+
+
+class Renumbered(RecordsFormat):
+    def footer(self, store: Store, file: File) -> Footer:
+        footer = RecordsFormat.footer(self, store, file)
+        return dataclasses.replace(footer, splits=footer.splits[::-1])
+
+
+class FromTheStart(RecordsFormat):
+    def read(
+        self, store: Store, footer: Footer, split: Split, schema: pa.Schema, offset_rows: int = 0
+    ) -> Iterator[pa.RecordBatch]:
+        return RecordsFormat.read(self, store, footer, split, schema)
+
+
+class AllColumns(RecordsFormat):
+    def read(
+        self, store: Store, footer: Footer, split: Split, schema: pa.Schema, offset_rows: int = 0
+    ) -> Iterator[pa.RecordBatch]:
+        return RecordsFormat.read(self, store, footer, split, SCHEMA, offset_rows)
+
+
+class FirstSplitAgain(RecordsFormat):
+    def ranges(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[Range]:
+        return RecordsFormat.ranges(self, footer, dataclasses.replace(split, index=0), columns)
+
+
+class OneRecordShort(RecordsFormat):
+    def ranges(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[Range]:
+        ((start, stop),) = RecordsFormat.ranges(self, footer, split, columns)
+        return [(start, stop - RECORD.itemsize)]
+
+
+class Silent(RecordsFormat):
+    def column_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
+        return 0
+
+    def scratch_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
+        return 0
+
+
+class Trusting(RecordsFormat):
+    def footer(self, store: Store, file: File) -> Footer:
+        """Goes by the size of the file, so that nothing tells that it is cut."""
+        rows = max(0, file.size - HEADER.size) // RECORD.itemsize
+        splits = [Split(index, min(17, rows - 17 * index), 17 * 16) for index in range(-(-rows // 17))]
+        return Footer(file, SCHEMA, tuple(splits), rows)
+
+
+class Unequal(RecordsFormat):
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("format", "text"),
+    [
+        (Miscounted, "splits have .* rows, the footer tells 59"),
+        (Renumbered, r"splits have the numbers \[3, 2, 1, 0\]"),
+        (FromTheStart, "from row 1 on: found 17 of 17 rows"),
+        (AllColumns, r"columns \[\] of split 0 .*: found id"),
+        (FirstSplitAgain, "split 1 from row 0 on.*row 0 is 0, expected 17"),
+        (OneRecordShort, "found 16 of 17 rows"),
+        (Silent, r"a batch takes 272 bytes, the format announced 0"),
+        (Trusting, r"a file cut to 0 of 976 bytes gave 0 rows; expected an error"),
+        (Unequal, "make it a frozen dataclass"),
+    ],
+)
+def test_a_format_that_breaks_the_contract_is_found(format: type[RecordsFormat], text: str) -> None:
+    with pytest.raises(AssertionError, match=f"(?s){text}"):
+        check_format(format(split_rows=17), write_records, table=RECORDS)
+
+
+# --------------------------------------------------------------------------------------- as users read it
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package of a format, as an installer leaves it: metadata beside the modules."""
+    info = tmp_path / "installed" / "records-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: records\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[arrowflow.formats]\nrecords = tests.formats.records_format:RecordsFormat\n"
+    )
+    monkeypatch.syspath_prepend(info.parent)
+    importlib.invalidate_caches()
+
+
+@pytest.mark.usefixtures("installed")
+def test_an_entry_point_installs_a_format(tmp_path: Path) -> None:
+    folder = tmp_path / "data" / "part=7"
+    folder.mkdir(parents=True)
+    write_records(RECORDS, folder / "a.records")
+    (folder / "notes.txt").write_text("no records")
+    found = af.read(
+        tmp_path / "data", format="records", columns=["id", "part"], filter=pl.col("id") > 57, split_rows=9
+    )
+    assert found.to_table().to_pydict() == {"id": [58, 59], "part": [7, 7]}
+    assert found.num_rows is None
+    assert "read_records(" in repr(found)
+    assert af.read(folder, format="records").num_rows == 60
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/records/a.records", (folder / "a.records").read_bytes())
+    assert af.read("/records", format="records", filesystem=memory).to_table().equals(RECORDS)
+
+
+@pytest.mark.usefixtures("installed")
+def test_options_of_a_format_are_checked(tmp_path: Path) -> None:
+    with pytest.raises(
+        af.PlanError, match="read_records: the format has no option 'rows'; its options are split_rows"
+    ):
+        af.read(tmp_path, format="records", rows=9)
+    with pytest.raises(af.PlanError, match="split_rows is at least 1, got 0"):
+        af.read(tmp_path, format="records", split_rows=0)
+    with pytest.raises(
+        af.PlanError, match="read_parquet: the format has no option 'stored'; it has no options"
+    ):
+        af.read(tmp_path, format="parquet", stored=frozenset())
+    with pytest.raises(
+        af.PlanError, match="no option 'types'; its options are block_bytes, delimiter, quote_char"
+    ):
+        af.read(tmp_path, format="csv", types=SCHEMA)
+    with pytest.raises(af.PlanError, match="there is no format 'record'; did you mean 'records'"):
+        af.read(tmp_path, format="record")
+    with pytest.raises(af.PlanError, match=r"format is a name, or an arrowflow\.formats\.Format, got 3"):
+        af.read(tmp_path, format=3)  # type: ignore[arg-type]
+
+
+def test_states_and_caches_know_the_options(tmp_path: Path) -> None:
+    path, root = tmp_path / "a.records", tmp_path / "cache"
+    write_records(RECORDS, path)
+    with iter(af.read(path, format=RecordsFormat(split_rows=9))) as batches:
+        next(batches)
+        state = batches.state_dict()
+    with iter(af.read(path, format=RecordsFormat(), split_rows=9)) as batches:
+        batches.load_state_dict(state)
+        assert next(batches).column("id").to_pylist() == list(range(9, 18))
+    with (
+        iter(af.read(path, format=RecordsFormat())) as batches,
+        pytest.raises(af.StateError, match="split_rows"),
+    ):
+        batches.load_state_dict(state)
+    for rows in (9, 9, 8):
+        assert af.read(path, format=RecordsFormat(split_rows=rows)).cache(root).to_table().equals(RECORDS)
+    assert len(af.cache_info(root)) == 2
+
+
+SAME: dict[str, Callable[[Path], tuple[af.Dataset, af.Dataset]]] = {
+    "parquet": lambda path: (af.read_parquet(path), af.read(path, format="parquet")),
+    "ipc": lambda path: (af.read_ipc(path, columns="x"), af.read(path, format="ipc", columns="x")),
+    "csv": lambda path: (
+        af.read_csv(path, null_values="-", column_names=["x"], block_bytes="1KiB"),
+        af.read(path, format="csv", null_values=["-"], column_names=("x",), block_bytes=1024),
+    ),
+    "json": lambda path: (af.read_json(path), af.read(path, format="json", block_bytes="4MiB")),
+    "tfrecord": lambda path: (af.read_tfrecord(path, raw=True), af.read(path, format="tfrecord", raw=True)),
+}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_function_for_one_format_is_read_with_its_name(format: str, tmp_path: Path) -> None:
+    own, general = SAME[format](tmp_path)
+    assert own == general
+
+
+def test_raw_records_have_no_schema_to_give(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(framed([b"one"]))
+    with pytest.raises(af.PlanError, match="no schema= to give"):
+        _ = af.read(tmp_path / "a", format="tfrecord", raw=True, schema=SCHEMA).schema
