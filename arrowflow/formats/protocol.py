@@ -312,3 +312,9 @@ def reading(operator: str, file: File, row_group: int | None = None) -> Iterator
             "uses a feature that pyarrow does not read: write it anew, or leave it out"
         )
         raise SourceError(text).locate(operator=operator, file=file.path, row_group=row_group) from error
+
+
+def footer_of(operator: str, format: Format, store: Store, file: File) -> Footer:
+    """Returns the footer of a file; raises as `reading` does."""
+    with reading(operator, file):
+        return format.footer(store, file)

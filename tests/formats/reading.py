@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from arrowflow.formats import Footer, Format, Split
-from arrowflow.formats.protocol import reading
+from arrowflow.formats.protocol import footer_of, reading
 from arrowflow.storage import Store, resolve
 
 KINDS = ("mapped", "read", "subtree", "fsspec")
@@ -29,8 +29,7 @@ def open_footer(format: Format, path: Path, kind: str = "mapped") -> tuple[Store
     store, files = resolve(where, filesystem=filesystem, suffixes=format.suffixes, operator="read")
     if kind == "read":
         store = dataclasses.replace(store, memory_map=False)
-    with reading(f"read_{format.name}", files[0]):
-        return store, format.footer(store, files[0])
+    return store, footer_of(f"read_{format.name}", format, store, files[0])
 
 
 def opened(format: Format, store: Store, footer: Footer, split: Split, names: list[str]) -> Store:

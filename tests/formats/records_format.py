@@ -15,8 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from arrowflow.errors import PlanError, SourceError
-from arrowflow.formats import Footer, Format, Split, conform
-from arrowflow.storage import File, Range, Store
+from arrowflow.formats import File, Footer, Format, Range, Split, Store, conform
 
 MAGIC: Final = b"RECORDS1"
 HEADER: Final = struct.Struct("<8sq")

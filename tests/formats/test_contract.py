@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.csv
@@ -18,11 +19,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import arrowflow as af
-from arrowflow.formats import FORMATS, Footer, Format, Split
+from arrowflow.formats import FORMATS, File, Footer, Format, Range, Split, Store, conform
 from arrowflow.formats.text.csv import CsvFormat
 from arrowflow.formats.text.json import JsonFormat
 from arrowflow.formats.tfrecord import tfrecord
-from arrowflow.storage import File, Range, Store
 from arrowflow.testing import check_format
 from arrowflow.testing.formats import TABLE
 from tests.formats.records_format import HEADER, RECORD, SCHEMA, RecordsFormat, write_records
@@ -194,6 +194,36 @@ class Unequal(RecordsFormat):
 def test_a_format_that_breaks_the_contract_is_found(format: type[RecordsFormat], text: str) -> None:
     with pytest.raises(AssertionError, match=f"(?s){text}"):
         check_format(format(split_rows=17), write_records, table=RECORDS)
+
+
+class Unsuspecting(RecordsFormat):
+    """Decodes what it finds, as many rows as that is."""
+
+    def footer(self, store: Store, file: File) -> Footer:
+        (header,) = store.fetch(file, [(0, HEADER.size)])
+        rows = HEADER.unpack(header)[1]
+        return Footer(file, SCHEMA, (Split(0, rows, 16 * rows),), rows)
+
+    def read(
+        self, store: Store, footer: Footer, split: Split, schema: pa.Schema, offset_rows: int = 0
+    ) -> Iterator[pa.RecordBatch]:
+        with store.open(footer.file) as source:
+            source.seek(HEADER.size)
+            data = source.read_buffer((footer.file.size - HEADER.size) // 16 * 16)
+        records = np.frombuffer(data, RECORD)[offset_rows:]
+        columns = [pa.array(records[name]) for name in SCHEMA.names]
+        yield from conform(pa.record_batch(columns, SCHEMA), schema)
+
+
+def test_a_split_with_fewer_rows_than_its_footer_says_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.records"
+    write_records(RECORDS, path)
+    path.write_bytes(path.read_bytes()[: HEADER.size + 16 * 21])
+    found = af.read(path, format=Unsuspecting())
+    assert found.take(21).to_table().num_rows == 21
+    with pytest.raises(af.SourceError, match="expected 60 rows as the footer says, found 21") as caught:
+        found.to_table()
+    assert (caught.value.file, caught.value.row_group) == (str(path), 0)
 
 
 # --------------------------------------------------------------------------------------- as users read it

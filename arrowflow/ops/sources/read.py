@@ -25,17 +25,13 @@ import pyarrow as pa
 
 from arrowflow.errors import SchemaError
 from arrowflow.expr import Expr, prunable
-from arrowflow.formats import arguments
+from arrowflow.formats import Footer, Format, MayMatch, Split, arguments, match
 from arrowflow.formats.protocol import (
-    Footer,
-    Format,
     InPlaceFormat,
-    MayMatch,
     PooledFormat,
-    Split,
     StoredDecimals,
     Untyped,
-    match,
+    footer_of,
     reading,
 )
 from arrowflow.kernels.items import Origin
@@ -189,10 +185,8 @@ class Read(Operator):
     def count_rows(self, inputs: Sequence[int | None]) -> int:
         """Returns the rows of all footers: reads each file's, but nothing else."""
         assert self.store is not None
-        total = 0
-        for file in self.files:
-            with reading(self.operator, file):
-                total += self.format.footer(self.store, file).num_rows
+        format, store = self.format, self.store
+        total = sum(footer_of(self.operator, format, store, file).num_rows for file in self.files)
         start, stop = self.rows
         return max(0, (total if stop is None else min(stop, total)) - start)
 

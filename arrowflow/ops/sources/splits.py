@@ -7,7 +7,18 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from arrowflow.formats.protocol import Footer, Format, InPlaceFormat, MayMatch, Split, Unsure, match, reading
+from arrowflow.errors import SourceError
+from arrowflow.formats.protocol import (
+    Footer,
+    Format,
+    InPlaceFormat,
+    MayMatch,
+    Split,
+    Unsure,
+    footer_of,
+    match,
+    reading,
+)
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Item, Made, Origin, Task
 from arrowflow.kernels.kinds import ReaderKernel, SerialKernel, SourceKernel
@@ -114,8 +125,7 @@ class FooterSource(SourceKernel):
         node = self._node
         number, block, place, block_files = task.payload
         assert node.store is not None
-        with reading(node.operator, node.files[number]):
-            footer = node.format.footer(node.store, node.files[number])
+        footer = footer_of(node.operator, node.format, node.store, node.files[number])
         match(self._expected, footer, widen=node.target is not None, operator=node.operator)
         if node.partitions is not None:
             node.partitions.check(node.format, node.store, footer, node.operator)
@@ -299,6 +309,12 @@ class SplitReader(ReaderKernel):
             yield Made(self._completed(chunk, payload), payload.position(row), row >= payload.stop)
             if row >= payload.stop:
                 return
+        footer, split = payload.footer, payload.split
+        error = SourceError(
+            f"expected {split.num_rows} rows as the footer says, found {row}; the file is truncated or corrupt: write "
+            "it anew, or leave it out"
+        )
+        raise error.locate(operator=self._node.operator, file=footer.file.path, row_group=split.index)
 
     def _learn(self, payload: SplitTask, chunk: Any) -> None:
         self._sizes.learn(payload, chunk)
