@@ -59,7 +59,7 @@ def check_format(
         >>> from arrowflow.formats import find
         >>> check_format(find("parquet"), lambda table, path: pq.write_table(table, path, row_group_size=25))
     """
-    check_pickled_format(format)
+    _check_pickled_format(format)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary).resolve()
         if callable(files):
@@ -70,12 +70,12 @@ def check_format(
             named = [files] if isinstance(files, str | PathLike) else files
             paths = [Path(path).resolve() for path in named]
         whole = read(paths, format=format).to_table() if table is None else table
-        check_files(format, paths, whole)
-        check_pipelines(format, paths, whole)
-        check_damaged(format, paths[0], whole, folder, has_end=has_end)
+        _check_files(format, paths, whole)
+        _check_pipelines(format, paths, whole)
+        _check_damaged(format, paths[0], whole, folder, has_end=has_end)
 
 
-def check_pickled_format(format: Format) -> None:
+def _check_pickled_format(format: Format) -> None:
     """Checks that copies of a format are equal, and that it has the words that it is found by."""
     assert isinstance(format, Format), f"{format!r} lacks methods: derive from arrowflow.formats.Format"
     copy = pickle.loads(pickle.dumps(format))
@@ -87,7 +87,7 @@ def check_pickled_format(format: Format) -> None:
 # ---------------------------------------------------------------------------------------------- files
 
 
-def check_files(format: Format, paths: Sequence[Path], whole: pa.Table) -> None:
+def _check_files(format: Format, paths: Sequence[Path], whole: pa.Table) -> None:
     """Checks the methods of the protocol, on files that are mapped, opened and fetched."""
     if isinstance(format, Untyped):
         format = format.typed(whole.schema)
@@ -106,7 +106,7 @@ def check_files(format: Format, paths: Sequence[Path], whole: pa.Table) -> None:
     assert start == whole.num_rows, f"footers tell {start} rows, the files have {whole.num_rows}"
 
 
-def assert_same_table(found: pa.Table, expected: pa.Table, what: str) -> None:
+def _assert_same_table(found: pa.Table, expected: pa.Table, what: str) -> None:
     """Raises `AssertionError` unless two tables have the same rows."""
     assert_same_rows(found.combine_chunks().to_batches(), expected.combine_chunks().to_batches(), what)
 
@@ -175,7 +175,7 @@ def _check_rows(
     found = sum(batch.num_rows for batch in batches)
     assert found == split.num_rows - offset_rows, f"{what}: found {found} of {split.num_rows} rows"
     if names:
-        assert_same_table(pa.Table.from_batches(batches), expected.slice(offset_rows), what)
+        _assert_same_table(pa.Table.from_batches(batches), expected.slice(offset_rows), what)
     _check_sizes(format, footer, split, names, max(batch.nbytes for batch in batches))
 
 
@@ -200,28 +200,30 @@ def _check_in_place(
     with store.open(footer.file) as source:
         mapped = source.read_buffer(footer.file.size)
     batches = [batch for batch, _ in format.read_in_place(mapped, footer, split, expected.schema)]
-    assert_same_table(pa.Table.from_batches(batches), expected, f"split {split.index} in place")
+    _assert_same_table(pa.Table.from_batches(batches), expected, f"split {split.index} in place")
 
 
 # ------------------------------------------------------------------------------------------ pipelines
 
 
-def check_pipelines(format: Format, paths: Sequence[Path], whole: pa.Table) -> None:
+def _check_pipelines(format: Format, paths: Sequence[Path], whole: pa.Table) -> None:
     """Checks that datasets of the files keep what all datasets keep, and that filters find all of their rows."""
-    assert_same_table(read(paths, format=format).to_table(), whole, "all files")
+    _assert_same_table(read(paths, format=format).to_table(), whole, "all files")
     check_resume(lambda: read(paths, format=format))
     size = max(1, whole.num_rows // 20)
     check_dataset(lambda: read(paths, format=format).batch(size))
     for name in whole.column_names:
         picked = read(paths, format=format, columns=[name]).skip(size).take(2 * size).to_table()
         expected = whole.select([name]).slice(size, 2 * size)
-        assert_same_table(picked, expected, f"some rows of column {name!r}")
+        _assert_same_table(picked, expected, f"some rows of column {name!r}")
 
 
 # -------------------------------------------------------------------------------------------- damage
 
 
-def check_damaged(format: Format, path: Path, whole: pa.Table, folder: Path, *, has_end: bool = True) -> None:
+def _check_damaged(
+    format: Format, path: Path, whole: pa.Table, folder: Path, *, has_end: bool = True
+) -> None:
     """Checks that a damaged copy of a file ends in a typed error that names it, or is read as far as it goes."""
     content = path.read_bytes()
     size = len(content)
@@ -242,7 +244,7 @@ def check_damaged(format: Format, path: Path, whole: pa.Table, folder: Path, *, 
         assert not has_end, f"a file {what} gave {found.num_rows} rows; expected an error"
         if what.startswith("cut"):
             sure = max(0, found.num_rows - 1)  # the last row may be cut, too
-            assert_same_table(found.slice(0, sure), whole.slice(0, sure), f"a file {what}")
+            _assert_same_table(found.slice(0, sure), whole.slice(0, sure), f"a file {what}")
 
 
 def _read_damaged(format: Format, path: Path, schema: pa.Schema) -> pa.Table | Exception:

@@ -103,7 +103,7 @@ class Read(Operator):
 
     @property
     def operator(self) -> str:
-        """The name of the source in messages: for a format of this package, the function that reads it alone."""
+        """The name of the source in messages. A format of this package has a function of that name."""
         return f"read_{self.format.name}"
 
     def arguments(self) -> Mapping[str, Any]:
@@ -151,10 +151,8 @@ class Read(Operator):
         with reading(self.operator, files[0]):
             first = (format.glance if isinstance(format, Untyped) else format.footer)(store, files[0])
         if folders is not None:
-            if (
-                self.partitioning == "auto"
-                and folders.held(format, store, first, self.operator) == folders.names
-            ):
+            is_auto = self.partitioning == "auto"
+            if is_auto and folders.held(format, store, first, self.operator) == folders.names:
                 return replace(self, partitioning=None).bind(inputs, context)
             folders.check(format, store, first, self.operator)
         if not merged(first.schema, folders).names:
@@ -292,11 +290,9 @@ class Read(Operator):
         )
 
     def _decode_spec(self, names: Sequence[str], options: ResolvedOptions) -> KernelSpec:
-        sizes, format = (
-            SplitSizes(self.operator, self.format, options.ram_budget),
-            self.decoder(options.cpu_budget),
-        )
         assert self.store is not None
+        sizes = SplitSizes(self.operator, self.format, options.ram_budget)
+        format = self.decoder(options.cpu_budget)
         return KernelSpec(
             operator=self.operator,
             kind="reader",
