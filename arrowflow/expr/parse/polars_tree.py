@@ -215,6 +215,8 @@ def choices(text: str) -> tuple[Part, ...]:
     """Returns each `when` beside bare numbers, which take their types from what is around them, in an expression."""
     if '"Ternary"' not in text or '"Dyn"' not in text:
         return ()
+    # Polars writes NaN and infinity as null, and does not read that. Any other float has their type.
+    text = text.replace('{"Dyn":{"Float":null}}', '{"Dyn":{"Float":0.5}}')
     found = ({kind: body} for kind, body in _nodes(json.loads(text)) if _chooses(kind, body))
     return _parts(node for node in found if {"Ternary", "Dyn"} <= _kinds(node))
 

@@ -441,6 +441,7 @@ BARE_NUMBERS = [
     when.then(c("day") - c("day")).otherwise(pl.lit(0)),
     when.then(0).otherwise(c("ts")).dt.epoch(time_unit="ns"),
     when.then(c("day")).when(c("i") > 1).then(pl.lit(2) + 1.5).otherwise(c("day")),
+    when.then(c("day")).otherwise(float("nan")),
     c("st").struct.with_fields(pl.when(pl.field("x") == pl.field("x")).then(pl.field("x")).otherwise(0)),
 ]
 
