@@ -1,13 +1,39 @@
-"""The clock of the operating system: wall time, and what a thread used and waited for."""
+"""`Clock`, which a run is given, and the clock of the operating system: wall time, and CPU time of threads."""
 
 from __future__ import annotations
 
 import os
 import time
-from typing import Final
+from typing import Final, Protocol
 
 
-class Meter:
+class Meter(Protocol):
+    """What one thread used of the CPU."""
+
+    def cpu(self) -> float:
+        """Returns seconds of CPU time."""
+
+    def queued(self) -> float:
+        """Returns seconds in which it could have run but had no core."""
+
+    def close(self) -> None:
+        """Is called by the thread at its end."""
+
+
+class Clock(Protocol):
+    """The source of time of all measurements; a test passes one that it moves by hand."""
+
+    def now(self) -> float:
+        """Returns seconds of wall time since any fixed point."""
+
+    def thread_cpu(self) -> float:
+        """Returns seconds of CPU time that the calling thread used."""
+
+    def meter(self, thread: int) -> Meter:
+        """Returns what tells, to any thread, how much of the CPU that thread uses."""
+
+
+class ThreadMeter:
     """What one thread used of the CPU. Made, first asked and closed by that thread; later read by any.
 
     Args:
@@ -54,6 +80,6 @@ class WallClock:
     now: Final = staticmethod(time.perf_counter)
     thread_cpu: Final = staticmethod(time.thread_time)
 
-    def meter(self, thread: int) -> Meter:
+    def meter(self, thread: int) -> ThreadMeter:
         """Returns the meter of the calling thread, whose identifier this is."""
-        return Meter(thread)
+        return ThreadMeter(thread)

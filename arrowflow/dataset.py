@@ -17,7 +17,7 @@ from arrowflow.caching.store.spill import spill_folder
 from arrowflow.caching.store.upkeep import local_folder
 from arrowflow.delivery import EpochCounter, RecordBatches
 from arrowflow.errors import FunctionError, PlanError, SchemaError, shown
-from arrowflow.executor.wire import check_portable
+from arrowflow.executor.processes.wire import check_portable
 from arrowflow.expr import parse_expression, parse_many
 from arrowflow.interchange.dtypes import dtype_named
 from arrowflow.interrupts import interruptions

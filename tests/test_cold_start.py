@@ -165,10 +165,10 @@ def test_importing_the_library_imports_no_optional_package(folder: Path) -> None
 def test_importing_the_library_starts_no_thread_and_no_run(folder: Path) -> None:
     code = (
         "import threading\n"
-        "from arrowflow.executor import lifetime\n"
+        "from arrowflow.executor import process_exit\n"
         "af.range(10).batch(2).schema\n"
         "assert threading.active_count() == 1, threading.enumerate()\n"
-        "assert lifetime._Process.owner is None\n"
+        "assert process_exit._Process.owner is None\n"
     )
     found = run(code, folder)
     assert found.returncode == 0, found.stderr

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 import arrowflow as af
-from arrowflow.executor.lifetime import Worker
+from arrowflow.executor.workers.worker import Worker
 from arrowflow.interrupts import interruption, interruptions
 
 

@@ -15,16 +15,16 @@ Success
     time, with the chunk that it works on, that goes beyond the budget. A serial stage, which takes its input's
     chunks over, waits for room in its share when anything that it put out is still there.
     A call of which nothing is known, like the first one of a user function, starts ahead of need only where much is
-    free, and leaves no room for others while it runs (see `sizes`). Inputs of a boundary that keeps rows back of each
+    free, and leaves no room for others while it runs (see `stages.sizes`). Inputs of a boundary that keeps rows back of each
     leave room for what the others will be asked for. Where one more chunk would go beyond a budget that is used up by
     what a boundary keeps back, the run ends with a `BudgetError` that names a budget.
  4. On the consumer's thread run the last serial kernel (slicing batches), what the consumer itself does, and, where it
     comes back at once and all that is left is known to be cheap, whatever there is to run (see `consumer`).
  5. Calls that compute take a token of the CPU budget each, serial ones too; calls that wait take none. What is not
-    known to do either takes one until an idle worker, the watch, finds it waiting (see `pool`). A token comes back
+    known to do either takes one until an idle worker, the watch, finds it waiting (see `workers.pool`). A token comes back
     when its call ends or waits, so that whoever lacks one only waits for others to finish. Live runs share the cores
-    (see `cores`), and each may always run one call. Calls in worker processes take one each, too, while a thread waits
-    for the answer (see `children`).
+    (see `workers.cores`), and each may always run one call. Calls in worker processes take one each, too, while a thread waits
+    for the answer (see `processes.pool`).
  6. A tuner may change the limits of a stage at any time, under the lock: when something runs depends on them, never
     what comes of it, nor its order. Without a tuner (`autotune=False`) nothing is made before the consumer asks,
     unless a `prefetch` says so.
@@ -73,6 +73,6 @@ iterator is collected, and its finalizer stops the run.
 
 from arrowflow.executor.engine import Engine
 from arrowflow.executor.ledger import Ledger, Ticket
-from arrowflow.executor.lifetime import check_not_forked
+from arrowflow.executor.process_exit import check_not_forked
 
 __all__ = ["Engine", "Ledger", "Ticket", "check_not_forked"]

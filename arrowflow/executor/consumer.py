@@ -16,25 +16,22 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from arrowflow.executor.lifetime import Caller, wake
+from arrowflow.executor.host import Run
+from arrowflow.executor.limits import (
+    FIRST_PATIENCE_SECONDS,
+    HURRY_SECONDS,
+    LAST_PATIENCE_SECONDS,
+    LOCKED_HURRY_SECONDS,
+    RECENT_ITEMS,
+    TAKEN_SHARE,
+)
+from arrowflow.executor.stages.base import Stage
+from arrowflow.executor.workers.pool import Pool
+from arrowflow.executor.workers.worker import Caller, wake
+from arrowflow.kernels.items import Item
 from arrowflow.observe.timeline import CONSUMER
-
-if TYPE_CHECKING:
-    from arrowflow.executor.engine import Engine
-    from arrowflow.executor.stage import Stage
-    from arrowflow.kernels.items import Item
-
-TAKEN_SHARE = 0.5
-FIRST_PATIENCE_SECONDS, LAST_PATIENCE_SECONDS = 0.001, 0.064
-RECENT_ITEMS = 16
-HURRY_SECONDS = 200e-6
-"""A consumer that comes back within this time, to a run that makes an item within it, is better off without workers:
-what they could do meanwhile is worth less than handing the interpreter lock to and fro."""
-LOCKED_HURRY_SECONDS = 1e-3
-"""The same where all that is left to do holds the interpreter lock. Not more: one that reads what it gets from a disk
-takes longer, and workers tell the system ahead of it what is needed next."""
 
 
 class Consumer(Caller):
@@ -49,9 +46,10 @@ class Consumer(Caller):
         turns: Calls that it ran, and times that it took something.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Run, pool: Pool) -> None:
         super().__init__()
         self.engine = engine
+        self.pool = pool
         self.waiting = self.inline = False
         self.waited_seconds = 0.0
         self.rows = self.chunks = self.turns = 0
@@ -118,8 +116,8 @@ class Consumer(Caller):
             self.inline = self._hurried = False
             if self.stage is not None:
                 self._trusts = False
-                self.engine.pool.excuse(self)
-            self.engine.pool.kick()
+                self.pool.excuse(self)
+            self.pool.kick()
 
     def ring(self) -> None:
         """Wakes it, to look what there is to do. Takes no lock."""
@@ -164,7 +162,7 @@ class Consumer(Caller):
                     if last.error is not None:
                         raise last.error
                     return None
-                stage = engine.pool.pick_inline() if self._hurried else None
+                stage = self.pool.pick_inline() if self._hurried else None
                 call = None if stage is None else self._begin(stage)
                 if stage is None and self._ask_workers():
                     continue
@@ -198,7 +196,7 @@ class Consumer(Caller):
             last.out.clear()
         locked = all(stage.holds_lock or stage.spent for stage in self.engine.order)
         self._hurry_seconds = LOCKED_HURRY_SECONDS if locked else HURRY_SECONDS
-        self.engine.pool.kick()
+        self.pool.kick()
 
     def _handed_out(self, item: Item) -> Item:
         self.rows += item.chunk.num_rows
@@ -211,7 +209,7 @@ class Consumer(Caller):
 
     def _ask_workers(self) -> bool:
         """Sees to it that somebody works; returns whether that alone has brought an item, or the end."""
-        pool, last = self.engine.pool, self.engine.root_out
+        pool, last = self.pool, self.engine.root_out
         self.inline, self.waiting = False, True
         pool.kick()
         if self._patient and pool.lacks_spare:
@@ -229,8 +227,8 @@ class Consumer(Caller):
 
     def _begin(self, stage: Stage) -> Any:
         self.inline = True
-        self.engine.pool.guard()
-        return self.engine.pool.begin(stage, self)
+        self.pool.guard()
+        return self.pool.begin(stage, self)
 
     def _run(self, stage: Stage, call: Any) -> None:
         engine, clock = self.engine, self.engine.clock
@@ -241,7 +239,7 @@ class Consumer(Caller):
         self._spent_seconds += max(0.0, elapsed - cpu) if stage.holds_lock else elapsed
         stage.draw(CONSUMER, began, elapsed)
         with engine.lock:
-            engine.pool.finish(stage, call, self, elapsed, cpu)
+            self.pool.finish(stage, call, self, elapsed, cpu)
             self.turns += 1
-        if engine.pool.abandoned:
-            engine.pool.abandoned.close(self)
+        if self.pool.abandoned:
+            self.pool.abandoned.close(self)

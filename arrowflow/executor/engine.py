@@ -6,23 +6,26 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Callable
-from typing import Any, NoReturn, Protocol, cast
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, cast
 
+from arrowflow.clock import Clock
 from arrowflow.errors import ArrowflowError, ClosedError, said
-from arrowflow.executor import cores
 from arrowflow.executor.consumer import Consumer
 from arrowflow.executor.failure import is_interrupt
 from arrowflow.executor.ledger import Ledger
-from arrowflow.executor.lifetime import Worker, check_process, register, rest_at_exit
-from arrowflow.executor.pool import Pool
-from arrowflow.executor.remote import Crew
-from arrowflow.executor.serial import SerialStage
-from arrowflow.executor.sizes import Sizes
-from arrowflow.executor.stage import Stage
-from arrowflow.executor.stream import Stream
-from arrowflow.executor.tail import Tail
-from arrowflow.executor.totals import Totals
+from arrowflow.executor.limits import INTERRUPTED_KILLED_SECONDS, INTERRUPTED_SECONDS, KILLED_SECONDS
+from arrowflow.executor.process_exit import check_process, register, rest_at_exit
+from arrowflow.executor.processes.kernel import RunProcesses
+from arrowflow.executor.stages.base import Stage
+from arrowflow.executor.stages.serial import SerialStage
+from arrowflow.executor.stages.sizes import Sizes
+from arrowflow.executor.stages.stream import Stream
+from arrowflow.executor.stages.tail import Tail
+from arrowflow.executor.stages.totals import Totals
+from arrowflow.executor.workers import cores
+from arrowflow.executor.workers.pool import Pool
+from arrowflow.executor.workers.worker import Worker
 from arrowflow.interrupts import is_own
 from arrowflow.kernels.items import Item
 from arrowflow.observe.timeline import Timeline
@@ -32,37 +35,6 @@ from arrowflow.physical.stage import Chain
 from arrowflow.physical.tuning import EngineStatistics, RunSample, StageKey, StageLimits, Tuner
 from arrowflow.plan.node import Node
 from arrowflow.plan.position import Position
-
-KILLED_SECONDS = 1.0
-"""For the threads of calls whose worker processes were killed to notice it."""
-INTERRUPTED_SECONDS, INTERRUPTED_KILLED_SECONDS = 0.5, 0.25
-"""The same after an interrupt, for calls and for those of killed processes: together less than a person's second."""
-
-
-class Meter(Protocol):
-    """What one thread used of the CPU."""
-
-    def cpu(self) -> float:
-        """Returns seconds of CPU time."""
-
-    def queued(self) -> float:
-        """Returns seconds in which it could have run but had no core."""
-
-    def close(self) -> None:
-        """Is called by the thread at its end."""
-
-
-class Clock(Protocol):
-    """Where the engine's measurements take their time from."""
-
-    def now(self) -> float:
-        """Returns seconds of wall time since any fixed point."""
-
-    def thread_cpu(self) -> float:
-        """Returns seconds of CPU time that the calling thread used."""
-
-    def meter(self, thread: int) -> Meter:
-        """Returns what tells, to any thread, how much of the CPU that thread uses."""
 
 
 class Engine:
@@ -110,15 +82,15 @@ class Engine:
         self._next_step = clock.now() + (0.0 if tuner is None else tuner.period_seconds)
         self._limits: dict[StageKey, StageLimits] = {}
         self._sizes: dict[StageKey, Sizes] = {}
-        self.consumer = Consumer(self)
-        self.crew = Crew(clock)
+        self.processes = RunProcesses(clock)
         self.pool = Pool(self, max_workers(chain, options))
+        self.consumer = Consumer(self, self.pool)
         self.totals = Totals()
         # A trailing serial stage runs on the consumer's thread (rule 4), so it is not in `order`.
         self._tail: Tail | None = None
         with self.lock:
             self.root = Stream(self, chain, epoch, position, ordered=options.deterministic)
-            self.add(self.root)
+            self.add(self.root.stages)
         last = self.root.last
         if type(last) is SerialStage and last.plan.buffer_items is None:
             self._tail = Tail(last)
@@ -126,6 +98,7 @@ class Engine:
             self.root_out: Stage = cast(Stage, last.upstream)
         else:
             self.root_out = last
+        self.root_out.feeds_consumer = True
         register(self)
         cores.join(self)
 
@@ -145,18 +118,30 @@ class Engine:
         """Returns what all stages of one key have measured of their calls, and will measure."""
         return self._sizes.setdefault(key, Sizes())
 
-    def add(self, stream: Stream) -> None:
-        """Schedules a stream's stages, after all that are further downstream."""
-        self.order.extend(reversed(stream.stages))
+    def add(self, stages: Sequence[Stage]) -> None:
+        """Schedules the stages of a stream, after all stages that are further downstream."""
+        self.order.extend(reversed(stages))
+        self.changed()
+
+    def remove(self, stages: Sequence[Stage]) -> None:
+        """Forgets the stages of a stream that was dropped."""
+        for stage in stages:
+            self.totals.count(stage)
+        gone = set(map(id, stages))
+        self.order = [stage for stage in self.order if id(stage) not in gone]
+
+    def changed(self) -> None:
+        """Notes that a stage has begun or ended: others may go on, or have to end."""
         self.pool.changed = True
 
-    def remove(self, stream: Stream) -> None:
-        """Ends a stream and forgets its stages."""
-        stream.drop()
-        for stage in stream.stages:
-            self.totals.count(stage)
-        gone = set(map(id, stream.stages))
-        self.order = [stage for stage in self.order if id(stage) not in gone]
+    def close_later(self, operators: tuple[str, ...], iterator: Any) -> None:
+        """Leaves an iterator of a kernel, if there is one, to be closed without the lock."""
+        self.pool.abandoned.add(operators, iterator)
+
+    @property
+    def tokens(self) -> float:
+        """Cores that the running calls take, except for calls that wait. Read by other runs, without the lock."""
+        return self.pool.tokens
 
     # ------------------------------------------------------------------ tuning
 
@@ -254,7 +239,7 @@ class Engine:
             patience, killed_patience = INTERRUPTED_SECONDS, INTERRUPTED_KILLED_SECONDS
             waited = f"{patience:g} s of the interrupt"
         self._join(threads, patience)
-        killed = self.crew.kill()
+        killed = self.processes.kill()
         if killed:
             self._join(threads, killed_patience)
         self.drop()
@@ -322,7 +307,7 @@ class Engine:
             if self._tail is not None:
                 self._tail.iterator = None
         cores.leave(self)
-        self.crew.leave()
+        self.processes.leave()
 
     def _stages(self) -> list[Stage]:
         return self.order if self._tail is None else [self._tail.stage, *self.order]

@@ -7,7 +7,7 @@ import threading
 import pyarrow as pa
 
 from arrowflow.errors import ArrowflowError, DataError, said
-from arrowflow.executor.lifetime import Worker
+from arrowflow.executor.workers.worker import Worker
 from arrowflow.interrupts import interruption
 
 

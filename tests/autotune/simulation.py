@@ -16,14 +16,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, product
 
-from arrowflow.executor.pool import (
+from arrowflow.executor.limits import (
     CREDIT_SECONDS,
     FIRST_LOOK_SECONDS,
     INTERPRETER_SHARE,
     LAST_LOOK_SECONDS,
+    ROUNDING,
     SHORTEST_CALL_SECONDS,
 )
-from arrowflow.executor.tokens import ROUNDING, fits, rounded, token
+from arrowflow.executor.workers.tokens import fits, rounded, token
 from arrowflow.kernels.operator import Cost
 from arrowflow.physical.planner import MAX_WAITING_THREADS
 from arrowflow.physical.tuning import (

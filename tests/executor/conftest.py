@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from arrowflow.executor import cores, engine
+from arrowflow.executor import engine
+from arrowflow.executor.workers import cores
 
 
 @pytest.fixture(autouse=True)

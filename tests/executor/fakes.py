@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from arrowflow.dataset import Dataset
 from arrowflow.executor import Engine
-from arrowflow.executor.lifetime import Worker
-from arrowflow.executor.parallel import Slot
-from arrowflow.executor.stage import Stage
+from arrowflow.executor.stages.base import Stage
+from arrowflow.executor.stages.parallel import Slot
+from arrowflow.executor.workers.worker import Worker
 from arrowflow.kernels.context import Context, StreamHandle
 from arrowflow.kernels.items import Item, Made, Origin, Payload, Task
 from arrowflow.kernels.kinds import (

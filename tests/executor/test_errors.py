@@ -13,7 +13,7 @@ import pytest
 
 from arrowflow.errors import ArrowflowError, ClosedError, DataError, FunctionError, SourceError
 from arrowflow.executor import Engine
-from arrowflow.executor.parallel import ParallelStage
+from arrowflow.executor.stages.parallel import ParallelStage
 from arrowflow.kernels.items import Item, Origin, Task
 from arrowflow.kernels.kinds import SourceKernel, StatelessKernel
 from arrowflow.ops.batches.batch import BatchKernel
@@ -353,7 +353,7 @@ def test_the_traceback_leads_to_the_users_line() -> None:
         _, error = drained(engine)
     text = "".join(traceback.format_exception(error))
     assert 'raise error or FunctionError("it failed") from Fault(str(bad))' in text
-    assert "executor/stage.py" not in text
+    assert "executor/stages/base.py" not in text
 
 
 def test_close_while_held_back_rows_wait_gives_no_short_batch() -> None:

@@ -10,7 +10,7 @@ from typing import cast
 import pyarrow as pa
 import pytest
 
-from arrowflow.executor.parallel import ParallelStage
+from arrowflow.executor.stages.parallel import ParallelStage
 from arrowflow.kernels.items import Item
 from arrowflow.physical.tuning import MAX_REORDER_SLOTS, MAX_WAITING_SLOTS
 from arrowflow.testing import Gate, Sequencer

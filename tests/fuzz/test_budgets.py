@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import arrowflow as af
-from arrowflow.executor.serial import NEGLIGIBLE_BYTES
+from arrowflow.executor.limits import NEGLIGIBLE_BYTES
 from arrowflow.kernels.items import Slices
 from arrowflow.run import check_budget
 from tests.effort import scaled

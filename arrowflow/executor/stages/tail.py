@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from arrowflow.executor.failure import cause_of, located
-from arrowflow.executor.serial import SerialStage
+from arrowflow.executor.stages.serial import SerialStage
 from arrowflow.kernels.items import Item, Slices
 
 

@@ -5,14 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from arrowflow.executor.ledger import ticket_bytes
+from arrowflow.executor.limits import UNTOLD_BYTES, UNTOLD_GROWTH
 from arrowflow.kernels.items import Item
-
-FIRST_CALL_BYTES = 1 << 16
-"""Reserved for a call of which nothing is known yet."""
-
-UNTOLD_BYTES, UNTOLD_GROWTH = 64 << 20, 64
-"""A call that may make anything, as user functions do, starts ahead of need only where so many bytes are free, and so
-many times its input. That is until the first one was measured."""
 
 
 class Estimate(NamedTuple):

@@ -1,30 +1,26 @@
-"""Kernels that run in worker processes, as the stages of a run see them. What is there to know is in `children`."""
+"""Kernels that run in worker processes, as the stages of a run see them. What is there to know is in `pool`."""
 
 from __future__ import annotations
 
 import itertools
 import threading
 from collections import OrderedDict
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from arrowflow.clock import Clock
 from arrowflow.errors import ClosedError
-from arrowflow.executor import children
-from arrowflow.executor.child import MAX_KNOWN
-from arrowflow.executor.wire import Key, Packed, pack
+from arrowflow.executor.limits import MAX_KNOWN
+from arrowflow.executor.processes import pool
+from arrowflow.executor.processes.wire import Key, Packed, pack
 from arrowflow.kernels.items import Origin
 from arrowflow.kernels.kinds import StatelessKernel
 from arrowflow.kernels.operator import KernelSpec
 
-if TYPE_CHECKING:
-    from arrowflow.executor.children import Child
-    from arrowflow.executor.engine import Clock
-
 _RUNS = itertools.count()
 
 
-class Crew:
+class RunProcesses:
     """What one run has to do with worker processes.
 
     Nobody waits while holding one of its two locks, but for a function that is being packed, which happens once.
@@ -35,7 +31,7 @@ class Crew:
         self.clock = clock
         # A process that is killed is in a call of this run, and not idle already.
         self._lock = threading.Lock()
-        self._busy: dict[Child, str] = {}
+        self._busy: dict[pool.Child, str] = {}
         self._killed = self._left = False
         self._numbers = itertools.count()
         self._packing = threading.Lock()
@@ -49,7 +45,7 @@ class Crew:
         with self._packing:
             found = self._packed.get(id(spec))
             if found is None:
-                packed = Packed(pack(spec.make), children.surroundings())
+                packed = Packed(pack(spec.make), pool.surroundings())
                 found = self._packed[id(spec)] = (spec, (self.run, next(self._numbers)), packed)
                 if len(self._packed) > MAX_KNOWN:
                     self._packed.popitem(last=False)
@@ -58,7 +54,7 @@ class Crew:
     def call(self, spec: KernelSpec, epoch: int, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
         """Calls a kernel in a worker process. Any thread; waits without a lock."""
         key, packed = self.packed(spec)
-        child = children.take(key, packed, self.clock.now())
+        child = pool.take(key, packed, self.clock.now())
         try:
             with self._lock:
                 self._busy[child] = spec.operator
@@ -70,7 +66,7 @@ class Crew:
                 self._busy.pop(child, None)
             if self._left:
                 child.forget(self.run)
-            children.give_back(child, self.clock.now())
+            pool.give_back(child, self.clock.now())
 
     def kill(self) -> list[str]:
         """Ends the processes that are in a call, and lets no further call begin; returns the operators."""
@@ -90,17 +86,17 @@ class Crew:
         self._left = True
         if self._packed:
             self._packed.clear()
-            children.forget(self.run, self.clock.now())
+            pool.forget(self.run, self.clock.now())
 
 
 class RemoteKernel(StatelessKernel):
     """The kernel of one stream, applied in worker processes."""
 
-    def __init__(self, crew: Crew, spec: KernelSpec, epoch: int) -> None:
-        self._crew = crew
+    def __init__(self, processes: RunProcesses, spec: KernelSpec, epoch: int) -> None:
+        self._processes = processes
         self._spec = spec
         self._epoch = epoch
 
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
         """Returns what the kernel makes of a chunk, in memory that belongs to the result alone."""
-        return self._crew.call(self._spec, self._epoch, chunk, origin)
+        return self._processes.call(self._spec, self._epoch, chunk, origin)

@@ -17,7 +17,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from arrowflow.errors import PlanError, said
-from arrowflow.executor.shared import Parcel
+from arrowflow.executor.limits import MAX_CAUSES
+from arrowflow.executor.processes.memory import Parcel
 from arrowflow.kernels.items import Origin
 
 Key = tuple[int, int]
@@ -25,7 +26,6 @@ Key = tuple[int, int]
 
 _LENGTH = struct.Struct("=Q")
 _CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
-MAX_CAUSES = 16
 
 
 class Surroundings(NamedTuple):

@@ -7,19 +7,87 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
+from arrowflow.clock import Clock
+from arrowflow.executor.ledger import Ledger
+from arrowflow.executor.limits import RECENT_CALLS
+from arrowflow.executor.processes.kernel import RunProcesses
+from arrowflow.executor.stages.sizes import Sizes
 from arrowflow.kernels.items import Item, Origin
-from arrowflow.physical.stage import StagePlan, stage_key
-from arrowflow.physical.tuning import FIRST_CALLS, StageKey, StageStatistics, is_cheap
+from arrowflow.observe.timeline import Timeline
+from arrowflow.options import ResolvedOptions
+from arrowflow.physical.stage import Chain, StagePlan, stage_key
+from arrowflow.physical.tuning import FIRST_CALLS, StageKey, StageLimits, StageStatistics, is_cheap
+from arrowflow.plan.node import Node
 
-if TYPE_CHECKING:
-    from arrowflow.executor.stream import Stream
+
+class Host(Protocol):
+    """The part of a run that its stages, streams and kernels see. All of it under the run's lock, except `clock`.
+
+    Attributes:
+        options: Budgets and limits.
+        clock: Measures calls.
+        ledger: The bytes that the run holds.
+        timeline: Records calls, if somebody wants to see them.
+        plan: Makes the chain of a sub-plan that is only known while the run goes on.
+        processes: The run's side of worker processes.
+        kept: Things that kernels keep until the run ends, by owner. From any thread.
+        stopped: Whether the run was stopped. From any thread.
+    """
+
+    options: ResolvedOptions
+    clock: Clock
+    ledger: Ledger
+    timeline: Timeline | None
+    plan: Callable[[Node, int], Chain] | None
+    processes: RunProcesses
+    kept: dict[Any, Any]
+    stopped: bool
+
+    def limits_of(self, key: StageKey, chain: Chain, index: int, share: float) -> StageLimits:
+        """Returns the limits that all stages of one key share."""
+
+    def sizes_of(self, key: StageKey) -> Sizes:
+        """Returns the sizes that all stages of one key measure together."""
+
+    def changed(self) -> None:
+        """Notes that a stage has begun or ended: others may go on, or have to end."""
+
+    def close_later(self, operators: tuple[str, ...], iterator: Any) -> None:
+        """Leaves an iterator of a kernel, if there is one, to be closed without the lock."""
+
+    def add(self, stages: Sequence[Stage]) -> None:
+        """Schedules the stages of a stream, after all stages that are further downstream."""
+
+    def remove(self, stages: Sequence[Stage]) -> None:
+        """Forgets the stages of a stream that was dropped."""
 
 
-RECENT_CALLS = 16
-"""How many calls count for what a call takes lately."""
+class StreamView(Protocol):
+    """The part of a stream that its stages see. `Stream` documents the attributes."""
+
+    host: Host
+    chain: Chain
+    path: StageKey
+    ordered: bool
+    share: float
+
+    @property
+    def boundary(self) -> BoundaryView | None:
+        """The boundary that opened it, if any."""
+
+    @property
+    def to_begin(self) -> bool:
+        """Whether its boundary has taken nothing from it so far."""
+
+
+class BoundaryView(Protocol):
+    """The part of a boundary that the stages of its inputs see."""
+
+    def leaves_room(self, wanting: StreamView, num_bytes: int, room: int) -> bool:
+        """Whether `room` is enough for what it may take of other streams before it lets go of what it holds."""
 
 
 class Stage(ABC):
@@ -30,18 +98,20 @@ class Stage(ABC):
         ended: Nothing more will be put into `out`.
         error: Why it ended, if not because it was finished.
         running: Calls in flight.
+        feeds_consumer: Whether the consumer takes what it puts out.
     """
 
-    def __init__(self, stream: Stream, index: int, upstream: Stage | None) -> None:
-        engine, chain = stream.engine, stream.chain
-        self.engine = engine
+    def __init__(self, stream: StreamView, index: int, upstream: Stage | None) -> None:
+        host, chain = stream.host, stream.chain
+        self.host = host
         self.stream = stream
         self.plan = plan = chain.stages[index]
         self.plan_operators, self.plan_titles = plan.operators, plan.titles
         self.key: StageKey = stage_key(chain, index, stream.path)
-        self.limits = engine.limits_of(self.key, chain, index, stream.share)
+        self.limits = host.limits_of(self.key, chain, index, stream.share)
         self.upstream = upstream
-        self.downstream: Stage | None = None  # what takes `out`: of the last stage of all, the consumer
+        self.downstream: Stage | None = None  # what takes `out`
+        self.feeds_consumer = False
         if upstream is not None:
             upstream.downstream = self
         self.where = _where(plan, upstream)
@@ -50,7 +120,7 @@ class Stage(ABC):
         self.error: BaseException | None = None
         self.running = 0
         # Whether what its calls take is measured rather than known.
-        self.learns = plan.kind == "parallel" and plan.cost != "computes" and engine.options.autotune
+        self.learns = plan.kind == "parallel" and plan.cost != "computes" and host.options.autotune
         self.foreign = plan.cost == "computes" and ("polars" in plan.engine or plan.process)
         self.holds_lock = plan.holds_lock
         self.capped = self.full = 0
@@ -99,8 +169,8 @@ class Stage(ABC):
 
         That holds for at most one stage that can start: the one that may go beyond the budget.
         """
-        stage, last = self, self.engine.root_out
-        while not stage.out and stage is not last:
+        stage = self
+        while not stage.out and not stage.feeds_consumer:
             following = stage.downstream
             if following is None or not following.lacks(stage):
                 return False
@@ -159,7 +229,7 @@ class Stage(ABC):
         if not self.ended:
             self.ended = True
             self.error = error
-            self.engine.pool.changed = True
+            self.host.changed()
             upstream = self.upstream
             while upstream is not None:
                 upstream.drop()
@@ -167,7 +237,7 @@ class Stage(ABC):
 
     def draw(self, track: str, began: float, elapsed: float) -> None:
         """Records a call, if somebody wants to see it; those of parallel stages record what is in them."""
-        timeline = self.engine.timeline
+        timeline = self.host.timeline
         if timeline is not None and self.plan.kind != "parallel":
             timeline.span(track, "+".join(self.plan_titles), began, began + elapsed)
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from arrowflow.executor.parallel import ParallelStage
-from arrowflow.executor.remote import RemoteKernel
-from arrowflow.executor.serial import BoundaryStage, SerialStage
-from arrowflow.executor.stage import Stage
+from arrowflow.executor.limits import WAIT_STEP_SECONDS
+from arrowflow.executor.processes.kernel import RemoteKernel
+from arrowflow.executor.stages.base import Host, Stage
+from arrowflow.executor.stages.boundary import BoundaryStage
+from arrowflow.executor.stages.parallel import ParallelStage
+from arrowflow.executor.stages.serial import SerialStage
+from arrowflow.kernels.context import StreamHandle
 from arrowflow.kernels.items import Ticket
 from arrowflow.kernels.kinds import (
     BoundaryKernel,
@@ -26,11 +29,6 @@ from arrowflow.physical.tuning import StageKey
 from arrowflow.plan.node import Node
 from arrowflow.plan.position import Position
 
-if TYPE_CHECKING:
-    from arrowflow.executor.engine import Engine
-    from arrowflow.kernels.context import StreamHandle
-
-WAIT_STEP_SECONDS = 0.01
 _NEVER = threading.Event()
 
 
@@ -54,27 +52,27 @@ class StreamContext:
         path = child_path(own.chain, own.path, child if isinstance(child, int) else ELEMENT)
         ordered = own.ordered or self.boundary.plan.kernels[0].pins_order
         share = own.share * inputs_share(own.chain)
-        stream = Stream(own.engine, chain, epoch, position, path, ordered=ordered, share=share)
+        stream = Stream(own.host, chain, epoch, position, path, ordered=ordered, share=share)
         stream.last.downstream = stream.boundary = self.boundary
         self.boundary.streams.append(stream)
         self.boundary.to_begin.add(stream)
-        own.engine.add(stream)
+        own.host.add(stream.stages)
         return stream
 
     def plan(self, node: Node, first_place: int) -> Chain:
         """Makes the chain of a plan that was only known now."""
-        plan = self._stream.engine.plan
+        plan = self._stream.host.plan
         assert plan is not None
         return plan(node, first_place)
 
     def keep(self, buffers: Mapping[int, int]) -> Ticket:
         """Counts memory that outlives its items."""
-        return self._stream.engine.ledger.keep(buffers)
+        return self._stream.host.ledger.keep(buffers)
 
     @property
     def kept(self) -> dict[Any, Any]:
         """What kernels keep until the run ends, by owner."""
-        return self._stream.engine.kept
+        return self._stream.host.kept
 
     def close(self, stream: StreamHandle) -> None:
         """Drops a stream before its end."""
@@ -83,21 +81,23 @@ class StreamContext:
 
     def now(self) -> float:
         """Returns the time of the run's clock."""
-        return self._stream.engine.clock.now()
+        return self._stream.host.clock.now()
 
     def wait(self, seconds: float) -> bool:
         """Waits in short steps, since nobody can be woken who is in a kernel."""
-        engine = self._stream.engine
-        until = engine.clock.now() + seconds
-        while not engine.stopped and (left := until - engine.clock.now()) > 0:
+        host = self._stream.host
+        until = host.clock.now() + seconds
+        while not host.stopped and (left := until - host.clock.now()) > 0:
             _NEVER.wait(min(left, WAIT_STEP_SECONDS))
-        return not engine.stopped
+        return not host.stopped
 
 
 class Stream:
     """One pass over a chain. Made, used and dropped under the engine's lock.
 
     Attributes:
+        host: The run.
+        chain: The stages as planned.
         epoch: The pass's epoch: part of the key of all that is random in it.
         path: What the keys of its stages begin with.
         ordered: Whether chunks come in order, whatever finishes first.
@@ -108,7 +108,7 @@ class Stream:
 
     def __init__(
         self,
-        engine: Engine,
+        host: Host,
         chain: Chain,
         epoch: int,
         position: Position,
@@ -117,7 +117,7 @@ class Stream:
         ordered: bool,
         share: float = 1.0,
     ) -> None:
-        self.engine = engine
+        self.host = host
         self.chain = chain
         self.epoch = epoch
         self.path = path
@@ -134,7 +134,7 @@ class Stream:
     def _make(self, spec: KernelSpec) -> Kernel:
         assert spec.make is not None
         if spec.process:
-            return RemoteKernel(self.engine.crew, spec, self.epoch)
+            return RemoteKernel(self.host.processes, spec, self.epoch)
         return spec.make(self.context)
 
     def _open(self, kernels: list[list[Kernel]], position: Position) -> Position:
@@ -172,7 +172,7 @@ class Stream:
     @property
     def to_begin(self) -> bool:
         """Whether its boundary has taken nothing from it so far."""
-        return self.boundary is not None and self in self.boundary.to_begin
+        return self.boundary is not None and self.boundary.has_to_begin(self)
 
     @property
     def ended(self) -> bool:

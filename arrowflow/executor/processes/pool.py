@@ -39,9 +39,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from arrowflow.errors import WorkerError
-from arrowflow.executor.child import MAX_KNOWN
-from arrowflow.executor.shared import Inbox, Outbox
-from arrowflow.executor.wire import (
+from arrowflow.executor.limits import ENDING_SECONDS, IDLE_SECONDS, LINGER_SECONDS, MAX_KNOWN
+from arrowflow.executor.processes.memory import Inbox, Outbox
+from arrowflow.executor.processes.wire import (
     Call,
     Failed,
     Forget,
@@ -54,13 +54,10 @@ from arrowflow.executor.wire import (
 )
 from arrowflow.kernels.items import Origin
 
-IDLE_SECONDS, LINGER_SECONDS = 10.0, 5.0
-"""Workers wait longer themselves: one that is about to end shall get no more requests."""
-ENDING_SECONDS = 1.0
 DEFAULTS = {"OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1", "PYTHONHASHSEED": "0"}
 """Of the environment: a call takes one core, and what follows from hashes of strings is the same in all workers."""
 _MAIN = (
-    "import sys; sys.path[:] = sys.argv[4:]; from arrowflow.executor.child import main; "
+    "import sys; sys.path[:] = sys.argv[4:]; from arrowflow.executor.processes.worker import main; "
     "main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))"
 )
 

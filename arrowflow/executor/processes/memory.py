@@ -23,9 +23,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-LEAST_BYTES = 1 << 16
-MAX_FREE = 4
-"""Arenas that wait to be used again, at most: what is handed over in turns needs no more."""
+from arrowflow.executor.limits import LEAST_ARENA_BYTES, MAX_FREE_ARENAS
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _map, _unmap = _libc.mmap, _libc.munmap
@@ -132,7 +130,7 @@ class Outbox:
             arena = self._lent.pop(number, None)
             if arena is not None:
                 self._free.append(arena)
-        while len(self._free) > MAX_FREE:
+        while len(self._free) > MAX_FREE_ARENAS:
             self._dropped.append(self._free.pop(0).number)
 
     def clear(self) -> None:
@@ -148,7 +146,7 @@ class Outbox:
         self._dropped += [arena.number for arena in self._free]
         self._free.clear()
         # Sizes that repeat: batches differ a little. What is not written takes no memory.
-        capacity = max(LEAST_BYTES, 1 << (num_bytes - 1).bit_length())
+        capacity = max(LEAST_ARENA_BYTES, 1 << (num_bytes - 1).bit_length())
         descriptor = _anonymous_file(capacity)
         try:
             return _Arena(next(self._numbers), capacity, descriptor), descriptor

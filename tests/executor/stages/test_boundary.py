@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from arrowflow.errors import ArrowflowError, FunctionError
-from arrowflow.executor.serial import BoundaryStage
+from arrowflow.executor.stages.boundary import BoundaryStage
 from arrowflow.kernels.context import Context, StreamHandle
 from arrowflow.kernels.items import Item
 from arrowflow.ops.batches.batch import BatchKernel

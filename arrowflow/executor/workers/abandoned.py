@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from arrowflow.errors import said
 from arrowflow.executor.failure import is_interrupt
-
-if TYPE_CHECKING:
-    from arrowflow.executor.lifetime import Caller
+from arrowflow.executor.workers.worker import Caller
 
 logger = logging.getLogger("arrowflow")
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from arrowflow.executor.limits import ROUNDING
 from arrowflow.physical.tuning import MOSTLY_COMPUTES, WAITS
-
-ROUNDING = 0.05
 
 
 def fits(weight: float, room: float) -> bool:

@@ -13,14 +13,23 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import pyarrow as pa
 
-from arrowflow.options import available_cpus
+from arrowflow.executor.ledger import Ledger
+from arrowflow.options import ResolvedOptions, available_cpus
 
-if TYPE_CHECKING:
-    from arrowflow.executor.engine import Engine
+
+class Sharing(Protocol):
+    """A run, as the other runs of the process see it."""
+
+    options: ResolvedOptions
+    ledger: Ledger
+
+    @property
+    def tokens(self) -> float:
+        """Cores that the running calls take, except for calls that wait."""
 
 
 class _Process:
@@ -36,19 +45,19 @@ class _Process:
     """
 
     lock = threading.RLock()  # a finalizer may end a run in the middle of another's start
-    runs: tuple[weakref.ref[Engine], ...] = ()
+    runs: tuple[weakref.ref[Sharing], ...] = ()
     available = 0
     cores = 1
     arrow_threads: int | None = None
 
 
-def join(run: Engine) -> None:
+def join(run: Sharing) -> None:
     """Takes a run among those that share."""
     with _Process.lock:
         _share([*_alive(), run])
 
 
-def leave(run: Engine) -> None:
+def leave(run: Sharing) -> None:
     """Gives up a run's share; again is fine."""
     with _Process.lock:
         runs = _alive()
@@ -64,11 +73,11 @@ def available() -> int:
     return _Process.available
 
 
-def _alive() -> list[Engine]:
+def _alive() -> list[Sharing]:
     return [run for reference in _Process.runs if (run := reference()) is not None]
 
 
-def _share(runs: list[Engine]) -> None:
+def _share(runs: list[Sharing]) -> None:
     _Process.runs = tuple(map(weakref.ref, runs))
     budgets = [run.options.cpu_budget for run in runs]
     _Process.cores = max((available(), *budgets))
@@ -87,11 +96,11 @@ def _size_arrow_pool(threads: int | None) -> None:
         pa.set_cpu_count(threads)
 
 
-def allowance(run: Engine) -> int:
+def allowance(run: Sharing) -> int:
     """Returns how many calls of a run may compute now. Called under the run's lock; reads others' without theirs."""
     budget = run.options.cpu_budget
     if len(_Process.runs) <= 1:
         return budget
-    others = [other.pool.tokens for other in _alive() if other is not run and other.pool.tokens > 0]
+    others = [other.tokens for other in _alive() if other is not run and other.tokens > 0]
     fair = max(1, _Process.cores // (1 + len(others)))
     return min(budget, max(fair, _Process.cores - round(sum(others))))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from arrowflow.executor.stage import Stage
+from arrowflow.executor.stages.base import Stage
 from arrowflow.physical.tuning import StageKey, StageStatistics
 
 

@@ -28,12 +28,21 @@ from typing import Any
 import pyarrow as pa
 
 from arrowflow.errors import WorkerError, said
-from arrowflow.executor.shared import Inbox, Outbox, Parcel
-from arrowflow.executor.wire import Call, Failed, Forget, Key, Made, Packed, pack_error, receive, send, unpack
+from arrowflow.executor.limits import MAX_KNOWN
+from arrowflow.executor.processes.memory import Inbox, Outbox, Parcel
+from arrowflow.executor.processes.wire import (
+    Call,
+    Failed,
+    Forget,
+    Key,
+    Made,
+    Packed,
+    pack_error,
+    receive,
+    send,
+    unpack,
+)
 from arrowflow.kernels.kinds import StatelessKernel
-
-MAX_KNOWN = 16
-"""Operators that a worker process keeps ready. The parent counts with it, to know what has to be sent again."""
 
 
 def main(channel: int, lifeline: int, idle_seconds: float) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from arrowflow.executor import Engine, cores
-from arrowflow.executor.lifetime import Worker
+from arrowflow.executor import Engine
+from arrowflow.executor.workers import cores
+from arrowflow.executor.workers.worker import Worker
 from arrowflow.ops.rows.repeat import RepeatKernel
 from arrowflow.options import Options
 from arrowflow.physical.stage import Chain

@@ -8,25 +8,20 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pyarrow as pa
 
 from arrowflow.executor.failure import cause_of, located
 from arrowflow.executor.ledger import Buffers, buffers_of
-from arrowflow.executor.lifetime import Worker
-from arrowflow.executor.sizes import FIRST_CALL_BYTES, Estimate, input_bytes
-from arrowflow.executor.stage import Stage
+from arrowflow.executor.limits import FIRST_CALL_BYTES, SMALL_BYTES, SMALL_ITEMS
+from arrowflow.executor.stages.base import Stage, StreamView
+from arrowflow.executor.stages.sizes import Estimate, input_bytes
+from arrowflow.executor.workers.worker import Worker
 from arrowflow.kernels.items import Item, Made, Origin, Payload, Task
 from arrowflow.kernels.kinds import ReaderKernel, SourceKernel, StatelessKernel
 from arrowflow.observe.timeline import CONSUMER
 from arrowflow.plan.position import Position
-
-if TYPE_CHECKING:
-    from arrowflow.executor.stream import Stream
-
-SMALL_ITEMS, SMALL_BYTES = 64, 1 << 14
-"""Of chunks of up to 16 KiB as many may wait as make 1 MiB: to wake a thread for a few costs more than they do."""
 
 NOTHING = Task(None, Origin(0))
 
@@ -56,7 +51,7 @@ class ParallelStage(Stage):
 
     def __init__(
         self,
-        stream: Stream,
+        stream: StreamView,
         index: int,
         upstream: Stage | None,
         head: SourceKernel | ReaderKernel | None,
@@ -74,8 +69,8 @@ class ParallelStage(Stage):
         self.waiting = 0  # results that wait in slots for their turn
         self.suspended = 0  # slots whose call made a chunk and has more to make
         self.ordered = stream.ordered
-        self.extends = self.plan.buffer_items is None and self.engine.options.autotune
-        self.sizes = self.engine.sizes_of(self.key)
+        self.extends = self.plan.buffer_items is None and self.host.options.autotune
+        self.sizes = self.host.sizes_of(self.key)
         self.lends = isinstance(head, SourceKernel) and head.lends
         # Decided by `can_start`, consumed by `start` under the same hold of the lock.
         self.chosen: tuple[Slot | None, Estimate] = (None, Estimate.known(0))
@@ -156,11 +151,11 @@ class ParallelStage(Stage):
         """Whether the head of the line may start: it may use all of the budget, and more if nothing goes on else."""
         if self._fits_beside_others(estimate.most, 1.0):
             return True
-        return (self.engine.ledger.fits(estimate.most) and self._makes_first()) or self.needed
+        return (self.host.ledger.fits(estimate.most) and self._makes_first()) or self.needed
 
     def _fits_beside_others(self, num_bytes: int, share: float) -> bool:
         """Whether a call fits and leaves room for what the other inputs of a boundary will be asked for."""
-        ledger, boundary = self.engine.ledger, self.stream.boundary
+        ledger, boundary = self.host.ledger, self.stream.boundary
         if boundary is None or not num_bytes or not ledger.fits(num_bytes, share):
             return ledger.fits(num_bytes, share)
         room = int(ledger.budget * share) - ledger.used - ledger.spared - num_bytes
@@ -169,9 +164,9 @@ class ParallelStage(Stage):
     def _makes_first(self) -> bool:
         """Whether the next call makes the first chunk that its stream delivers to a boundary."""
         stage: Stage | None = self
-        while stage is not None and stage is not self.stream.boundary and not stage.out:
+        while stage is not None and stage.stream is self.stream and not stage.out:
             stage = stage.downstream
-        return self.stream.to_begin and stage is self.stream.boundary
+        return self.stream.to_begin and stage is not None and stage.stream is not self.stream
 
     def _makes_small(self) -> bool:
         """Whether more of its chunks may wait, since they are small, soon made, and nobody said how many."""
@@ -229,7 +224,7 @@ class ParallelStage(Stage):
         slot.estimate = estimate
         slot.running = True
         self.running += 1
-        ledger = self.engine.ledger
+        ledger = self.host.ledger
         ledger.reserve(estimate.least)
         ledger.spared += estimate.spared
         return slot
@@ -282,7 +277,7 @@ class ParallelStage(Stage):
 
     def _timed(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """Calls a kernel; records when, if somebody wants to see it."""
-        timeline, clock = self.engine.timeline, self.engine.clock
+        timeline, clock = self.host.timeline, self.host.clock
         if timeline is None:
             return function(*arguments)
         began = clock.now()
@@ -317,12 +312,12 @@ class ParallelStage(Stage):
         """Charges what a call made and delivers what is in line."""
         self.running -= 1
         call.running = False
-        ledger = self.engine.ledger
+        ledger = self.host.ledger
         ledger.unreserve(call.estimate.least)
         ledger.spared -= call.estimate.spared
         if self.ended:
             # Stopped while the call ran: its results are for nobody.
-            self.engine.pool.abandoned.add(self.plan_operators, call.iterator)
+            self.host.close_later(self.plan_operators, call.iterator)
             call.results.clear()
             return
         self.suspended += not call.done
@@ -377,10 +372,10 @@ class ParallelStage(Stage):
     def _drop_slots(self) -> None:
         for slot in self.slots:
             if not slot.running:
-                self.engine.pool.abandoned.add(self.plan_operators, slot.iterator)
+                self.host.close_later(self.plan_operators, slot.iterator)
         self.slots.clear()
         self.suspended = 0
-        self.engine.pool.abandoned.add(self.plan_operators, self.tasks)
+        self.host.close_later(self.plan_operators, self.tasks)
         self.tasks = self.next_task = None
         self.chosen = (None, Estimate.known(0))
 

@@ -18,32 +18,29 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from arrowflow.errors import ArrowflowError
-from arrowflow.executor.abandoned import Abandoned
-from arrowflow.executor.cores import allowance, available
 from arrowflow.executor.failure import located
-from arrowflow.executor.lifetime import Caller, Worker, wake
-from arrowflow.executor.tokens import ROUNDING, fits, rounded, token
+from arrowflow.executor.host import Run
+from arrowflow.executor.limits import (
+    CREDIT_SECONDS,
+    FIRST_LOOK_SECONDS,
+    GUARD_SECONDS,
+    INTERPRETER_SHARE,
+    LAST_LOOK_SECONDS,
+    ROUNDING,
+    SHORTEST_CALL_SECONDS,
+)
+from arrowflow.executor.stages.base import Stage
+from arrowflow.executor.workers.abandoned import Abandoned
+from arrowflow.executor.workers.cores import allowance, available
+from arrowflow.executor.workers.tokens import fits, rounded, token
+from arrowflow.executor.workers.worker import Caller, Worker, wake
 from arrowflow.interrupts import raise_interruption
 from arrowflow.physical.tuning import FIRST_CALLS, WAITS
 
-if TYPE_CHECKING:
-    from arrowflow.executor.engine import Engine
-    from arrowflow.executor.stage import Stage
-
 logger = logging.getLogger("arrowflow")
-
-CREDIT_SECONDS = 0.02
-"""What a run that used less than its budget may catch up with later."""
-INTERPRETER_SHARE = 0.7
-"""Running calls that use more than this together may be waiting for the interpreter lock, not for I/O."""
-FIRST_LOOK_SECONDS = 0.001
-LAST_LOOK_SECONDS = 0.016
-GUARD_SECONDS = 0.02
-SHORTEST_CALL_SECONDS = 50e-6
-"""Calls under 50 µs have no ratio worth the name."""
 
 
 class Pool:
@@ -55,7 +52,7 @@ class Pool:
         changed: A stage has ended or begun since `pick` last looked.
     """
 
-    def __init__(self, engine: Engine, max_workers: int) -> None:
+    def __init__(self, engine: Run, max_workers: int) -> None:
         self.engine = engine
         self.tokens = 0.0
         self.threads: list[Worker] = []

@@ -1,0 +1,120 @@
+"""Every constant and rule of thumb of the executor: its unit, its reason, and the benchmark that shows it.
+
+Nothing here changes a value or an order: a constant decides when something runs, how much may wait, and how long.
+Limits that the tuner changes while a run goes on are in `arrowflow.physical.tuning`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# ---------------------------------------------------------------- the consumer (`overhead`, `tutorial`, small chunks)
+
+HURRY_SECONDS: Final = 200e-6
+"""A consumer that comes back within this time, to a run that makes an item within it, runs cheap calls itself. Workers
+would gain less than the interpreter lock costs on its way to them and back, 50 to 100 µs."""
+
+LOCKED_HURRY_SECONDS: Final = 1e-3
+"""The same where all remaining calls hold the interpreter lock. A consumer that reads its items from a disk takes longer;
+workers then tell the system ahead of it which pages come next."""
+
+FIRST_PATIENCE_SECONDS: Final = 0.001
+"""The consumer looks for work again after this time, and after twice the time from then on."""
+
+LAST_PATIENCE_SECONDS: Final = 0.064
+"""The longest time for which the consumer waits without a look."""
+
+TAKEN_SHARE: Final = 0.5
+"""The consumer takes all ready items of cheap calls at once while less than this share of the ledger is used."""
+
+RECENT_ITEMS: Final = 16
+"""Items over which the consumer averages the time of its own calls."""
+
+GUARD_SECONDS: Final = 0.02
+"""One worker looks this often whether a call on the consumer's thread blocks."""
+
+# ---------------------------------------------------------------- workers (`stream`, `autotune`)
+
+CREDIT_SECONDS: Final = 0.02
+"""CPU time that a run which used less than its budget may use later."""
+
+INTERPRETER_SHARE: Final = 0.7
+"""Running calls that together use more than this share of a core may wait for the interpreter lock, not for I/O."""
+
+FIRST_LOOK_SECONDS: Final = 0.001
+"""The watch looks at running calls after this time, and after twice the time from then on."""
+
+LAST_LOOK_SECONDS: Final = 0.016
+"""The longest time between two looks of the watch."""
+
+SHORTEST_CALL_SECONDS: Final = 50e-6
+"""The CPU share of a call under 50 µs is mostly noise."""
+
+ROUNDING: Final = 0.05
+"""Tokens under this part of a core count as none."""
+
+# ---------------------------------------------------------------- stages (`stream`, `wide`, `budgets`)
+
+RECENT_CALLS: Final = 16
+"""Calls over which a stage averages its latest times."""
+
+MAX_ITEMS_PER_CALL: Final = 16
+"""Items that one call of a serial stage takes, so that many cheap items cost one turn of the scheduler."""
+
+SMALL_ITEMS: Final = 64
+"""Chunks of at most `SMALL_BYTES` that may wait, 1 MiB in all: waking a thread for a few costs more than the chunks do."""
+
+SMALL_BYTES: Final = 1 << 14
+"""Chunks up to 16 KiB are small."""
+
+FIRST_CALL_BYTES: Final = 1 << 16
+"""Bytes that are reserved for a call while nothing is known of it."""
+
+UNTOLD_BYTES: Final = 64 << 20
+"""A user function's first call starts ahead of need only where this many bytes are free: it may make anything."""
+
+UNTOLD_GROWTH: Final = 64
+"""The same, as a multiple of the call's input."""
+
+BUDGET_MARGIN: Final = 1.5
+"""The budget that an error names exceeds the known need by this factor: rows that come later may be wider."""
+
+NEGLIGIBLE_BYTES: Final = 1 << 20
+"""An excess over the budget up to this size ends no run, however small its budget is."""
+
+WAIT_STEP_SECONDS: Final = 0.01
+"""A kernel that waits for another process looks this often whether the run was stopped."""
+
+# ---------------------------------------------------------------- the end of a run
+
+KILLED_SECONDS: Final = 1.0
+"""Time for threads to notice that the worker process of their call was killed."""
+
+INTERRUPTED_SECONDS: Final = 0.5
+"""Time for calls to return after an interrupt. With the next constant less than the second that a person waits."""
+
+INTERRUPTED_KILLED_SECONDS: Final = 0.25
+"""`KILLED_SECONDS` after an interrupt."""
+
+# ---------------------------------------------------------------- worker processes (`processes`)
+
+IDLE_SECONDS: Final = 10.0
+"""A worker process that was not used for this time is not used again."""
+
+LINGER_SECONDS: Final = 5.0
+"""A worker process waits this much longer before it ends, so that it never ends with a request on its way."""
+
+ENDING_SECONDS: Final = 1.0
+"""Time for a worker process to end once it was told to; then it is killed."""
+
+MAX_KNOWN: Final = 16
+"""Operators that a worker process keeps ready. The parent uses the number, too: it knows what to send again."""
+
+LEAST_ARENA_BYTES: Final = 1 << 16
+"""Size of the smallest block of shared memory."""
+
+MAX_FREE_ARENAS: Final = 4
+"""Blocks of shared memory that wait for their next use."""
+
+MAX_CAUSES: Final = 16
+"""Causes of an error that travel from a worker process."""

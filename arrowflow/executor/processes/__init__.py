@@ -1,0 +1,1 @@
+"""Worker processes, for functions that hold the interpreter lock."""

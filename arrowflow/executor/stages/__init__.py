@@ -1,0 +1,1 @@
+"""Running stages: the calls of kernels, their queues, and their order."""

@@ -1,0 +1,1 @@
+"""The workers of a run, and the cores that they may use."""

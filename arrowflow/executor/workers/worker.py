@@ -1,0 +1,68 @@
+"""`Worker`, a thread of a run, and `Caller`, which a worker and the consumer have in common."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from arrowflow.interrupts import interruption
+
+
+class Caller:
+    """Whoever runs calls: a worker, or the consumer that does not wait for one.
+
+    Attributes:
+        stage: What it is in the middle of, if anything.
+        weight: Cores that its call takes.
+        beside: Calls of its stage that were in flight when its own began, itself included.
+        seen: When it was last looked at, with its CPU time and the time that it had waited for a core; None until
+            its call has begun.
+        meter: What it uses of the CPU; None before it runs.
+        closing: Operators whose abandoned iterator it closes.
+    """
+
+    def __init__(self) -> None:
+        self.stage: Any = None
+        self.weight = 0.0
+        self.beside = 0
+        self.seen: tuple[float, float, float] | None = None
+        self.meter: Any = None
+        self.closing: tuple[str, ...] = ()
+
+    def give_up(self) -> None:
+        """Forgets its call, which will not come to an end."""
+        stage, self.stage = self.stage, None
+        if stage is not None:
+            stage.running = 0
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """What it is in the middle of."""
+        stage = self.stage
+        return self.closing if stage is None else stage.plan_operators
+
+
+class Worker(Caller, threading.Thread):
+    """A thread of a run: a type of its own, by which finalizers know where they run.
+
+    Attributes:
+        parking: What it waits for when it has nothing to do; released to wake it.
+        called: Whether it was woken or started and has not looked for work since.
+    """
+
+    def __init__(self, target: Callable[[], None], name: str) -> None:
+        Caller.__init__(self)
+        threading.Thread.__init__(self, target=target, name=name, daemon=True)
+        self.parking = threading.Lock()
+        self.parking.acquire()
+        self.called = False
+
+
+def wake(parking: threading.Lock) -> None:
+    """Ends a wait, or the next one."""
+    try:
+        parking.release()
+    except RuntimeError as error:  # it was woken and did not wait again yet
+        if interruption(error) is not None:
+            raise
