@@ -75,7 +75,7 @@ def sample_from_datasets(
     node = SampleFromDatasets(
         inputs=plans,
         weights=None if weights is None else _weights(weights, len(plans)),
-        seed=None if seed is None else check_seed("sample_from_datasets", seed),
+        seed=check_seed("sample_from_datasets", seed),
         stop_on_empty_dataset=_flag("sample_from_datasets", stop_on_empty_dataset),
     )
     return Dataset(node)

@@ -13,12 +13,9 @@ import polars as pl
 import pyarrow as pa
 
 from arrowflow import run
-from arrowflow.caching.store.spill import spill_folder
-from arrowflow.caching.store.upkeep import local_folder
 from arrowflow.delivery import EpochCounter, RecordBatches
-from arrowflow.errors import FunctionError, PlanError, SchemaError, shown
+from arrowflow.errors import FunctionError, PlanError, shown
 from arrowflow.executor.processes.wire import check_portable
-from arrowflow.expr import parse_expression, parse_many
 from arrowflow.interchange.dtypes import dtype_named
 from arrowflow.interrupts import interruptions
 from arrowflow.iterator import Iterator as Run
@@ -33,56 +30,51 @@ from arrowflow.loaders.torch_dataset import torch_dataset
 from arrowflow.loaders.torch_memory import CudaExport, PinnedExport, Transfer, device_named
 from arrowflow.loaders.wishes import Wishes, wishes_of
 from arrowflow.ops.batches.batch import Batch
-from arrowflow.ops.batches.bucket_by_sequence_length import DEFAULT_MAX_LAG_ROWS, bucketed, check_no_padding
+from arrowflow.ops.batches.bucket_by_sequence_length import DEFAULT_MAX_LAG_ROWS, bucketed
 from arrowflow.ops.batches.group_by_window import GroupByWindow
-from arrowflow.ops.batches.groups import MAX_GROUPS
-from arrowflow.ops.batches.pack_sequences import STRATEGIES, PackSequences, Strategy
-from arrowflow.ops.batches.padded_batch import padded
-from arrowflow.ops.batches.padding import plain
+from arrowflow.ops.batches.pack_sequences import PackSequences, Strategy
+from arrowflow.ops.batches.padded_batch import padded_batch
 from arrowflow.ops.batches.window import Window
 from arrowflow.ops.cache.cache import Cache
-from arrowflow.ops.cache.disk_cache import DiskCache
+from arrowflow.ops.cache.disk_cache import cached
 from arrowflow.ops.columns.cast import Cast
+from arrowflow.ops.columns.column_program import column_names, given_names
 from arrowflow.ops.columns.drop import Drop
-from arrowflow.ops.columns.fill_null import FillNull, constant
-from arrowflow.ops.columns.filter import Filter, FilterBy
+from arrowflow.ops.columns.fill_null import FillNull
+from arrowflow.ops.columns.filter import Filter
 from arrowflow.ops.columns.rename import Rename
-from arrowflow.ops.columns.select import Named, Select
+from arrowflow.ops.columns.select import Select
 from arrowflow.ops.columns.stack import Stack
 from arrowflow.ops.columns.with_columns import WithColumns
 from arrowflow.ops.combine.concatenate import Concatenate
 from arrowflow.ops.combine.flat_map import FlatMap
-from arrowflow.ops.combine.interleave import MAX_CYCLE_LENGTH, Interleave
+from arrowflow.ops.combine.interleave import Interleave
 from arrowflow.ops.combine.rejection_resample import RejectionResample
-from arrowflow.ops.combine.shares import check_shares
-from arrowflow.ops.functions.calls import (
+from arrowflow.ops.functions.function import check_function, function_name
+from arrowflow.ops.functions.invocation import (
     BatchFormat,
     FunctionExecutor,
-    check_executor,
+    MappingOperator,
     check_format,
-    check_function,
 )
-from arrowflow.ops.functions.function import function_name
 from arrowflow.ops.functions.map import Map
 from arrowflow.ops.functions.map_rows import MapRows
 from arrowflow.ops.functions.reduce import Reduce, fold_batches
-from arrowflow.ops.order.shuffle import GlobalShuffle, Shuffle
+from arrowflow.ops.order.shuffle import Shuffle
 from arrowflow.ops.rows.enumerate import Enumerate
 from arrowflow.ops.rows.prefetch import Prefetch
 from arrowflow.ops.rows.repeat import Repeat
-from arrowflow.ops.rows.scan import Scan, state_text
+from arrowflow.ops.rows.scan import Scan
 from arrowflow.ops.rows.shard import Shard
 from arrowflow.ops.rows.skip import Skip
 from arrowflow.ops.rows.take import Take
 from arrowflow.ops.rows.unique import Unique
 from arrowflow.ops.rows.with_options import WithOptions
-from arrowflow.ops.sources.from_memory import normalised_schema
-from arrowflow.options import AUTOTUNE, MAX_LIST_SIZE, Options, check_seed, check_size
+from arrowflow.options import AUTOTUNE, Options
 from arrowflow.physical.explain import render_chain
 from arrowflow.plan.explain import render_plan
 from arrowflow.plan.node import Node
 from arrowflow.plan.walk import post_order
-from arrowflow.types import arrow_type
 from arrowflow.write import IPC, PARQUET, Writer, Written, writer_of
 
 if TYPE_CHECKING:
@@ -139,16 +131,16 @@ class Dataset:
             lines += ["columns", *(f"  {field.name}: {field.type}" for field in self._prepared.bound.schema)]
         return "\n".join(lines)
 
-    def _ready(self, *, picked: bool = False) -> run.Prepared:
+    def _ready(self, *, without_last_select: bool = False) -> run.Prepared:
         """Prepares the plan for a run or a question; prepares it again if its files have changed."""
         with interruptions():
             if self._prepared is None or not self._prepared.is_current:
-                self._prepared = run.prepare(self._plan, picked=picked)
+                self._prepared = run.prepare(self._plan, without_last_select=without_last_select)
         return self._prepared
 
     def _ready_to_pick(self) -> run.Prepared:
         """Prepares the plan for a loader, which picks the columns of the plan's last `select` itself."""
-        return self._ready(picked=True)
+        return self._ready(without_last_select=True)
 
     # ------------------------------------------------------------------------------------------ columns
 
@@ -169,7 +161,7 @@ class Dataset:
             >>> af.range(3).select("id", twice=pl.col("id") * 2).to_table().to_pydict()
             {'id': [0, 1, 2], 'twice': [0, 2, 4]}
         """
-        return Dataset(Select(inputs=(self._plan,), exprs=_named("select", exprs, named)))
+        return Dataset(Select.of(self._plan, exprs, named))
 
     def with_columns(
         self, *exprs: Expression | str | Sequence[Expression | str], **named: Expression | str | float
@@ -189,7 +181,7 @@ class Dataset:
             >>> ds.to_table().to_pydict()
             {'id': [0, 1, 2], 'half': [0.0, 0.5, 1.0], 'big': [False, False, True]}
         """
-        return Dataset(WithColumns(inputs=(self._plan,), exprs=_named("with_columns", exprs, named)))
+        return Dataset(WithColumns.of(self._plan, exprs, named))
 
     def drop(self, *columns: str | Sequence[str]) -> Dataset:
         """Leaves columns out.
@@ -199,7 +191,7 @@ class Dataset:
             >>> af.range(2).with_columns(x=pl.col("id") + 1).drop("id").schema.names
             ['x']
         """
-        return Dataset(Drop(inputs=(self._plan,), columns=_names("drop", columns)))
+        return Dataset(Drop.of(self._plan, columns))
 
     def rename(self, mapping: Mapping[str, str]) -> Dataset:
         """Renames columns, which stay in their places.
@@ -209,12 +201,7 @@ class Dataset:
             >>> af.range(2).rename({"id": "row"}).schema.names
             ['row']
         """
-        given: Any = mapping
-        if not isinstance(given, Mapping) or not all(
-            isinstance(name, str) for pair in given.items() for name in pair
-        ):
-            raise PlanError(f"rename: expected a mapping from old to new names, got {shown(mapping)}")
-        return Dataset(Rename(inputs=(self._plan,), mapping=tuple(mapping.items())))
+        return Dataset(Rename.of(self._plan, mapping))
 
     def cast(self, types: Mapping[str, Any]) -> Dataset:
         """Changes the types of columns, given as types of pyarrow or of Polars.
@@ -227,10 +214,7 @@ class Dataset:
             >>> af.range(2).cast({"id": pa.float32()}).schema.field("id").type
             DataType(float)
         """
-        if not isinstance(types, Mapping):
-            raise PlanError(f"cast: expected a mapping from columns to types, got {shown(types)}")
-        pairs = tuple((str(name), arrow_type(type, operator="cast")) for name, type in types.items())
-        return Dataset(Cast(inputs=(self._plan,), types=pairs))
+        return Dataset(Cast.of(self._plan, types))
 
     def fill_null(self, value: Any) -> Dataset:
         """Replaces nulls by a value.
@@ -246,12 +230,7 @@ class Dataset:
             >>> af.from_arrow(table).fill_null({"s": "?"}).to_table().to_pydict()
             {'x': [1.0, None], 's': ['a', '?']}
         """
-        if value is None:
-            raise PlanError("fill_null: expected a value, got None")
-        if isinstance(value, Mapping):
-            pairs = tuple((name, constant(single)) for name, single in value.items())
-            return Dataset(FillNull(inputs=(self._plan,), by_column=pairs))
-        return Dataset(FillNull(inputs=(self._plan,), value=constant(value)))
+        return Dataset(FillNull.of(self._plan, value))
 
     def stack(self, *, dtype: Any = None, **groups: Sequence[str]) -> Dataset:
         """Joins columns into one `fixed_size_list` column, which loaders hand out as `(B, n)`.
@@ -273,13 +252,7 @@ class Dataset:
             >>> ds.to_table().to_pydict()
             {'both': [[0, 0], [1, 10]]}
         """
-        if not groups:
-            raise PlanError("stack: name at least one group, as in stack(dense=['a', 'b'])")
-        pairs = tuple((name, _names("stack", (columns,))) for name, columns in groups.items())
-        type = None if dtype is None else arrow_type(dtype, operator="stack")
-        if isinstance(type, pl.Enum):
-            raise PlanError(f"stack: dtype is a type of numbers, got {dtype}")
-        return Dataset(Stack(inputs=(self._plan,), groups=pairs, dtype=type))
+        return Dataset(Stack.of(self._plan, groups, dtype))
 
     # --------------------------------------------------------------------------------------------- rows
 
@@ -316,31 +289,11 @@ class Dataset:
             >>> af.range(10).filter(lambda batch: batch["id"] % 4 == 1, format="numpy").to_table().to_pydict()
             {'id': [1, 5, 9]}
         """
-        if not predicates:
-            raise PlanError("filter: expected at least one predicate")
-        functions = [predicate for predicate in predicates if callable(predicate)]
-        if functions:
-            if len(predicates) > 1:
-                raise PlanError(
-                    "filter: expected expressions or one function, got both or more; call `filter` once for each"
-                )
-            check_function("filter", functions[0])
-            check_format("filter", format)
-            return Dataset(
-                FilterBy(
-                    inputs=(self._plan,),
-                    fn=functions[0],
-                    format=format,
-                    columns=None if columns is None else _names("filter", (columns,)),
-                    num_parallel_calls=parallel_calls("filter", num_parallel_calls),
-                )
+        return Dataset(
+            Filter.of(
+                self._plan, predicates, format=format, columns=columns, num_parallel_calls=num_parallel_calls
             )
-        if format != "arrow" or columns is not None or num_parallel_calls != AUTOTUNE:
-            raise PlanError(
-                "filter: format=, columns= and num_parallel_calls= are for a function, not expressions"
-            )
-        parsed = tuple(parse_many(predicates, operator="filter"))
-        return Dataset(Filter(inputs=(self._plan,), predicates=parsed))
+        )
 
     def map(
         self,
@@ -402,21 +355,17 @@ class Dataset:
             >>> af.range(3).map(Lookup, format="polars").to_table()["name"].to_pylist()
             ['a', 'b', 'c']
         """
-        check_function("map", fn)
-        check_format("map", format)
-        _check_executor("map", executor, fn)
-        return Dataset(
-            Map(
-                inputs=(self._plan,),
-                fn=fn,
-                format=format,
-                columns=None if columns is None else _names("map", (columns,)),
-                types=_schema("map", schema),
-                seed=None if seed is None else check_seed("map", seed),
-                num_parallel_calls=parallel_calls("map", num_parallel_calls),
-                executor=executor,
-            )
+        node = Map.of(
+            self._plan,
+            fn,
+            format=format,
+            columns=columns,
+            schema=schema,
+            seed=seed,
+            num_parallel_calls=num_parallel_calls,
+            executor=executor,
         )
+        return Dataset(_portable(node))
 
     def map_rows(
         self,
@@ -460,19 +409,16 @@ class Dataset:
             >>> af.range(3).map_rows(lambda row: {"y": 2 ** row["id"]}, executor="process").to_table()["y"].to_pylist()
             [1, 2, 4]
         """
-        check_function("map_rows", fn)
-        _check_executor("map_rows", executor, fn)
-        return Dataset(
-            MapRows(
-                inputs=(self._plan,),
-                fn=fn,
-                columns=None if columns is None else _names("map_rows", (columns,)),
-                types=_schema("map_rows", schema),
-                seed=None if seed is None else check_seed("map_rows", seed),
-                num_parallel_calls=parallel_calls("map_rows", num_parallel_calls),
-                executor=executor,
-            )
+        node = MapRows.of(
+            self._plan,
+            fn,
+            columns=columns,
+            schema=schema,
+            seed=seed,
+            num_parallel_calls=num_parallel_calls,
+            executor=executor,
         )
+        return Dataset(_portable(node))
 
     def flat_map(
         self, fn: Callable[[dict[str, Any]], Dataset], *, num_parallel_calls: int = AUTOTUNE
@@ -500,10 +446,7 @@ class Dataset:
             >>> af.range(4).flat_map(lambda row: af.range(row["id"])).to_table()["id"].to_pylist()
             [0, 0, 1, 0, 1, 2]
         """
-        if not callable(fn):
-            raise PlanError(f"flat_map: expected a function that returns a dataset, got {shown(fn)}")
-        calls = parallel_calls("flat_map", num_parallel_calls)
-        return Dataset(FlatMap(inputs=(self._plan,), fn=fn, plan_of=_plan_of, num_parallel_calls=calls))
+        return Dataset(FlatMap.of(self._plan, fn, _plan_of, num_parallel_calls=num_parallel_calls))
 
     def scan(
         self,
@@ -544,22 +487,7 @@ class Dataset:
             >>> af.range(6).batch(4).scan(0, running, format="numpy").to_table().to_pydict()
             {'sum': [0, 1, 3, 6, 10, 15]}
         """
-        check_function("scan", fn)
-        check_format("scan", format)
-        try:
-            state = state_text(initial_state, "initial_state")
-        except FunctionError as error:
-            raise PlanError(f"scan: {error}") from None
-        return Dataset(
-            Scan(
-                inputs=(self._plan,),
-                fn=fn,
-                initial_state=state,
-                format=format,
-                columns=None if columns is None else _names("scan", (columns,)),
-                types=_schema("scan", schema),
-            )
-        )
+        return Dataset(Scan.of(self._plan, initial_state, fn, format=format, columns=columns, schema=schema))
 
     def take(self, count: int) -> Dataset:
         """Keeps the first `count` rows.
@@ -572,7 +500,7 @@ class Dataset:
             >>> af.range(10).take(2).to_table().to_pydict()
             {'id': [0, 1]}
         """
-        return Dataset(Take(inputs=(self._plan,), count=check_size("take", "count", count, least=0)))
+        return Dataset(Take.of(self._plan, count))
 
     def skip(self, count: int) -> Dataset:
         """Leaves the first `count` rows out.
@@ -585,7 +513,7 @@ class Dataset:
             >>> af.range(4).skip(2).to_table().to_pydict()
             {'id': [2, 3]}
         """
-        return Dataset(Skip(inputs=(self._plan,), count=check_size("skip", "count", count, least=0)))
+        return Dataset(Skip.of(self._plan, count))
 
     def enumerate(self, start: int = 0, *, name: str = "index") -> Dataset:
         """Puts a column in front that numbers the rows of the epoch, as int64.
@@ -606,11 +534,7 @@ class Dataset:
             >>> af.from_numpy({"x": [0.5, 1.5]}).enumerate(start=1).to_table().to_pydict()
             {'index': [1, 2], 'x': [0.5, 1.5]}
         """
-        if isinstance(start, bool) or not hasattr(start, "__index__") or not -(1 << 63) <= start < 1 << 63:
-            raise PlanError(f"enumerate: start is a whole number that fits int64, got {shown(start)}")
-        if not isinstance(name, str):
-            raise PlanError(f"enumerate: name is a text, got {shown(name)}")
-        return Dataset(Enumerate(inputs=(self._plan,), start=int(start), column=name))
+        return Dataset(Enumerate.of(self._plan, start, name))
 
     def unique(self, columns: str | Sequence[str] | None = None, *, max_rows: int = 10_000_000) -> Dataset:
         """Keeps the first row of each key, in order; null equals null, NaN equals NaN, and -0.0 equals 0.0.
@@ -634,10 +558,7 @@ class Dataset:
             >>> ds.unique("kind", max_rows=100).to_table().to_pydict()
             {'id': [0, 1, 2], 'kind': [0, 1, 2]}
         """
-        names = None if columns is None else _names("unique", (columns,))
-        return Dataset(
-            Unique(inputs=(self._plan,), columns=names, max_rows=check_size("unique", "max_rows", max_rows))
-        )
+        return Dataset(Unique.of(self._plan, columns, max_rows))
 
     def rejection_resample(
         self,
@@ -673,16 +594,7 @@ class Dataset:
             >>> even.num_rows, even["rare"].to_pylist().count(1)
             (2011, 1000)
         """
-        target, initial = check_shares(target_dist, initial_dist)
-        return Dataset(
-            RejectionResample(
-                inputs=(self._plan,),
-                label=parse_expression(label, operator="rejection_resample", allow_name=True),
-                target=target,
-                initial=initial,
-                seed=None if seed is None else check_seed("rejection_resample", seed),
-            )
-        )
+        return Dataset(RejectionResample.of(self._plan, label, target_dist, initial_dist, seed))
 
     # -------------------------------------------------------------------------------------------- order
 
@@ -724,13 +636,8 @@ class Dataset:
             >>> af.range(6).shuffle(seed=1).to_table().to_pydict()
             {'id': [4, 2, 3, 1, 0, 5]}
         """
-        seed = None if seed is None else check_seed("shuffle", seed)
-        reshuffle = bool(reshuffle_each_iteration)
-        if buffer_size is None:
-            return Dataset(GlobalShuffle(inputs=(self._plan,), seed=seed, reshuffle_each_iteration=reshuffle))
-        size = check_size("shuffle", "buffer_size", buffer_size)
         return Dataset(
-            Shuffle(inputs=(self._plan,), size=size, seed=seed, reshuffle_each_iteration=reshuffle)
+            Shuffle.of(self._plan, buffer_size, seed=seed, reshuffle_each_iteration=reshuffle_each_iteration)
         )
 
     def repeat(self, count: int | None = None) -> Dataset:
@@ -747,9 +654,7 @@ class Dataset:
             >>> af.range(2).repeat(2).to_table().to_pydict()
             {'id': [0, 1, 0, 1]}
         """
-        if count is not None and count != -1:
-            return Dataset(Repeat(inputs=(self._plan,), count=check_size("repeat", "count", count, least=0)))
-        return Dataset(Repeat(inputs=(self._plan,), count=None))
+        return Dataset(Repeat.of(self._plan, count))
 
     def interleave(
         self,
@@ -790,23 +695,14 @@ class Dataset:
             >>> af.range(3).interleave(tens, cycle_length=2, block_length=2).to_table()["x"].to_pylist()
             [0, 1, 10, 11, 2, 12, 20, 21, 22]
         """
-        if not callable(fn):
-            raise PlanError(f"interleave: expected a function that returns a dataset, got {shown(fn)}")
-        if deterministic is not None and not isinstance(deterministic, bool):
-            raise PlanError(f"interleave: deterministic is True, False or None, got {shown(deterministic)}")
-        length = check_size("interleave", "cycle_length", cycle_length)
-        if length > MAX_CYCLE_LENGTH:
-            raise PlanError(f"interleave: cycle_length is at most {MAX_CYCLE_LENGTH}, got {length}")
         return Dataset(
-            Interleave(
-                inputs=(self._plan,),
-                fn=fn,
-                plan_of=_plan_of,
-                cycle_length=length,
-                block_length=None
-                if block_length is None
-                else check_size("interleave", "block_length", block_length),
-                num_parallel_calls=parallel_calls("interleave", num_parallel_calls),
+            Interleave.of(
+                self._plan,
+                fn,
+                _plan_of,
+                cycle_length=cycle_length,
+                block_length=block_length,
+                num_parallel_calls=num_parallel_calls,
                 deterministic=deterministic,
             )
         )
@@ -831,9 +727,7 @@ class Dataset:
             >>> af.range(2).concatenate(af.range(5, 7), af.range(1)).to_table().to_pydict()
             {'id': [0, 1, 5, 6, 0]}
         """
-        if not others:
-            raise PlanError("concatenate: expected at least one other dataset")
-        return Dataset(Concatenate(inputs=(self._plan, *plans_of("concatenate", others))))
+        return Dataset(Concatenate.of(self._plan, plans_of("concatenate", others)))
 
     def shard(self, num_shards: int, index: int) -> Dataset:
         """Keeps the rows whose number leaves the remainder `index` when divided by `num_shards`.
@@ -846,11 +740,7 @@ class Dataset:
             >>> af.range(7).shard(3, 1).to_table().to_pydict()
             {'id': [1, 4]}
         """
-        shards = check_size("shard", "num_shards", num_shards)
-        number = check_size("shard", "index", index, least=0)
-        if number >= shards:
-            raise PlanError(f"shard: index is below num_shards={shards}, got {number}")
-        return Dataset(Shard(inputs=(self._plan,), num_shards=shards, index=number))
+        return Dataset(Shard.of(self._plan, num_shards, index))
 
     # ------------------------------------------------------------------------------------------ batches
 
@@ -874,16 +764,9 @@ class Dataset:
             >>> [batch.num_rows for batch in af.range(5).batch(2)]
             [2, 2, 1]
         """
-        joins = num_parallel_calls is not None
         return Dataset(
-            Batch(
-                inputs=(self._plan,),
-                size=check_size("batch", "batch_size", batch_size),
-                drop_remainder=bool(drop_remainder),
-                joins=joins,
-                num_parallel_calls=None
-                if num_parallel_calls is None
-                else parallel_calls("batch", num_parallel_calls),
+            Batch.of(
+                self._plan, batch_size, drop_remainder=drop_remainder, num_parallel_calls=num_parallel_calls
             )
         )
 
@@ -929,24 +812,17 @@ class Dataset:
             [[5, 6, 7], [8, 0, 0]] [3, 1]
             [[9, 9]] [2]
         """
-        calls = parallel_calls("padded_batch", num_parallel_calls)
-        batches = Batch(
-            inputs=(self._plan,),
-            size=check_size("padded_batch", "batch_size", batch_size),
-            drop_remainder=bool(drop_remainder),
-            joins=True,
-            num_parallel_calls=calls,
-        )
         return Dataset(
-            padded(
-                batches,
-                operator="padded_batch",
+            padded_batch(
+                self._plan,
+                batch_size,
+                drop_remainder=drop_remainder,
+                num_parallel_calls=num_parallel_calls,
                 padded_shapes=padded_shapes,
                 padding_values=padding_values,
                 multiple_of=multiple_of,
                 truncate=truncate,
                 lengths=lengths,
-                num_parallel_calls=calls,
             )
         )
 
@@ -1011,39 +887,22 @@ class Dataset:
             [[2, 2, 2, 0], [4, 4, 4, 4]]
             [[5]]
         """
-        calls = parallel_calls("bucket_by_sequence_length", num_parallel_calls)
-        batches = bucketed(
-            self._plan,
-            column,
-            bucket_boundaries,
-            bucket_batch_sizes,
-            max_lag_rows=max_lag_rows,
-            drop_remainder=drop_remainder,
-            num_parallel_calls=calls,
-        )
-        if no_padding:
-            check_no_padding(
-                pad_to_bucket_boundary=pad_to_bucket_boundary,
-                padded_shapes=bool(padded_shapes),
-                padding_values=padding_values is not None,
-                multiple_of=multiple_of is not None,
-                truncate=truncate,
-                lengths=bool(lengths),
-            )
-            return Dataset(batches)
         return Dataset(
-            padded(
-                batches,
-                operator="bucket_by_sequence_length",
+            bucketed(
+                self._plan,
+                column,
+                bucket_boundaries,
+                bucket_batch_sizes,
+                max_lag_rows=max_lag_rows,
+                pad_to_bucket_boundary=pad_to_bucket_boundary,
+                no_padding=no_padding,
+                drop_remainder=drop_remainder,
+                num_parallel_calls=num_parallel_calls,
                 padded_shapes=padded_shapes,
                 padding_values=padding_values,
                 multiple_of=multiple_of,
                 truncate=truncate,
                 lengths=lengths,
-                num_parallel_calls=calls,
-                steps=(column, tuple(boundary - 1 for boundary in batches.bucket_boundaries))
-                if pad_to_bucket_boundary
-                else None,
             )
         )
 
@@ -1088,26 +947,13 @@ class Dataset:
             >>> ds.pack_sequences("tokens", 5, positions=None).to_table().to_pydict()
             {'tokens': [[1, 2, 3, 5, 6], [4, 4, 4, 4, 0]], 'segment_ids': [[1, 1, 1, 2, 2], [1, 1, 1, 1, 0]]}
         """
-        if strategy not in STRATEGIES:
-            raise PlanError(
-                f"pack_sequences: strategy is one of {', '.join(STRATEGIES)}, got {shown(strategy)}"
-            )
-        pad_value = plain(pad_value)
-        if isinstance(pad_value, bool) or not isinstance(pad_value, int | float):
-            raise PlanError(f"pack_sequences: pad_value is a number, got {shown(pad_value)}")
-        made = [name for name in (segment_ids, positions) if name is not None]
-        names = _names("pack_sequences", (column, *made))
-        if len(set(names)) < len(names):
-            raise PlanError(
-                f"pack_sequences: column, segment_ids and positions have different names, got {', '.join(names)}"
-            )
         return Dataset(
-            PackSequences(
-                inputs=(self._plan,),
-                column=column,
-                length=check_size("pack_sequences", "length", length, most=MAX_LIST_SIZE),
+            PackSequences.of(
+                self._plan,
+                column,
+                length,
                 strategy=strategy,
-                window_rows=check_size("pack_sequences", "window_rows", window_rows),
+                window_rows=window_rows,
                 pad_value=pad_value,
                 segment_ids=segment_ids,
                 positions=positions,
@@ -1153,13 +999,7 @@ class Dataset:
             [6]
         """
         return Dataset(
-            GroupByWindow(
-                inputs=(self._plan,),
-                key=parse_expression(key, operator="group_by_window", allow_name=True),
-                window_size=check_size("group_by_window", "window_size", window_size),
-                max_groups=check_size("group_by_window", "max_groups", max_groups, most=MAX_GROUPS),
-                max_lag_rows=check_size("group_by_window", "max_lag_rows", max_lag_rows),
-            )
+            GroupByWindow.of(self._plan, key, window_size, max_groups=max_groups, max_lag_rows=max_lag_rows)
         )
 
     def window(
@@ -1186,16 +1026,7 @@ class Dataset:
             >>> af.range(5).window(3, drop_remainder=False).to_table().to_pydict()
             {'id': [[0, 1, 2], [3, 4, None]]}
         """
-        rows = check_size("window", "size", size, most=MAX_LIST_SIZE)
-        return Dataset(
-            Window(
-                inputs=(self._plan,),
-                size=rows,
-                shift=rows if shift is None else check_size("window", "shift", shift),
-                stride=check_size("window", "stride", stride, most=MAX_LIST_SIZE),
-                drop_remainder=bool(drop_remainder),
-            )
-        )
+        return Dataset(Window.of(self._plan, size, shift=shift, stride=stride, drop_remainder=drop_remainder))
 
     # --------------------------------------------------------------------------------------------- work
 
@@ -1265,36 +1096,13 @@ class Dataset:
             ...     [(entry.num_rows, entry.complete) for entry in af.cache_info(folder)]
             [(1000, True)]
         """
-        if path is None:
-            given = {"key": key, "compression": compression}
-            wrong = [name for name, value in given.items() if value is not None]
-            if wrong or on_full != "error" or verify != "first":
-                name = wrong[0] if wrong else "on_full" if on_full != "error" else "verify"
-                raise PlanError(
-                    f"cache: {name}= is for a cache in a folder; name it, as in cache('folder', {name}=…)"
-                )
-            return Dataset(Cache(inputs=(self._plan,), spill=None if spill is None else spill_folder(spill)))
-        if spill is not None:
-            raise PlanError(
-                "cache: with a path all rows lie in that folder, and none spill; leave out spill="
-            )
-        for name, value, choices in (
-            ("compression", compression, (None, "lz4", "zstd")),
-            ("on_full", on_full, ("error", "bypass")),
-            ("verify", verify, ("first", "never")),
-        ):
-            if value not in choices:
-                raise PlanError(
-                    f"cache: {name} is one of {', '.join(map(repr, choices))}, got {shown(value)}"
-                )
-        if key is not None and not isinstance(key, str):
-            raise PlanError(f"cache: key is a string, got {type(key).__name__}")
         return Dataset(
-            DiskCache(
-                inputs=(self._plan,),
-                path=str(local_folder("cache", path)),
+            cached(
+                self._plan,
+                path,
                 key=key,
                 compression=compression,
+                spill=spill,
                 on_full=on_full,
                 verify=verify,
             )
@@ -1335,11 +1143,7 @@ class Dataset:
             >>> [batch.num_rows for batch in af.range(5).batch(2).prefetch(2)]
             [2, 2, 1]
         """
-        if buffer_size == AUTOTUNE:
-            return Dataset(Prefetch(inputs=(self._plan,)))
-        return Dataset(
-            Prefetch(inputs=(self._plan,), count=check_size("prefetch", "buffer_size", buffer_size, least=0))
-        )
+        return Dataset(Prefetch.of(self._plan, buffer_size))
 
     def with_options(self, options: Options) -> Dataset:
         """Sets options of the whole pipeline; of several settings of one field the last setting wins.
@@ -1350,9 +1154,7 @@ class Dataset:
             >>> ds.num_rows
             5
         """
-        if not isinstance(options, Options):
-            raise PlanError(f"with_options: expected arrowflow.Options, got {shown(options)}")
-        return Dataset(WithOptions(inputs=(self._plan,), options=options))
+        return Dataset(WithOptions.of(self._plan, options))
 
     def apply(self, transformation: Callable[[Dataset], Dataset]) -> Dataset:
         """Returns the dataset that a function makes of this dataset: a way to name and share parts of pipelines.
@@ -1694,7 +1496,7 @@ class Dataset:
     ) -> Wishes:
         return wishes_of(
             operator,
-            columns=None if columns is None else _names(operator, (columns,)),
+            columns=given_names(operator, columns),
             dtypes=dtypes,
             null=null,
             lists=lists,
@@ -1775,7 +1577,7 @@ class Dataset:
         """
         check_function("reduce", fn)
         check_format("reduce", format)
-        below = self if columns is None else self.select(*_names("reduce", (columns,)))
+        below = self if columns is None else self.select(*column_names("reduce", (columns,)))
         with interruptions():
             prepared = run.prepare(Reduce(inputs=(below._plan,)))
         with interruptions(), Run(prepared, EpochCounter(), RecordBatches()) as batches:
@@ -1980,11 +1782,6 @@ class Dataset:
         )
 
 
-def parallel_calls(operator: str, value: int) -> int | None:
-    """Returns a `num_parallel_calls` as nodes hold it: None for `AUTOTUNE`."""
-    return None if value == AUTOTUNE else check_size(operator, "num_parallel_calls", value)
-
-
 def plans_of(operator: str, datasets: Sequence[object]) -> tuple[Node, ...]:
     """Returns the plans of datasets.
 
@@ -2025,47 +1822,8 @@ def _hand_over(
     return HandOver(name=name, make_export=make_export, wishes=wishes, collate=collate)
 
 
-def _named(operator: str, exprs: tuple[Any, ...], named: Mapping[str, Any]) -> Named:
-    if not exprs and not named:
-        raise PlanError(f"{operator}: expected at least one column")
-    listed = [(None, expr) for expr in parse_many(exprs, operator=operator, allow_name=True)]
-    return (*listed, *((name, _parsed(operator, value)) for name, value in named.items()))
-
-
-def _parsed(operator: str, value: Any) -> Any:
-    if isinstance(value, bool | int | float):
-        value = pl.lit(value)
-    return parse_expression(value, operator=operator, allow_name=True)
-
-
-def _check_executor(operator: str, executor: object, fn: Callable[..., Any]) -> None:
-    check_executor(operator, executor)
-    if executor == "process":
-        check_portable(operator, fn, function_name(fn))
-
-
-def _names(operator: str, columns: Sequence[Any]) -> tuple[str, ...]:
-    names: list[str] = []
-    for entry in columns:
-        found = (
-            [entry] if isinstance(entry, str) else list(entry) if isinstance(entry, list | tuple) else None
-        )
-        if not found or not all(isinstance(name, str) for name in found):
-            raise PlanError(f"{operator}: expected names of columns, got {shown(entry)}")
-        names += found
-    if not names:
-        raise PlanError(f"{operator}: expected at least one name of a column")
-    return tuple(names)
-
-
-def _schema(operator: str, schema: pa.Schema | None) -> pa.Schema | None:
-    """Returns a given schema with the types that travel inside a pipeline."""
-    if schema is None:
-        return None
-    if not isinstance(schema, pa.Schema):
-        raise PlanError(f"{operator}: schema is a pyarrow.Schema, got {type(schema).__name__}")
-    try:
-        return normalised_schema(schema)
-    except SchemaError as error:
-        error.locate(operator=operator)
-        raise
+def _portable(node: MappingOperator) -> Node:
+    """Returns the node; raises `PlanError` where worker processes call its function, and it cannot be sent to them."""
+    if node.executor == "process":
+        check_portable(node.name, node.fn, function_name(node.fn))
+    return node

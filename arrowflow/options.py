@@ -183,12 +183,19 @@ def check_size(
     return number
 
 
-def check_seed(operator: str, value: object) -> int:
-    """Returns `value` if it is a whole number that fits 64 bits unsigned, else raises `PlanError`."""
+def check_seed(operator: str, value: object) -> int | None:
+    """Returns `value` if it is None or a whole number that fits 64 bits unsigned, else raises `PlanError`."""
+    if value is None:
+        return None
     number = check_size(operator, "seed", value, least=0, most=None)
     if number >= 1 << 64:
         raise PlanError(f"{operator}: seed fits 64 bits, got {number}")
     return number
+
+
+def parallel_calls(operator: str, value: int) -> int | None:
+    """Returns a `num_parallel_calls` as nodes hold it: None for `AUTOTUNE`."""
+    return None if value == AUTOTUNE else check_size(operator, "num_parallel_calls", value)
 
 
 def available_cpus() -> int:

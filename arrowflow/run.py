@@ -76,19 +76,23 @@ class Prepared:
         return fold(self.optimised, lambda node, inputs: node.owns_buffers(inputs))
 
 
-def prepare(plan: Node, *, picked: bool = False) -> Prepared:
+def prepare(plan: Node, *, without_last_select: bool = False) -> Prepared:
     """Binds, optimises and plans.
 
     Args:
         plan: The plan as written.
-        picked: Whether the caller picks columns by name, as loaders do, and the plan ends in a `select` of these
+        without_last_select: Whether the caller picks columns by name, as loaders do, and the plan ends in a `select` of these
             names. Then only these columns are read. The step itself is left out, since it would stand between the
             last batch and its conversion.
     """
     options = options_of(plan)
     bound = bind(plan, options)
     optimised, applied = optimise(bound, options.disabled_rules)
-    if picked and isinstance(optimised, ColumnOperator) and optimised.operators_merged() == ("select",):
+    if (
+        without_last_select
+        and isinstance(optimised, ColumnOperator)
+        and optimised.operators_merged() == ("select",)
+    ):
         (optimised,) = optimised.inputs
     chain = plan_chain(optimised, options)
     forget_compiled()

@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING, Any, Literal
 import polars as pl
 import pyarrow as pa
 
-from arrowflow.dataset import Dataset, _names, _schema, parallel_calls
+from arrowflow.dataset import Dataset
 from arrowflow.errors import PlanError, shown
 from arrowflow.formats import Format, configured, find
 from arrowflow.formats.tfrecord.tfrecord import RAW_HAS_NO_SCHEMA
 from arrowflow.interchange.from_numpy import batch_from_arrays
+from arrowflow.ops.columns.column_program import column_names
 from arrowflow.ops.sources import from_arrow as arrow
 from arrowflow.ops.sources.from_generator import FromGenerator
-from arrowflow.ops.sources.from_memory import from_batches
+from arrowflow.ops.sources.from_memory import from_batches, given_schema
 from arrowflow.ops.sources.list_files import ListFiles
 from arrowflow.ops.sources.range import Range
 from arrowflow.ops.sources.read import Read
-from arrowflow.options import AUTOTUNE
+from arrowflow.options import AUTOTUNE, parallel_calls
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
@@ -83,14 +84,14 @@ def read(
             paths=paths,
             filesystem=filesystem,
             partitioning=_partitioning(operator, partitioning),
-            target=_schema(operator, schema),
+            target=given_schema(operator, schema),
             num_parallel_calls=parallel_calls(operator, num_parallel_calls),
         )
     )
     if filter is not None:
         dataset = dataset.filter(filter)
     if columns is not None:
-        dataset = dataset.select(*_names(operator, (columns,)))
+        dataset = dataset.select(*column_names(operator, (columns,)))
     return dataset
 
 
@@ -495,7 +496,7 @@ def from_generator(fn: Callable[[], Iterable[Any]], schema: pa.Schema | None = N
     """
     if not callable(fn):
         raise PlanError(f"from_generator: expected a function that returns an iterator, got {shown(fn)}")
-    return Dataset(FromGenerator(fn=fn, types=_schema("from_generator", schema)))
+    return Dataset(FromGenerator(fn=fn, types=given_schema("from_generator", schema)))
 
 
 def range(start: int, stop: int | None = None, step: int = 1) -> Dataset:

@@ -150,11 +150,11 @@ def check_resumable(plan: Node, *, deterministic: bool) -> None:
             "with deterministic=False no order is kept, so a state has no place to return to; leave the option out"
         )
     for node in post_order(plan):
-        if node.own_resume is Resume.NONE and node.inputs:
+        if node.resume is Resume.NONE and node.inputs:
             raise StateError(
                 f"{node.name}: with deterministic=False it keeps no order, so a state has no place to return to"
             ).locate(operator=node.name)
-        if node.own_resume is Resume.NONE:
+        if node.resume is Resume.NONE:
             raise StateError(
                 f"{node.name}: a one-shot stream cannot be read again from its start; give `from_arrow` something "
                 "that can (a table, a list of batches, a dataset), or write it to a file first"

@@ -70,7 +70,9 @@ class Engine:
         self.lock = threading.RLock()
         self._holding = threading.Condition(self.lock)  # only to ask whether this thread holds the lock
         self.ledger = Ledger(options.ram_budget)
-        self.kept: dict[Any, Any] = {}  # what kernels keep until the run ends, by owner; from any thread
+        self.run_storage: dict[
+            Any, Any
+        ] = {}  # what kernels keep until the run ends, by owner; from any thread
         self.order: list[Stage] = []  # all stages, the most downstream first
         self.stopped = False
         self.on_demand = runs_on_demand(chain, options)
@@ -297,7 +299,7 @@ class Engine:
                 return
             self._dropped = True
             self.root.drop()
-            self.kept.clear()
+            self.run_storage.clear()
             self.consumer.drop()
             for stage in self._stages():
                 self.totals.count(stage)

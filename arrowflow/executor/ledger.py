@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from arrowflow.kernels.items import Share
+from arrowflow.kernels.items import BorrowedTicket
 
 Buffers = tuple[tuple[int, int], ...]
 """(address, bytes) of each buffer."""
@@ -158,6 +158,6 @@ class Ledger:
 
 def ticket_bytes(ticket: Any) -> int:
     """Returns the bytes that a ticket, or a collection of tickets, was charged with."""
-    if isinstance(ticket, Ticket | Share):
+    if isinstance(ticket, Ticket | BorrowedTicket):
         return ticket.num_bytes
     return sum(map(ticket_bytes, ticket)) if isinstance(ticket, Iterable) else 0

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from arrowflow.errors import SchemaError
 from arrowflow.interchange.dtypes import Conversion, conversion, is_float
-from arrowflow.interchange.fills import empty_text, fill_value, is_policy
+from arrowflow.interchange.null_values import empty_text, fill_value, is_policy
 from arrowflow.interchange.to_numpy import (
     ColumnExport,
     Exported,

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from arrowflow.kernels.items import Ticket
+from arrowflow.kernels.items import Claim
 from arrowflow.plan.node import Node
 from arrowflow.plan.position import Position
 
-SubPlan = Any
-"""What `Context.plan` makes of a node, and `Context.open` takes."""
+
+class SubPlan:
+    """A plan that `Context.plan` made of a node, and that `Context.open` takes. Kernels only hand it over."""
+
+    __slots__ = ()
 
 
 class StreamHandle(Protocol):
@@ -25,8 +28,8 @@ class StreamHandle(Protocol):
         """Whether it has an item, or has ended."""
 
     @property
-    def sound(self) -> bool:
-        """Whether it has an item, or has ended without an error: asking it ahead of its turn brings no error forward."""
+    def ready_without_error(self) -> bool:
+        """Whether it has an item, or has ended without an error. Reading it early cannot raise an error before its turn."""
 
 
 class Context(Protocol):
@@ -48,18 +51,18 @@ class Context(Protocol):
         Under the executor's lock; no I/O.
         """
 
-    def keep(self, buffers: Mapping[int, int]) -> Ticket:
+    def keep(self, buffers: Mapping[int, int]) -> Claim:
         """Counts memory that outlives its items, like that of a cache, as long as the ticket is held.
 
-        Takes no time for each buffer. The items stand on a `Share` each.
+        Takes no time for each buffer. The items stand on a `BorrowedTicket` each.
 
         Args:
             buffers: The bytes of each buffer, by address. Must not change any more.
         """
 
     @property
-    def kept(self) -> dict[Any, Any]:
-        """What kernels keep until the run ends, such as tickets for what outlives their stream; by owner. Any thread."""
+    def run_storage(self) -> dict[Any, Any]:
+        """What kernels keep until the run ends, such as tickets that outlive their stream; by owner. Any thread."""
 
     def close(self, stream: StreamHandle) -> None:
         """Stops a stream and drops what it holds. Under the executor's lock."""

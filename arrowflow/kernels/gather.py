@@ -1,7 +1,8 @@
-"""Rows of a chunk, gathered into new memory: the one way in which operators take and filter rows."""
+"""Rows of chunks, gathered into new memory: the one way in which operators take and filter rows."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,35 @@ import pyarrow as pa
 
 from arrowflow.errors import DataError
 from arrowflow.kernels.held import join
+from arrowflow.kernels.items import Origin
+from arrowflow.kernels.kinds import StatelessKernel
 from arrowflow.workarounds.slices import is_misread, rebased
 
 _INDEX_TYPES = {np.dtype(np.int64): pa.int64(), np.dtype(np.uint32): pa.uint32()}
+
+
+class GatherKernel(StatelessKernel):
+    """Gathers rows into new memory: the base of kernels that follow a serial kernel, which says where the rows lie."""
+
+    @abstractmethod
+    def gather(self, chunk: Any, origin: Origin) -> pa.RecordBatch:
+        """Returns the rows. As `apply`; may raise `pyarrow.ArrowInvalid` where they do not fit into one record batch."""
+
+    def limit(self, chunk: Any) -> tuple[str, str, str]:
+        """Returns the arguments of `too_large` where they do not fit."""
+        return f"{chunk.num_rows:,} rows cannot be gathered together", "them", "use types with large offsets"
+
+    def apply(self, chunk: Any, origin: Origin) -> pa.RecordBatch:
+        """Returns the rows; raises `DataError` where they do not fit."""
+        try:
+            return self.gather(chunk, origin)
+        except pa.ArrowInvalid as error:
+            raise too_large(error, *self.limit(chunk)) from error
+
+
+def too_large(error: pa.ArrowInvalid, what: str, holder: str, advice: str) -> DataError:
+    """Returns the error of rows, `what`, that do not fit into one record batch; `holder` names these rows again."""
+    return DataError(f"{what} ({error}); texts or lists of {holder} may hold 2 GiB a column: {advice}")
 
 
 def gathered(
@@ -28,6 +55,11 @@ def gathered(
         {'x': [6, 4]}
     """
     return _readable(chunk).take(_indices(places, present))
+
+
+def chosen(chunk: pa.RecordBatch, rows: npt.NDArray[Any]) -> pa.RecordBatch:
+    """Returns the rows with these numbers, each at most once and ascending; the chunk as it is where these are all."""
+    return chunk if len(rows) == chunk.num_rows else gathered(chunk, rows)
 
 
 def taken(array: pa.Array, places: npt.NDArray[Any]) -> pa.Array:
@@ -55,10 +87,8 @@ def joined_batch(parts: list[pa.RecordBatch], setting: str) -> pa.RecordBatch:
         return join(parts)
     except pa.ArrowInvalid as error:
         rows = sum(part.num_rows for part in parts)
-        raise DataError(
-            f"a batch of {rows:,} rows cannot be joined ({error}); texts or lists of one batch may hold 2 GiB a "
-            f"column: use a smaller {setting}"
-        ) from error
+        what = f"a batch of {rows:,} rows cannot be joined"
+        raise too_large(error, what, "one batch", f"use a smaller {setting}") from error
 
 
 def _indices(places: npt.NDArray[Any], present: npt.NDArray[np.bool_] | None = None) -> pa.Array:

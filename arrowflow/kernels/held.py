@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from arrowflow.kernels.items import Item, Slices, Ticket
-from arrowflow.plan.position import Position
+from arrowflow.plan.position import Mark, Position
 
 
 class Held:
@@ -84,11 +84,11 @@ class Held:
         """Returns the bytes of a row, of the chunk with the widest ones."""
         return max((chunk.nbytes / chunk.num_rows for chunk, *_ in self._entries), default=0.0)
 
-    def mark(self) -> tuple[Position, int]:
+    def mark(self) -> Mark:
         """Returns the position before the oldest held row, and how many rows from there on are gone."""
         if self._entries:
-            return self._entries[0][1], self._entries[0][2]
-        return self._after, self._skip
+            return Mark(self._entries[0][1], self._entries[0][2])
+        return Mark(self._after, self._skip)
 
 
 def join(chunks: list[pa.RecordBatch]) -> pa.RecordBatch:

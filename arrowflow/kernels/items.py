@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
 from arrowflow.plan.position import Position
 
-Payload = Any
-"""What travels in an item: a `pyarrow.RecordBatch`, or, between two kernels of one operator, anything else that
-has `num_rows`. One that holds memory names it in `buffers`, a tuple of `pyarrow.Buffer`, which the ledger counts."""
 
-Ticket = Any
-"""A claim on the ledger: the bytes are released when the last item that holds the ticket is gone."""
+class Payload(Protocol):
+    """A chunk of an item: a `pyarrow.RecordBatch`, or any object with rows between two kernels of one operator.
+
+    A payload that holds memory names it in `buffers`, a tuple of `pyarrow.Buffer`, which the ledger counts.
+    """
+
+    @property
+    def num_rows(self) -> int:
+        """Its rows."""
 
 
-class Share:
+class Claim(Protocol):
+    """A claim on the ledger. Its bytes are released when the last item that holds it is gone."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that nobody else had claimed before."""
+
+
+Ticket = Claim | Sequence["Ticket"] | None
+"""The claims of an item: a claim, several of them, or None for a new chunk that is not charged yet."""
+
+
+class BorrowedTicket:
     """The ticket of an item whose memory another ticket claims, which outlives it.
 
     Attributes:
@@ -47,13 +64,14 @@ class Item(NamedTuple):
     """A chunk on its way.
 
     Attributes:
-        chunk: The rows. May have none: then only the position matters.
+        chunk: The rows, a `Payload`; its class is known to the kernel that takes it. May have none: then only the
+            position matters.
         position: The position after it.
         ticket: Its claim on the ledger, or None for a new chunk that is not charged yet.
         origin: Where it comes from.
     """
 
-    chunk: Payload
+    chunk: Any
     position: Position
     ticket: Ticket
     origin: Origin
@@ -111,13 +129,13 @@ class Made(NamedTuple):
     """What a source or reader makes.
 
     Attributes:
-        chunk: The rows.
+        chunk: The rows, a `Payload`, as in an item.
         position: The position after them.
         last: Whether they end their split.
         split: Number of their split, or None for the task's.
     """
 
-    chunk: Payload
+    chunk: Any
     position: Position
     last: bool = True
     split: int | None = None

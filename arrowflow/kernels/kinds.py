@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from arrowflow.kernels.context import StreamHandle
 from arrowflow.kernels.held import Held
@@ -36,10 +37,10 @@ class ReaderKernel(ABC):
     """Whether items that are record batches already pass it as they are."""
 
     @abstractmethod
-    def num_bytes(self, payload: Payload) -> int:
+    def num_bytes(self, payload: Any) -> int:
         """Returns the bytes to reserve for reading it. Under the executor's lock: cheap."""
 
-    def most_bytes(self, payload: Payload) -> int:
+    def most_bytes(self, payload: Any) -> int:
         """Returns the bytes that have to be free before it is read ahead of need; more where `num_bytes` may be too few.
 
         Under the executor's lock: cheap.
@@ -47,7 +48,7 @@ class ReaderKernel(ABC):
         return self.num_bytes(payload)
 
     @abstractmethod
-    def read(self, payload: Payload) -> Iterator[Made]:
+    def read(self, payload: Any) -> Iterator[Made]:
         """As `SourceKernel.read`."""
 
 
@@ -55,7 +56,7 @@ class StatelessKernel(ABC):
     """Makes one chunk of one chunk, from that chunk and its origin alone."""
 
     @abstractmethod
-    def apply(self, chunk: Payload, origin: Origin) -> Payload:
+    def apply(self, chunk: Any, origin: Origin) -> Payload:
         """Any worker, several chunks at once. Never called for a chunk without rows."""
 
 

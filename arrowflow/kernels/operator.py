@@ -43,7 +43,7 @@ class KernelSpec:
         holds_lock: Whether its calls hold the interpreter lock nearly all of their time: another thread would make them in
             place of this one, not beside it.
         process: Whether its calls, of a stateless kernel that computes, run in worker processes. `make` is then pickled
-            and called there, where of the context there are `epoch` and `kept`, and one call at a time.
+            and called there, where of the context there are `epoch` and `run_storage`, and one call at a time.
         title: What `explain`, statistics and timelines call it; empty for the operator's name. For the planner to set.
     """
 

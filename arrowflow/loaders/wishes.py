@@ -17,7 +17,7 @@ import pyarrow as pa
 from arrowflow.errors import PlanError, SchemaError, closest, shown
 from arrowflow.interchange.converted import ListLayout, Wish, converted_export, mask_export
 from arrowflow.interchange.dtypes import dtype_named
-from arrowflow.interchange.fills import is_policy
+from arrowflow.interchange.null_values import is_policy
 from arrowflow.interchange.to_numpy import ColumnExport
 
 Dtype = Any

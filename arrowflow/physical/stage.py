@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from arrowflow.kernels.context import SubPlan
 from arrowflow.kernels.operator import Cost, KernelSpec
 
 
@@ -80,7 +81,7 @@ class StagePlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chain:
+class Chain(SubPlan):
     """The stages between a source or boundary and the next boundary or the consumer, upstream first.
 
     Attributes:

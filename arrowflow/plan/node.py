@@ -65,6 +65,8 @@ class BindContext:
 class Node(ABC):
     """One operator. Subclasses are frozen dataclasses that live in `arrowflow.ops`, one file each.
 
+    The methods stand in groups, by who asks. A new operator has to think of the first group; all others have defaults.
+
     Attributes:
         inputs: The operators that it reads from.
         bound: Whether `bind` made this copy.
@@ -86,64 +88,31 @@ class Node(ABC):
                 f"could mean batches or rows; put `{self.name}` below `batch`: call .{self.name}(…) before .batch(…)"
             )
 
-    @property
-    def batched(self) -> bool:
-        """Whether its output comes in batches, so that single rows are not addressable."""
-        if self.traits.borders is Borders.KEEP:
-            return any(child.batched for child in self.inputs)
-        return self.traits.borders is Borders.CUT
-
-    @property
-    def own_resume(self) -> Resume:
-        """How the operator itself goes on from a position."""
-        return self.traits.resume
-
-    @property
-    def resume(self) -> Resume:
-        """How the whole plan up to here goes on from a position: the weakest of its operators."""
-        order = list(Resume)
-        return max((self.own_resume, *(child.resume for child in self.inputs)), key=order.index)
-
-    def describe(self) -> str:
-        """Returns the operator as one line for `explain` and `repr`."""
-        shown = ", ".join(f"{key}={value!r}" for key, value in self.arguments().items() if value is not None)
-        return f"{self.name}({shown})"
+    # ---- Every operator answers these. The planner asks for its kernels besides, see `Operator.lower`.
 
     @abstractmethod
     def arguments(self) -> Mapping[str, Any]:
         """Returns what decides its rows and their order, as JSON values; a state is compared by them."""
 
-    def functions(self) -> Mapping[str, str]:
-        """Returns a digest of the code of each user function; a state from other code warns."""
-        return {}
+    @abstractmethod
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
+        """Returns the schema of what it yields, given those of its inputs; raises `PlanError` where they clash."""
 
-    def identity(self) -> dict[str, Any]:
-        """Returns what, besides its inputs, decides its rows, their order, borders and positions.
+    def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
+        """Returns, per input, the columns it has to read so that the `wanted` ones of its output are right."""
+        return (None,) * len(self.inputs)
 
-        A cache on disk is known by it. Values may be of any kind: what fields hold, `Code`, or `Unknown`. An operator
-        that decides nothing returns nothing, and a plan with it is the same as one without.
-        """
-        fields = [each.name for each in dataclasses.fields(self) if each.compare]
-        values = {name: getattr(self, name) for name in fields if name not in _NOT_IDENTITY}
-        found = {name: Code(value) if callable(value) else value for name, value in values.items()}
-        if values.get("seed") is not None:  # random values follow from both
-            found["place"] = getattr(self, "place", None)
-        told = {key: value for key, value in self.arguments().items() if not isinstance(found.get(key), Code)}
-        return {**found, "arguments": told}
+    def count_rows(self, inputs: Sequence[int | None]) -> int | None:
+        """Returns the exact number of rows of one epoch, given those of its inputs, or None if unknowable."""
+        if self.traits.one_to_one:
+            return inputs[0]
+        return 0 if inputs and inputs[0] == 0 else None
 
-    def sets(self) -> Options | None:
-        """Returns the options that it sets for the whole pipeline, or None. Called before binding."""
-        return None
+    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
+        """Returns whether nobody but its batches holds the memory that it yields, so that it may be written."""
+        return (self.traits.one_to_one or self.traits.drops_rows) and not self.traits.opaque and inputs[0]
 
-    @property
-    def known_as(self) -> str | None:
-        """What already identifies it with all that is below it, such as a key; None for its identity and theirs."""
-        return None
-
-    @property
-    def repeatable(self) -> bool:
-        """Whether running it again yields the same, from any position on, as long as its identity is the same."""
-        return all(child.repeatable for child in self.inputs)
+    # ---- Binding builds plans with these; operators with a seed, a place or files have a `bind` of their own.
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
         """Returns a bound copy on top of bound inputs. Called once per plan, from the thread that asks.
@@ -157,20 +126,52 @@ class Node(ABC):
         """Returns a bound copy of itself on other bound inputs; how rules rebuild a plan."""
         schemas = [child.schema for child in inputs]
         known = [schema for schema in schemas if schema is not None]
-        schema = self.output_schema(known) if len(known) == len(schemas) else self.declared_schema()
+        schema = self.output_schema(known) if len(known) == len(schemas) else None
         return dataclasses.replace(self, inputs=inputs, bound=True, schema=schema)
 
-    @abstractmethod
-    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
-        """Returns the schema of what it yields, given those of its inputs; raises `PlanError` where they clash."""
+    @property
+    def batched(self) -> bool:
+        """Whether its output comes in batches, so that single rows are not addressable."""
+        if self.traits.borders is Borders.KEEP:
+            return any(child.batched for child in self.inputs)
+        return self.traits.borders is Borders.CUT
 
-    def declared_schema(self) -> pa.Schema | None:
-        """Returns the schema it yields whatever comes in, where its arguments say so."""
+    def count_batches(self, rows: Sequence[int | None], batches: Sequence[int | None]) -> int | None:
+        """Returns the exact number of batches of one epoch where the output is batched, else None."""
+        return batches[0] if self.traits.one_to_one and batches else None
+
+    def sets(self) -> Options | None:
+        """Returns the options that it sets for the whole pipeline, or None. Called before binding."""
         return None
 
-    def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
-        """Returns, per input, the columns it has to read so that the `wanted` ones of its output are right."""
-        return (None,) * len(self.inputs)
+    @property
+    def is_current(self) -> bool:
+        """Whether what it was bound to is still there. Asked when a run begins, and for each question."""
+        return True
+
+    # ---- A state asks these: whether it can be taken, and whether it belongs to other code.
+
+    @property
+    def resume(self) -> Resume:
+        """How the operator goes on from a position."""
+        return self.traits.resume
+
+    def functions(self) -> Mapping[str, str]:
+        """Returns a digest of the code of each user function; a state from other code warns."""
+        return {}
+
+    # ---- `explain` asks these.
+
+    def describe(self) -> str:
+        """Returns the operator as one line for `explain` and `repr`."""
+        shown = ", ".join(f"{key}={value!r}" for key, value in self.arguments().items() if value is not None)
+        return f"{self.name}({shown})"
+
+    def copies(self) -> tuple[str, ...]:
+        """Returns what it copies beyond what its job is, one text each, for `explain(copies=True)`."""
+        return ()
+
+    # ---- Rules ask these. The defaults change nothing.
 
     @property
     def noop(self) -> bool:
@@ -198,15 +199,7 @@ class Node(ABC):
         """Returns itself with leave to yield these decimals as the integers they are stored as, or None."""
         return None
 
-    def count_rows(self, inputs: Sequence[int | None]) -> int | None:
-        """Returns the exact number of rows of one epoch, given those of its inputs, or None if unknowable."""
-        if self.traits.one_to_one:
-            return inputs[0]
-        return 0 if inputs and inputs[0] == 0 else None
-
-    def count_batches(self, rows: Sequence[int | None], batches: Sequence[int | None]) -> int | None:
-        """Returns the exact number of batches of one epoch where the output is batched, else None."""
-        return batches[0] if self.traits.one_to_one and batches else None
+    # ---- A `shuffle` or `skip` after the operator asks these, for a cheaper way to its rows.
 
     def with_source_order(self, order: SourceOrder) -> Node:
         """Returns itself with the source below ordered by `order`, where nothing in between forbids it."""
@@ -221,7 +214,7 @@ class Node(ABC):
     def random_access(self) -> Node | None:
         """Returns itself as a source that a global `shuffle` gathers rows from; None if it has none to find by number.
 
-        Its items are then `ops.rows.Rows` instead of chunks, unless what it yields stays in memory anyway.
+        Its items are then `ops.order.random_access.Rows` instead of chunks, unless what it yields stays in memory anyway.
 
         Raises:
             PlanError: It cannot, and there is more to say about it than that.
@@ -235,25 +228,38 @@ class Node(ABC):
         """
         return None
 
-    def in_order(self) -> Node:
-        """Returns the plan up to here with its rows in one exact order, where an operator was asked for less."""
-        inputs = tuple(child.in_order() for child in self.inputs)
-        same = all(new is old for new, old in zip(inputs, self.inputs, strict=True))
-        return self if same else dataclasses.replace(self, inputs=inputs)
+    # ---- Caches ask these: which plan filled an entry, and whether it would yield the same again.
+
+    def identity(self) -> dict[str, Any]:
+        """Returns what, besides its inputs, decides its rows, their order, borders and positions.
+
+        A cache on disk is known by it. Values may be of any kind: what fields hold, `Code`, or `Unknown`. An operator
+        that decides nothing returns nothing, and a plan with it is the same as one without.
+        """
+        fields = [each.name for each in dataclasses.fields(self) if each.compare]
+        values = {name: getattr(self, name) for name in fields if name not in _NOT_IDENTITY}
+        found = {name: Code(value) if callable(value) else value for name, value in values.items()}
+        if values.get("seed") is not None:  # random values follow from both
+            found["place"] = getattr(self, "place", None)
+        told = {key: value for key, value in self.arguments().items() if not isinstance(found.get(key), Code)}
+        return {**found, "arguments": told}
+
+    @property
+    def known_as(self) -> str | None:
+        """What already identifies it with all that is below it, such as a key; None for its identity and theirs."""
+        return None
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether running it again yields the same, from any position on, as long as its identity is the same."""
+        return all(child.repeatable for child in self.inputs)
 
     def changed_file(self) -> str | None:
         """Returns a file on a local disk that is not what it was when the node was bound, of those it reads."""
         return None
 
-    @property
-    def is_current(self) -> bool:
-        """Whether what it was bound to is still there. Asked when a run begins, and for each question."""
-        return True
-
-    def copies(self) -> tuple[str, ...]:
-        """Returns what it copies beyond what its job is, one text each, for `explain(copies=True)`."""
-        return ()
-
-    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """Returns whether nobody but its batches holds the memory that it yields, so that it may be written."""
-        return (self.traits.one_to_one or self.traits.drops_rows) and not self.traits.opaque and inputs[0]
+    def in_order(self) -> Node:
+        """Returns the plan up to here with its rows in one exact order, where an operator was asked for less."""
+        inputs = tuple(child.in_order() for child in self.inputs)
+        same = all(new is old for new, old in zip(inputs, self.inputs, strict=True))
+        return self if same else dataclasses.replace(self, inputs=inputs)

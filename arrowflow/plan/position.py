@@ -1,11 +1,39 @@
-"""`Position`: the state from which a producer makes its next chunk, and how it is kept as JSON."""
+"""`Position`: the state from which a producer makes its next chunk, and how it is kept as JSON.
+
+A kernel with a position of several parts names the parts in a `NamedTuple`, which equals the plain tuple. A state holds
+lists, so `open` gets a plain tuple and makes the `NamedTuple` of it by `_make`.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 Position = tuple[Any, ...] | None
 """State from which the next chunk is made: nested tuples of JSON values, None for the start."""
+
+
+class Mark(NamedTuple):
+    """The place of the oldest row that an operator holds.
+
+    Attributes:
+        before: Position of the input before it, or before rows that lie before it.
+        offset: Rows from there on that are gone.
+    """
+
+    before: Position
+    offset: int
+
+
+class Counted(NamedTuple):
+    """Position of a kernel that passes chunks on and counts rows.
+
+    Attributes:
+        input: The input's position.
+        rows: The rows.
+    """
+
+    input: Position
+    rows: int
 
 
 def listed(position: Any) -> Any:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from arrowflow.executor import Ledger
 from arrowflow.executor.ledger import buffers_of, ticket_bytes
-from arrowflow.kernels.items import Share
+from arrowflow.kernels.items import BorrowedTicket
 from tests.executor.fakes import chunk
 
 
@@ -151,4 +151,4 @@ def test_what_was_charged_before_it_was_kept_stays_until_both_are_gone() -> None
 
 
 def test_a_share_counts_nothing_by_itself() -> None:
-    assert ticket_bytes(Share(7)) == ticket_bytes([Share(3), Share(4)]) == 7
+    assert ticket_bytes(BorrowedTicket(7)) == ticket_bytes([BorrowedTicket(3), BorrowedTicket(4)]) == 7

@@ -9,6 +9,8 @@ import pyarrow as pa
 import pytest
 
 import arrowflow as af
+from arrowflow.kernels.gather import GatherKernel
+from arrowflow.kernels.items import Origin
 from arrowflow.testing import batches_of, check_any_chunks, chunked
 
 NESTED = pa.list_(pa.list_(pa.int16(), 2), 2)
@@ -72,3 +74,14 @@ def test_windows_of_nested_lists() -> None:
     slices = [TABLE.slice(start, 6) for start in range(0, COUNT, 6)]
     found = chunked([slices], TABLE.schema).window(3, shift=2).to_table()
     assert found["nested"].to_pylist() == [[ROWS[row] for row in rows] for rows in found["row"].to_pylist()]
+
+
+def test_rows_that_do_not_fit_into_one_record_batch_are_a_data_error() -> None:
+    class Failing(GatherKernel):
+        def gather(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
+            raise pa.ArrowInvalid("offset overflow")
+
+    with pytest.raises(
+        af.DataError, match=r"24 rows cannot be gathered together .offset overflow.; .* 2 GiB a column"
+    ):
+        Failing().apply(TABLE, Origin(0))

@@ -81,11 +81,11 @@ def _end_with(lifeline: int) -> None:
 
 
 class _Context:
-    """What kernels of worker processes may ask for, of `ops.base.Context`."""
+    """What kernels of worker processes may ask for, of `kernels.context.Context`."""
 
-    def __init__(self, epoch: int, kept: dict[Any, Any]) -> None:
+    def __init__(self, epoch: int, run_storage: dict[Any, Any]) -> None:
         self.epoch = epoch
-        self.kept = kept
+        self.run_storage = run_storage
 
 
 class _Operator:

@@ -33,7 +33,7 @@ class Host(Protocol):
         timeline: Records calls, if somebody wants to see them.
         plan: Makes the chain of a sub-plan that is only known while the run goes on.
         processes: The run's side of worker processes.
-        kept: Things that kernels keep until the run ends, by owner. From any thread.
+        run_storage: Things that kernels keep until the run ends, by owner. From any thread.
         stopped: Whether the run was stopped. From any thread.
     """
 
@@ -43,7 +43,7 @@ class Host(Protocol):
     timeline: Timeline | None
     plan: Callable[[Node, int], Chain] | None
     processes: RunProcesses
-    kept: dict[Any, Any]
+    run_storage: dict[Any, Any]
     stopped: bool
 
     def limits_of(self, key: StageKey, chain: Chain, index: int, share: float) -> StageLimits:

@@ -12,8 +12,8 @@ from arrowflow.executor.stages.base import Host, Stage
 from arrowflow.executor.stages.boundary import BoundaryStage
 from arrowflow.executor.stages.parallel import ParallelStage
 from arrowflow.executor.stages.serial import SerialStage
-from arrowflow.kernels.context import StreamHandle
-from arrowflow.kernels.items import Ticket
+from arrowflow.kernels.context import StreamHandle, SubPlan
+from arrowflow.kernels.items import Claim
 from arrowflow.kernels.kinds import (
     BoundaryKernel,
     Kernel,
@@ -44,9 +44,10 @@ class StreamContext:
         """The epoch of the stream."""
         return self._stream.epoch
 
-    def open(self, child: int | Chain, epoch: int, position: Position) -> StreamHandle:
+    def open(self, child: int | SubPlan, epoch: int, position: Position) -> StreamHandle:
         """Opens input number `child` of the stream's boundary, or a chain that `plan` made."""
         assert self.boundary is not None
+        assert isinstance(child, int | Chain)
         own = self._stream
         chain = own.chain.children[child] if isinstance(child, int) else child
         path = child_path(own.chain, own.path, child if isinstance(child, int) else ELEMENT)
@@ -65,14 +66,14 @@ class StreamContext:
         assert plan is not None
         return plan(node, first_place)
 
-    def keep(self, buffers: Mapping[int, int]) -> Ticket:
+    def keep(self, buffers: Mapping[int, int]) -> Claim:
         """Counts memory that outlives its items."""
         return self._stream.host.ledger.keep(buffers)
 
     @property
-    def kept(self) -> dict[Any, Any]:
+    def run_storage(self) -> dict[Any, Any]:
         """What kernels keep until the run ends, by owner."""
-        return self._stream.host.kept
+        return self._stream.host.run_storage
 
     def close(self, stream: StreamHandle) -> None:
         """Drops a stream before its end."""
@@ -190,7 +191,7 @@ class Stream:
         return bool(self.last.out) or self.last.ended
 
     @property
-    def sound(self) -> bool:
+    def ready_without_error(self) -> bool:
         """Whether it has an item, or has ended without an error."""
         return bool(self.last.out) or (self.last.ended and self.last.error is None)
 

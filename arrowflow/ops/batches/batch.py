@@ -8,19 +8,19 @@ an operator that works on whole batches in parallel anyway.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
+from arrowflow.kernels.cutting import CutPosition, CuttingKernel, Parts
 from arrowflow.kernels.gather import joined_batch
-from arrowflow.kernels.held import Held
-from arrowflow.kernels.items import Item, Origin, Ticket
-from arrowflow.kernels.kinds import SerialKernel, StatelessKernel
+from arrowflow.kernels.items import Item, Origin, Payload, Ticket
+from arrowflow.kernels.kinds import StatelessKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
-from arrowflow.options import ResolvedOptions
-from arrowflow.plan.position import Position
+from arrowflow.options import ResolvedOptions, check_size, parallel_calls
+from arrowflow.plan.node import Node
 from arrowflow.plan.traits import Borders, Traits
 
 
@@ -46,6 +46,26 @@ class Batch(RowOperator):
     joins: bool = False
     num_parallel_calls: int | None = None
 
+    @classmethod
+    def of(
+        cls,
+        below: Node,
+        batch_size: int,
+        *,
+        drop_remainder: bool,
+        num_parallel_calls: int | None,
+        operator: str = "batch",
+    ) -> Self:
+        """Returns the node, with arguments as users write them; `operator` is the method that they called."""
+        calls = None if num_parallel_calls is None else parallel_calls(operator, num_parallel_calls)
+        return cls(
+            inputs=(below,),
+            size=check_size(operator, "batch_size", batch_size),
+            drop_remainder=bool(drop_remainder),
+            joins=num_parallel_calls is not None,
+            num_parallel_calls=calls,
+        )
+
     def arguments(self) -> Mapping[str, Any]:
         """Returns the size, and whether a short last batch is dropped."""
         return {"size": self.size, "drop_remainder": self.drop_remainder}
@@ -67,10 +87,11 @@ class Batch(RowOperator):
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns one serial kernel, and the one that joins parts."""
+        kernel = CuttingKernel if self.joins else BatchKernel
         cutter = KernelSpec(
             operator=self.name,
             kind="serial",
-            make=lambda context: BatchKernel(self.size, self.drop_remainder, parts=self.joins),
+            make=lambda context: kernel(self.size, self.drop_remainder),
             splits=True,
             engine="arrow",
         )
@@ -87,64 +108,26 @@ class Batch(RowOperator):
         return (cutter, joiner)
 
 
-@dataclass(slots=True)
-class Parts:
-    """The rows of one batch as they lie in chunks; they stand on the tickets of their chunks."""
-
-    chunks: list[pa.RecordBatch]
-    num_rows: int
-
-
-class BatchKernel(SerialKernel):
-    """Slices batches without a copy; only a batch that crosses a border between chunks is joined.
-
-    With `parts` it joins none, and yields `Parts`.
-    """
-
-    def __init__(self, size: int, drop_remainder: bool, *, parts: bool = False) -> None:
-        self._size = size
-        self._drop_remainder = drop_remainder
-        self._parts = parts
-        self._held = Held()
-        self._number = 0
-
-    def open(self, position: Position, epoch: int) -> Position:
-        """Restores the number of batches made and the rows to drop."""
-        if position is None:
-            return None
-        before, offset, self._number = position
-        self._held = Held(before, offset)
-        return cast(Position, before)
-
-    def push(self, item: Item) -> Iterator[Item]:
-        """Yields the batches that are full."""
-        self._held.add(item)
-        while self._held.rows >= self._size:
-            yield self._cut(self._size)
-
-    def finish(self) -> Iterator[Item]:
-        """Yields what is left, unless it is dropped."""
-        if self._held.rows and not self._drop_remainder:
-            yield self._cut(self._held.rows)
+class BatchKernel(CuttingKernel):
+    """Slices batches without a copy; only a batch that crosses a border between chunks is joined."""
 
     def _cut(self, rows: int) -> Item:
+        chunk: Payload
         ticket: Ticket
         found = self._held.pop_slices(rows, self._number) if self.lazy else None
         if found is not None:
-            slices, ticket = found
-            self._number += slices.batches
-            return Item(slices, (*self._held.mark(), self._number), ticket, Origin(self._number - 1))
-        chunks, tickets = self._held.pop(rows)
-        chunk: Parts | pa.RecordBatch
-        if self._parts:
-            chunk, ticket = Parts(chunks, rows), tickets
-        elif len(chunks) == 1:
-            chunk, ticket = chunks[0], tickets[0]
+            chunk, ticket = found
+            self._number += chunk.batches
         else:
-            # A joined batch is new memory, which the stage charges; a slice stands on its chunk's ticket.
-            chunk, ticket = joined_batch(chunks, "batch_size"), None
-        self._number += 1
-        return Item(chunk, (*self._held.mark(), self._number), ticket, Origin(self._number - 1))
+            chunks, tickets = self._held.pop(rows)
+            if len(chunks) == 1:
+                chunk, ticket = chunks[0], tickets[0]
+            else:
+                # A joined batch is new memory, which the stage charges; a slice stands on its chunk's ticket.
+                chunk, ticket = joined_batch(chunks, "batch_size"), None
+            self._number += 1
+        position = CutPosition(*self._held.mark(), self._number)
+        return Item(chunk, position, ticket, Origin(self._number - 1))
 
 
 class JoinKernel(StatelessKernel):

@@ -4,7 +4,7 @@ Four decisions:
 
 * **Which rows make a batch, and when it comes, is a pure function of the rows.** Rows are numbered; a bucket is emitted
   by the row that fills it, or in front of the row `max_lag_rows` behind its oldest one, so that rows of a batch are
-  never further apart (`picked.first_late`). At the end what is left comes bucket by bucket.
+  never further apart (`row_selection.first_late`). At the end what is left comes bucket by bucket.
 * **Buckets know nothing of each other.** So a chunk's rows are sorted by bucket once, and each bucket is cut into
   batches by itself, one step a batch; only then batches are put in the order of the rows that emit them.
 * **Chunks are kept, not copied**, until none of their rows is held; what was held back longest bounds that. A stateless
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -29,10 +29,11 @@ from arrowflow.interchange.to_numpy import is_text
 from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.kinds import SerialKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
+from arrowflow.ops.batches.padded_batch import PaddedBatch, padded
 from arrowflow.ops.batches.padding import is_list, lengths_of
-from arrowflow.ops.batches.row_selection import GatherKernel, Kept, KeptChunks, first_late, held_bytes
+from arrowflow.ops.batches.row_selection import Kept, KeptChunks, SelectionKernel, first_late, held_bytes
 from arrowflow.ops.columns.column_program import check_columns
-from arrowflow.options import ResolvedOptions, check_size
+from arrowflow.options import ResolvedOptions, check_size, parallel_calls
 from arrowflow.plan.node import Columns, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, Traits
@@ -73,6 +74,42 @@ class BucketBySequenceLength(Operator):
     max_lag_rows: int
     drop_remainder: bool = False
     num_parallel_calls: int | None = None
+
+    @classmethod
+    def of(
+        cls,
+        below: Node,
+        column: str,
+        bucket_boundaries: Sequence[int],
+        bucket_batch_sizes: Sequence[int],
+        *,
+        max_lag_rows: int,
+        drop_remainder: bool,
+        num_parallel_calls: int,
+    ) -> Self:
+        """Returns the node, with arguments as users write them."""
+        if not isinstance(column, str):
+            raise PlanError(f"{cls.name}: column is the name of a column, got {shown(column)}")
+        boundaries = _numbers("bucket_boundaries", bucket_boundaries)
+        sizes = _numbers("bucket_batch_sizes", bucket_batch_sizes)
+        if list(boundaries) != sorted(set(boundaries)):
+            raise PlanError(f"{cls.name}: bucket_boundaries go up, got {list(boundaries)}")
+        if len(sizes) != len(boundaries) + 1:
+            raise PlanError(
+                f"{cls.name}: {len(boundaries)} bucket_boundaries make {len(boundaries) + 1} buckets, got "
+                f"{len(sizes)} bucket_batch_sizes; the last one is for what is not shorter than the last boundary"
+            )
+        if len(sizes) > MAX_BUCKETS:
+            raise PlanError(f"{cls.name}: at most {MAX_BUCKETS:,} buckets, got {len(sizes):,}")
+        return cls(
+            inputs=(below,),
+            column=column,
+            bucket_boundaries=boundaries,
+            bucket_batch_sizes=sizes,
+            max_lag_rows=check_size(cls.name, "max_lag_rows", max_lag_rows),
+            drop_remainder=bool(drop_remainder),
+            num_parallel_calls=parallel_calls(cls.name, num_parallel_calls),
+        )
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns all that decides which rows make a batch."""
@@ -116,7 +153,7 @@ class BucketBySequenceLength(Operator):
             KernelSpec(
                 operator=self.name,
                 kind="stateless",
-                make=lambda context: GatherKernel("bucket_batch_sizes"),
+                make=lambda context: SelectionKernel("bucket_batch_sizes"),
                 engine="arrow",
                 max_calls=self.num_parallel_calls,
                 facts=lambda: ("gather, one call a batch",),
@@ -131,47 +168,41 @@ def bucketed(
     bucket_batch_sizes: Sequence[int],
     *,
     max_lag_rows: int,
+    pad_to_bucket_boundary: bool,
+    no_padding: bool,
     drop_remainder: bool,
-    num_parallel_calls: int | None,
-) -> BucketBySequenceLength:
-    """Returns the node, with arguments as users write them.
-
-    Raises:
-        PlanError: An argument is none.
-    """
+    num_parallel_calls: int,
+    **padding: Any,
+) -> BucketBySequenceLength | PaddedBatch:
+    """Returns the node, or the one that pads its batches, with arguments as users write them."""
     operator = BucketBySequenceLength.name
-    if not isinstance(column, str):
-        raise PlanError(f"{operator}: column is the name of a column, got {shown(column)}")
-    boundaries = _numbers("bucket_boundaries", bucket_boundaries)
-    sizes = _numbers("bucket_batch_sizes", bucket_batch_sizes)
-    if list(boundaries) != sorted(set(boundaries)):
-        raise PlanError(f"{operator}: bucket_boundaries go up, got {list(boundaries)}")
-    if len(sizes) != len(boundaries) + 1:
-        raise PlanError(
-            f"{operator}: {len(boundaries)} bucket_boundaries make {len(boundaries) + 1} buckets, got "
-            f"{len(sizes)} bucket_batch_sizes; the last one is for what is not shorter than the last boundary"
-        )
-    if len(sizes) > MAX_BUCKETS:
-        raise PlanError(f"{operator}: at most {MAX_BUCKETS:,} buckets, got {len(sizes):,}")
-    return BucketBySequenceLength(
-        inputs=(below,),
-        column=column,
-        bucket_boundaries=boundaries,
-        bucket_batch_sizes=sizes,
-        max_lag_rows=check_size(operator, "max_lag_rows", max_lag_rows),
-        drop_remainder=bool(drop_remainder),
+    batches = BucketBySequenceLength.of(
+        below,
+        column,
+        bucket_boundaries,
+        bucket_batch_sizes,
+        max_lag_rows=max_lag_rows,
+        drop_remainder=drop_remainder,
         num_parallel_calls=num_parallel_calls,
     )
-
-
-def check_no_padding(**given: bool) -> None:
-    """Raises `PlanError` if arguments that say how to pad are given, with those that are."""
-    named = [argument for argument, is_given in given.items() if is_given]
+    if not no_padding:
+        steps = (column, tuple(boundary - 1 for boundary in batches.bucket_boundaries))
+        return padded(
+            batches,
+            operator=operator,
+            num_parallel_calls=num_parallel_calls,
+            steps=steps if pad_to_bucket_boundary else None,
+            **padding,
+        )
+    given = {"pad_to_bucket_boundary": pad_to_bucket_boundary, **padding}
+    values = {"padding_values", "multiple_of"}  # of which 0 is one, too
+    named = [name for name, value in given.items() if value or (name in values and value is not None)]
     if named:
         raise PlanError(
-            f"{BucketBySequenceLength.name}: with no_padding=True nothing is padded, so {', '.join(named)} would do "
-            "nothing; leave one or the other out"
+            f"{operator}: with no_padding=True nothing is padded, so {', '.join(named)} would do nothing; leave one or "
+            "the other out"
         )
+    return batches
 
 
 def _numbers(argument: str, given: Any) -> tuple[int, ...]:
@@ -189,6 +220,20 @@ def check_measurable(column: str, schema: pa.Schema) -> None:
         raise PlanError(
             f"column {column!r} has type {type}, expected lists, strings or binaries, whose length tells the bucket"
         )
+
+
+class BucketPosition(NamedTuple):
+    """Position of a `BucketKernel`.
+
+    Attributes:
+        before: Position of the input before the oldest chunk with a held row.
+        emitted: Rows of each bucket that were emitted from there on.
+        number: Batches made.
+    """
+
+    before: Position
+    emitted: tuple[int, ...]
+    number: int
 
 
 class BucketKernel(SerialKernel):
@@ -216,11 +261,11 @@ class BucketKernel(SerialKernel):
         """Restores how many rows of each bucket come again, and the number of batches."""
         if position is None:
             return None
-        self._after, emitted, self._number = position
+        self._after, emitted, self._number = BucketPosition._make(position)
         self._skip = list(emitted)
         self._skips = any(emitted)
         self._emitted[:] = emitted
-        return cast(Position, self._after)
+        return self._after
 
     def push(self, item: Item) -> Iterator[Item]:
         """Yields the batches that the rows of a chunk fill, or that fell behind, in the order of these rows."""
@@ -291,11 +336,11 @@ class BucketKernel(SerialKernel):
     def _emit(self, bucket: int, rows: int, *, short: bool) -> Iterator[Item]:
         """Takes the bucket's oldest rows away, and yields them unless they are dropped."""
         held = self._held[bucket]
-        picked, rest = held[:rows], held[rows:]
+        leaving, rest = held[:rows], held[rows:]
         self._held[bucket] = rest
         self._oldest[bucket] = int(rest[0]) if len(rest) else NEVER
         self._emitted[bucket] += rows
-        batch, tickets = self._kept.pick(picked)
+        batch, tickets = self._kept.select(leaving)
         oldest = min(self._oldest)
         self._kept.release(None if oldest == NEVER else oldest)
         if short and self._node.drop_remainder:
@@ -306,6 +351,7 @@ class BucketKernel(SerialKernel):
     def _mark(self) -> Position:
         # All rows before the first chunk that is kept were emitted, so what is left of the count came from there on.
         if self._kept.first is None:
-            return self._after, (0,) * len(self._sizes), self._number
+            return BucketPosition(self._after, (0,) * len(self._sizes), self._number)
         kept, _ = self._kept.first
-        return kept.before, tuple((self._emitted - kept.earlier).tolist()), self._number
+        emitted = tuple((self._emitted - kept.earlier).tolist())
+        return BucketPosition(kept.before, emitted, self._number)

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
 
 from arrowflow.errors import PlanError
-from arrowflow.expr import Expr, Program, Project, compile_steps
+from arrowflow.expr import Expr, Program, Project, compile_steps, parse_expression
 from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.kinds import SerialKernel, StatelessKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
-from arrowflow.ops.batches.groups import Emission, Groups
-from arrowflow.ops.batches.row_selection import GatherKernel, Kept, KeptChunks, held_bytes
+from arrowflow.ops.batches.groups import MAX_GROUPS, Emission, Groups
+from arrowflow.ops.batches.row_selection import Kept, KeptChunks, SelectionKernel, held_bytes
 from arrowflow.ops.columns.select import expand_named
-from arrowflow.options import ResolvedOptions
-from arrowflow.plan.node import Columns
+from arrowflow.options import ResolvedOptions, check_size
+from arrowflow.plan.node import Columns, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, Traits
 
@@ -59,6 +59,17 @@ class GroupByWindow(Operator):
     window_size: int
     max_groups: int
     max_lag_rows: int
+
+    @classmethod
+    def of(cls, below: Node, key: Any, window_size: int, *, max_groups: int, max_lag_rows: int) -> Self:
+        """Returns the node, with arguments as users write them."""
+        return cls(
+            inputs=(below,),
+            key=parse_expression(key, operator=cls.name, allow_name=True),
+            window_size=check_size(cls.name, "window_size", window_size),
+            max_groups=check_size(cls.name, "max_groups", max_groups, most=MAX_GROUPS),
+            max_lag_rows=check_size(cls.name, "max_lag_rows", max_lag_rows),
+        )
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns the digest of the key, and the limits."""
@@ -129,7 +140,7 @@ class GroupByWindow(Operator):
         gather = KernelSpec(
             operator=self.name,
             kind="stateless",
-            make=lambda context: GatherKernel("window_size"),
+            make=lambda context: SelectionKernel("window_size"),
             engine="arrow",
             facts=lambda: ("gather, one call a batch",),
         )
@@ -154,6 +165,26 @@ class KeyKernel(StatelessKernel):
         return pa.RecordBatch.from_arrays(columns, names=[*chunk.schema.names, "key"])
 
 
+class GroupPosition(NamedTuple):
+    """Position of a `GroupKernel`.
+
+    Attributes:
+        before: Position of the input before the chunk of the oldest held row.
+        offset: Rows of the chunk that are gone.
+        first: Number of the oldest held row.
+        next_row: Number of the next row.
+        emitted: The last emitted row of each key, from the oldest held row on.
+        number: Batches made.
+    """
+
+    before: Position
+    offset: int
+    first: int
+    next_row: int
+    emitted: Sequence[int]
+    number: int
+
+
 class GroupKernel(SerialKernel):
     """Numbers the rows, and keeps their chunks until none is held."""
 
@@ -170,10 +201,11 @@ class GroupKernel(SerialKernel):
         """Restores numbers of rows; the rows themselves come again."""
         if position is None:
             return None
-        self._after, offset, self._first, next_row, emitted, self._number = position
-        self._rows = self._first - offset
-        self._groups = Groups(*self._limits, next_row, emitted)
-        return cast(Position, self._after)
+        at = GroupPosition._make(position)
+        self._after, self._first, self._number = at.before, at.first, at.number
+        self._rows = self._first - at.offset
+        self._groups = Groups(*self._limits, at.next_row, at.emitted)
+        return at.before
 
     def push(self, item: Item) -> Iterator[Item]:
         """Yields the batches that the rows of a chunk fill, or push out."""
@@ -196,7 +228,7 @@ class GroupKernel(SerialKernel):
             yield self._item(emission)
 
     def _item(self, emission: Emission) -> Item:
-        batch, tickets = self._kept.pick(emission.rows)
+        batch, tickets = self._kept.select(emission.rows)
         self._number += 1
         return Item(batch, self._mark(emission.next_row), tickets, Origin(self._number - 1))
 
@@ -208,4 +240,5 @@ class GroupKernel(SerialKernel):
         if self._kept.first is not None:
             kept, start = self._kept.first
             before, offset = kept.before, oldest - start
-        return before, offset, oldest, next_row, self._groups.emitted(oldest), self._number
+        emitted = self._groups.emitted(oldest)
+        return GroupPosition(before, offset, oldest, next_row, emitted, self._number)

@@ -8,9 +8,9 @@ import pyarrow as pa
 
 from arrowflow.kernels.held import Held
 from arrowflow.kernels.items import Item, Ticket
-from arrowflow.plan.position import Position
+from arrowflow.plan.position import Mark, Position
 
-Parts = list[tuple[pa.RecordBatch, Ticket]]
+TicketedChunks = list[tuple[pa.RecordBatch, Ticket]]
 """Chunks with the tickets that they stand on."""
 
 
@@ -48,9 +48,9 @@ class Overlap:
         """Returns how many of the oldest rows lie in one chunk."""
         return int(self._parts[0][0].num_rows)
 
-    def peek(self, rows: int) -> Parts:
+    def peek(self, rows: int) -> TicketedChunks:
         """Returns the oldest `rows` rows, which stay."""
-        found: Parts = []
+        found: TicketedChunks = []
         for chunk, ticket in self._parts:
             if rows <= 0:
                 break
@@ -72,6 +72,6 @@ class Overlap:
             before, offset = self._held.mark()
             self._held = Held(before, offset + rows - here)
 
-    def mark(self) -> tuple[Position, int]:
+    def mark(self) -> Mark:
         """Returns the position before the oldest row, and how many rows from there on are gone or to be dropped."""
         return self._held.mark()

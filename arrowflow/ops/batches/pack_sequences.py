@@ -10,22 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
 
 from arrowflow.errors import DataError, PlanError, shown
+from arrowflow.kernels.cutting import CuttingKernel, Parts
 from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.kinds import SerialKernel, StatelessKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.ops.batches.overlap import Overlap
 from arrowflow.ops.batches.packing import Pieces, cut, document_lengths, documents_of, fitted, lay_out
-from arrowflow.ops.batches.padding import padding_value
-from arrowflow.ops.columns.column_program import check_columns
-from arrowflow.ops.order.shuffle import Window, WindowKernel
-from arrowflow.options import ResolvedOptions
-from arrowflow.plan.node import Columns
+from arrowflow.ops.batches.padding import padding_value, plain
+from arrowflow.ops.columns.column_program import check_columns, column_names
+from arrowflow.options import MAX_LIST_SIZE, ResolvedOptions, check_size
+from arrowflow.plan.node import Columns, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.plan.widths import row_bytes
@@ -66,6 +66,44 @@ class PackSequences(Operator):
     pad_value: float = 0
     segment_ids: str | None = "segment_ids"
     positions: str | None = "positions"
+
+    @classmethod
+    def of(
+        cls,
+        below: Node,
+        column: str,
+        length: int,
+        *,
+        strategy: Strategy,
+        window_rows: int,
+        pad_value: float,
+        segment_ids: str | None,
+        positions: str | None,
+    ) -> Self:
+        """Returns the node, with arguments as users write them."""
+        if strategy not in STRATEGIES:
+            raise PlanError(
+                f"pack_sequences: strategy is one of {', '.join(STRATEGIES)}, got {shown(strategy)}"
+            )
+        pad_value = plain(pad_value)
+        if isinstance(pad_value, bool) or not isinstance(pad_value, int | float):
+            raise PlanError(f"pack_sequences: pad_value is a number, got {shown(pad_value)}")
+        made = [name for name in (segment_ids, positions) if name is not None]
+        names = column_names(cls.name, (column, *made))
+        if len(set(names)) < len(names):
+            raise PlanError(
+                f"pack_sequences: column, segment_ids and positions have different names, got {', '.join(names)}"
+            )
+        return cls(
+            inputs=(below,),
+            column=column,
+            length=check_size(cls.name, "length", length, most=MAX_LIST_SIZE),
+            strategy=strategy,
+            window_rows=check_size(cls.name, "window_rows", window_rows),
+            pad_value=pad_value,
+            segment_ids=segment_ids,
+            positions=positions,
+        )
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns all of them, the padding as text: NaN is not equal to itself, and JSON has none."""
@@ -117,7 +155,7 @@ class PackSequences(Operator):
         collect = KernelSpec(
             operator=self.name,
             kind="serial",
-            make=lambda context: WindowKernel(self.window_rows) if fits else CutKernel(self),
+            make=lambda context: CuttingKernel(self.window_rows) if fits else SplitKernel(self),
             splits=True,
             buffer_items=1,
             floor_bytes=row_bytes(self.inputs[0].schema) * self.window_rows,
@@ -135,7 +173,7 @@ class PackSequences(Operator):
 
 
 @dataclass(slots=True)
-class Stretch:
+class DocumentRows:
     """Documents to cut: like a window, but some of it may be in earlier rows, and some left for later ones.
 
     Attributes:
@@ -151,7 +189,25 @@ class Stretch:
     packed_rows: int
 
 
-class CutKernel(SerialKernel):
+class SplitPosition(NamedTuple):
+    """Position of a `SplitKernel`.
+
+    Attributes:
+        before: Position of the input before the document that is being cut, or before rows that lie before it.
+        offset: Rows from there on that are gone.
+        used: Tokens of the document that are in earlier rows.
+        left: Documents from there on that earlier windows were counted with.
+        number: Number of the next window.
+    """
+
+    before: Position
+    offset: int
+    used: int
+    left: int
+    number: int
+
+
+class SplitKernel(SerialKernel):
     """Collects windows, and counts how many full rows each of them ends."""
 
     def __init__(self, node: PackSequences) -> None:
@@ -166,9 +222,9 @@ class CutKernel(SerialKernel):
         """Restores what is used of the document that is being cut, and how far the last window reached."""
         if position is None:
             return None
-        before, offset, self._used, self._left, self._number = position
+        before, offset, self._used, self._left, self._number = SplitPosition._make(position)
         self._held = Overlap(before, offset)
-        return cast(Position, before)
+        return before
 
     def push(self, item: Item) -> Iterator[Item]:
         """Yields the windows that are full."""
@@ -189,15 +245,15 @@ class CutKernel(SerialKernel):
         ends = np.cumsum(document_lengths([chunk.column(self._node.column) for chunk in chunks]))
         num_tokens, length = int(ends[-1]) - self._used, self._node.length
         packed_rows = -(-num_tokens // length) if last else num_tokens // length
-        stretch = Stretch(list(chunks), rows, self._used, packed_rows)
+        documents = DocumentRows(list(chunks), rows, self._used, packed_rows)
         stop = min(self._used + packed_rows * length, int(ends[-1]))
         done = rows if last else int(np.searchsorted(ends, stop, side="right"))
         self._held.drop(done)
         self._used = 0 if last else stop - (int(ends[done - 1]) if done else 0)
         self._left = rows - done
         self._number += 1
-        position = (*self._held.mark(), self._used, self._left, self._number)
-        return Item(stretch, position, list(tickets), Origin(self._number - 1))
+        position = SplitPosition(*self._held.mark(), self._used, self._left, self._number)
+        return Item(documents, position, list(tickets), Origin(self._number - 1))
 
 
 class PackKernel(StatelessKernel):
@@ -207,7 +263,7 @@ class PackKernel(StatelessKernel):
         self._node = node
         self._known = node.schema is not None
 
-    def apply(self, chunk: Window | Stretch, origin: Origin) -> pa.RecordBatch:
+    def apply(self, chunk: Parts | DocumentRows, origin: Origin) -> pa.RecordBatch:
         """Returns the window's rows.
 
         Raises:
@@ -221,7 +277,7 @@ class PackKernel(StatelessKernel):
             self._known = True
         documents = documents_of([part.column(node.column) for part in chunk.chunks])
         pieces: Pieces
-        if isinstance(chunk, Stretch):
+        if isinstance(chunk, DocumentRows):
             pieces = cut(documents, node.length, chunk.skip, chunk.packed_rows)
         else:
             pieces = fitted(documents, node.length)

@@ -24,6 +24,7 @@ from arrowflow.errors import PlanError, shown
 from arrowflow.kernels.items import Origin
 from arrowflow.kernels.kinds import StatelessKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
+from arrowflow.ops.batches.batch import Batch
 from arrowflow.ops.batches.padding import (
     ColumnPadding,
     column_padding,
@@ -34,7 +35,7 @@ from arrowflow.ops.batches.padding import (
 )
 from arrowflow.ops.columns.column_program import check_columns
 from arrowflow.ops.columns.fill_null import holds
-from arrowflow.options import MAX_LIST_SIZE, ResolvedOptions, check_size
+from arrowflow.options import MAX_LIST_SIZE, ResolvedOptions, check_size, parallel_calls
 from arrowflow.plan.node import Columns, Node
 from arrowflow.plan.traits import Traits
 
@@ -219,6 +220,17 @@ class PadKernel(StatelessKernel):
         return pa.RecordBatch.from_arrays(list(columns.values()), schema=schema)
 
 
+def padded_batch(
+    below: Node, batch_size: int, *, drop_remainder: bool, num_parallel_calls: int, **padding: Any
+) -> PaddedBatch:
+    """Returns the node on batches of its own, with arguments as users write them, those of `padded` in `padding`."""
+    calls, operator = num_parallel_calls, PaddedBatch.name
+    batches = Batch.of(
+        below, batch_size, drop_remainder=drop_remainder, num_parallel_calls=calls, operator=operator
+    )
+    return padded(batches, operator=operator, num_parallel_calls=calls, **padding)
+
+
 def padded(
     batches: Node,
     *,
@@ -228,7 +240,7 @@ def padded(
     multiple_of: int | None,
     truncate: bool,
     lengths: Mapping[str, str] | None,
-    num_parallel_calls: int | None,
+    num_parallel_calls: int,
     steps: tuple[str, tuple[int, ...]] | None = None,
 ) -> PaddedBatch:
     """Returns the node that pads what `batches` yields, with arguments as users write them.
@@ -255,7 +267,7 @@ def padded(
         steps=steps,
         truncate=bool(truncate),
         lengths=names,
-        num_parallel_calls=num_parallel_calls,
+        num_parallel_calls=parallel_calls(operator, num_parallel_calls),
         operator=operator,
     )
 

@@ -1,4 +1,4 @@
-"""Rows that are picked from chunks for one batch: the chunks that are kept for it, and the gathering."""
+"""Rows selected for one batch: the chunks that are kept for them, and their gathering."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from arrowflow.kernels.gather import gathered, joined_batch
+from arrowflow.kernels.gather import GatherKernel, gathered, joined_batch
 from arrowflow.kernels.items import Origin, Ticket
-from arrowflow.kernels.kinds import StatelessKernel
 from arrowflow.plan.node import Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.walk import fold
@@ -20,7 +19,7 @@ from arrowflow.plan.widths import row_bytes
 
 
 @dataclass(slots=True)
-class Picked:
+class RowSelection:
     """The rows of one batch: chunks, the number of the first row of each, and numbers of rows, ascending."""
 
     chunks: list[pa.RecordBatch]
@@ -61,13 +60,13 @@ class KeptChunks:
         self._kept.append(kept)
         self._starts.append(start)
 
-    def pick(self, rows: npt.NDArray[np.int64]) -> tuple[Picked, list[Ticket]]:
+    def select(self, rows: npt.NDArray[np.int64]) -> tuple[RowSelection, list[Ticket]]:
         """Returns rows, ascending, with the tickets of the chunks that they lie in."""
         first = bisect_right(self._starts, int(rows[0])) - 1
         stop = bisect_right(self._starts, int(rows[-1]))
         used = self._kept[first:stop]
-        picked = Picked([kept.chunk for kept in used], self._starts[first:stop], rows)
-        return picked, [kept.ticket for kept in used]
+        selection = RowSelection([kept.chunk for kept in used], self._starts[first:stop], rows)
+        return selection, [kept.ticket for kept in used]
 
     def release(self, oldest: int | None) -> None:
         """Lets go of the chunks before the one with row `oldest`; None: of all."""
@@ -97,7 +96,7 @@ def held_bytes(below: Node, max_lag_rows: int) -> int:
     return row_bytes(below.schema) * (max_lag_rows if rows is None else min(rows, max_lag_rows))
 
 
-class GatherKernel(StatelessKernel):
+class SelectionKernel(GatherKernel):
     """Gathers the rows of a batch into new memory.
 
     Args:
@@ -107,7 +106,7 @@ class GatherKernel(StatelessKernel):
     def __init__(self, setting: str) -> None:
         self._setting = setting
 
-    def apply(self, chunk: Picked, origin: Origin) -> pa.RecordBatch:
+    def gather(self, chunk: RowSelection, origin: Origin) -> pa.RecordBatch:
         """Returns the batch."""
         rows = chunk.rows
         cuts = [*np.searchsorted(rows, chunk.starts).tolist(), len(rows)]

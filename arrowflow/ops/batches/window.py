@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from arrowflow.errors import DataError
-from arrowflow.kernels.gather import gathered
+from arrowflow.kernels.gather import GatherKernel, gathered
 from arrowflow.kernels.held import join
 from arrowflow.kernels.items import Item, Origin
-from arrowflow.kernels.kinds import SerialKernel, StatelessKernel
+from arrowflow.kernels.kinds import SerialKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.ops.batches.overlap import Overlap
-from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
-from arrowflow.plan.node import Columns
-from arrowflow.plan.position import Position
+from arrowflow.options import MAX_CHUNK_ROWS, MAX_LIST_SIZE, ResolvedOptions, check_size
+from arrowflow.plan.node import Columns, Node
+from arrowflow.plan.position import Mark, Position
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.plan.widths import row_bytes
 
@@ -46,6 +45,18 @@ class Window(Operator):
     shift: int
     stride: int = 1
     drop_remainder: bool = True
+
+    @classmethod
+    def of(cls, below: Node, size: int, *, shift: int | None, stride: int, drop_remainder: bool) -> Self:
+        """Returns the node, with arguments as users write them."""
+        rows = check_size(cls.name, "size", size, most=MAX_LIST_SIZE)
+        return cls(
+            inputs=(below,),
+            size=rows,
+            shift=rows if shift is None else check_size(cls.name, "shift", shift),
+            stride=check_size(cls.name, "stride", stride, most=MAX_LIST_SIZE),
+            drop_remainder=bool(drop_remainder),
+        )
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns all of them."""
@@ -110,7 +121,7 @@ class Window(Operator):
 
 
 @dataclass(slots=True)
-class Stretch:
+class WindowRows:
     """Rows with the windows that start in them.
 
     Attributes:
@@ -138,9 +149,9 @@ class CollectKernel(SerialKernel):
         """Restores the rows to drop."""
         if position is None:
             return None
-        before, offset = position
-        self._held = Overlap(before, offset)
-        return cast(Position, before)
+        at = Mark._make(position)
+        self._held = Overlap(*at)
+        return at.before
 
     def push(self, item: Item) -> Iterator[Item]:
         """Yields the windows that end in the item's rows."""
@@ -171,36 +182,33 @@ class CollectKernel(SerialKernel):
 
     def _made(self, rows: int, windows: int, *, last: bool) -> Item:
         parts = self._held.peek(rows)
-        stretch = Stretch([chunk for chunk, _ in parts], rows, windows)
+        made = WindowRows([chunk for chunk, _ in parts], rows, windows)
         self._held.drop(windows * self._node.shift)
-        return Item(
-            stretch, self._held.mark(), [ticket for _, ticket in parts], Origin(self._split, last=last)
-        )
+        return Item(made, self._held.mark(), [ticket for _, ticket in parts], Origin(self._split, last=last))
 
 
-class WindowKernel(StatelessKernel):
+class WindowKernel(GatherKernel):
     """Makes lists of rows."""
 
     def __init__(self, node: Window) -> None:
         self._node = node
 
-    def apply(self, chunk: Stretch, origin: Origin) -> pa.RecordBatch:
+    def gather(self, chunk: WindowRows, origin: Origin) -> pa.RecordBatch:
         """Returns the windows."""
         node = self._node
-        try:
-            rows = join(chunk.chunks)
-            if not (node.tiles and chunk.num_rows == chunk.windows * node.size):
-                places = self._places(chunk)
-                rows = gathered(rows, places, places < chunk.num_rows)
-        except pa.ArrowInvalid as error:
-            raise DataError(
-                f"window: {chunk.windows:,} windows of {node.size:,} rows cannot be gathered ({error}); texts or lists "
-                "of 65,536 rows may hold 2 GiB a column: use smaller windows"
-            ).locate(operator=node.name) from error
+        rows = join(chunk.chunks)
+        if not (node.tiles and chunk.num_rows == chunk.windows * node.size):
+            places = self._places(chunk)
+            rows = gathered(rows, places, places < chunk.num_rows)
         lists = [pa.FixedSizeListArray.from_arrays(column, node.size) for column in rows.columns]
         return pa.RecordBatch.from_arrays(lists, names=rows.schema.names)
 
-    def _places(self, chunk: Stretch) -> npt.NDArray[np.int64]:
+    def limit(self, chunk: WindowRows) -> tuple[str, str, str]:
+        """See `GatherKernel.limit`."""
+        what = f"window: {chunk.windows:,} windows of {self._node.size:,} rows cannot be gathered"
+        return what, "65,536 rows", "use smaller windows"
+
+    def _places(self, chunk: WindowRows) -> npt.NDArray[np.int64]:
         """Returns the row of each value; there is none behind the end."""
         node = self._node
         starts = np.arange(chunk.windows, dtype=np.int64) * node.shift

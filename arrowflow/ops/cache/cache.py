@@ -1,6 +1,6 @@
 """`cache`: what its input yields in epoch 0, computed once and kept in memory by the dataset.
 
-The node holds a `Store`, which all datasets derived from it share. It has one `Shelf` for each way in which the plan
+The node holds a `MemoryStore`, which all datasets derived from it share. It has one `Shelf` for each way in which the plan
 below is run (a `shuffle` above may order the source). On it lies a `Prefix` of the input's items, each with its
 position. Who runs the cache serves that prefix, computes the rest from where it ends, and adds to it.
 
@@ -23,10 +23,19 @@ import pyarrow as pa
 from arrowflow.caching.store.over_budget import over_budget
 from arrowflow.errors import ArrowflowError, PlanError
 from arrowflow.kernels.context import Context, StreamHandle
-from arrowflow.kernels.items import Item, Share, Ticket
+from arrowflow.kernels.items import BorrowedTicket, Item, Ticket
 from arrowflow.kernels.kinds import BoundaryKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
-from arrowflow.ops.cache.memory_store import END, NO_ROWS, SPILLED, Claims, Entry, Prefix, Shelf, Store
+from arrowflow.ops.cache.memory_store import (
+    END,
+    NO_ROWS,
+    SPILLED,
+    CachedItem,
+    Claims,
+    MemoryStore,
+    Prefix,
+    Shelf,
+)
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import BindContext, Columns, Node, SourceOrder
 from arrowflow.plan.position import Position
@@ -51,7 +60,7 @@ class Cache(RowOperator):
     traits: ClassVar[Traits] = Traits(one_to_one=True, opaque=True)
 
     spill: str | None = field(default=None, compare=False)
-    store: Store = field(default_factory=Store, compare=False, repr=False)
+    store: MemoryStore = field(default_factory=MemoryStore, compare=False, repr=False)
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns nothing: what is cached does not change what comes."""
@@ -170,9 +179,9 @@ class CacheKernel(BoundaryKernel):
         """Notes the position and charges what is cached to this run; the input is opened by `wants`."""
         self._position = position
         entries, num_items = self._prefix.entries, self._prefix.num_items
-        claims = self._context.kept.get(self._owner)
+        claims = self._context.run_storage.get(self._owner)
         if claims is None or claims.prefix is not self._prefix:
-            claims = self._context.kept[self._owner] = Claims(self._prefix)
+            claims = self._context.run_storage[self._owner] = Claims(self._prefix)
         if len(claims.tickets) < num_items:
             numbers = [number for number in range(num_items) if number not in claims.tickets]
             claims.whole.append(self._context.keep(self._prefix.buffers(numbers)))
@@ -182,7 +191,7 @@ class CacheKernel(BoundaryKernel):
 
     @property
     def _tickets(self) -> dict[int, Ticket]:
-        claims = self._context.kept.get(self._owner)
+        claims = self._context.run_storage.get(self._owner)
         return claims.tickets if claims is not None and claims.prefix is self._prefix else {}
 
     def begin(self) -> Iterator[Item]:
@@ -244,7 +253,7 @@ class CacheKernel(BoundaryKernel):
         self._addresses.update(buffer.address for buffer in entry.buffers)
         return item._replace(chunk=entry.chunk, ticket=SPILLED) if entry.spilled_bytes else item
 
-    def _entry(self, number: int, item: Item, addresses: set[int]) -> Entry:
+    def _entry(self, number: int, item: Item, addresses: set[int]) -> CachedItem:
         # Without rows only the position matters, and the chunk may be of any kind.
         chunk = item.chunk if item.chunk.num_rows else NO_ROWS
         found = [buffer for column in chunk.columns for buffer in column.buffers()]
@@ -254,10 +263,10 @@ class CacheKernel(BoundaryKernel):
         total_bytes = before_bytes + sum(new.values())
         if self._spill is not None and new and total_bytes > self._budget_bytes // 2:
             moved = self._prefix.files.move(chunk, self._spill)
-            return Entry(moved.chunk, item.position, item.origin, (), before_bytes, moved.num_bytes)
+            return CachedItem(moved.chunk, item.position, item.origin, (), before_bytes, moved.num_bytes)
         self._check_budget(total_bytes, number, chunk)
-        share = Share(total_bytes - before_bytes)
-        return Entry(chunk, item.position, item.origin, buffers, total_bytes, share=share)
+        share = BorrowedTicket(total_bytes - before_bytes)
+        return CachedItem(chunk, item.position, item.origin, buffers, total_bytes, share=share)
 
     def ended(self, stream: StreamHandle) -> None:
         """Marks that nothing else comes."""

@@ -17,7 +17,7 @@ from arrowflow.formats.ipc.dictionaries import same_file
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Item, Made, Ticket
 from arrowflow.kernels.kinds import ReaderKernel
-from arrowflow.ops.order.random_access import Lying
+from arrowflow.ops.order.random_access import InPlaceRows
 from arrowflow.plan.node import Columns
 from arrowflow.plan.position import Position
 
@@ -97,7 +97,7 @@ class Group:
 
 
 @dataclass(slots=True)
-class Progress:
+class EntryProgress:
     """What the kernels of one run share.
 
     Attributes:
@@ -116,13 +116,13 @@ class Progress:
         self.full = True
 
 
-def progress_of(context: Context, found: Entry) -> Progress:
+def progress_of(context: Context, found: Entry) -> EntryProgress:
     """Returns what the kernels of a run know of an entry together."""
-    made: Progress = context.kept.setdefault((Progress, found.folder), Progress())
+    made: EntryProgress = context.run_storage.setdefault((EntryProgress, found.folder), EntryProgress())
     return made
 
 
-def picked(batch: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
+def selected(batch: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
     """Returns these columns of a batch, in its order; itself where they are all of them."""
     return (
         batch if columns is None else batch.select([name for name in batch.schema.names if name in columns])
@@ -136,7 +136,7 @@ class ChunkKernel(ReaderKernel):
 
     def __init__(
         self,
-        progress: Progress,
+        progress: EntryProgress,
         *,
         decodes: bool,
         bypasses: bool,
@@ -181,14 +181,14 @@ class ChunkKernel(ReaderKernel):
                 return
         for batch, link in group.items:
             # What is written is handed out as it is in memory: nobody has to read it again.
-            shown = picked(of_schema(batch, group.schema), self._columns)
+            shown = selected(of_schema(batch, group.schema), self._columns)
             yield Made(shown, link.position, link.last, link.split)
 
     def _items(self, chunk: Chunk, start: int) -> Iterator[Made]:
         for number in range(start, len(chunk.links)):
             link = chunk.links[number]
-            batch = picked(chunk.batch(number), self._columns)
+            batch = selected(chunk.batch(number), self._columns)
             yield Made(self._handed_out(batch), link.position, link.last, link.split)
 
     def _handed_out(self, batch: pa.RecordBatch) -> Any:
-        return Lying(batch) if self._in_place and batch.num_rows else batch
+        return InPlaceRows(batch) if self._in_place and batch.num_rows else batch

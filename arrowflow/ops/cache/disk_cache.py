@@ -19,6 +19,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from os import PathLike
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -26,9 +27,11 @@ import pyarrow as pa
 from arrowflow.caching.fingerprint.fingerprint import fingerprint, fingerprint_of_key
 from arrowflow.caching.fingerprint.installed import version_of
 from arrowflow.caching.store.entry import Entry, entry
-from arrowflow.errors import PlanError
+from arrowflow.caching.store.spill import spill_folder
+from arrowflow.caching.store.upkeep import local_folder
+from arrowflow.errors import PlanError, shown
 from arrowflow.kernels.operator import KernelSpec, RowOperator
-from arrowflow.ops.cache.cache import facts_below
+from arrowflow.ops.cache.cache import Cache, facts_below
 from arrowflow.ops.cache.chunks import ChunkKernel, progress_of
 from arrowflow.ops.cache.serving import DiskCacheKernel
 from arrowflow.options import ResolvedOptions
@@ -223,3 +226,43 @@ class DiskCache(RowOperator):
         return (
             f"{self.compression}: decoded into new memory in every epoch; what is missing is written once",
         )
+
+
+def cached(
+    below: Node,
+    path: str | PathLike[str] | None,
+    *,
+    key: str | None,
+    compression: str | None,
+    spill: str | PathLike[str] | None,
+    on_full: str,
+    verify: str,
+) -> Cache | DiskCache:
+    """Returns the node for this folder, or for memory, with arguments as users write them."""
+    if path is None:
+        given = {"key": key, "compression": compression, "on_full": on_full, "verify": verify}
+        for name, value in given.items():
+            if value != {"on_full": "error", "verify": "first"}.get(name):
+                raise PlanError(
+                    f"cache: {name}= is for a cache in a folder; name it, as in cache('folder', {name}=…)"
+                )
+        return Cache(inputs=(below,), spill=spill_folder(spill))
+    if spill is not None:
+        raise PlanError("cache: with a path all rows lie in that folder, and none spill; leave out spill=")
+    for name, value, choices in (
+        ("compression", compression, (None, "lz4", "zstd")),
+        ("on_full", on_full, ("error", "bypass")),
+        ("verify", verify, ("first", "never")),
+    ):
+        if value not in choices:
+            raise PlanError(f"cache: {name} is one of {', '.join(map(repr, choices))}, got {shown(value)}")
+    if key is not None and not isinstance(key, str):
+        raise PlanError(f"cache: key is a string, got {type(key).__name__}")
+    return DiskCache(
+        inputs=(below,),
+        path=str(local_folder(DiskCache.name, path)),
+        key=key,
+        compression=compression,
+        on_full=on_full,
+        verify=verify,
+    )

@@ -10,15 +10,15 @@ from typing import Any, Final
 import pyarrow as pa
 
 from arrowflow.caching.store.spill import SpillFiles
-from arrowflow.kernels.items import Origin, Share, Ticket
+from arrowflow.kernels.items import BorrowedTicket, Origin, Ticket
 from arrowflow.plan.position import Position
 
-SPILLED: Final = Share(0)
+SPILLED: Final = BorrowedTicket(0)
 """The ticket of what lies in a file."""
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class CachedItem:
     """One item of the input, as it is kept.
 
     Attributes:
@@ -37,11 +37,11 @@ class Entry:
     buffers: tuple[pa.Buffer, ...]
     total_bytes: int
     spilled_bytes: int = 0
-    share: Share = SPILLED
+    share: BorrowedTicket = SPILLED
 
 
 NO_ROWS: Final = pa.RecordBatch.from_arrays([], names=[])
-END: Final = Entry(NO_ROWS, None, Origin(0), (), 0)
+END: Final = CachedItem(NO_ROWS, None, Origin(0), (), 0)
 """Stands behind the last item of a shelf that is complete."""
 
 
@@ -56,7 +56,7 @@ class Prefix:
     __slots__ = ("_buffers", "entries", "files")
 
     def __init__(self) -> None:
-        self.entries: dict[int, Entry] = {}
+        self.entries: dict[int, CachedItem] = {}
         self.files = SpillFiles()
         self._buffers: Mapping[int, int] | None = None
 
@@ -117,7 +117,7 @@ class Shelf:
         self.prefix = Prefix()
 
 
-class Store:
+class MemoryStore:
     """The shelves of one `cache()`. They are left out of pickles: a copy starts empty."""
 
     __slots__ = ("shelves",)
@@ -125,8 +125,8 @@ class Store:
     def __init__(self) -> None:
         self.shelves: list[Shelf] = []
 
-    def __reduce__(self) -> tuple[type[Store], tuple[()]]:
-        return Store, ()
+    def __reduce__(self) -> tuple[type[MemoryStore], tuple[()]]:
+        return MemoryStore, ()
 
     def shelf(self, key: Any, sources: Any) -> Shelf:
         """Returns the shelf of a key: the first one, should two threads have added one at the same time.

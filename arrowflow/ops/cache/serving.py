@@ -14,7 +14,7 @@ from arrowflow.errors import CacheFullError, SourceError
 from arrowflow.kernels.context import Context, StreamHandle
 from arrowflow.kernels.items import PAUSE, Item, Origin
 from arrowflow.kernels.kinds import BoundaryKernel
-from arrowflow.ops.cache.chunks import Group, Stored, picked, progress_of
+from arrowflow.ops.cache.chunks import Group, Stored, progress_of, selected
 from arrowflow.plan.node import Columns
 from arrowflow.plan.position import Position
 
@@ -191,7 +191,7 @@ class DiskCacheKernel(BoundaryKernel):
         for number in range(start, len(links)):
             link = links[number]
             # What is mapped is no memory of the pipeline.
-            batch = picked(chunk.batch(number), self._columns)
+            batch = selected(chunk.batch(number), self._columns)
             yield Item(batch, link.position, (), Origin(link.split, 0, link.last))
 
     def wants(self) -> StreamHandle | None:
@@ -210,7 +210,7 @@ class DiskCacheKernel(BoundaryKernel):
         if self._progress.full or not self._adds:
             if self._group is not None:
                 yield from self._cut()
-            yield item._replace(chunk=picked(item.chunk, self._columns))
+            yield item._replace(chunk=selected(item.chunk, self._columns))
             return
         if item.chunk.num_rows and self._group is not None and not self._group.takes(item.chunk):
             yield from self._cut()

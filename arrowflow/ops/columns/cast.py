@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import polars as pl
 import pyarrow as pa
 
+from arrowflow.errors import PlanError, shown
 from arrowflow.expr import Cast as CastStep
 from arrowflow.expr import Keep, Project, Step
 from arrowflow.ops.columns.column_program import ColumnOperator, check_columns
+from arrowflow.plan.node import Node
+from arrowflow.types import arrow_type
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +27,14 @@ class Cast(ColumnOperator):
     name: ClassVar[str] = "cast"
 
     types: tuple[tuple[str, pa.DataType | pl.Enum], ...]
+
+    @classmethod
+    def of(cls, below: Node, types: Any) -> Self:
+        """Returns the node, with arguments as users write them."""
+        if not isinstance(types, Mapping):
+            raise PlanError(f"cast: expected a mapping from columns to types, got {shown(types)}")
+        pairs = tuple((str(name), arrow_type(type, operator="cast")) for name, type in types.items())
+        return cls(inputs=(below,), types=pairs)
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns the pairs of column and type."""

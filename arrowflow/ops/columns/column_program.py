@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from arrowflow.errors import PlanError, closest, repeated
+from arrowflow.errors import PlanError, closest, repeated, shown
 from arrowflow.expr import Expr, Keep, Program, Project, Stack, Step, Where, columns_of, compile_steps
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Origin
@@ -247,3 +247,23 @@ def check_unique(names: Sequence[str]) -> None:
         raise PlanError(
             f"output columns have different names, got {', '.join(map(repr, twice))} more than once"
         )
+
+
+def column_names(operator: str, columns: Sequence[Any]) -> tuple[str, ...]:
+    """Returns names of columns that a user gave one by one or in lists; raises `PlanError` unless there is one."""
+    names: list[str] = []
+    for entry in columns:
+        found = (
+            [entry] if isinstance(entry, str) else list(entry) if isinstance(entry, list | tuple) else None
+        )
+        if not found or not all(isinstance(name, str) for name in found):
+            raise PlanError(f"{operator}: expected names of columns, got {shown(entry)}")
+        names += found
+    if not names:
+        raise PlanError(f"{operator}: expected at least one name of a column")
+    return tuple(names)
+
+
+def given_names(operator: str, columns: object) -> tuple[str, ...] | None:
+    """Returns the names in an argument `columns`; None where it was not given."""
+    return None if columns is None else column_names(operator, (columns,))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
 from arrowflow.errors import PlanError
 from arrowflow.expr import Keep, Project, Step
-from arrowflow.ops.columns.column_program import ColumnOperator, Columns, check_columns
+from arrowflow.ops.columns.column_program import ColumnOperator, Columns, check_columns, column_names
 from arrowflow.plan.node import Node
 
 
@@ -24,6 +24,11 @@ class Drop(ColumnOperator):
     name: ClassVar[str] = "drop"
 
     columns: tuple[str, ...]
+
+    @classmethod
+    def of(cls, below: Node, columns: Sequence[Any]) -> Self:
+        """Returns the node, with arguments as users write them."""
+        return cls(inputs=(below,), columns=column_names(cls.name, columns))
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns the columns."""

@@ -6,7 +6,7 @@ import datetime
 import decimal
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
@@ -15,6 +15,7 @@ from arrowflow.expr import FillNull as FillNullStep
 from arrowflow.expr import Keep, Project, Step
 from arrowflow.expr.parse.tree import Literal
 from arrowflow.ops.columns.column_program import ColumnOperator, check_columns
+from arrowflow.plan.node import Node
 from arrowflow.types import exact_values
 
 
@@ -30,6 +31,16 @@ class FillNull(ColumnOperator):
 
     value: Any = None
     by_column: tuple[tuple[str, Any], ...] | None = None
+
+    @classmethod
+    def of(cls, below: Node, value: Any) -> Self:
+        """Returns the node, with arguments as users write them."""
+        if value is None:
+            raise PlanError("fill_null: expected a value, got None")
+        if isinstance(value, Mapping):
+            pairs = tuple((name, constant(single)) for name, single in value.items())
+            return cls(inputs=(below,), by_column=pairs)
+        return cls(inputs=(below,), value=constant(value))
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns the value, or the values by column, as text."""

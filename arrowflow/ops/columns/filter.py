@@ -11,19 +11,19 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from arrowflow.errors import FunctionError, SchemaError
-from arrowflow.expr import Expr, Step, Where, expand
+from arrowflow.errors import FunctionError, PlanError, SchemaError
+from arrowflow.expr import Expr, Step, Where, expand, parse_many
 from arrowflow.interchange.from_numpy import batch_from_arrays
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.gather import kept
 from arrowflow.kernels.items import Origin
 from arrowflow.kernels.kinds import StatelessKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
-from arrowflow.kernels.recut import pieces_spec
-from arrowflow.ops.columns.column_program import ColumnOperator, check_columns
-from arrowflow.ops.functions.calls import BatchFormat, BatchFunction
-from arrowflow.ops.functions.function import code_digest, function_name
-from arrowflow.options import ResolvedOptions
+from arrowflow.kernels.recut import recut_spec
+from arrowflow.ops.columns.column_program import ColumnOperator, check_columns, given_names
+from arrowflow.ops.functions.function import check_function, code_digest, function_name
+from arrowflow.ops.functions.invocation import BatchFormat, BatchFunction, check_format
+from arrowflow.options import AUTOTUNE, ResolvedOptions, parallel_calls
 from arrowflow.plan.node import BindContext, Columns, Node
 from arrowflow.plan.traits import Traits
 
@@ -39,6 +39,40 @@ class Filter(ColumnOperator):
     traits: ClassVar[Traits] = Traits(drops_rows=True, needs_rows=True)
 
     predicates: tuple[Expr, ...]
+
+    @classmethod
+    def of(
+        cls,
+        below: Node,
+        predicates: tuple[Any, ...],
+        *,
+        format: BatchFormat,
+        columns: Sequence[str] | None,
+        num_parallel_calls: int,
+    ) -> Filter | FilterBy:
+        """Returns the node for these predicates, with arguments as users write them."""
+        if not predicates:
+            raise PlanError("filter: expected at least one predicate")
+        functions = [predicate for predicate in predicates if callable(predicate)]
+        if functions:
+            if len(predicates) > 1:
+                raise PlanError(
+                    "filter: expected expressions or one function, got both or more; call `filter` once for each"
+                )
+            check_function(cls.name, functions[0])
+            check_format(cls.name, format)
+            return FilterBy(
+                inputs=(below,),
+                fn=functions[0],
+                format=format,
+                columns=given_names(cls.name, columns),
+                num_parallel_calls=parallel_calls(cls.name, num_parallel_calls),
+            )
+        if format != "arrow" or columns is not None or num_parallel_calls != AUTOTUNE:
+            raise PlanError(
+                "filter: format=, columns= and num_parallel_calls= are for a function, not expressions"
+            )
+        return cls(inputs=(below,), predicates=tuple(parse_many(predicates, operator=cls.name)))
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns the digests of the predicates."""
@@ -126,7 +160,7 @@ class FilterBy(Operator):
             max_calls=self.num_parallel_calls,
             facts=lambda: (f"{function_name(self.fn)}({self.format}), one call a piece",),
         )
-        return pieces_spec(self.name, options), call
+        return recut_spec(self.name, options), call
 
 
 class FilterByKernel(StatelessKernel):
@@ -134,7 +168,7 @@ class FilterByKernel(StatelessKernel):
 
     def __init__(self, node: FilterBy, context: Context) -> None:
         self._function = BatchFunction(
-            node.fn, context.kept, node.place, format=node.format, columns=node.columns
+            node.fn, context.run_storage, node.place, format=node.format, columns=node.columns
         )
 
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
+from arrowflow.errors import PlanError, shown
 from arrowflow.expr import Keep, Project, Step
 from arrowflow.ops.columns.column_program import ColumnOperator, check_columns, check_unique
+from arrowflow.plan.node import Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +24,15 @@ class Rename(ColumnOperator):
     name: ClassVar[str] = "rename"
 
     mapping: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, below: Node, mapping: Any) -> Self:
+        """Returns the node, with arguments as users write them."""
+        if not isinstance(mapping, Mapping) or not all(
+            isinstance(name, str) for pair in mapping.items() for name in pair
+        ):
+            raise PlanError(f"rename: expected a mapping from old to new names, got {shown(mapping)}")
+        return cls(inputs=(below,), mapping=tuple(mapping.items()))
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns the pairs of old and new name."""

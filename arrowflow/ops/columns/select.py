@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
+import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import PlanError
-from arrowflow.expr import Expr, Project, Step, expand
+from arrowflow.expr import Expr, Project, Step, expand, parse_expression, parse_many
 from arrowflow.ops.columns.column_program import ColumnOperator, check_columns, check_unique
+from arrowflow.plan.node import Node
 
 Named = tuple[tuple[str | None, Expr], ...]
 """Expressions with the names that were given for them, or None for the names of their own."""
@@ -27,6 +29,11 @@ class Select(ColumnOperator):
 
     exprs: Named
 
+    @classmethod
+    def of(cls, below: Node, exprs: tuple[Any, ...], named: Mapping[str, Any]) -> Self:
+        """Returns the node, with arguments as users write them."""
+        return cls(inputs=(below,), exprs=given_expressions(cls.name, exprs, named))
+
     def arguments(self) -> Mapping[str, Any]:
         """Returns names and digests of the expressions."""
         return {"exprs": [[name, expr.digest()] for name, expr in self.exprs]}
@@ -40,6 +47,20 @@ class Select(ColumnOperator):
         outputs = expand_named(self.exprs, schema)
         check_unique([name for name, _ in outputs])
         return (Project(tuple(outputs)),)
+
+
+def given_expressions(operator: str, exprs: tuple[Any, ...], named: Mapping[str, Any]) -> Named:
+    """Returns expressions that a user gave by place and by name; raises `PlanError` unless there is one."""
+    if not exprs and not named:
+        raise PlanError(f"{operator}: expected at least one column")
+    listed = [(None, expr) for expr in parse_many(exprs, operator=operator, allow_name=True)]
+    return (*listed, *((name, _parsed(operator, value)) for name, value in named.items()))
+
+
+def _parsed(operator: str, value: Any) -> Expr:
+    if isinstance(value, bool | int | float):
+        value = pl.lit(value)
+    return parse_expression(value, operator=operator, allow_name=True)
 
 
 def expand_named(exprs: Named, schema: pa.Schema) -> list[tuple[str, Expr]]:

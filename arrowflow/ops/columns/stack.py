@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
+import polars as pl
 import pyarrow as pa
 
+from arrowflow.errors import PlanError
 from arrowflow.expr import Keep, Output, Project, Step
 from arrowflow.expr import Stack as StackStep
-from arrowflow.ops.columns.column_program import ColumnOperator, check_columns, check_unique
+from arrowflow.ops.columns.column_program import ColumnOperator, check_columns, check_unique, column_names
+from arrowflow.plan.node import Node
+from arrowflow.types import arrow_type
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +29,17 @@ class Stack(ColumnOperator):
 
     groups: tuple[tuple[str, tuple[str, ...]], ...]
     dtype: pa.DataType | None = None
+
+    @classmethod
+    def of(cls, below: Node, groups: Mapping[str, Sequence[str]], dtype: Any) -> Self:
+        """Returns the node, with arguments as users write them."""
+        if not groups:
+            raise PlanError("stack: name at least one group, as in stack(dense=['a', 'b'])")
+        pairs = tuple((name, column_names(cls.name, (columns,))) for name, columns in groups.items())
+        type = None if dtype is None else arrow_type(dtype, operator=cls.name)
+        if isinstance(type, pl.Enum):
+            raise PlanError(f"stack: dtype is a type of numbers, got {dtype}")
+        return cls(inputs=(below,), groups=pairs, dtype=type)
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns the groups and the type."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
 from arrowflow.expr import Keep, Output, Project, Step
 from arrowflow.ops.columns.column_program import ColumnOperator, check_unique
-from arrowflow.ops.columns.select import Named, describe_named, expand_named
+from arrowflow.ops.columns.select import Named, describe_named, expand_named, given_expressions
+from arrowflow.plan.node import Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +24,11 @@ class WithColumns(ColumnOperator):
     name: ClassVar[str] = "with_columns"
 
     exprs: Named
+
+    @classmethod
+    def of(cls, below: Node, exprs: tuple[Any, ...], named: Mapping[str, Any]) -> Self:
+        """Returns the node, with arguments as users write them."""
+        return cls(inputs=(below,), exprs=given_expressions(cls.name, exprs, named))
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns names and digests of the expressions."""

@@ -22,7 +22,7 @@ from arrowflow.kernels.operator import KernelSpec
 from arrowflow.lazy import compute as pc
 from arrowflow.ops.combine.mixing import BLOCK_ROWS, Choices, Draws, MixKernel, MixOperator
 from arrowflow.options import ResolvedOptions
-from arrowflow.plan.position import Position
+from arrowflow.plan.position import Mark, Position
 from arrowflow.plan.traits import Borders, Traits
 
 
@@ -88,14 +88,14 @@ class ChooseKernel(MixKernel):
         self._numbers = Held()
         self._numbers_stream: StreamHandle | None = None
         self._numbers_ended = self._numbers_failed = False
-        self._block_start: tuple[Position, int] = (None, 0)
+        self._block_start = Mark(None, 0)
 
     def _cursor(self) -> Position:
         return self._block_start
 
     def _restore_cursor(self, cursor: Position) -> None:
         assert cursor is not None
-        self._block_start = (cursor[0], cursor[1])
+        self._block_start = Mark._make(cursor)
         self._numbers = Held(*self._block_start)
 
     def _next_block(self) -> None:
@@ -106,7 +106,9 @@ class ChooseKernel(MixKernel):
         if self.done or self._broken is not None:
             return self._broken
         if self._numbers_stream is None:
-            self._numbers_stream = self._context.open(self._num_sources, self._epoch, self._block_start[0])
+            self._numbers_stream = self._context.open(
+                self._num_sources, self._epoch, self._block_start.before
+            )
         stream = super().wants()
         return self._numbers_stream if self._draws is None else stream
 

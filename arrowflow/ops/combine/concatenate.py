@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple, Self
 
 import pyarrow as pa
 
@@ -19,6 +19,7 @@ from arrowflow.kernels.kinds import BoundaryKernel
 from arrowflow.kernels.operator import KernelSpec
 from arrowflow.ops.combine.same_columns import Agreement, SameColumnsOperator
 from arrowflow.options import ResolvedOptions
+from arrowflow.plan.node import Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, Traits
 
@@ -42,6 +43,13 @@ class Concatenate(SameColumnsOperator):
                 f"concatenate: dataset {batched.index(True) + 1} is in batches, dataset {batched.index(False) + 1} "
                 "is not; `batch` all of them, or put `batch` above `concatenate`"
             )
+
+    @classmethod
+    def of(cls, below: Node, others: tuple[Node, ...]) -> Self:
+        """Returns the node, with arguments as users write them."""
+        if not others:
+            raise PlanError("concatenate: expected at least one other dataset")
+        return cls(inputs=(below, *others))
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns the number of inputs."""
@@ -71,6 +79,13 @@ def _total(counts: Sequence[int | None]) -> int | None:
     return sum(known) if len(known) == len(counts) else None
 
 
+class ConcatenatePosition(NamedTuple):
+    """Position of a `ConcatenateKernel`: the number of an input, and the position of that input."""
+
+    number: int
+    input: Position
+
+
 class ConcatenateKernel(BoundaryKernel):
     """Opens one stream per input, the next one as soon as the current one has started all its work."""
 
@@ -90,7 +105,7 @@ class ConcatenateKernel(BoundaryKernel):
         """Restores the input and the position in it; the streams are opened by `wants`."""
         self._epoch = epoch
         if position is not None:
-            self._index, self._resumed_at = position
+            self._index, self._resumed_at = ConcatenatePosition._make(position)
         return None
 
     def wants(self) -> StreamHandle | None:
@@ -119,7 +134,7 @@ class ConcatenateKernel(BoundaryKernel):
         item = self._agreement.conforming(item, self._index)
         # Splits of different inputs are different ones: what counts their rows must not take one for the other.
         origin = item.origin._replace(split=item.origin.split * self._num_inputs + self._index)
-        yield item._replace(position=(self._index, item.position), origin=origin)
+        yield item._replace(position=ConcatenatePosition(self._index, item.position), origin=origin)
 
     def ended(self, stream: StreamHandle) -> None:
         """Moves to the next input."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from arrowflow.errors import FunctionError, said, shown
 from arrowflow.kernels.context import Context, StreamHandle, SubPlan
+from arrowflow.kernels.cutting import CutPosition, CuttingKernel
 from arrowflow.kernels.held import Held
 from arrowflow.kernels.items import Item, Origin
-from arrowflow.kernels.kinds import SerialKernel, StatelessKernel
+from arrowflow.kernels.kinds import StatelessKernel
+from arrowflow.kernels.operator import KernelSpec
 from arrowflow.ops.functions.function import function_name
 from arrowflow.plan.node import Node
 from arrowflow.plan.position import Position
@@ -69,7 +71,7 @@ class Element:
 
     number: int
     before: Position
-    plan: SubPlan
+    plan: SubPlan | None
     start: Position = None
     held: Held = field(default_factory=Held)
     stream: StreamHandle | None = None
@@ -81,16 +83,61 @@ class Element:
         return self.held.rows > 0 or (self.stream is not None and self.stream.ready)
 
 
-class RowKernel(SerialKernel):
-    """Makes one item a row.
+class RowsWanted(NamedTuple):
+    """The position that a `RowKernel` is opened at.
 
-    It is opened at (own position, numbers still wanted, first number from which on all are); its own position is
-    (input's position, rows from there on, number of the next row).
+    Attributes:
+        start: The kernel's own position.
+        numbers: Numbers of rows that are wanted still.
+        all_from: Number of the first row from which on all are wanted.
     """
 
+    start: Position
+    numbers: tuple[int, ...]
+    all_from: int
+
+
+class Place(NamedTuple):
+    """An open element in a position of `interleave`.
+
+    Attributes:
+        place: Its place in the rotation.
+        number: Number of its row in the input.
+        before: Its position before the oldest row that it holds.
+        offset: Rows from there on that are gone.
+    """
+
+    place: int
+    number: int
+    before: Position
+    offset: int
+
+
+class InterleavePosition(NamedTuple):
+    """Position of an `interleave`.
+
+    Attributes:
+        start: Position of the cutter of rows before the oldest open element.
+        open: The open elements.
+        place: The place whose turn it is.
+        left: Rows that are left of the turn, or None for one chunk.
+        turn: Number of the turn.
+        next: Number of the next element.
+    """
+
+    start: Position
+    open: tuple[Place, ...]
+    place: int
+    left: int | None
+    turn: int
+    next: int
+
+
+class RowKernel(CuttingKernel):
+    """Makes one item a row. It is opened at `RowsWanted`."""
+
     def __init__(self) -> None:
-        self._held = Held()
-        self._number = 0
+        super().__init__(1)
         self._wanted: frozenset[int] = frozenset()
         self._all_from = 0
 
@@ -98,21 +145,21 @@ class RowKernel(SerialKernel):
         """Restores the number of the next row, and which rows are wanted."""
         if position is None:
             return None
-        (before, offset, self._number), wanted, self._all_from = position
-        self._wanted = frozenset(wanted)
-        self._held = Held(before, offset)
-        return cast(Position, before)
+        start, numbers, self._all_from = RowsWanted._make(position)
+        self._wanted = frozenset(numbers)
+        return super().open(start, epoch)
 
     def push(self, item: Item) -> Iterator[Item]:
         """Yields the rows that are wanted."""
         held = self._held
         held.add(item)
         while held.rows:
-            number, before = self._number, (*held.mark(), self._number)
+            number, before = self._number, CutPosition(*held.mark(), self._number)
             (row,), (ticket,) = held.pop(1)
             self._number += 1
             if number >= self._all_from or number in self._wanted:
-                yield Item(Row(row, number, before), (*held.mark(), number + 1), ticket, item.origin)
+                after = CutPosition(*held.mark(), self._number)
+                yield Item(Row(row, number, before), after, ticket, item.origin)
 
 
 class OpenKernel(StatelessKernel):
@@ -171,6 +218,33 @@ class OpenKernel(StatelessKernel):
                 f"{what} that comes in batches, which would not stay whole; put `batch` above `{self._operator}`"
             )
         return plan
+
+
+def element_specs(
+    operator: str,
+    fn: ElementFunction,
+    *,
+    plan_of: Callable[[object], Node | None],
+    change: Callable[[Node], Node],
+    place: int,
+    max_calls: int | None,
+) -> tuple[KernelSpec, KernelSpec]:
+    """Returns the cutter and the opener; the arguments are those of `OpenKernel`."""
+    cut = KernelSpec(
+        operator=operator, kind="serial", make=lambda context: RowKernel(), facts=lambda: ("cut rows",)
+    )
+    opened = KernelSpec(
+        operator=operator,
+        kind="stateless",
+        phase="open",
+        make=lambda context: OpenKernel(
+            context, operator=operator, fn=fn, plan_of=plan_of, change=change, place=place
+        ),
+        cost="unknown",
+        max_calls=max_calls,
+        facts=lambda: (f"{function_name(fn)}(row), and plan what it returns",),
+    )
+    return cut, opened
 
 
 def _shown(row: dict[str, Any]) -> str:

@@ -15,20 +15,28 @@ import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self, cast
 
 import pyarrow as pa
 
+from arrowflow.errors import PlanError, shown
 from arrowflow.kernels.context import Context, StreamHandle
 from arrowflow.kernels.held import Held
 from arrowflow.kernels.items import Item, Origin, Ticket
 from arrowflow.kernels.kinds import BoundaryKernel
 from arrowflow.kernels.operator import KernelSpec, Operator, RowOperator
-from arrowflow.kernels.recut import pieces_spec
-from arrowflow.ops.combine.elements import Element, ElementFunction, OpenKernel, RowKernel
+from arrowflow.kernels.recut import recut_spec
+from arrowflow.ops.combine.elements import (
+    Element,
+    ElementFunction,
+    InterleavePosition,
+    Place,
+    RowsWanted,
+    element_specs,
+)
 from arrowflow.ops.combine.same_columns import FirstSchema
 from arrowflow.ops.functions.function import code_digest, function_name
-from arrowflow.options import ResolvedOptions
+from arrowflow.options import ResolvedOptions, check_size, parallel_calls
 from arrowflow.plan.node import BindContext, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, Resume, Traits
@@ -69,6 +77,35 @@ class Interleave(Operator):
     deterministic: bool | None = None
     place: int = field(default=0, compare=False)
 
+    @classmethod
+    def of(
+        cls,
+        below: Node,
+        fn: ElementFunction,
+        plan_of: Callable[[object], Node | None],
+        *,
+        cycle_length: int = 1,
+        block_length: int | None = None,
+        num_parallel_calls: int,
+        deterministic: bool | None = None,
+    ) -> Self:
+        """Returns the node, with arguments as users write them."""
+        if not callable(fn):
+            raise PlanError(f"{cls.name}: expected a function that returns a dataset, got {shown(fn)}")
+        if deterministic is not None and not isinstance(deterministic, bool):
+            raise PlanError(f"interleave: deterministic is True, False or None, got {shown(deterministic)}")
+        if block_length is not None:
+            block_length = check_size(cls.name, "block_length", block_length)
+        return cls(
+            inputs=(below,),
+            fn=fn,
+            plan_of=plan_of,
+            cycle_length=check_size(cls.name, "cycle_length", cycle_length, most=MAX_CYCLE_LENGTH),
+            block_length=block_length,
+            num_parallel_calls=parallel_calls(cls.name, num_parallel_calls),
+            deterministic=deterministic,
+        )
+
     def arguments(self) -> Mapping[str, Any]:
         """Returns what decides the order, and the name of the function."""
         return {
@@ -91,7 +128,7 @@ class Interleave(Operator):
         return False
 
     @property
-    def own_resume(self) -> Resume:
+    def resume(self) -> Resume:
         """Without an order there is no place in it to come back to."""
         return Resume.NONE if self.deterministic is False else self.traits.resume
 
@@ -107,37 +144,24 @@ class Interleave(Operator):
         """Returns None: only running it tells."""
         return None
 
-    def _element(self, plan: Node, *, ordered: bool) -> Node:
-        plan = plan.in_order() if ordered else plan
-        return Blocks(inputs=(plan,)) if self.block_length is None else plan
-
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the cutter, the opener and the boundary."""
         ordered = options.deterministic if self.deterministic is None else self.deterministic
+
+        def change(plan: Node) -> Node:
+            plan = plan.in_order() if ordered else plan
+            return Turns(inputs=(plan,)) if self.block_length is None else plan
+
         at_once = self.num_parallel_calls or (None if options.autotune else 1)
         block = f"{self.block_length:,} rows" if self.block_length else "one chunk"
         return (
-            KernelSpec(
-                operator=self.name,
-                kind="serial",
-                make=lambda context: RowKernel(),
-                facts=lambda: ("cut rows",),
-            ),
-            KernelSpec(
-                operator=self.name,
-                kind="stateless",
-                phase="open",
-                make=lambda context: OpenKernel(
-                    context,
-                    operator=self.name,
-                    fn=self.fn,
-                    plan_of=self.plan_of,
-                    change=lambda plan: self._element(plan, ordered=ordered),
-                    place=self.place,
-                ),
-                cost="unknown",
+            *element_specs(
+                self.name,
+                self.fn,
+                plan_of=self.plan_of,
+                change=change,
+                place=self.place,
                 max_calls=self.num_parallel_calls,
-                facts=lambda: (f"{function_name(self.fn)}(row), and plan what it returns",),
             ),
             KernelSpec(
                 operator=self.name,
@@ -150,7 +174,7 @@ class Interleave(Operator):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Blocks(RowOperator):
+class Turns(RowOperator):
     """An element's splits, cut every `max_chunk_rows` rows: what a turn without a length takes.
 
     Row order: as its input. Memory: one piece. Deterministic. Resume: (position before the piece, rows, split, piece).
@@ -165,14 +189,13 @@ class Blocks(RowOperator):
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the cutter of pieces."""
-        return (pieces_spec(self.name, options),)
+        return (recut_spec(self.name, options),)
 
 
 class InterleaveKernel(BoundaryKernel):
     """Takes blocks of the open elements in rotation.
 
-    Whenever it is asked what it wants, the element whose turn it is holds no rows: what an element holds is put out
-    by `_turns` before that.
+    When it is asked what it wants, the element whose turn it is holds no rows: `_turns` has put them out.
     """
 
     any_ready = True
@@ -190,7 +213,7 @@ class InterleaveKernel(BoundaryKernel):
         self._input_position: Position = None
         self._cycle: list[Element | None] = [None] * node.cycle_length
         # By place, what a position says of an element; also of those that are to be opened again and did not come yet.
-        self._marks: list[tuple[Any, ...] | None] = [None] * node.cycle_length
+        self._marks: list[Place | None] = [None] * node.cycle_length
         self._start: Position = None  # of the cutter, before the oldest of them
         self._saved: dict[int, int] = {}  # number -> place of those that did not come yet
         self._seats = 0  # elements that have a place
@@ -206,11 +229,12 @@ class InterleaveKernel(BoundaryKernel):
         """Restores whose turn it is, and which elements are to be opened again; `wants` opens them."""
         self._epoch = epoch
         if position is not None:
-            self._start, marks, self._place, self._left, self._turn, self._next = position
-            for mark in marks:
-                self._marks[mark[0]] = mark
-                self._saved[mark[1]] = mark[0]
-            self._input_position = (self._start, tuple(sorted(self._saved)), self._next)
+            at = InterleavePosition._make(position)
+            self._start, _, self._place, self._left, self._turn, self._next = at
+            for mark in map(Place._make, at.open):
+                self._marks[mark.place] = mark
+                self._saved[mark.number] = mark.place
+            self._input_position = RowsWanted(self._start, tuple(sorted(self._saved)), self._next)
         return None
 
     # ------------------------------------------------------------------ what it pulls from
@@ -222,9 +246,10 @@ class InterleaveKernel(BoundaryKernel):
         element = self._seated()
         if self._unopened:
             self._open_near()
-        if self._input is not None and (element is None or (self._has_room() and self._input.sound)):
-            return self._input
-        return None if element is None else element.stream
+        more = self._input
+        if element is None or (more is not None and self._has_room() and more.ready_without_error):
+            return more
+        return element.stream
 
     def _has_room(self) -> bool:
         ahead = 1 if self._at_once is None else 0
@@ -234,7 +259,7 @@ class InterleaveKernel(BoundaryKernel):
         """Opens the elements that are to be at work now."""
         near = self._unopened if self._at_once is None else self._next_turns(self._at_once)
         for element in near:
-            if element.stream is None:
+            if element.plan is not None:
                 element.stream = self._context.open(element.plan, self._epoch, element.start)
                 element.plan = None
         self._unopened = [element for element in self._unopened if element.stream is None]
@@ -286,8 +311,8 @@ class InterleaveKernel(BoundaryKernel):
             return
         mark = self._marks[place]
         assert mark is not None
-        element.start = mark[2]
-        element.held = Held(*mark[2:])
+        element.start = mark.before
+        element.held = Held(mark.before, mark.offset)
         self._cycle[place] = element
         self._seats += 1
         self._find_start()
@@ -316,7 +341,7 @@ class InterleaveKernel(BoundaryKernel):
             rows = element.held.rows if self._left is None else min(element.held.rows, self._left)
             # One chunk: an element is only pulled from when it holds no rows.
             (chunk,), (ticket,) = element.held.pop(rows)
-            self._marks[self._place] = (self._place, element.number, *element.held.mark())
+            self._marks[self._place] = Place(self._place, element.number, *element.held.mark())
             yield self._put(chunk, ticket, rows)
 
     def _put(self, chunk: pa.RecordBatch, ticket: Ticket, rows: int) -> Item:
@@ -327,7 +352,7 @@ class InterleaveKernel(BoundaryKernel):
         if last:
             self._advance()
         marks = tuple(filter(None, self._marks))
-        position = (self._start, marks, self._place, self._left, self._turn, self._next)
+        position = InterleavePosition(self._start, marks, self._place, self._left, self._turn, self._next)
         return Item(chunk, position, ticket, Origin(turn, 0, last))
 
     def _advance(self) -> None:
@@ -351,7 +376,7 @@ class InterleaveKernel(BoundaryKernel):
         element = self._cycle[place]
         if element is None and self._coming:
             element = self._cycle[place] = self._coming.popleft()
-            self._marks[place] = (place, element.number, None, 0)
+            self._marks[place] = Place(place, element.number, None, 0)
             self._seats += 1
             self._next = element.number + 1
             if self._seats == 1:

@@ -15,22 +15,22 @@ import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from arrowflow.errors import ArrowflowError, DataError
+from arrowflow.errors import ArrowflowError
 from arrowflow.kernels.context import Context, StreamHandle
-from arrowflow.kernels.gather import gathered
+from arrowflow.kernels.gather import GatherKernel, gathered
 from arrowflow.kernels.held import Held, join
 from arrowflow.kernels.items import Item, Origin
-from arrowflow.kernels.kinds import BoundaryKernel, StatelessKernel
+from arrowflow.kernels.kinds import BoundaryKernel
 from arrowflow.kernels.operator import KernelSpec
 from arrowflow.ops.combine.same_columns import Agreement, SameColumnsOperator
 from arrowflow.plan.node import BindContext, Node
-from arrowflow.plan.position import Position
+from arrowflow.plan.position import Mark, Position
 from arrowflow.plan.widths import RowWidth, row_bytes, row_width
 
 BLOCK_ROWS = 16_384
@@ -87,7 +87,7 @@ class MixOperator(SameColumnsOperator):
             KernelSpec(
                 operator=self.name,
                 kind="stateless",
-                make=lambda context: GatherKernel(),
+                make=lambda context: OrderKernel(),
                 engine="numpy+arrow",
                 # One part is gathered while one is consumed.
                 floor_bytes=2 * rows * row_bytes(self.schema),
@@ -97,13 +97,33 @@ class MixOperator(SameColumnsOperator):
 
 
 @dataclass(slots=True)
-class Part:
+class MixedRows:
     """Chunks of all inputs, one input after the other, and the input of each row; it stands on their tickets."""
 
     chunks: list[pa.RecordBatch]
     choices: Choices
     num_rows: int
     nbytes: int
+
+
+class MixPosition(NamedTuple):
+    """Position of a `MixKernel`.
+
+    Attributes:
+        marks: The place in each input.
+        cursor: From where the draws of the block are made again.
+        block: Number of the block.
+        row: Rows of the block that are done.
+        most: Rows of the next part, at most.
+        dropped: Inputs that have run out.
+    """
+
+    marks: tuple[Mark, ...]
+    cursor: Position
+    block: int
+    row: int
+    most: int
+    dropped: tuple[int, ...]
 
 
 class MixKernel(BoundaryKernel):
@@ -183,12 +203,13 @@ class MixKernel(BoundaryKernel):
         """Restores where each input stands and how much of the block is done."""
         self._epoch = epoch
         if position is not None:
-            marks, cursor, self._block, self._row, self._most, dropped = position
-            self._held = [Held(before, used) for before, used in marks]
-            self._starts = [before for before, _ in marks]
-            self._dropped = set(dropped)
-            self.done = len(dropped) == len(self._opened)
-            self._restore_cursor(cursor)
+            at = MixPosition._make(position)
+            self._block, self._row, self._most = at.block, at.row, at.most
+            self._held = [Held(*mark) for mark in at.marks]
+            self._starts = [before for before, _ in at.marks]
+            self._dropped = set(at.dropped)
+            self.done = len(at.dropped) == len(self._opened)
+            self._restore_cursor(at.cursor)
         return None
 
     def begin(self) -> Iterator[Item]:
@@ -305,7 +326,7 @@ class MixKernel(BoundaryKernel):
             kept = choices if rows == len(choices) else choices[choices != self._nobody]
             tickets = tuple(ticket for _, some in taken for ticket in some)
             origin = Origin(block, 0, last=self.done or self._draws is None)
-            yield Item(Part(chunks, kept, rows, num_bytes), self._position(), tickets, origin)
+            yield Item(MixedRows(chunks, kept, rows, num_bytes), self._position(), tickets, origin)
         if self._broken is None and self._draws is not None and not len(self._draws):
             self._end()
 
@@ -342,21 +363,15 @@ class MixKernel(BoundaryKernel):
     def _position(self) -> Position:
         marks = tuple(held.mark() for held in self._held)
         dropped = () if self._stop else tuple(sorted(self._dropped))
-        return (marks, self._cursor(), self._block, self._row, self._most, dropped)
+        return MixPosition(marks, self._cursor(), self._block, self._row, self._most, dropped)
 
 
-class GatherKernel(StatelessKernel):
+class OrderKernel(GatherKernel):
     """Puts the rows of a part in order, into new memory."""
 
-    def apply(self, chunk: Part, origin: Origin) -> pa.RecordBatch:
+    def gather(self, chunk: MixedRows, origin: Origin) -> pa.RecordBatch:
         """Returns the part's rows in the order of their draws."""
         # Joined, the rows lie as a stable sort by input would put them: its inverse is where each row is found.
         indices = np.empty(chunk.num_rows, np.uint32)
         indices[np.argsort(chunk.choices, kind="stable")] = np.arange(chunk.num_rows, dtype=np.uint32)
-        try:
-            return gathered(join(chunk.chunks), indices)
-        except pa.ArrowInvalid as error:
-            raise DataError(
-                f"{chunk.num_rows:,} rows cannot be gathered together ({error}); texts or lists of them may hold "
-                "2 GiB a column: use types with large offsets"
-            ) from error
+        return gathered(join(chunk.chunks), indices)

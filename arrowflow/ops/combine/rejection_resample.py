@@ -14,25 +14,25 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from arrowflow.errors import DataError, PlanError
-from arrowflow.expr import Expr, Program, Project, compile_steps, expand
+from arrowflow.expr import Expr, Program, Project, compile_steps, expand, parse_expression
 from arrowflow.interchange.to_numpy import arrays_of, column_exports
 from arrowflow.kernels.context import Context
-from arrowflow.kernels.gather import gathered
+from arrowflow.kernels.gather import GatherKernel, chosen
 from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.kinds import SerialKernel, StatelessKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.ops.columns.column_program import check_columns
-from arrowflow.ops.combine.shares import Shares, acceptance
-from arrowflow.options import ResolvedOptions
+from arrowflow.ops.combine.shares import Shares, acceptance, check_shares
+from arrowflow.options import ResolvedOptions, check_seed
 from arrowflow.plan.node import BindContext, Columns, Node
-from arrowflow.plan.position import Position
+from arrowflow.plan.position import Counted, Position
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.random import RESAMPLE_DRAWS, Key, bits, philox
 
@@ -71,6 +71,18 @@ class RejectionResample(RowOperator):
     initial: Shares | None = None
     seed: int | None = None
     place: int = dataclasses.field(default=0, compare=False)
+
+    @classmethod
+    def of(cls, below: Node, label: Any, target_dist: Any, initial_dist: Any, seed: int | None) -> Self:
+        """Returns the node, with arguments as users write them."""
+        target, initial = check_shares(target_dist, initial_dist)
+        return cls(
+            inputs=(below,),
+            label=parse_expression(label, operator=cls.name, allow_name=True),
+            target=target,
+            initial=initial,
+            seed=check_seed(cls.name, seed),
+        )
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns expression, shares and seed."""
@@ -143,7 +155,7 @@ class RejectionResample(RowOperator):
             KernelSpec(
                 operator=self.name,
                 kind="serial",
-                make=lambda context: CountKernel(self) if self.initial is None else NumberKernel(self),
+                make=lambda context: ClassCountKernel(self) if self.initial is None else RowCountKernel(self),
                 engine="numpy",
                 facts=lambda: (f"take rows {counted}",),
             ),
@@ -231,8 +243,8 @@ class ClassKernel(StatelessKernel):
         return Classed(chunk, classes.astype(np.int64, copy=False))
 
 
-class NumberKernel(SerialKernel):
-    """Numbers the rows; the position is (input's, rows)."""
+class RowCountKernel(SerialKernel):
+    """Numbers the rows."""
 
     def __init__(self, node: RejectionResample) -> None:
         self._accepted = acceptance(node.target, np.array(node.initial, np.float64))
@@ -242,19 +254,36 @@ class NumberKernel(SerialKernel):
         """Restores how many rows came."""
         if position is None:
             return None
-        child, self._rows = position
-        return cast(Position, child)
+        at = Counted._make(position)
+        self._rows = at.rows
+        return at.input
 
     def push(self, item: Item) -> Iterator[Item]:
         """Passes the chunk on with the number of its first row."""
         first, rows = self._rows, item.chunk.num_rows
         self._rows += rows
         chunk = Numbered(item.chunk, first, self._accepted) if rows else item.chunk
-        yield item._replace(chunk=chunk, position=(item.position, self._rows))
+        yield item._replace(chunk=chunk, position=Counted(item.position, self._rows))
 
 
-class CountKernel(SerialKernel):
-    """Numbers the rows and counts classes; the position is (input's, rows, closed counts, counts of the open block)."""
+class ClassCountPosition(NamedTuple):
+    """Position of a `ClassCountKernel`.
+
+    Attributes:
+        input: The input's position.
+        rows: Rows of the input.
+        closed: Rows of each class in the closed blocks.
+        open: Rows of each class in the open block.
+    """
+
+    input: Position
+    rows: int
+    closed: tuple[int, ...]
+    open: tuple[int, ...]
+
+
+class ClassCountKernel(SerialKernel):
+    """Numbers the rows and counts classes."""
 
     def __init__(self, node: RejectionResample) -> None:
         self._target = node.target
@@ -266,9 +295,10 @@ class CountKernel(SerialKernel):
         """Restores the counts."""
         if position is None:
             return None
-        child, self._rows, closed, opened = position
-        self._closed, self._open = np.array(closed, np.int64), np.array(opened, np.int64)
-        return cast(Position, child)
+        at = ClassCountPosition._make(position)
+        self._rows = at.rows
+        self._closed, self._open = np.array(at.closed, np.int64), np.array(at.open, np.int64)
+        return at.input
 
     def push(self, item: Item) -> Iterator[Item]:
         """Passes the chunk on with what the closed blocks say of each of its blocks."""
@@ -279,7 +309,8 @@ class CountKernel(SerialKernel):
             chunk = Numbered(
                 chunk, first, acceptance(self._target, (before + PSEUDO_ROWS).astype(np.float64))
             )
-        position = (item.position, self._rows, tuple(self._closed.tolist()), tuple(self._open.tolist()))
+        counts = tuple(self._closed.tolist()), tuple(self._open.tolist())
+        position = ClassCountPosition(item.position, self._rows, *counts)
         yield item._replace(chunk=chunk, position=position, ticket=ticket)
 
     def _count(self, classes: Integers) -> Integers:
@@ -304,14 +335,14 @@ def _blocks(first: int, num_rows: int, size: int) -> Integers:
     return (np.arange(num_rows, dtype=np.int64) + first % size) // size
 
 
-class DrawKernel(StatelessKernel):
+class DrawKernel(GatherKernel):
     """Draws a number for each row, and keeps the rows whose number is below the probability of their class."""
 
     def __init__(self, node: RejectionResample, context: Context) -> None:
         assert node.seed is not None
         self._key = (node.seed, RESAMPLE_DRAWS, node.place, context.epoch)
 
-    def apply(self, chunk: Numbered, origin: Origin) -> pa.RecordBatch:
+    def gather(self, chunk: Numbered, origin: Origin) -> pa.RecordBatch:
         """Returns the rows that are kept."""
         rows, first, accepted = chunk
         if accepted.ndim == 1:
@@ -319,9 +350,7 @@ class DrawKernel(StatelessKernel):
         else:
             chances = accepted[_blocks(first, len(rows.classes), BLOCK_ROWS), rows.classes]
         kept = np.flatnonzero(draws(self._key, first, len(chances)) < chances)
-        if len(kept) == len(chances):
-            return rows.chunk
-        return gathered(rows.chunk, kept.astype(np.int64, copy=False))
+        return chosen(rows.chunk, kept.astype(np.int64, copy=False))
 
 
 def draws(key: Key, first: int, num_rows: int) -> Floats:

@@ -20,7 +20,7 @@ from arrowflow.kernels.kinds import BoundaryKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import Columns
-from arrowflow.plan.position import Position
+from arrowflow.plan.position import Mark, Position
 from arrowflow.plan.traits import Borders, Traits
 
 
@@ -106,8 +106,9 @@ class ZipKernel(BoundaryKernel):
         """Restores where each input stands; the streams are opened by `wants`."""
         self._epoch = epoch
         if position is not None:
-            self._held = [Held(before, used) for before, used in position]
-            self._starts = [before for before, _ in position]
+            marks = [Mark._make(mark) for mark in position]
+            self._held = [Held(*mark) for mark in marks]
+            self._starts = [mark.before for mark in marks]
         return None
 
     def wants(self) -> StreamHandle | None:

@@ -1,4 +1,4 @@
-"""What operators with user functions share: names, code digests, and the check of what a function returned."""
+"""Properties of user functions: names, code digests, and the checks of a function and of what it returned."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from arrowflow.caching.fingerprint.code import code_parts
-from arrowflow.errors import SchemaError
+from arrowflow.errors import PlanError, SchemaError, shown
 
 
 def function_name(fn: Callable[..., Any]) -> str:
@@ -62,6 +62,24 @@ def _methods(cls: type) -> list[Any]:
         for key, member in sorted(named.items(), key=lambda entry: entry[0])
         if isinstance(member, types.FunctionType)
     ]
+
+
+def check_function(operator: str, fn: object) -> None:
+    """Raises `PlanError` for what cannot be called on data."""
+    if not callable(fn):
+        raise PlanError(f"{operator}: expected a function, got {shown(fn)}")
+    if isinstance(fn, type) and not makes_functions(fn):
+        raise PlanError(
+            f"{operator}: of a class each worker makes an instance and calls that, and instances of "
+            f"{fn.__qualname__} cannot be called; give it a method __call__, or pass a function"
+        )
+
+
+def makes_functions(fn: Any) -> bool:
+    """Whether this is a class whose instances can be called, perhaps with arguments given to it by `partial`."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return isinstance(fn, type) and any("__call__" in vars(base) for base in fn.__mro__)
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema, what: str) -> pa.RecordBatch:

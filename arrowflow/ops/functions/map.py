@@ -12,8 +12,8 @@ from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Origin
 from arrowflow.kernels.kinds import StatelessKernel
 from arrowflow.kernels.operator import KernelSpec
-from arrowflow.ops.functions.calls import BatchFormat, BatchFunction, MappingOperator
 from arrowflow.ops.functions.function import conform, function_name
+from arrowflow.ops.functions.invocation import BatchFormat, BatchFunction, MappingOperator
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.traits import Traits
 
@@ -68,7 +68,12 @@ class MapKernel(StatelessKernel):
         self._node = node
         self._epoch = context.epoch
         self._function = BatchFunction(
-            node.fn, context.kept, node.place, format=node.format, columns=node.columns, schema=node.types
+            node.fn,
+            context.run_storage,
+            node.place,
+            format=node.format,
+            columns=node.columns,
+            schema=node.types,
         )
 
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:

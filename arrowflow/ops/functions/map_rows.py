@@ -15,8 +15,8 @@ from arrowflow.kernels.items import Origin
 from arrowflow.kernels.kinds import StatelessKernel
 from arrowflow.kernels.operator import KernelSpec
 from arrowflow.ops.columns.column_program import check_columns
-from arrowflow.ops.functions.calls import MappingOperator, UserFunction
 from arrowflow.ops.functions.function import function_name
+from arrowflow.ops.functions.invocation import MappingOperator, UserFunction
 from arrowflow.ops.sources.from_memory import normalised, normalised_schema
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.traits import Traits
@@ -70,7 +70,7 @@ class MapRowsKernel(StatelessKernel):
     def __init__(self, node: MapRows, context: Context) -> None:
         self._node = node
         self._epoch = context.epoch
-        self._function = UserFunction(node.fn, context.kept, node.place)
+        self._function = UserFunction(node.fn, context.run_storage, node.place)
 
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
         """Returns what the function makes of the rows of a piece."""

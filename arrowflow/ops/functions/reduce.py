@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from arrowflow.kernels.operator import KernelSpec, RowOperator
-from arrowflow.kernels.recut import pieces_spec
-from arrowflow.ops.functions.calls import BatchFormat, BatchFunction
+from arrowflow.kernels.recut import recut_spec
+from arrowflow.ops.functions.invocation import BatchFormat, BatchFunction
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.traits import Traits
 
@@ -31,7 +31,7 @@ class Reduce(RowOperator):
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the cutter of pieces (below `batch`)."""
-        return () if self.batched else (pieces_spec(self.name, options),)
+        return () if self.batched else (recut_spec(self.name, options),)
 
 
 def fold_batches(

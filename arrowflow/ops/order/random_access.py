@@ -1,6 +1,6 @@
 """Rows where they lie: what a source with random access hands to a global `shuffle` instead of chunks.
 
-`Node.in_place` says which plans can. Their items then travel as `Rows`: descriptors, which neither hold memory of
+`Node.random_access` says which plans can. Their items then travel as `Rows`: descriptors, which neither hold memory of
 the pipeline nor have been read. Whoever has collected all of an epoch gathers any of them, in any order, from `AllRows`.
 """
 
@@ -43,7 +43,7 @@ class Rows(Protocol):
         """Returns those at these places, as new memory. Any worker, several calls at once."""
 
 
-class Lying(NamedTuple):
+class InPlaceRows(NamedTuple):
     """Rows in memory that is not the pipeline's: the user's, or that of a mapped file.
 
     Attributes:
@@ -69,9 +69,9 @@ class Lying(NamedTuple):
         """The copies."""
         return self.copies
 
-    def slice(self, offset: int, length: int | None = None) -> Lying:
+    def slice(self, offset: int, length: int | None = None) -> InPlaceRows:
         """See `Rows.slice`."""
-        return Lying(self.chunk.slice(offset, length), self.copies)
+        return InPlaceRows(self.chunk.slice(offset, length), self.copies)
 
     def gather(self, places: Places) -> pa.RecordBatch:
         """See `Rows.gather`."""
@@ -122,14 +122,14 @@ class AllRows:
 
     def _find_spans(self) -> None:
         """Tells columns that are gathered in one call from the rest."""
-        chunks = [part.chunk for part in self._parts if isinstance(part, Lying)]
+        chunks = [part.chunk for part in self._parts if isinstance(part, InPlaceRows)]
         self._spans: dict[str, Span] = {}
         self._rest = self._parts
         if len(chunks) == len(self._parts):
             self._schema = chunks[0].schema
             self._spans = spans(chunks, self._starts)
             rest = [name for name in self._schema.names if name not in self._spans]
-            self._rest = [Lying(chunk.select(rest)) for chunk in chunks] if rest else ()
+            self._rest = [InPlaceRows(chunk.select(rest)) for chunk in chunks] if rest else ()
 
     def gather(self, numbers: Places) -> pa.RecordBatch:
         """Returns the rows with these numbers, in this order. Any worker, several calls at once."""

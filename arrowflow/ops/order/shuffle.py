@@ -18,20 +18,21 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, NamedTuple, cast
+from typing import Any, ClassVar, Final, NamedTuple
 
 import pyarrow as pa
 
-from arrowflow.errors import BudgetError, DataError, PlanError
+from arrowflow.errors import BudgetError, PlanError
 from arrowflow.kernels.context import Context
-from arrowflow.kernels.held import Held
+from arrowflow.kernels.cutting import CuttingKernel, Parts
+from arrowflow.kernels.gather import GatherKernel, too_large
 from arrowflow.kernels.items import Item, Made, Origin, Ticket
-from arrowflow.kernels.kinds import ReaderKernel, SerialKernel, StatelessKernel
+from arrowflow.kernels.kinds import ReaderKernel, SerialKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.memory import Recycler
-from arrowflow.ops.order.random_access import AllRows, Lying, Rows
+from arrowflow.ops.order.random_access import AllRows, InPlaceRows, Rows
 from arrowflow.ops.order.scatter import reordered
-from arrowflow.options import ResolvedOptions
+from arrowflow.options import ResolvedOptions, check_seed, check_size
 from arrowflow.plan.node import BindContext, Node, SourceOrder
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, Traits
@@ -66,6 +67,18 @@ class Shuffle(RowOperator):
     seed: int | None = None
     reshuffle_each_iteration: bool = True
 
+    @classmethod
+    def of(
+        cls, below: Node, buffer_size: int | None, *, seed: int | None, reshuffle_each_iteration: bool
+    ) -> Shuffle | GlobalShuffle:
+        """Returns the node for this buffer, or for none, with arguments as users write them."""
+        seed = check_seed(cls.name, seed)
+        reshuffle = bool(reshuffle_each_iteration)
+        if buffer_size is None:
+            return GlobalShuffle(inputs=(below,), seed=seed, reshuffle_each_iteration=reshuffle)
+        size = check_size(cls.name, "buffer_size", buffer_size)
+        return cls(inputs=(below,), size=size, seed=seed, reshuffle_each_iteration=reshuffle)
+
     def arguments(self) -> Mapping[str, Any]:
         """Returns window, seed and whether epochs differ."""
         return {
@@ -96,7 +109,7 @@ class Shuffle(RowOperator):
             KernelSpec(
                 operator=self.name,
                 kind="serial",
-                make=lambda context: WindowKernel(self.size),
+                make=lambda context: CuttingKernel(self.size),
                 splits=True,
                 buffer_items=1,
                 floor_bytes=window_bytes,
@@ -105,7 +118,7 @@ class Shuffle(RowOperator):
             KernelSpec(
                 operator=self.name,
                 kind="stateless",
-                make=lambda context: GatherKernel(self, recycler, context),
+                make=lambda context: PermuteKernel(self, recycler, context),
                 random=True,
                 engine="numpy+arrow",
                 floor_bytes=window_bytes,
@@ -114,50 +127,7 @@ class Shuffle(RowOperator):
         )
 
 
-@dataclass(slots=True)
-class Window:
-    """The chunks of one window, in input order; they stand on the tickets of their chunks."""
-
-    chunks: list[pa.RecordBatch]
-    num_rows: int
-
-
-class WindowKernel(SerialKernel):
-    """Collects windows of an exact number of rows; the last may be short."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._held = Held()
-        self._number = 0
-
-    def open(self, position: Position, epoch: int) -> Position:
-        """Restores the window number and the rows to drop."""
-        if position is None:
-            return None
-        before, offset, self._number = position
-        self._held = Held(before, offset)
-        return cast(Position, before)
-
-    def push(self, item: Item) -> Iterator[Item]:
-        """Yields the windows that are full."""
-        self._held.add(item)
-        while self._held.rows >= self._size:
-            yield self._cut(self._size)
-
-    def finish(self) -> Iterator[Item]:
-        """Yields the last, short window."""
-        if self._held.rows:
-            yield self._cut(self._held.rows)
-
-    def _cut(self, rows: int) -> Item:
-        chunks, tickets = self._held.pop(rows)
-        self._number += 1
-        return Item(
-            Window(chunks, rows), (*self._held.mark(), self._number), tickets, Origin(self._number - 1)
-        )
-
-
-class GatherKernel(StatelessKernel):
+class PermuteKernel(GatherKernel):
     """Permutes a window and gathers its rows into new memory."""
 
     def __init__(self, node: Shuffle, recycler: Recycler, context: Context) -> None:
@@ -165,16 +135,14 @@ class GatherKernel(StatelessKernel):
         self._key = (node.seed, WINDOW_ORDER, context.epoch if node.reshuffle_each_iteration else 0)
         self._recycler = recycler
 
-    def apply(self, chunk: Window, origin: Origin) -> pa.RecordBatch:
+    def gather(self, chunk: Parts, origin: Origin) -> pa.RecordBatch:
         """Returns the window's rows in their new order."""
         order = permutation(chunk.num_rows, (*self._key, origin.split))
-        try:
-            return reordered(chunk.chunks, order, self._recycler)
-        except pa.ArrowInvalid as error:
-            raise DataError(
-                f"a window of {chunk.num_rows:,} rows cannot be gathered ({error}); texts or lists of one window "
-                "may hold 2 GiB a column: use a smaller window"
-            ) from error
+        return reordered(chunk.chunks, order, self._recycler)
+
+    def limit(self, chunk: Parts) -> tuple[str, str, str]:
+        """See `GatherKernel.limit`."""
+        return f"a window of {chunk.num_rows:,} rows cannot be gathered", "one window", "use a smaller window"
 
 
 def _seed(given: int | None, context: BindContext) -> int:
@@ -232,7 +200,7 @@ class GlobalShuffle(RowOperator):
             KernelSpec(
                 operator=self.name,
                 kind="serial",
-                make=lambda context: CollectKernel(self, options.ram_budget, context),
+                make=lambda context: RowCollectKernel(self, options.ram_budget, context),
                 splits=True,
                 facts=lambda: ("collect all rows where they lie, no copy",),
             ),
@@ -240,7 +208,7 @@ class GlobalShuffle(RowOperator):
                 operator=self.name,
                 kind="reader",
                 phase="gather",
-                make=lambda context: PartKernel(),
+                make=lambda context: OutputPartKernel(),
                 random=True,
                 engine="numpy+arrow",
                 facts=lambda: (f"permute and gather, one call for up to {MAX_PART_ROWS:,} rows",),
@@ -266,7 +234,7 @@ def _split(node: Node) -> tuple[Node, list[Node]]:
     )
 
 
-class Part(NamedTuple):
+class OutputPart(NamedTuple):
     """Places of the output, to be filled."""
 
     rows: AllRows
@@ -280,7 +248,7 @@ class Part(NamedTuple):
         return self.stop - self.start
 
 
-class CollectKernel(SerialKernel):
+class RowCollectKernel(SerialKernel):
     """Collects what the source has, then cuts the output into parts."""
 
     def __init__(self, node: GlobalShuffle, budget_bytes: int, context: Context) -> None:
@@ -302,7 +270,7 @@ class CollectKernel(SerialKernel):
     def push(self, item: Item) -> Iterator[Item]:
         """Keeps what has rows."""
         if item.chunk.num_rows:
-            rows: Rows = Lying(item.chunk) if isinstance(item.chunk, pa.RecordBatch) else item.chunk
+            rows: Rows = InPlaceRows(item.chunk) if isinstance(item.chunk, pa.RecordBatch) else item.chunk
             self._parts.append(rows)
             self._tickets.append(item.ticket)
             self._copied_bytes += sum(buffer.size for buffer in rows.buffers)
@@ -322,26 +290,24 @@ class CollectKernel(SerialKernel):
         order = Permutation(rows.num_rows, self._key)
         size = min(MAX_PART_ROWS, self._width.rows_in(PART_BYTES, rows.num_bytes, rows.num_rows))
         for start in range(self._delivered, rows.num_rows, size):
-            part = Part(rows, order, start, min(start + size, rows.num_rows))
+            part = OutputPart(rows, order, start, min(start + size, rows.num_rows))
             # All of it is one split, as a window is.
             yield Item(part, (part.stop,), (), Origin(0, 0, part.stop == rows.num_rows))
 
 
-class PartKernel(ReaderKernel):
+class OutputPartKernel(ReaderKernel):
     """Gathers parts of the output."""
 
-    def num_bytes(self, payload: Part) -> int:
+    def num_bytes(self, payload: OutputPart) -> int:
         """Returns the bytes of the part, of copies that are not in its order yet, and of the numbers of its rows."""
         rows = payload.rows
         return payload.num_rows * (3 * rows.num_bytes // rows.num_rows + NUMBERS_BYTES)
 
-    def read(self, payload: Part) -> Iterator[Made]:
+    def read(self, payload: OutputPart) -> Iterator[Made]:
         """Yields the part."""
         try:
             chunk = payload.rows.gather(payload.order.part(payload.start, payload.stop))
         except pa.ArrowInvalid as error:
-            raise DataError(
-                f"{payload.num_rows:,} rows cannot be gathered at once ({error}); texts or lists of that many may hold "
-                "2 GiB a column: cast the column to a large type"
-            ) from error
+            what = f"{payload.num_rows:,} rows cannot be gathered at once"
+            raise too_large(error, what, "that many", "cast the column to a large type") from error
         yield Made(chunk, (payload.stop,), payload.stop == payload.rows.num_rows, 0)

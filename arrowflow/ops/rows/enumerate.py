@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
 
-from arrowflow.errors import DataError, PlanError
+from arrowflow.errors import DataError, PlanError, shown
 from arrowflow.kernels.items import Item
 from arrowflow.kernels.kinds import SerialKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.options import ResolvedOptions
-from arrowflow.plan.node import Columns
-from arrowflow.plan.position import Position
+from arrowflow.plan.node import Columns, Node
+from arrowflow.plan.position import Counted, Position
 from arrowflow.plan.traits import Borders, Traits
 
 
@@ -40,6 +40,15 @@ class Enumerate(Operator):
 
     start: int = 0
     column: str = "index"
+
+    @classmethod
+    def of(cls, below: Node, start: int, column: str) -> Self:
+        """Returns the node, with arguments as users write them."""
+        if isinstance(start, bool) or not hasattr(start, "__index__") or not -(1 << 63) <= start < 1 << 63:
+            raise PlanError(f"enumerate: start is a whole number that fits int64, got {shown(start)}")
+        if not isinstance(column, str):
+            raise PlanError(f"enumerate: name is a text, got {shown(column)}")
+        return cls(inputs=(below,), start=int(start), column=column)
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns the first number and the column's name."""
@@ -96,14 +105,15 @@ class EnumerateKernel(SerialKernel):
         """Restores how many rows were counted."""
         if position is None:
             return None
-        child, self._counted = position
-        return cast(Position, child)
+        at = Counted._make(position)
+        self._counted = at.rows
+        return at.input
 
     def push(self, item: Item) -> Iterator[Item]:
         """Passes the chunk on with its numbers."""
         chunk, rows = item.chunk, item.chunk.num_rows
         if not rows:
-            yield item._replace(position=(item.position, self._counted))
+            yield item._replace(position=Counted(item.position, self._counted))
             return
         if self._schema is None:
             self._schema = numbered_schema(chunk.schema, self._column)
@@ -120,7 +130,7 @@ class EnumerateKernel(SerialKernel):
         # Without the chunk's ticket: the stage charges the new buffer, and with it the chunk's once more, as its own.
         yield Item(
             pa.RecordBatch.from_arrays([column, *chunk.columns], schema=self._schema),
-            (item.position, self._counted),
+            Counted(item.position, self._counted),
             None,
             item.origin,
         )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from arrowflow.kernels.operator import KernelSpec, RowOperator
-from arrowflow.options import ResolvedOptions
+from arrowflow.options import AUTOTUNE, ResolvedOptions, check_size
+from arrowflow.plan.node import Node
 from arrowflow.plan.traits import Traits
 
 
@@ -24,6 +25,13 @@ class Prefetch(RowOperator):
     traits: ClassVar[Traits] = Traits(one_to_one=True)
 
     count: int | None = None
+
+    @classmethod
+    def of(cls, below: Node, buffer_size: int) -> Self:
+        """Returns the node, with arguments as users write them."""
+        if buffer_size == AUTOTUNE:
+            return cls(inputs=(below,))
+        return cls(inputs=(below,), count=check_size(cls.name, "buffer_size", buffer_size, least=0))
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns nothing: it has no say in rows or order."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple, Self
 
 from arrowflow.kernels.context import Context, StreamHandle
 from arrowflow.kernels.items import Item
 from arrowflow.kernels.kinds import BoundaryKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.ops.combine.same_columns import FirstSchema
-from arrowflow.options import ResolvedOptions
+from arrowflow.options import ResolvedOptions, check_size
 from arrowflow.plan.node import Node, SourceOrder
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Traits
@@ -35,6 +35,12 @@ class Repeat(RowOperator):
     traits: ClassVar[Traits] = Traits()
 
     count: int | None = None
+
+    @classmethod
+    def of(cls, below: Node, count: int | None) -> Self:
+        """Returns the node, with arguments as users write them."""
+        endless = count is None or count == -1
+        return cls(inputs=(below,), count=None if endless else check_size(cls.name, "count", count, least=0))
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns the number of epochs, None if endless."""
@@ -72,6 +78,20 @@ class Repeat(RowOperator):
         )
 
 
+class RepeatPosition(NamedTuple):
+    """Position of a `RepeatKernel`.
+
+    Attributes:
+        epoch: Number of the epoch.
+        had_rows: Whether any epoch had rows so far.
+        input: The input's position in the epoch.
+    """
+
+    epoch: int
+    had_rows: bool
+    input: Position
+
+
 class RepeatKernel(BoundaryKernel):
     """Opens one stream per epoch, the next one as soon as the current one has started all its work."""
 
@@ -92,7 +112,7 @@ class RepeatKernel(BoundaryKernel):
         """Restores the epoch and the position in it; the streams are opened by `wants`."""
         self._first_epoch = epoch * (self._count or ENDLESS_EPOCHS)
         if position is not None:
-            self._index, self._had_rows, self._resumed_at = position
+            self._index, self._had_rows, self._resumed_at = RepeatPosition._make(position)
         return None
 
     def wants(self) -> StreamHandle | None:
@@ -132,7 +152,9 @@ class RepeatKernel(BoundaryKernel):
         origin = item.origin
         if self._count != 1:  # which is no operation, and may be left out
             origin = origin._replace(split=origin.split << EPOCH_BITS | self._index)
-        yield item._replace(position=(self._index, self._had_rows, item.position), origin=origin)
+        yield item._replace(
+            position=RepeatPosition(self._index, self._had_rows, item.position), origin=origin
+        )
 
     def ended(self, stream: StreamHandle) -> None:
         """Moves to the next epoch, unless this one had no rows."""

@@ -9,22 +9,31 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, NamedTuple, Self
 
 import pyarrow as pa
 
-from arrowflow.errors import FunctionError
+from arrowflow.errors import FunctionError, PlanError
 from arrowflow.interchange.handed_over import copied_from
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Item
 from arrowflow.kernels.kinds import SerialKernel
 from arrowflow.kernels.operator import KernelSpec
-from arrowflow.kernels.recut import pieces_spec
-from arrowflow.ops.functions.calls import BatchFormat, BatchFunction, FunctionOperator, UniformKernel
-from arrowflow.ops.functions.function import conform, function_name
+from arrowflow.kernels.recut import recut_spec
+from arrowflow.ops.columns.column_program import given_names
+from arrowflow.ops.functions.function import check_function, conform, function_name
+from arrowflow.ops.functions.invocation import (
+    BatchFormat,
+    BatchFunction,
+    FunctionOperator,
+    UniformKernel,
+    check_format,
+)
+from arrowflow.ops.sources.from_memory import given_schema
 from arrowflow.options import ResolvedOptions
+from arrowflow.plan.node import Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Traits
 
@@ -55,6 +64,33 @@ class Scan(FunctionOperator):
     initial_state: str
     format: BatchFormat = "arrow"
 
+    @classmethod
+    def of(
+        cls,
+        below: Node,
+        initial_state: Any,
+        fn: Callable[..., Any],
+        *,
+        format: BatchFormat,
+        columns: Sequence[str] | None,
+        schema: pa.Schema | None,
+    ) -> Self:
+        """Returns the node, with arguments as users write them."""
+        check_function(cls.name, fn)
+        check_format(cls.name, format)
+        try:
+            state = state_text(initial_state, "initial_state")
+        except FunctionError as error:
+            raise PlanError(f"scan: {error}") from None
+        return cls(
+            inputs=(below,),
+            fn=fn,
+            initial_state=state,
+            format=format,
+            columns=given_names(cls.name, columns),
+            types=given_schema(cls.name, schema),
+        )
+
     def arguments(self) -> Mapping[str, Any]:
         """Returns what decides what the function is called with."""
         return {
@@ -70,7 +106,7 @@ class Scan(FunctionOperator):
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the cutter of pieces (below `batch`) and the caller."""
-        cut = () if self.batched else (pieces_spec(self.name, options),)
+        cut = () if self.batched else (recut_spec(self.name, options),)
         call = KernelSpec(
             operator=self.name,
             kind="serial",
@@ -81,14 +117,26 @@ class Scan(FunctionOperator):
         return (*cut, call)
 
 
+class ScanPosition(NamedTuple):
+    """Position of a `ScanKernel`: the input's, and the state as JSON."""
+
+    input: Position
+    state: str
+
+
 class ScanKernel(SerialKernel):
-    """Calls the function with the state that it returned last; the position is (input's, state)."""
+    """Calls the function with the state that it returned last."""
 
     def __init__(self, node: Scan, context: Context) -> None:
         self._types = node.types
         self._state = node.initial_state
         self._function = BatchFunction(
-            node.fn, context.kept, node.place, format=node.format, columns=node.columns, schema=node.types
+            node.fn,
+            context.run_storage,
+            node.place,
+            format=node.format,
+            columns=node.columns,
+            schema=node.types,
         )
         self._uniform = UniformKernel(node.name, node.fn)
 
@@ -96,17 +144,17 @@ class ScanKernel(SerialKernel):
         """Restores the state."""
         if position is None:
             return None
-        child, self._state = position
-        return cast(Position, child)
+        child, self._state = ScanPosition._make(position)
+        return child
 
     def push(self, item: Item) -> Iterator[Item]:
         """Yields what the function makes of a piece; one without rows only passes."""
         if not item.chunk.num_rows:
-            yield item._replace(position=(item.position, self._state))
+            yield item._replace(position=ScanPosition(item.position, self._state))
             return
         batch = self._next(item.chunk)
         ticket = item.ticket if batch is item.chunk else None
-        yield Item(batch, (item.position, self._state), ticket, item.origin)
+        yield Item(batch, ScanPosition(item.position, self._state), ticket, item.origin)
 
     def _next(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
         function = self._function

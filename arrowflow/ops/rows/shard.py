@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
 
-from arrowflow.kernels.gather import gathered
+from arrowflow.errors import PlanError
+from arrowflow.kernels.gather import GatherKernel, gathered
 from arrowflow.kernels.items import Item, Origin
-from arrowflow.kernels.kinds import SerialKernel, StatelessKernel
+from arrowflow.kernels.kinds import SerialKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
-from arrowflow.options import ResolvedOptions
-from arrowflow.plan.position import Position
+from arrowflow.options import ResolvedOptions, check_size
+from arrowflow.plan.node import Node
+from arrowflow.plan.position import Counted, Position
 from arrowflow.plan.traits import Borders, Traits
 
 
@@ -31,6 +33,15 @@ class Shard(RowOperator):
 
     num_shards: int
     index: int
+
+    @classmethod
+    def of(cls, below: Node, num_shards: int, index: int) -> Self:
+        """Returns the node, with arguments as users write them."""
+        shards = check_size(cls.name, "num_shards", num_shards)
+        number = check_size(cls.name, "index", index, least=0)
+        if number >= shards:
+            raise PlanError(f"shard: index is below num_shards={shards}, got {number}")
+        return cls(inputs=(below,), num_shards=shards, index=number)
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns the number of shards and which one it is."""
@@ -55,7 +66,7 @@ class Shard(RowOperator):
             KernelSpec(
                 operator=self.name,
                 kind="serial",
-                make=lambda context: CountKernel(self),
+                make=lambda context: StrideCountKernel(self),
                 facts=lambda: ("count rows",),
             ),
             KernelSpec(
@@ -81,7 +92,7 @@ class Strided:
         return self.chunk.num_rows if self.first < self.chunk.num_rows else 0
 
 
-class CountKernel(SerialKernel):
+class StrideCountKernel(SerialKernel):
     """Tells for each chunk where its first wanted row is."""
 
     def __init__(self, node: Shard) -> None:
@@ -92,23 +103,24 @@ class CountKernel(SerialKernel):
         """Restores how many rows were counted."""
         if position is None:
             return None
-        child, self._counted = position
-        return cast(Position, child)
+        at = Counted._make(position)
+        self._counted = at.rows
+        return at.input
 
     def push(self, item: Item) -> Iterator[Item]:
         """Passes the chunk on with the number of its first wanted row."""
         first = (self._node.index - self._counted) % self._node.num_shards
         self._counted = (self._counted + item.chunk.num_rows) % self._node.num_shards
-        yield item._replace(chunk=Strided(item.chunk, first), position=(item.position, self._counted))
+        yield item._replace(chunk=Strided(item.chunk, first), position=Counted(item.position, self._counted))
 
 
-class StrideKernel(StatelessKernel):
+class StrideKernel(GatherKernel):
     """Gathers every n-th row."""
 
     def __init__(self, stride: int) -> None:
         self._stride = stride
 
-    def apply(self, chunk: Strided, origin: Origin) -> pa.RecordBatch:
+    def gather(self, chunk: Strided, origin: Origin) -> pa.RecordBatch:
         """Returns the wanted rows."""
         rows = np.arange(chunk.first, chunk.chunk.num_rows, self._stride, dtype=np.int64)
         return gathered(chunk.chunk, rows)

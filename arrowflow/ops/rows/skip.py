@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self
 
 from arrowflow.kernels.items import Item
 from arrowflow.kernels.kinds import SerialKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
-from arrowflow.options import ResolvedOptions
-from arrowflow.plan.position import Position
+from arrowflow.options import ResolvedOptions, check_size
+from arrowflow.plan.node import Node
+from arrowflow.plan.position import Counted, Position
 from arrowflow.plan.traits import Borders, Traits
 
 
@@ -25,6 +26,11 @@ class Skip(RowOperator):
     traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True)
 
     count: int
+
+    @classmethod
+    def of(cls, below: Node, count: int) -> Self:
+        """Returns the node, with arguments as users write them."""
+        return cls(inputs=(below,), count=check_size(cls.name, "count", count, least=0))
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns the number of rows."""
@@ -74,17 +80,18 @@ class SkipKernel(SerialKernel):
         if position is None:
             self._begins = self._behind is not None
             return self._behind
-        child, self._skipped = position
-        return cast(Position, child)
+        at = Counted._make(position)
+        self._skipped = at.rows
+        return at.input
 
     def push(self, item: Item) -> Iterator[Item]:
         """Passes on what is behind the first `count` rows; a chunk that is dropped whole goes on empty."""
         if self._begins:
             # The position that it would have come by: what is above holds on to it.
             self._begins = False
-            here = self._behind, self._skipped
+            here = Counted(self._behind, self._skipped)
             yield Item(item.chunk.slice(0, 0), here, item.ticket, item.origin._replace(last=False))
         drop = min(item.chunk.num_rows, self._count - self._skipped)
         self._skipped += drop
         chunk = item.chunk if not drop else item.chunk.slice(drop)
-        yield item._replace(chunk=chunk, position=(item.position, self._skipped))
+        yield item._replace(chunk=chunk, position=Counted(item.position, self._skipped))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self
 
 from arrowflow.kernels.items import Item
 from arrowflow.kernels.kinds import SerialKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
-from arrowflow.options import ResolvedOptions
-from arrowflow.plan.position import Position
+from arrowflow.options import ResolvedOptions, check_size
+from arrowflow.plan.node import Node
+from arrowflow.plan.position import Counted, Position
 from arrowflow.plan.traits import Borders, Traits
 
 
@@ -25,6 +26,11 @@ class Take(RowOperator):
     traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True)
 
     count: int
+
+    @classmethod
+    def of(cls, below: Node, count: int) -> Self:
+        """Returns the node, with arguments as users write them."""
+        return cls(inputs=(below,), count=check_size(cls.name, "count", count, least=0))
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns the number of rows."""
@@ -56,9 +62,10 @@ class TakeKernel(SerialKernel):
         """Restores how many rows were taken."""
         if position is None:
             return None
-        child, self._taken = position
+        at = Counted._make(position)
+        self._taken = at.rows
         self.done = self._taken >= self._count
-        return cast(Position, child)
+        return at.input
 
     def push(self, item: Item) -> Iterator[Item]:
         """Passes the chunk on, cut where `count` is reached."""
@@ -66,4 +73,4 @@ class TakeKernel(SerialKernel):
         chunk = item.chunk if rows == item.chunk.num_rows else item.chunk.slice(0, rows)
         self._taken += rows
         self.done = self._taken >= self._count
-        yield item._replace(chunk=chunk, position=(item.position, self._taken))
+        yield item._replace(chunk=chunk, position=Counted(item.position, self._taken))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -20,13 +20,13 @@ import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import BudgetError, PlanError
-from arrowflow.kernels.gather import gathered
+from arrowflow.kernels.gather import GatherKernel, chosen
 from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.kinds import SerialKernel, StatelessKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
-from arrowflow.ops.columns.column_program import check_columns
-from arrowflow.options import ResolvedOptions
-from arrowflow.plan.node import Columns
+from arrowflow.ops.columns.column_program import check_columns, given_names
+from arrowflow.options import ResolvedOptions, check_size
+from arrowflow.plan.node import Columns, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, Resume, Traits
 from arrowflow.workarounds.slices import readable
@@ -57,6 +57,15 @@ class Unique(RowOperator):
 
     columns: tuple[str, ...] | None
     max_rows: int
+
+    @classmethod
+    def of(cls, below: Node, columns: str | Sequence[str] | None, max_rows: int) -> Self:
+        """Returns the node, with arguments as users write them."""
+        return cls(
+            inputs=(below,),
+            columns=given_names(cls.name, columns),
+            max_rows=check_size(cls.name, "max_rows", max_rows),
+        )
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns the columns; how many keys may be held decides no row."""
@@ -91,7 +100,7 @@ class Unique(RowOperator):
             KernelSpec(
                 operator=self.name,
                 kind="stateless",
-                make=lambda context: KeyKernel(self),
+                make=lambda context: KeyHashKernel(self),
                 engine="polars+numpy",
                 facts=lambda: ("hash and sort keys",),
             ),
@@ -105,7 +114,7 @@ class Unique(RowOperator):
             KernelSpec(
                 operator=self.name,
                 kind="stateless",
-                make=lambda context: GatherKernel(),
+                make=lambda context: ChosenKernel(),
                 engine="arrow",
                 facts=lambda: ("gather first rows",),
             ),
@@ -185,7 +194,7 @@ class Chosen(NamedTuple):
         return len(self.rows)
 
 
-class KeyKernel(StatelessKernel):
+class KeyHashKernel(StatelessKernel):
     """Hashes the keys of a chunk, and sorts out which of them are different."""
 
     def __init__(self, node: Unique) -> None:
@@ -321,11 +330,9 @@ class UniqueKernel(SerialKernel):
         )
 
 
-class GatherKernel(StatelessKernel):
+class ChosenKernel(GatherKernel):
     """Gathers the rows that were chosen."""
 
-    def apply(self, chunk: Chosen, origin: Origin) -> pa.RecordBatch:
+    def gather(self, chunk: Chosen, origin: Origin) -> pa.RecordBatch:
         """Returns the rows; all of them as they are."""
-        if len(chunk.rows) == chunk.chunk.num_rows:
-            return chunk.chunk
-        return gathered(chunk.chunk, chunk.rows)
+        return chosen(chunk.chunk, chunk.rows)

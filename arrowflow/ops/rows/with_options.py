@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
+from arrowflow.errors import PlanError, shown
 from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.options import Options, ResolvedOptions
+from arrowflow.plan.node import Node
 from arrowflow.plan.traits import Traits
 
 
@@ -23,6 +25,13 @@ class WithOptions(RowOperator):
     traits: ClassVar[Traits] = Traits(one_to_one=True)
 
     options: Options
+
+    @classmethod
+    def of(cls, below: Node, options: Options) -> Self:
+        """Returns the node, with arguments as users write them."""
+        if not isinstance(options, Options):
+            raise PlanError(f"with_options: expected arrowflow.Options, got {shown(options)}")
+        return cls(inputs=(below,), options=options)
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns nothing: what has a say in rows is in the operators' own arguments once bound."""

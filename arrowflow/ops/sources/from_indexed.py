@@ -19,7 +19,7 @@ from arrowflow.interchange.tensors import tensor_table
 from arrowflow.kernels.items import Made, Origin, Task
 from arrowflow.kernels.kinds import SourceKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
-from arrowflow.ops.order.random_access import AllRows, Lying
+from arrowflow.ops.order.random_access import AllRows, InPlaceRows
 from arrowflow.ops.order.spans import Places
 from arrowflow.ops.sources.from_memory import FromMemory, from_batches
 from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
@@ -164,7 +164,7 @@ class IndexedKernel(SourceKernel):
         self._in_place = node.in_place
         self._num_rows = len(node.places)
         if self._num_rows:
-            parts = AllRows([Lying(batch) for batch in node.memory.batches], ())
+            parts = AllRows([InPlaceRows(batch) for batch in node.memory.batches], ())
             self._rows = RowsAt(parts, node.places, -(-parts.num_bytes // parts.num_rows))
 
     def tasks(self, position: Position) -> Iterator[Task]:

@@ -11,14 +11,14 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from arrowflow.errors import SchemaError, repeated
+from arrowflow.errors import PlanError, SchemaError, repeated
 from arrowflow.formats.types import check_arrays, has_list_view
 from arrowflow.formats.types import convert as decode
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Made, Origin, Task
 from arrowflow.kernels.kinds import SourceKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
-from arrowflow.ops.order.random_access import Lying
+from arrowflow.ops.order.random_access import InPlaceRows
 from arrowflow.ops.order.source_order import Blocks
 from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
 from arrowflow.plan.node import Node, SourceOrder
@@ -181,7 +181,7 @@ class InPlaceKernel(SourceKernel):
 
     def read(self, task: Task) -> Iterator[Made]:
         """Yields the record batch, unread."""
-        yield Made(Lying(self._batches[task.payload]), (task.payload + 1,))
+        yield Made(InPlaceRows(self._batches[task.payload]), (task.payload + 1,))
 
 
 def from_batches(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> FromMemory:
@@ -223,6 +223,19 @@ def normalised_schema(schema: pa.Schema) -> pa.Schema:
         raise SchemaError(f"expected columns of different names, found several called {twice}; rename them")
     check_arrays(schema)
     return pa.schema([pa.field(field.name, normalise(field.type)) for field in schema])
+
+
+def given_schema(operator: str, schema: object) -> pa.Schema | None:
+    """Returns an argument `schema` with the types that travel inside a pipeline; None where it was not given."""
+    if schema is None:
+        return None
+    if not isinstance(schema, pa.Schema):
+        raise PlanError(f"{operator}: schema is a pyarrow.Schema, got {type(schema).__name__}")
+    try:
+        return normalised_schema(schema)
+    except SchemaError as error:
+        error.locate(operator=operator)
+        raise
 
 
 def normalised(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

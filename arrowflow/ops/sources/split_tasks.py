@@ -43,6 +43,22 @@ class OpenFile(NamedTuple):
         return 1
 
 
+class ReadPosition(NamedTuple):
+    """Position of a `SplitPlanner`.
+
+    Attributes:
+        block: Number of the block of files.
+        done: Splits of the block that are done.
+        row: Rows of the next split that are done.
+        counted: Rows of the epoch before that split.
+    """
+
+    block: int
+    done: int
+    row: int
+    counted: int
+
+
 class SplitTask(NamedTuple):
     """A split to read.
 
@@ -53,7 +69,7 @@ class SplitTask(NamedTuple):
         split: The split.
         start: First row to deliver.
         stop: Row to stop before.
-        base: Position at the split's start: (block, splits of it done, 0, rows counted before).
+        base: Position at the split's start.
         number: Its file's place in sorted order.
         output_bytes: What its columns take, as far as the footer tells.
         scratch_bytes: What decoding them takes on top.
@@ -66,7 +82,7 @@ class SplitTask(NamedTuple):
     split: Split
     start: int
     stop: int
-    base: tuple[int, int, int, int]
+    base: ReadPosition
     number: int = 0
     output_bytes: int = 0
     scratch_bytes: int = 0
@@ -86,5 +102,5 @@ class SplitTask(NamedTuple):
         """Returns the position after `row` rows of the split."""
         block, done, _, counted = self.base
         if row < self.stop:
-            return (block, done, row, counted)
-        return (block, done + 1, 0, counted + self.split.num_rows)
+            return ReadPosition(block, done, row, counted)
+        return ReadPosition(block, done + 1, 0, counted + self.split.num_rows)

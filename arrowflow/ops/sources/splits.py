@@ -22,11 +22,11 @@ from arrowflow.formats.protocol import (
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Item, Made, Origin, Task
 from arrowflow.kernels.kinds import ReaderKernel, SerialKernel, SourceKernel
-from arrowflow.ops.order.random_access import Lying
+from arrowflow.ops.order.random_access import InPlaceRows
 from arrowflow.ops.order.source_order import permuted
 from arrowflow.ops.sources.partitions import Partitions, without
 from arrowflow.ops.sources.split_sizes import SplitSizes
-from arrowflow.ops.sources.split_tasks import FileTask, OpenFile, SplitTask
+from arrowflow.ops.sources.split_tasks import FileTask, OpenFile, ReadPosition, SplitTask
 from arrowflow.options import MAX_SIZE
 from arrowflow.plan.node import SourceOrder
 from arrowflow.plan.position import Position
@@ -147,7 +147,7 @@ class SplitPlanner(SerialKernel):
         """Restores the block of files; splits of it that are done are counted again but not read."""
         if position is None:
             return None
-        self._block, self._first_split, self._first_row, self._counted = position
+        self._block, self._first_split, self._first_row, self._counted = ReadPosition._make(position)
         return (self._block,)
 
     def push(self, item: Item) -> Iterator[Item]:
@@ -171,7 +171,7 @@ class SplitPlanner(SerialKernel):
                 continue
             if stop is not None and self._counted >= stop:
                 break
-            base = (self._block, done, 0, self._counted)
+            base = ReadPosition(self._block, done, 0, self._counted)
             begin = max(start - self._counted, first_row if done == first_split else 0, 0)
             end = split.num_rows if stop is None else min(split.num_rows, stop - self._counted)
             self._counted += split.num_rows
@@ -197,7 +197,7 @@ class SplitPlanner(SerialKernel):
         split: Split,
         start: int,
         stop: int,
-        base: tuple[int, int, int, int],
+        base: ReadPosition,
     ) -> SplitTask:
         node, format = self._node, self._format
         assert node.store is not None and node.schema is not None
@@ -354,21 +354,21 @@ class SplitFinder(SplitReader):
     def _learn(self, payload: SplitTask, chunk: Any) -> None:
         pass
 
-    def _chunks(self, payload: SplitTask, schema: pa.Schema) -> Iterator[Lying]:
+    def _chunks(self, payload: SplitTask, schema: pa.Schema) -> Iterator[InPlaceRows]:
         format = self._format
         assert isinstance(format, InPlaceFormat)
         mapped = self._map(payload)
         footer, split = payload.footer, payload.split
         with reading(self._node.operator, footer.file, split.index):
             for chunk, copies in format.read_in_place(mapped, footer, split, schema, payload.start):
-                yield Lying(chunk, copies)
+                yield InPlaceRows(chunk, copies)
 
-    def _completed(self, chunk: Lying, payload: SplitTask) -> Lying:
+    def _completed(self, chunk: InPlaceRows, payload: SplitTask) -> InPlaceRows:
         rows = super()._completed(chunk.chunk, payload)
         read = frozenset(self._names)
         made = [name for name in rows.schema.names if name not in read]
         buffers = (buffer for name in made for buffer in rows.column(name).buffers())
-        return Lying(rows, (*chunk.copies, *(buffer for buffer in buffers if buffer is not None)))
+        return InPlaceRows(rows, (*chunk.copies, *(buffer for buffer in buffers if buffer is not None)))
 
     def _map(self, payload: SplitTask) -> pa.Buffer:
         """Maps a file once, not once a split: a process may have 65,530 mappings."""

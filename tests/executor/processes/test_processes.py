@@ -767,7 +767,7 @@ class Counting(StatelessKernel):
 
     def __init__(self, context: Context) -> None:
         self.epoch, self.calls = context.epoch, 0
-        context.kept["made"] = self.made = context.kept.get("made", 0) + 1
+        context.run_storage["made"] = self.made = context.run_storage.get("made", 0) + 1
 
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
         if origin.split == 9:

@@ -910,7 +910,7 @@ def test_who_gets_on_is_waited_for(root: Path) -> None:
     class Other:
         """Computes a row whenever somebody waits for it, up to a hundred."""
 
-        kept: ClassVar[dict[Any, Any]] = {}
+        run_storage: ClassVar[dict[Any, Any]] = {}
 
         def wait(self, seconds: float) -> bool:
             row = len(computed)

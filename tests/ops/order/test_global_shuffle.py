@@ -19,7 +19,7 @@ import pytest
 
 import arrowflow as af
 from arrowflow.ops.order import shuffle as shuffle_module
-from arrowflow.ops.order.random_access import AllRows, Lying
+from arrowflow.ops.order.random_access import AllRows, InPlaceRows
 from arrowflow.ops.order.spans import spans
 from arrowflow.testing import assert_same_rows, batches_of, check_dataset, check_operator, check_resume, cut
 from tests.ops.tables import (
@@ -338,7 +338,7 @@ def test_columns_of_all_widths(sizes: list[int]) -> None:
     slices = cut(WIDTHS.combine_chunks().to_batches()[0], sizes)
     copies = [pa.ipc.read_record_batch(part.serialize(), part.schema) for part in slices]
     for batches in (slices, copies):
-        rows = AllRows([Lying(batch) for batch in batches], [])
+        rows = AllRows([InPlaceRows(batch) for batch in batches], [])
         wanted = np.array([12, 0, 11, 3, 3, 7], np.int64)
         found = rows.gather(wanted)
         found.validate(full=True)
@@ -368,7 +368,7 @@ def test_parts_of_very_different_sizes() -> None:
     """Where a table of buckets does not help, it searches."""
     sizes = [1] * 30 + [100_000] + [1] * 30
     batch = pa.record_batch({"row": range(sum(sizes))})
-    rows = AllRows([Lying(part) for part in cut(batch, sizes)], [])
+    rows = AllRows([InPlaceRows(part) for part in cut(batch, sizes)], [])
     wanted = np.random.default_rng(1).permutation(sum(sizes))[:1000]
     wanted = np.concatenate([wanted, np.arange(40), sum(sizes) - 1 - np.arange(40)]).astype(np.int64)
     assert rows.gather(wanted).column(0).to_pylist() == wanted.tolist()
@@ -376,7 +376,7 @@ def test_parts_of_very_different_sizes() -> None:
 
 def test_many_parts() -> None:
     batch = pa.record_batch({"row": range(70_000)})
-    rows = AllRows([Lying(part) for part in cut(batch, [1])], [])
+    rows = AllRows([InPlaceRows(part) for part in cut(batch, [1])], [])
     wanted = np.array([69_999, 0, 65_536, 3, 65_535], np.int64)
     assert rows.gather(wanted).column(0).to_pylist() == wanted.tolist()
 
@@ -564,7 +564,7 @@ def test_memory_that_is_not_aligned(shift: int) -> None:
 
     # The second one is so large that it is mapped on its own, far away from the first one.
     batches = [pa.record_batch({"row": column(0, 10)}), pa.record_batch({"row": column(10, 3_000_000)})]
-    rows = AllRows([Lying(batch) for batch in batches], [])
+    rows = AllRows([InPlaceRows(batch) for batch in batches], [])
     wanted = np.array([3_000_009, 0, 9, 10, 77], np.int64)
     assert rows.gather(wanted).column(0).to_pylist() == wanted.tolist()
 

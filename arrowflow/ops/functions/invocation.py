@@ -13,7 +13,7 @@ import functools
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import polars as pl
@@ -27,13 +27,13 @@ from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.kinds import SerialKernel, StatelessKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
-from arrowflow.kernels.recut import pieces_spec
-from arrowflow.ops.columns.column_program import check_columns
+from arrowflow.kernels.recut import recut_spec
+from arrowflow.ops.columns.column_program import check_columns, given_names
 from arrowflow.ops.combine.elements import operator_key
 from arrowflow.ops.combine.same_columns import FirstSchema
-from arrowflow.ops.functions.function import code_digest, function_name
-from arrowflow.ops.sources.from_memory import normalised, normalised_schema
-from arrowflow.options import ResolvedOptions
+from arrowflow.ops.functions.function import check_function, code_digest, function_name, makes_functions
+from arrowflow.ops.sources.from_memory import given_schema, normalised, normalised_schema
+from arrowflow.options import ResolvedOptions, check_seed, parallel_calls
 from arrowflow.plan.node import BindContext, Columns, Node
 from arrowflow.plan.position import Position
 from arrowflow.random import FUNCTION_CALLS, generator
@@ -86,9 +86,9 @@ class FunctionOperator(Operator):
             check_columns(self.columns, inputs[0])
         return self.types
 
-    def declared_schema(self) -> pa.Schema | None:
-        """Returns the declared schema."""
-        return self.types
+    def on(self, *inputs: Node) -> Self:
+        """See `Node.on`; a declared schema is known whatever comes in."""
+        return dataclasses.replace(Operator.on(self, *inputs), schema=self.types)
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
         """Returns the columns that the function reads."""
@@ -108,6 +108,35 @@ class MappingOperator(FunctionOperator):
     seed: int | None = None
     num_parallel_calls: int | None = None
     executor: FunctionExecutor = field(default="thread", compare=False)
+
+    @classmethod
+    def of(
+        cls,
+        below: Node,
+        fn: Callable[..., Any],
+        *,
+        columns: Sequence[str] | None,
+        schema: pa.Schema | None,
+        seed: int | None,
+        num_parallel_calls: int,
+        executor: FunctionExecutor,
+        **own: Any,
+    ) -> Self:
+        """Returns the node, with arguments as users write them, those of its class in `own`."""
+        check_function(cls.name, fn)
+        check_format(cls.name, own.get("format", "arrow"))
+        if executor not in {"thread", "process"}:
+            raise PlanError(f"{cls.name}: executor is 'thread' or 'process', got {shown(executor)}")
+        return cls(
+            inputs=(below,),
+            fn=fn,
+            columns=given_names(cls.name, columns),
+            types=given_schema(cls.name, schema),
+            seed=check_seed(cls.name, seed),
+            num_parallel_calls=parallel_calls(cls.name, num_parallel_calls),
+            executor=executor,
+            **own,
+        )
 
     def describe(self) -> str:
         """Returns the operator as one line, with where its function runs."""
@@ -135,7 +164,7 @@ class MappingOperator(FunctionOperator):
         unit: str,
     ) -> tuple[KernelSpec, ...]:
         """Returns the cutter of pieces (below `batch`), the caller, and the check of what came back."""
-        cut = () if self.batched else (pieces_spec(self.name, options),)
+        cut = () if self.batched else (recut_spec(self.name, options),)
         process = self.executor == "process"
         call = KernelSpec(
             operator=self.name,
@@ -161,34 +190,10 @@ class MappingOperator(FunctionOperator):
         return (*cut, call, check)
 
 
-def check_function(operator: str, fn: object) -> None:
-    """Raises `PlanError` for what cannot be called on data."""
-    if not callable(fn):
-        raise PlanError(f"{operator}: expected a function, got {shown(fn)}")
-    if isinstance(fn, type) and not _makes_functions(fn):
-        raise PlanError(
-            f"{operator}: of a class each worker makes an instance and calls that, and instances of "
-            f"{fn.__qualname__} cannot be called; give it a method __call__, or pass a function"
-        )
-
-
 def check_format(operator: str, format: object) -> None:
     """Raises `PlanError` for an unknown format."""
     if format not in RETURNED:
         raise PlanError(f"{operator}: format is 'arrow', 'numpy' or 'polars', got {shown(format)}")
-
-
-def check_executor(operator: str, executor: object) -> None:
-    """Raises `PlanError` for an unknown executor."""
-    if executor not in {"thread", "process"}:
-        raise PlanError(f"{operator}: executor is 'thread' or 'process', got {shown(executor)}")
-
-
-def _makes_functions(fn: Any) -> bool:
-    """Whether this is a class whose instances can be called, perhaps with arguments given to it by `partial`."""
-    while isinstance(fn, functools.partial):
-        fn = fn.func
-    return isinstance(fn, type) and any("__call__" in vars(base) for base in fn.__mro__)
 
 
 class UserFunction:
@@ -196,17 +201,17 @@ class UserFunction:
 
     Args:
         fn: The function or class.
-        kept: What keeps the instances: `Context.kept`, so that they live until the run ends.
+        storage: What keeps the instances: `Context.run_storage`, so that they live until the run ends.
         place: The operator's, so that no other one gets its instances.
     """
 
-    def __init__(self, fn: Callable[..., Any], kept: dict[Any, Any], place: int) -> None:
+    def __init__(self, fn: Callable[..., Any], storage: dict[Any, Any], place: int) -> None:
         self.name = function_name(fn)
         self._fn = fn
         # Both `setdefault` and the ends of a deque are one step each, so that workers need no lock.
         self._idle: deque[Any] | None = (
-            kept.setdefault((UserFunction, fn, operator_key(place)), deque())
-            if _makes_functions(fn)
+            storage.setdefault((UserFunction, fn, operator_key(place)), deque())
+            if makes_functions(fn)
             else None
         )
 
@@ -259,7 +264,7 @@ class BatchFunction:
 
     Args:
         fn: The function or class.
-        kept: What keeps the instances of a class: `Context.kept`.
+        storage: What keeps the instances of a class: `Context.run_storage`.
         place: The operator's.
         format: What it sees and returns.
         columns: What it reads, and all that it sees; None for all columns.
@@ -269,14 +274,14 @@ class BatchFunction:
     def __init__(
         self,
         fn: Callable[..., Any],
-        kept: dict[Any, Any],
+        storage: dict[Any, Any],
         place: int,
         *,
         format: BatchFormat,
         columns: tuple[str, ...] | None = None,
         schema: pa.Schema | None = None,
     ) -> None:
-        self._function = UserFunction(fn, kept, place)
+        self._function = UserFunction(fn, storage, place)
         self._format = format
         self._columns = None if columns is None else list(columns)
         self._schema = schema
