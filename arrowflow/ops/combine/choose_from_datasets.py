@@ -32,8 +32,8 @@ class ChooseFromDatasets(MixOperator):
 
     Row order: by the numbers; the rows of one input stay in their order. Memory: one chunk of each input, and the part
     that is gathered, some 16 MiB or 16,384 rows at a time. Deterministic. Resume: (per input, position before its
-    oldest held row and rows used from there; the same of the numbers, before the block; number of the block; rows of the
-    block that are done; rows of the next part; inputs that have run out).
+    oldest held row and rows used from there; the same of the numbers, before the block; number of the block; rows of
+    the block that are done; rows of the next part; inputs that have run out).
     """
 
     name: ClassVar[str] = "choose_from_datasets"
