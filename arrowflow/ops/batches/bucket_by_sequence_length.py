@@ -195,7 +195,7 @@ def bucketed(
             **padding,
         )
     given = {"pad_to_bucket_boundary": pad_to_bucket_boundary, **padding}
-    values = {"padding_values", "multiple_of"}  # of which 0 is one, too
+    values = {"padding_values", "multiple_of"}  # 0 is a given value, too
     named = [name for name, value in given.items() if value or (name in values and value is not None)]
     if named:
         raise PlanError(
@@ -294,7 +294,7 @@ class BucketKernel(SerialKernel):
                 yield from self._emit(bucket, len(held), short=True)
 
     def _sort_in(self, chunk: pa.RecordBatch) -> None:
-        """Adds a chunk's rows to what their buckets hold."""
+        """Adds a chunk's rows to their buckets."""
         check_measurable(self._node.column, chunk.schema)
         lengths = lengths_of(chunk.column(self._node.column))
         ids = np.searchsorted(self._boundaries, lengths, side="right").astype(self._id_type)
@@ -349,7 +349,7 @@ class BucketKernel(SerialKernel):
         yield Item(batch, self._mark(), tickets, Origin(self._number - 1))
 
     def _mark(self) -> Position:
-        # All rows before the first chunk that is kept were emitted, so what is left of the count came from there on.
+        # All rows before the first kept chunk were emitted, so the rest of the count came from that chunk on.
         if self._kept.first is None:
             return BucketPosition(self._after, (0,) * len(self._sizes), self._number)
         kept, _ = self._kept.first

@@ -71,10 +71,8 @@ class Groups:
         self._lag = max_lag_rows
         self._again = next_row
         self._emitted = list(emitted)
-        self._last: dict[Hashable, int] = {}  # of each key the row in `_emitted`, or one before all of them
-        self._held: dict[
-            Hashable, Rows
-        ] = {}  # while a chunk is worked through, also rows still to be looked at
+        self._last: dict[Hashable, int] = {}  # key -> its row in `_emitted`, or a row before all rows
+        self._held: dict[Hashable, Rows] = {}  # during a chunk also the rows that were not looked at yet
         self._open: dict[Hashable, None] = {}  # keys of groups, in the order of their oldest rows
         self._events: list[tuple[int, Any]] = []  # (row that may open or fill a group, key), or out of date
 
@@ -138,7 +136,7 @@ class Groups:
         while True:
             row = events[0][0] if events else stop
             oldest = self.oldest
-            # `now` is the first row that was not looked at. It is `stop` only when none is left.
+            # `now` is the first row that was not looked at. It is `stop` only when no row is left.
             if now < stop and self._open and self._emitted_since(oldest) > MAX_EMITTED_KEYS:
                 yield self._emit_oldest(now)
             elif (late := first_late(oldest, self._lag)) <= row and late < stop:

@@ -15,7 +15,7 @@ TicketedChunks = list[tuple[pa.RecordBatch, Ticket]]
 
 
 class Overlap:
-    """Held rows, of which the oldest may be used several times.
+    """Held rows; the oldest rows may be used several times.
 
     A `Held` knows the position. The same rows are kept beside it as they came. So nothing is copied, and no row is
     kept longer than the position needs.
@@ -33,7 +33,7 @@ class Overlap:
 
     @property
     def rows(self) -> int:
-        """Rows that are there."""
+        """How many rows are held."""
         return self._held.rows
 
     def add(self, item: Item) -> None:

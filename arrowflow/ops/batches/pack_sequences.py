@@ -208,7 +208,7 @@ class SplitPosition(NamedTuple):
 
 
 class SplitKernel(SerialKernel):
-    """Collects windows, and counts how many full rows each of them ends."""
+    """Collects windows, and counts how many full rows each window ends."""
 
     def __init__(self, node: PackSequences) -> None:
         self._node = node

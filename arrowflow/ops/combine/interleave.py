@@ -237,7 +237,7 @@ class InterleaveKernel(BoundaryKernel):
             self._input_position = RowsWanted(self._start, tuple(sorted(self._saved)), self._next)
         return None
 
-    # ------------------------------------------------------------------ what it pulls from
+    # ------------------------------------------------------------------ inputs to pull from
 
     def wants(self) -> StreamHandle | None:
         """Returns the stream of the element whose turn it is; the input's, if there is no element or room for more."""
@@ -275,7 +275,7 @@ class InterleaveKernel(BoundaryKernel):
         """Whether all elements were opened."""
         return self._input_ended and not self._unopened
 
-    # ------------------------------------------------------------------ what comes
+    # ------------------------------------------------------------------ chunks that come
 
     def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
         """Takes an element, or a chunk of an element; yields the blocks that are complete now."""

@@ -180,7 +180,7 @@ class MixKernel(BoundaryKernel):
         )
         self._failure: ArrowflowError | None = None  # the error after the last row of the block
 
-    # ------------------------------------------------------------------ what the operators say
+    # ------------------------------------------------------------------ draws of the operators
 
     @abstractmethod
     def _draw(self) -> Draws | None:
@@ -200,7 +200,7 @@ class MixKernel(BoundaryKernel):
     def _next_block(self) -> None:
         """Called when a block is complete."""
 
-    # ------------------------------------------------------------------ what it pulls from
+    # ------------------------------------------------------------------ inputs to pull from
 
     def open(self, position: Position, epoch: int) -> Position:
         """Restores the place in each input, and how much of the block is done."""
@@ -244,7 +244,7 @@ class MixKernel(BoundaryKernel):
         pairs = enumerate(zip(self._held, self._needs, strict=True))
         return next((number for number, (held, need) in pairs if held.rows < need), None)
 
-    # ------------------------------------------------------------------ what comes
+    # ------------------------------------------------------------------ chunks that come
 
     def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
         """Takes a chunk; yields the parts that are complete now."""

@@ -36,7 +36,7 @@ Words = npt.NDArray[np.uint64]
 KEY_BYTES = 16
 """Bytes of a held key."""
 SEEDS = (0x9E3779B9, 0x85EBCA6B)
-"""Seeds of the two halves of a hash. Hashes differ between Polars releases; nothing that outlives a run depends on them."""
+"""Seeds of a hash's two halves. Hashes differ between Polars releases; nothing that outlives a run depends on them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,7 +70,7 @@ class FromGenerator(Operator):
         return self.types
 
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """The generator may keep what it yields."""
+        """The generator may keep its elements."""
         return False
 
     def copies(self) -> tuple[str, ...]:

@@ -174,7 +174,7 @@ def as_url(path: str, roots: Sequence[Root]) -> str:
     """Returns the URL that leads to the file system of a path, and to the path in this file system.
 
     Raises:
-        SourceError: The path lies below no root.
+        SourceError: The path lies under no root.
 
     Example:
         >>> as_url("bucket/a b.parquet", [Root("bucket", "s3://bucket", "?region=x", quoted=True)])

@@ -2,8 +2,8 @@
 
 Four decisions matter.
 
-* **Folders that were found count, folders that were named do not.** Found are the folders inside a directory, and the
-  folders from the first wildcard of a glob on. A user who names a folder knows its contents, and the place of the data
+* **Folders that were found count, folders that were named do not.** Folders are found inside a directory, and from the
+  first wildcard of a glob on. A user who names a folder knows its contents, and the place of the data
   must not change their schema. For a file that was named itself all folders count, but only if hive partitions are
   asked for.
 * **Types come from all folders, not from one**: int64 if all values are whole numbers, else string. A `schema=`
