@@ -203,7 +203,7 @@ class Columns(ColumnOperator):
 
     @property
     def stacks(self) -> bool:
-        """Whether it has fewer columns than its input."""
+        """Whether any step joins several columns into one."""
         return any(
             isinstance(output, Stack)
             for step in self.listed
