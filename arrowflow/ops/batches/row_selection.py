@@ -81,7 +81,7 @@ class KeptChunks:
 
 
 def first_late(oldest: int, max_lag_rows: int) -> int:
-    """Returns the row before which row `oldest` and its fellows are emitted short: at most `max_lag_rows` are held.
+    """Returns the row before which the batch of row `oldest` is emitted short: at most `max_lag_rows` are held.
 
     Example:
         >>> first_late(oldest=0, max_lag_rows=2)  # rows 0 and 1 may be held
