@@ -1,9 +1,10 @@
 """`batch`: batches of an exact number of rows.
 
-By default one serial kernel slices batches and joins the few that cross a border between chunks; in front of the
-consumer it does not even slice, see `SerialKernel.lazy`. With `joins` it hands out the parts of each batch, and calls
-that run side by side join them: of use where chunks are small, so that every batch is joined of many, and in front of
-an operator that works on whole batches in parallel anyway.
+By default one serial kernel slices batches. It joins only the few batches that cross a border between chunks. Before
+the consumer the kernel does not even slice, see `SerialKernel.lazy`.
+
+With `joins` the serial kernel hands out the parts of each batch, and parallel calls join them. That helps where chunks
+are small, so that every batch is joined of many, before an operator that works on whole batches in parallel anyway.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ from arrowflow.plan.traits import Borders, Traits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch(RowOperator):
-    """Batches of exactly `size` rows across all borders; the last may be short, or is dropped.
+    """Batches of exactly `size` rows across all borders of chunks; the last batch may be short, or is dropped.
 
-    Row order: as its input. Memory: less than one batch beyond the chunk that it slices; with `joins` a batch more for
-    each call. Deterministic. Resume: (position before the oldest held row, rows gone from there, batches made).
+    Row order: as its input. Memory: less than one batch beyond the chunk that is sliced; with `joins` one more batch
+    for each call. Deterministic. Resume: (position before the oldest held row, rows gone from there, batches made).
 
     Attributes:
         size: Rows of a batch.
         drop_remainder: Whether a short last batch is left out.
         joins: Whether parallel calls join the parts of a batch.
-        num_parallel_calls: How many of these, or None for the CPU budget.
+        num_parallel_calls: How many such calls, or None for the CPU budget.
     """
 
     name: ClassVar[str] = "batch"
@@ -56,7 +57,7 @@ class Batch(RowOperator):
         num_parallel_calls: int | None,
         operator: str = "batch",
     ) -> Self:
-        """Returns the node, with arguments as users write them; `operator` is the method that they called."""
+        """Returns the node, with arguments as users write them; `operator` names the method that they called."""
         calls = None if num_parallel_calls is None else parallel_calls(operator, num_parallel_calls)
         return cls(
             inputs=(below,),
@@ -71,7 +72,7 @@ class Batch(RowOperator):
         return {"size": self.size, "drop_remainder": self.drop_remainder}
 
     def count_rows(self, inputs: Sequence[int | None]) -> int | None:
-        """Returns its input's rows, less the remainder if that is dropped."""
+        """Returns its input's rows, less the remainder if the remainder is dropped."""
         rows = inputs[0]
         return rows - rows % self.size if rows is not None and self.drop_remainder else rows
 
@@ -86,7 +87,7 @@ class Batch(RowOperator):
         return ("batch: chunked: a batch whose rows lie in several chunks is joined into new memory",)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns one serial kernel, and the one that joins parts."""
+        """Returns the serial kernel that cuts batches, and with `joins` the kernel that joins their parts."""
         kernel = CuttingKernel if self.joins else BatchKernel
         cutter = KernelSpec(
             operator=self.name,

@@ -2,16 +2,16 @@
 
 Four decisions:
 
-* **Which rows make a batch, and when it comes, is a pure function of the rows.** Rows are numbered; a bucket is emitted
-  by the row that fills it, or in front of the row `max_lag_rows` behind its oldest one, so that rows of a batch are
-  never further apart (`row_selection.first_late`). At the end what is left comes bucket by bucket.
-* **Buckets know nothing of each other.** So a chunk's rows are sorted by bucket once, and each bucket is cut into
-  batches by itself, one step a batch; only then batches are put in the order of the rows that emit them.
-* **Chunks are kept, not copied**, until none of their rows is held; what was held back longest bounds that. A stateless
-  kernel gathers a batch from them.
-* **A state counts.** It holds the position before the oldest chunk with a held row, and how many rows of each bucket
-  from there on were emitted. Going on reads these rows again, drops that many of each bucket, and cuts the rest as
-  before, since a batch depends on the rows of its bucket alone.
+* **The rows alone decide the batches and their order.** Rows are numbered. A bucket is emitted by the row that fills
+  it, or before the row `max_lag_rows` after its oldest row. So the rows of a batch are never further apart
+  (`row_selection.first_late`). At the end the remaining rows come bucket by bucket.
+* **Buckets do not depend on each other.** So a chunk's rows are sorted by bucket once. Each bucket is then cut into
+  batches alone, one step a batch. Only after that are the batches put in the order of the rows that emit them.
+* **Chunks are kept, not copied**, until none of their rows is held; the row held longest bounds how many. A stateless
+  kernel gathers a batch from the kept chunks.
+* **A state counts.** It holds the position before the oldest chunk with a held row. It also holds how many rows of
+  each bucket were emitted from that position on. A resumed run reads these rows again and drops that many of each
+  bucket. It cuts the rest as before, since a batch depends on the rows of its bucket alone.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Rows = npt.NDArray[np.int64]
 
 DEFAULT_MAX_LAG_ROWS = 65_536
 MAX_BUCKETS = 1024
-"""Each has a number in a state, which has to stay under 64 KiB."""
+"""Each bucket has a number in a state, which has to stay under 64 KiB."""
 
 NO_ROWS: Rows = np.empty(0, np.int64)
 NEVER = 1 << 62
@@ -57,9 +57,9 @@ class BucketBySequenceLength(Operator):
     row, rows of each bucket that were emitted from there on, batches made).
 
     Attributes:
-        column: What rows are measured by.
+        column: The column whose lengths sort rows into buckets.
         bucket_boundaries: The lengths at which the next bucket begins.
-        bucket_batch_sizes: Rows of a batch, by bucket; one more than boundaries.
+        bucket_batch_sizes: Rows of a batch, by bucket; there is one bucket more than there are boundaries.
         max_lag_rows: A bucket whose oldest row came this many rows ago is emitted short.
         drop_remainder: Whether short batches are left out.
         num_parallel_calls: Batches gathered at the same time, or None for the CPU budget.
@@ -112,7 +112,7 @@ class BucketBySequenceLength(Operator):
         )
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns all that decides which rows make a batch."""
+        """Returns all arguments that decide which rows make a batch."""
         return {
             "column": self.column,
             "bucket_boundaries": list(self.bucket_boundaries),
@@ -127,7 +127,7 @@ class BucketBySequenceLength(Operator):
         return inputs[0]
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
-        """Returns the wanted columns and the one that rows are measured by."""
+        """Returns the wanted columns and the column whose lengths are read."""
         return (None if wanted is None else wanted | {self.column},)
 
     def count_rows(self, inputs: Sequence[int | None]) -> int | None:
@@ -139,7 +139,7 @@ class BucketBySequenceLength(Operator):
         return True
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns the serial kernel that finds the rows of batches and the stateless one that gathers them."""
+        """Returns the serial kernel that finds the rows of batches, and the stateless kernel that gathers the rows."""
         return (
             KernelSpec(
                 operator=self.name,
@@ -174,7 +174,7 @@ def bucketed(
     num_parallel_calls: int,
     **padding: Any,
 ) -> BucketBySequenceLength | PaddedBatch:
-    """Returns the node, or the one that pads its batches, with arguments as users write them."""
+    """Returns the node, or the node that pads its batches, with arguments as users write them."""
     operator = BucketBySequenceLength.name
     batches = BucketBySequenceLength.of(
         below,
@@ -195,7 +195,7 @@ def bucketed(
             **padding,
         )
     given = {"pad_to_bucket_boundary": pad_to_bucket_boundary, **padding}
-    values = {"padding_values", "multiple_of"}  # of which 0 is one, too
+    values = {"padding_values", "multiple_of"}  # 0 is a given value, too
     named = [name for name, value in given.items() if value or (name in values and value is not None)]
     if named:
         raise PlanError(
@@ -237,7 +237,7 @@ class BucketPosition(NamedTuple):
 
 
 class BucketKernel(SerialKernel):
-    """Numbers the rows, and finds those of each batch."""
+    """Numbers the rows, and finds the rows of each batch."""
 
     def __init__(self, node: BucketBySequenceLength) -> None:
         self._node = node
@@ -268,7 +268,7 @@ class BucketKernel(SerialKernel):
         return self._after
 
     def push(self, item: Item) -> Iterator[Item]:
-        """Yields the batches that the rows of a chunk fill, or that fell behind, in the order of these rows."""
+        """Yields the batches that a chunk's rows fill, or that waited too long, in the order of these rows."""
         rows = item.chunk.num_rows
         if not rows:
             self._after = item.position
@@ -288,13 +288,13 @@ class BucketKernel(SerialKernel):
             yield from self._emit(bucket, rows, short=not full)
 
     def finish(self) -> Iterator[Item]:
-        """Yields what is left, bucket by bucket."""
+        """Yields the remaining rows, bucket by bucket."""
         for bucket, held in enumerate(list(self._held)):
             if len(held):
                 yield from self._emit(bucket, len(held), short=True)
 
     def _sort_in(self, chunk: pa.RecordBatch) -> None:
-        """Adds a chunk's rows to what their buckets hold."""
+        """Adds a chunk's rows to their buckets."""
         check_measurable(self._node.column, chunk.schema)
         lengths = lengths_of(chunk.column(self._node.column))
         ids = np.searchsorted(self._boundaries, lengths, side="right").astype(self._id_type)
@@ -334,7 +334,7 @@ class BucketKernel(SerialKernel):
                 return
 
     def _emit(self, bucket: int, rows: int, *, short: bool) -> Iterator[Item]:
-        """Takes the bucket's oldest rows away, and yields them unless they are dropped."""
+        """Removes the bucket's oldest rows, and yields them unless short batches are dropped."""
         held = self._held[bucket]
         leaving, rest = held[:rows], held[rows:]
         self._held[bucket] = rest
@@ -349,7 +349,7 @@ class BucketKernel(SerialKernel):
         yield Item(batch, self._mark(), tickets, Origin(self._number - 1))
 
     def _mark(self) -> Position:
-        # All rows before the first chunk that is kept were emitted, so what is left of the count came from there on.
+        # All rows before the first kept chunk were emitted, so the rest of the count came from that chunk on.
         if self._kept.first is None:
             return BucketPosition(self._after, (0,) * len(self._sizes), self._number)
         kept, _ = self._kept.first

@@ -1,8 +1,8 @@
 """`group_by_window`: batches of rows with equal keys.
 
-What a batch is reduced to is a `map` above it, which sees exactly the batches; so this operator has no function of
-its own. Chunks are kept, not copied, until none of their rows is held; a stateless kernel gathers a batch from them.
-Which rows make one is decided in `groups`.
+A `map` after this operator reduces a batch, and sees exactly the batches; so this operator has no function of its own.
+Chunks are kept, not copied, until none of their rows is held. A stateless kernel gathers a batch from these chunks.
+The module `groups` decides which rows make a batch.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ KEY_TYPES: tuple[Any, ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupByWindow(Operator):
-    """Batches of `window_size` rows with the same key; short where a group would be held for too long.
+    """Batches of `window_size` rows with the same key; a batch is short where a group would be held for too long.
 
     Row order: within a batch as its input; batches by the row that emits them, at the end by their oldest rows.
     Memory: the chunks from the oldest held row on, of at most `max_lag_rows` rows, and one batch a call. Deterministic.
-    Resume: (position before the chunk of the oldest held row, rows of it that are gone, number of that row, number of
-    the next row, last emitted row of each key from there on, batches made); these rows are read again.
+    Resume: (position before the chunk of the oldest held row, rows of that chunk that are gone, number of that row,
+    number of the next row, last emitted row of each key from there on, batches made). These rows are read again.
 
     Attributes:
-        key: What rows are grouped by.
+        key: The expression by which rows are grouped.
         window_size: Rows of a full batch.
-        max_groups: Groups that are held at most; one more, and the oldest is emitted short.
+        max_groups: Groups that are held at most; when another group opens, the oldest is emitted short.
         max_lag_rows: A group whose oldest row came this many rows ago is emitted short.
     """
 
@@ -85,7 +85,7 @@ class GroupByWindow(Operator):
         return f"group_by_window({self.key!r}, window_size={self.window_size})"
 
     def program(self, schema: pa.Schema) -> Program:
-        """Returns what computes the key as a column of its own.
+        """Returns the program that computes the key as a column of its own.
 
         Raises:
             PlanError: A column is unknown, or the key has no type to group by.
@@ -100,12 +100,12 @@ class GroupByWindow(Operator):
         return program
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Returns its input's schema, once the key is found to fit it."""
+        """Returns its input's schema, after a check that the key fits it."""
         self.program(inputs[0])
         return inputs[0]
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
-        """Returns the wanted columns and those of the key."""
+        """Returns the wanted columns and the columns of the key."""
         schema = self.inputs[0].schema
         if wanted is None or schema is None:
             return (None,)
@@ -121,7 +121,7 @@ class GroupByWindow(Operator):
         return True
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns what computes keys, what groups rows by them, and what gathers a batch."""
+        """Returns the kernels: one computes keys, one groups rows by these keys, one gathers a batch."""
         compute = KernelSpec(
             operator=self.name,
             kind="stateless",
@@ -186,7 +186,7 @@ class GroupPosition(NamedTuple):
 
 
 class GroupKernel(SerialKernel):
-    """Numbers the rows, and keeps their chunks until none is held."""
+    """Numbers the rows, and keeps each chunk until none of its rows is held."""
 
     def __init__(self, node: GroupByWindow) -> None:
         self._limits = node.window_size, node.max_groups, node.max_lag_rows
@@ -223,7 +223,7 @@ class GroupKernel(SerialKernel):
             yield self._item(emission)
 
     def finish(self) -> Iterator[Item]:
-        """Yields what is left."""
+        """Yields the remaining groups."""
         for emission in self._groups.finish(self._rows):
             yield self._item(emission)
 
@@ -233,7 +233,7 @@ class GroupKernel(SerialKernel):
         return Item(batch, self._mark(emission.next_row), tickets, Origin(self._number - 1))
 
     def _mark(self, next_row: int) -> Position:
-        """Returns the position, and lets go of chunks without held rows."""
+        """Returns the position, and releases the chunks without held rows."""
         oldest = min(self._groups.oldest, next_row)
         self._kept.release(None if oldest == self._rows else oldest)
         before, offset = self._after, 0

@@ -1,18 +1,19 @@
 """Groups: which rows of equal keys are emitted together, and when. Numbers of rows only; no data.
 
-Rows are numbered through the epoch. A row of a key without a group opens one, as its oldest row; so groups are always
-in the order of their oldest rows. In front of a row the first of these rules that applies, again and again until none
-does:
+Rows are numbered through the epoch. A row whose key has no group opens a group, as its oldest row. So groups are
+always in the order of their oldest rows. Before a row is added, the first of these rules that applies is used, again
+and again until none applies:
 
 1. the oldest group is emitted short while more than `MAX_EMITTED_KEYS` keys were emitted since its oldest row,
-2. the group is emitted short whose oldest row came `max_lag_rows` ago,
-3. if the row opens a group, the oldest one is emitted short if there are `max_groups`.
+2. a group whose oldest row came `max_lag_rows` ago is emitted short,
+3. if the row opens a group while there are `max_groups`, the oldest group is emitted short.
 
-Then the row is added, and its group emitted if it is full. So every emission is a pure function of the rows.
+Then the row is added, and its group is emitted if the group is full. So every emission is a pure function of the rows.
 
-**Resuming.** Held rows of a key are the last ones of it. So what was emitted from the oldest held row on follows from
-the last emitted row of each key: all of that key up to there. These row numbers are the state, no key is in it. Going
-on reads the rows again, and forgets those; only behind the last row that was seen are there emissions again.
+**Resuming.** Held rows of a key are the last rows of this key. So the last emitted row of each key tells all rows that
+were emitted from the oldest held row on: all rows of the key up to that row. These row numbers are the state; no key
+is in it. A resumed run reads the rows again and forgets the emitted rows. Emissions start again only after the last
+row that was seen.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ Rows = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int32]
 
 MAX_EMITTED_KEYS: Final = 2048
-"""Each has a row number in a state, which has to stay under 64 KiB."""
+"""Each group has a row number in a state, which has to stay under 64 KiB."""
 
 MAX_GROUPS: Final = 2048
-"""At the end each is emitted, and its key has a row number in a state, too."""
+"""At the end each group is emitted, and its key has a row number in a state, too."""
 
 NEVER: Final = 1 << 62
 
@@ -58,8 +59,8 @@ class Groups:
         size: Rows of a full group.
         max_groups: Groups that are held at most.
         max_lag_rows: A group whose oldest row came this many rows ago is emitted short.
-        next_row: The first row to look at; those before it only come again.
-        emitted: The last emitted row of each key, as far as it comes again; ascending.
+        next_row: The first row to look at; the rows before it only come again.
+        emitted: The last emitted row of each key, if that row comes again; ascending.
     """
 
     def __init__(
@@ -70,17 +71,15 @@ class Groups:
         self._lag = max_lag_rows
         self._again = next_row
         self._emitted = list(emitted)
-        self._last: dict[Hashable, int] = {}  # of each key the row in `_emitted`, or one before all of them
-        self._held: dict[
-            Hashable, Rows
-        ] = {}  # while a chunk is worked through, also rows still to be looked at
+        self._last: dict[Hashable, int] = {}  # key -> its row in `_emitted`, or a row before all rows
+        self._held: dict[Hashable, Rows] = {}  # during a chunk also the rows that were not looked at yet
         self._open: dict[Hashable, None] = {}  # keys of groups, in the order of their oldest rows
         self._events: list[tuple[int, Any]] = []  # (row that may open or fill a group, key), or out of date
 
     def add(self, codes: Codes, keys: Sequence[Hashable], first: int) -> Iterator[Emission]:
-        """Yields what is emitted by the rows from `first` on, of which `keys[codes]` are the keys.
+        """Yields the groups that the rows from `first` on emit; `keys[codes]` are the keys of these rows.
 
-        An emission is settled when it is yielded: `oldest` and `emitted` are those after it.
+        An emission is settled when it is yielded: `oldest` and `emitted` give the values after it.
         """
         seen = min(max(0, self._again - first), len(codes))
         self._see_again(codes[:seen], keys, first)
@@ -95,7 +94,7 @@ class Groups:
         yield from self._run(first, first + len(codes) - seen)
 
     def finish(self, next_row: int) -> Iterator[Emission]:
-        """Yields what is left, the oldest first."""
+        """Yields the remaining groups, the oldest first."""
         self._order()
         while self._open:
             yield self._emit_oldest(next_row)
@@ -106,14 +105,14 @@ class Groups:
         return int(self._held[next(iter(self._open))][0]) if self._open else NEVER
 
     def emitted(self, since: int) -> list[int]:
-        """Returns the last emitted row of each key, of those from row `since` on, and forgets the others."""
+        """Returns the last emitted row of each key that emitted from row `since` on, and forgets the other keys."""
         del self._emitted[: bisect_left(self._emitted, since)]
         if len(self._last) > 2 * (len(self._emitted) + MAX_EMITTED_KEYS):
             self._last = {key: row for key, row in self._last.items() if row >= since}
         return self._emitted.copy()
 
     def _see_again(self, codes: Codes, keys: Sequence[Hashable], first: int) -> None:
-        """Holds rows that come again, but for those that were emitted."""
+        """Holds the rows that come again, except the emitted ones."""
         for key, rows in _by_key(codes, keys, first):
             held = self._held.get(key)
             self._held[key] = rows if held is None else np.concatenate((held, rows))
@@ -125,7 +124,7 @@ class Groups:
             self._held[key] = rows[np.searchsorted(rows, row, side="right") :]
 
     def _order(self) -> None:
-        """Opens the groups of the rows that came again, when all of them did."""
+        """Opens the groups of the rows that came again, as soon as all these rows came."""
         if self._again:
             self._again = 0
             self._held = {key: rows for key, rows in self._held.items() if len(rows)}
@@ -137,7 +136,7 @@ class Groups:
         while True:
             row = events[0][0] if events else stop
             oldest = self.oldest
-            # `now` is the first row that was not looked at. It is `stop` only when none is left.
+            # `now` is the first row that was not looked at. It is `stop` only when no row is left.
             if now < stop and self._open and self._emitted_since(oldest) > MAX_EMITTED_KEYS:
                 yield self._emit_oldest(now)
             elif (late := first_late(oldest, self._lag)) <= row and late < stop:
@@ -153,7 +152,7 @@ class Groups:
                 return
 
     def _look_at(self, row: int, key: Hashable) -> Emission | None:
-        """Does what an event says, unless it is out of date."""
+        """Does the work of an event, unless the event is out of date."""
         rows = self._held.get(key)
         if key in self._open:
             heapq.heappop(self._events)

@@ -1,4 +1,4 @@
-"""Rows that are looked at before they are removed: what operators share whose results overlap."""
+"""Held rows that are read before they are removed: shared by operators whose results overlap."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ TicketedChunks = list[tuple[pa.RecordBatch, Ticket]]
 
 
 class Overlap:
-    """Held rows of which the oldest may be used several times.
+    """Held rows; the oldest rows may be used several times.
 
-    A `Held` knows the position; beside it lie the same rows as they came, so nothing is copied and nothing is kept
-    longer than the position needs.
+    A `Held` knows the position. The same rows are kept beside it as they came. So nothing is copied, and no row is
+    kept longer than the position needs.
 
     Args:
-        before: Position that the input was opened at.
+        before: Position at which the input was opened.
         skip: Rows after `before` that are dropped.
     """
 
@@ -33,7 +33,7 @@ class Overlap:
 
     @property
     def rows(self) -> int:
-        """Rows that are there."""
+        """How many rows are held."""
         return self._held.rows
 
     def add(self, item: Item) -> None:
@@ -59,7 +59,7 @@ class Overlap:
         return found
 
     def drop(self, rows: int) -> None:
-        """Removes the oldest `rows` rows; of those that are not there yet, when they come."""
+        """Removes the oldest `rows` rows; rows that are still missing are removed when they come."""
         here = min(rows, self._held.rows)
         self._held.pop(here)
         left = here
@@ -73,5 +73,5 @@ class Overlap:
             self._held = Held(before, offset + rows - here)
 
     def mark(self) -> Mark:
-        """Returns the position before the oldest row, and how many rows from there on are gone or to be dropped."""
+        """Returns the position before the oldest row, and how many rows after it are gone or will be dropped."""
         return self._held.mark()

@@ -1,9 +1,9 @@
 """`pack_sequences`: documents into rows of exactly as many tokens as a model takes.
 
 Each window of `window_rows` documents is packed alone, or cut alone, and makes one batch. So the rows are a pure
-function of the input's rows, the state is a cursor, and several windows are packed at the same time. What crosses
-windows when documents are cut is not data but arithmetic: the document that the next row begins in, and how many of
-its tokens are in rows already.
+function of the input's rows, the state is a cursor, and several windows are packed at the same time. When documents
+are cut, only two numbers cross windows, no data: the document in which the next row begins, and how many tokens of
+this document are in rows already.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from arrowflow.plan.widths import row_bytes
 from arrowflow.types import is_number
 
 Strategy = Literal["first_fit", "concat_then_split"]
-"""Words of Grain and MaxText."""
+"""Grain and MaxText give the strategies these names."""
 
 STRATEGIES: tuple[str, ...] = ("first_fit", "concat_then_split")
 
@@ -42,18 +42,18 @@ class PackSequences(Operator):
     """Rows of exactly `length` tokens that hold several documents each, with segment ids and positions.
 
     Row order: by the first document of a row; windows in order, one batch each. Memory: the documents of two windows,
-    and the rows of the windows that are being packed. Deterministic. Resume: (position before the window, rows of it
-    to drop, window number); with `concat_then_split` (position before the document that is being cut, rows, tokens of
-    it in earlier rows, documents of earlier windows from there on, window number).
+    and the rows of the windows that are being packed. Deterministic. Resume: (position before the window, rows of the
+    window to drop, window number). With `concat_then_split`: (position before the document that is being cut, rows,
+    its tokens in earlier rows, documents of earlier windows from there on, window number).
 
     Attributes:
         column: The column of documents, lists of numbers.
         length: Tokens of a row.
         strategy: Whether documents stay whole where they can, or fill all rows.
         window_rows: Documents that are packed together.
-        pad_value: What stands behind the last document of a row.
-        segment_ids: Name of the column of segment ids, or None for none.
-        positions: Name of the column of positions, or None for none.
+        pad_value: The value that fills a row after its last document.
+        segment_ids: Name of the column of segment ids, or None for no such column.
+        positions: Name of the column of positions, or None for no such column.
     """
 
     name: ClassVar[str] = "pack_sequences"
@@ -106,7 +106,7 @@ class PackSequences(Operator):
         )
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns all of them, the padding as text: NaN is not equal to itself, and JSON has none."""
+        """Returns all arguments, the padding as text: NaN is not equal to itself, and JSON has no NaN."""
         return {
             "column": self.column,
             "length": self.length,
@@ -174,11 +174,11 @@ class PackSequences(Operator):
 
 @dataclass(slots=True)
 class DocumentRows:
-    """Documents to cut: like a window, but some of it may be in earlier rows, and some left for later ones.
+    """Documents to cut: like a window, but earlier or later rows may hold some of the tokens.
 
     Attributes:
         chunks: The documents.
-        num_rows: How many; it travels as a chunk of so many rows.
+        num_rows: How many documents; the documents travel as a chunk of so many rows.
         skip: Tokens of the first document that are in earlier rows.
         packed_rows: Rows to make.
     """
@@ -193,7 +193,7 @@ class SplitPosition(NamedTuple):
     """Position of a `SplitKernel`.
 
     Attributes:
-        before: Position of the input before the document that is being cut, or before rows that lie before it.
+        before: Position of the input before the document that is being cut, or before rows that precede this document.
         offset: Rows from there on that are gone.
         used: Tokens of the document that are in earlier rows.
         left: Documents from there on that earlier windows were counted with.
@@ -208,7 +208,7 @@ class SplitPosition(NamedTuple):
 
 
 class SplitKernel(SerialKernel):
-    """Collects windows, and counts how many full rows each of them ends."""
+    """Collects windows, and counts how many full rows each window ends."""
 
     def __init__(self, node: PackSequences) -> None:
         self._node = node
@@ -219,7 +219,7 @@ class SplitKernel(SerialKernel):
         self._known = node.schema is not None
 
     def open(self, position: Position, epoch: int) -> Position:
-        """Restores what is used of the document that is being cut, and how far the last window reached."""
+        """Restores the used tokens of the document that is being cut, and how far the last window reached."""
         if position is None:
             return None
         before, offset, self._used, self._left, self._number = SplitPosition._make(position)
@@ -267,12 +267,12 @@ class PackKernel(StatelessKernel):
         """Returns the window's rows.
 
         Raises:
-            PlanError: Nobody knew the schema before the first chunk, and what comes cannot be packed.
+            PlanError: The schema was unknown before the first chunk, and these columns cannot be packed.
             DataError: A token is null.
         """
         node = self._node
         if not self._known:
-            # Several workers may do it; all chunks have one schema.
+            # Several workers may check it; all chunks have one schema.
             node.output_schema([chunk.chunks[0].schema])
             self._known = True
         documents = documents_of([part.column(node.column) for part in chunk.chunks])

@@ -1,8 +1,8 @@
 """Packing: which documents share a row, and how the rows are copied together.
 
-Documents are described by numbers alone until the tokens are copied, once, by Arrow: a row is a list of slices, and
-all slices of a window are one list view that is flattened. That is one copy a document without the GIL: 2.7 ms for
-4,096 documents of 775 tokens, where a gather by token takes 7 ms (Arrow) or 14 ms (NumPy).
+Numbers alone describe documents until Arrow copies the tokens, once. A row is a list of slices. All slices of a window
+are one list view that is flattened. That is one copy a document without the GIL: 2.7 ms for 4,096 documents of 775
+tokens. A gather by token takes 7 ms (Arrow) or 14 ms (NumPy).
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class Documents(NamedTuple):
 
 
 class Pieces(NamedTuple):
-    """What is copied into rows, ordered by row.
+    """The slices that are copied into rows, ordered by row.
 
     Attributes:
         begins: First token of each piece.
         sizes: Tokens of each piece.
-        rows: Row of each piece; every row has one.
+        rows: Row of each piece; every row has a piece.
     """
 
     begins: Integers
@@ -48,7 +48,7 @@ class Pieces(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """The rows of a window, one after the other."""
+    """The packed rows of a window, in order."""
 
     tokens: pa.Array
     segment_ids: pa.Array
@@ -56,7 +56,7 @@ class Packed(NamedTuple):
 
 
 def documents_of(columns: Sequence[pa.Array]) -> Documents:
-    """Returns the documents in chunks of a list column; a null is one without tokens."""
+    """Returns the documents in chunks of a list column; a null is a document without tokens."""
     values, begins, lengths, base = [], [], [], 0
     for column in columns:
         bounds, sizes = _bounds(column)
@@ -93,17 +93,17 @@ def _joined(parts: list[Integers]) -> Integers:
 
 
 def fitted(documents: Documents, length: int) -> Pieces:
-    """Returns the documents, those over `length` tokens cut, in as few rows as first-fit decreasing needs.
+    """Returns the documents in as few rows as first-fit decreasing needs; documents over `length` tokens are cut.
 
-    Rows come in the order of their first documents, and documents of a row in their order: so that rows do not come
-    sorted by the length of their documents, which is the order in which they are placed.
+    Rows come in the order of their first documents, and the documents of a row in their own order. Placing goes by
+    length; without this order the rows would come sorted by the length of their documents.
     """
     counts = -(-documents.lengths // length)
     number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     begins = np.repeat(documents.begins, counts) + number * length
     sizes = np.minimum(np.repeat(documents.lengths, counts) - number * length, length)
     bins = first_fit_decreasing(sizes, length)
-    # Of several values for one index the last is kept, so the earliest piece comes last.
+    # NumPy keeps the last of several values for one index, so the earliest piece comes last.
     first = np.empty(bins.max(initial=-1) + 1, np.int64)
     first[bins[::-1]] = np.arange(len(bins))[::-1]
     rank = np.empty(len(first), np.int64)
@@ -116,9 +116,9 @@ def fitted(documents: Documents, length: int) -> Pieces:
 def first_fit_decreasing(sizes: Integers, room: int) -> Integers:
     """Returns the bin of each size: the largest first, each into the first bin that has room for it.
 
-    At most 11/9 of the least number of bins, plus 6/9 (Dósa, "The tight bound of first fit decreasing bin-packing
-    algorithm is FFD(I) <= 11/9 OPT(I) + 6/9", ESCAPE 2007). The first bin is found by the tournament tree of Johnson,
-    "Fast algorithms for bin packing", J. Comput. Syst. Sci. 8 (1974): a node holds the most room of a bin below it.
+    The bins are at most 11/9 of the least number, plus 6/9 (Dósa, "The tight bound of first fit decreasing bin-packing
+    algorithm is FFD(I) <= 11/9 OPT(I) + 6/9", ESCAPE 2007). The tournament tree of Johnson finds the first bin ("Fast
+    algorithms for bin packing", J. Comput. Syst. Sci. 8 (1974)): a node holds the most room of a bin below it.
 
     Example:
         >>> first_fit_decreasing(np.array([3, 8, 4, 5]), 10).tolist()
@@ -126,7 +126,7 @@ def first_fit_decreasing(sizes: Integers, room: int) -> Integers:
     """
     order = np.argsort(-sizes, kind="stable")
     largest_first = sizes[order]
-    # No two of those that take more than half a bin share one.
+    # No bin holds two sizes that each take more than half of it.
     alone = int(np.count_nonzero(sizes > room // 2))
     leaves = 1 << max(len(sizes) - 1, 0).bit_length()
     rooms = np.full(2 * leaves, room, np.int64)
@@ -143,7 +143,7 @@ def first_fit_decreasing(sizes: Integers, room: int) -> Integers:
 
 def _fitted_in(tree: list[int], sizes: list[int]) -> list[int]:
     """Puts one size after the other into the first bin that has room for it."""
-    # A loop in Python: 0.7 µs a piece, a tenth of what reading 775 tokens and copying them takes. A pass of NumPy for
+    # A loop in Python: 0.7 µs a piece, a tenth of the time to read and copy 775 tokens. A pass of NumPy for
     # each distinct size takes 4.3 µs a piece in windows of 4,096.
     leaves = len(tree) // 2
     bins = []
@@ -167,13 +167,13 @@ def _fitted_in(tree: list[int], sizes: list[int]) -> list[int]:
 
 
 def cut(documents: Documents, length: int, skip: int, num_rows: int) -> Pieces:
-    """Returns `num_rows` rows of the documents' tokens one after the other, cut every `length` tokens.
+    """Returns `num_rows` rows of the documents' tokens, in order, cut every `length` tokens.
 
     Args:
         documents: The documents.
         length: Tokens of a row.
         skip: Tokens of the first document that are in earlier rows.
-        num_rows: Rows to fill; the last may be short, where there are no more tokens.
+        num_rows: Rows to fill; the last row may be short, where there are no more tokens.
     """
     ends = np.cumsum(documents.lengths) - skip
     stop = min(num_rows * length, int(ends[-1]))
@@ -196,7 +196,7 @@ def lay_out(values: list[pa.Array], pieces: Pieces, length: int, pad_value: Any)
     num_rows = int(pieces.rows[-1]) + 1 if len(pieces.rows) else 0
     starts = np.searchsorted(pieces.rows, np.arange(num_rows))
     filled = np.bincount(pieces.rows, weights=pieces.sizes, minlength=num_rows).astype(np.int64)
-    # Behind the pieces of each row stands one more, its padding, which may be empty.
+    # Each row has one more piece after its own, its padding, which may be empty.
     at = np.arange(len(pieces.rows)) + pieces.rows
     pads = np.append(starts[1:], len(pieces.rows))[:num_rows] + np.arange(num_rows)
     sizes = np.empty(len(at) + num_rows, np.int64)

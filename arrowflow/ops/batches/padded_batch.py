@@ -1,13 +1,13 @@
 """`padded_batch`: batches whose lists all have one length, so that loaders hand them out as `(B, L)`.
 
-Two operators do it: `batch` cuts and joins, and what is here pads each batch, in parallel calls. So the same padding
-serves every operator that makes batches.
+Two operators do the work: `batch` cuts and joins, and the operator of this module pads each batch, in parallel calls.
+So the same padding serves every operator that makes batches.
 
-**The type of a padded column.** A length that is given makes a `fixed_size_list`. A length that is the longest of a
-batch differs from batch to batch, but the type of a column may not: it stays `list`, and only within a batch all rows
-have one length. Loaders hand out such a column as `(B, L)`, without a copy.
+**The type of a padded column.** A given length makes a `fixed_size_list`. The longest length of a batch differs from
+batch to batch, but the type of a column may not. So that column stays `list`, and all rows have one length only within
+a batch. Loaders hand out such a column as `(B, L)`, without a copy.
 
-Row-wise reading of a padded column says how many values a row had only with `lengths`, which is a column of its own.
+A padded column that is read row by row does not tell how many values a row had. `lengths` adds a column that does.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class PaddedBatch(Operator):
         padding_values: Value by column.
         padding_value: The value for all columns that can hold it and are not named, or None.
         padded_shapes: Lengths by column, one per level of nesting; None for the longest.
-        multiple_of: What the longest is rounded up to a multiple of.
-        steps: A column, and the lengths to the next of which its longest list is rounded up; or None.
+        multiple_of: The longest length is rounded up to a multiple of this number.
+        steps: A column and a list of lengths; its longest list is rounded up to the next of them. Or None.
         truncate: Whether lists longer than a given length are cut off.
         lengths: Names of columns to add, by the column whose lengths they hold.
         num_parallel_calls: Calls at the same time, or None for the CPU budget.
-        narrowed: Whether a rule may have taken away the columns that `padding_value` is for.
-        operator: Name of the method that it is a part of, for errors and statistics.
+        narrowed: Whether a rule may have removed the columns that `padding_value` is for.
+        operator: Name of the method that the node belongs to, for errors and statistics.
     """
 
     name: ClassVar[str] = "padded_batch"
@@ -76,7 +76,7 @@ class PaddedBatch(Operator):
     operator: str = "padded_batch"
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns what decides lengths and values, the values as text."""
+        """Returns the arguments that decide lengths and values, the values as text."""
         return {
             "padded_shapes": [[name, list(sizes)] for name, sizes in self.padded_shapes] or None,
             "padding_values": [[name, repr(value)] for name, value in self.padding_values] or None,
@@ -88,10 +88,10 @@ class PaddedBatch(Operator):
         }
 
     def columns(self, schema: pa.Schema) -> tuple[ColumnPadding, ...]:
-        """Returns what becomes of each list column of its input.
+        """Returns how each list column of its input is padded.
 
         Raises:
-            PlanError: A column that is named is none of lists, or a value does not fit its column.
+            PlanError: A named column holds no lists, or a value does not fit its column.
         """
         shapes, values = dict(self.padded_shapes), dict(self.padding_values)
         named = [*shapes, *values, *(column for column, _ in self.lengths), *(self.steps or ())[:1]]
@@ -120,7 +120,7 @@ class PaddedBatch(Operator):
         )
 
     def _pads(self, field: pa.Field) -> bool:
-        """Whether the value for all columns is one for this column."""
+        """Whether `padding_value` is used for this column."""
         type = list_levels(field.type)[1]
         if not holds(type, self.padding_value):
             return False
@@ -150,14 +150,14 @@ class PaddedBatch(Operator):
         return pa.schema(fields)
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
-        """Returns the wanted columns, and those whose lengths are wanted."""
+        """Returns the wanted columns, and the columns whose lengths are wanted."""
         if wanted is None:
             return (None,)
         added = {name: column for column, name in self.lengths}
         return (frozenset(added.get(name, name) for name in wanted),)
 
     def narrow(self, wanted: frozenset[str]) -> Node:
-        """Returns itself without what it says of columns that nobody wants."""
+        """Returns a copy without the arguments for unwanted columns."""
         (needed,) = self.columns_needed(wanted)
         assert needed is not None
         return dataclasses.replace(
@@ -178,7 +178,7 @@ class PaddedBatch(Operator):
         return batches[0]
 
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """What it pads is new memory; columns that are no lists, or had one length, are its input's."""
+        """A padded column is new memory; a column without lists, or with one length, is its input's memory."""
         return inputs[0]
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
@@ -200,7 +200,7 @@ class PadKernel(StatelessKernel):
 
     def __init__(self, node: PaddedBatch) -> None:
         self._node = node
-        # Replaced as a whole, by any thread: input and output schema, and what becomes of each list column.
+        # Any thread replaces it as a whole: input schema, output schema, and the padding of each list column.
         self._known: tuple[pa.Schema, pa.Schema, tuple[ColumnPadding, ...]] | None = None
 
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
@@ -223,7 +223,7 @@ class PadKernel(StatelessKernel):
 def padded_batch(
     below: Node, batch_size: int, *, drop_remainder: bool, num_parallel_calls: int, **padding: Any
 ) -> PaddedBatch:
-    """Returns the node on batches of its own, with arguments as users write them, those of `padded` in `padding`."""
+    """Returns the node on batches of its own, with arguments as users write them; `padded` takes the rest."""
     calls, operator = num_parallel_calls, PaddedBatch.name
     batches = Batch.of(
         below, batch_size, drop_remainder=drop_remainder, num_parallel_calls=calls, operator=operator
@@ -246,7 +246,7 @@ def padded(
     """Returns the node that pads what `batches` yields, with arguments as users write them.
 
     Raises:
-        PlanError: An argument is none, or two of them contradict each other.
+            PlanError: An argument is not valid, or two arguments contradict each other.
     """
     by_column = isinstance(padding_values, Mapping)
     values = _pairs(operator, "padding_values", padding_values) if by_column else ()
@@ -273,7 +273,7 @@ def padded(
 
 
 def _check_steps(operator: str, column: str, steps: tuple[int, ...], sizes: Sizes, multiple_of: int) -> None:
-    """Raises `PlanError` where lists of a column are to get the lengths of `steps`, and others, too."""
+    """Raises `PlanError` where a column's lists are to get the lengths of `steps` and other lengths, too."""
     if not steps:
         raise PlanError(
             f"{operator}: pad_to_bucket_boundary pads to one less than the next of bucket_boundaries, and there is none"

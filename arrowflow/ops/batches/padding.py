@@ -1,10 +1,10 @@
-"""How lists of different length become rectangular: what `padded_batch` does to a column of one batch.
+"""Padding of one list column of a batch: lists of different length become rectangular, for `padded_batch`.
 
-Lists of lists become boxes: each level has one length. A level's slots are B * L1 * ... of them, and a mask says which
-of them hold a value; values lie in order already, so filling is one scatter by the mask, whatever the depth.
+Lists of lists become boxes: each level has one length. A level has B * L1 * ... slots, and a mask tells which slots
+hold a value. The values are in order already. So one scatter by the mask fills the slots, at any depth.
 
-A null list counts as an empty one, at every level, so all of its row is padding. A null value inside a list stays a
-null: it is data, and no padding may hide it.
+A null list counts as an empty list, at every level, so all of its row is padding. A null value inside a list stays a
+null: it is data, and padding must not hide it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def is_list(type: pa.DataType) -> bool:
 
 
 def lengths_of(column: pa.Array) -> Lengths:
-    """Returns the length of each list, string or binary, from offsets alone; of a null it is 0.
+    """Returns the length of each list, string or binary, from offsets alone; a null has length 0.
 
     Example:
         >>> import pyarrow as pa
@@ -58,15 +58,15 @@ def lengths_of(column: pa.Array) -> Lengths:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnPadding:
-    """What becomes of one list column.
+    """The padding of one list column.
 
     Attributes:
         name: Its name.
-        types: What becomes of its type, per level of lists; the outermost first.
+        types: The type that each level of lists gets; the outermost first.
         sizes: Per level the length that was given, or None for the longest of a batch.
-        multiple_of: What the longest is rounded up to a multiple of.
-        steps: Lengths, going up, to the next of which the longest row is rounded up instead; empty for none.
-        truncate: Whether longer lists than a given length are cut off.
+        multiple_of: The longest length is rounded up to a multiple of this number.
+        steps: Ascending lengths; the longest row is rounded up to the next of them instead. Empty for none.
+        truncate: Whether lists longer than a given length are cut off.
         value: An array of one value, the padding.
         item_bytes: Bytes of a value that NumPy may move, else 0.
     """
@@ -82,7 +82,7 @@ class ColumnPadding:
 
     @property
     def output_type(self) -> pa.DataType:
-        """Fixed-size lists where a length is given; else the list type that it was, with rows of one length."""
+        """Fixed-size lists where a length is given; otherwise the input's list type, with rows of one length."""
         return self.types[0]
 
     def pad(self, column: pa.Array) -> tuple[pa.Array, Lengths]:
@@ -119,7 +119,7 @@ class ColumnPadding:
     def _level(
         self, lists: pa.Array, size: int | None, steps: Sequence[int]
     ) -> tuple[pa.Array, Lengths, int]:
-        """Returns the values of the lists, the lists' lengths, and the length that all are padded to."""
+        """Returns the values of the lists, the lists' lengths, and the one length that all lists get."""
         lengths = lengths_of(lists)
         values = lists.flatten()
         longest = int(lengths.max(initial=0))
@@ -186,19 +186,19 @@ def column_padding(
     steps: tuple[int, ...] = (),
     truncate: bool = False,
 ) -> ColumnPadding:
-    """Returns what becomes of a column of lists.
+    """Returns the padding of a column of lists.
 
     Args:
         name: Its name.
         type: Its type.
-        sizes: Lengths by level, from the outermost; levels that are not named get the longest of a batch.
-        value: What to pad with; None stands for 0, False or nothing.
-        multiple_of: What the longest is rounded up to a multiple of.
-        steps: Lengths, going up, to the next of which the longest row is rounded up instead.
-        truncate: Whether longer lists than a given length are cut off.
+        sizes: Lengths by level, from the outermost; a level without a length gets the longest of a batch.
+        value: The padding value; None stands for 0, False or nothing.
+        multiple_of: The longest length is rounded up to a multiple of this number.
+        steps: Ascending lengths; the longest row is rounded up to the next of them instead.
+        truncate: Whether lists longer than a given length are cut off.
 
     Raises:
-        PlanError: There are more lengths than levels; or the value is none of this type.
+        PlanError: There are more lengths than levels; or the value does not have this type.
 
     Example:
         >>> import pyarrow as pa
@@ -234,7 +234,7 @@ def column_padding(
 
 
 def list_levels(type: pa.DataType) -> tuple[list[pa.DataType], pa.DataType]:
-    """Returns the types of nested lists, from the outermost, and the type of what they hold."""
+    """Returns the types of nested lists, from the outermost, and the type of their innermost values."""
     levels = []
     while is_list(type):
         levels.append(type)
@@ -243,7 +243,7 @@ def list_levels(type: pa.DataType) -> tuple[list[pa.DataType], pa.DataType]:
 
 
 def _mask(lengths: Lengths, length: int) -> Mask:
-    """Returns which of `length` slots a row have values; comparing 16 bits takes a quarter of comparing 64."""
+    """Returns which of `length` slots a row hold values; comparing 16 bits takes a quarter of comparing 64."""
     dtype = np.int16 if length < 1 << 15 else np.int64
     mask: Mask = np.less(np.arange(length, dtype=dtype), lengths.astype(dtype)[:, None])
     return mask.reshape(-1)
@@ -260,7 +260,7 @@ def padding_value(name: str, type: pa.DataType, value: Any) -> pa.Array:
     """Returns an array of one value to pad a column of `type` with; None stands for 0, False or nothing.
 
     Raises:
-        PlanError: The value is none of this type, or there is no padding for it.
+        PlanError: The value does not have this type, or the type has no padding.
 
     Example:
         >>> import pyarrow as pa
@@ -278,7 +278,7 @@ def padding_value(name: str, type: pa.DataType, value: Any) -> pa.Array:
 
 
 def plain(value: Any) -> Any:
-    """Returns a number of NumPy as one of Python, and all else as it is.
+    """Returns a NumPy number as a Python number, and any other value as it is.
 
     Example:
         >>> plain(np.int64(3)), plain(np.bool_(True)), plain("x")

@@ -1,4 +1,4 @@
-"""Rows selected for one batch: the chunks that are kept for them, and their gathering."""
+"""Rows selected for one batch: the chunks that are kept for these rows, and the kernel that gathers the rows."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class RowSelection:
 
 
 class Kept(NamedTuple):
-    """A chunk of which rows may be held.
+    """A chunk whose rows may be held.
 
     Attributes:
         chunk: The rows.
-        ticket: Its claim on the ledger.
-        before: The position before it.
-        earlier: What its operator knew of the rows before it.
+        ticket: The chunk's claim on the ledger.
+        before: The position before the chunk.
+        earlier: A value that the operator noted about the rows before the chunk.
     """
 
     chunk: pa.RecordBatch
@@ -49,7 +49,7 @@ class Kept(NamedTuple):
 
 
 class KeptChunks:
-    """The chunks of which rows are held, in order; rows go by their numbers."""
+    """The chunks with held rows, in order; rows are named by their numbers."""
 
     def __init__(self) -> None:
         self._kept: list[Kept] = []
@@ -61,7 +61,7 @@ class KeptChunks:
         self._starts.append(start)
 
     def select(self, rows: npt.NDArray[np.int64]) -> tuple[RowSelection, list[Ticket]]:
-        """Returns rows, ascending, with the tickets of the chunks that they lie in."""
+        """Returns rows, ascending, with the tickets of their chunks."""
         first = bisect_right(self._starts, int(rows[0])) - 1
         stop = bisect_right(self._starts, int(rows[-1]))
         used = self._kept[first:stop]
@@ -69,7 +69,7 @@ class KeptChunks:
         return selection, [kept.ticket for kept in used]
 
     def release(self, oldest: int | None) -> None:
-        """Lets go of the chunks before the one with row `oldest`; None: of all."""
+        """Releases the chunks before the chunk with row `oldest`; None releases all chunks."""
         gone = len(self._starts) if oldest is None else bisect_right(self._starts, oldest) - 1
         if gone:
             del self._kept[:gone], self._starts[:gone]
@@ -81,7 +81,7 @@ class KeptChunks:
 
 
 def first_late(oldest: int, max_lag_rows: int) -> int:
-    """Returns the row in front of which those come short that are held with row `oldest`: `max_lag_rows` are, at most.
+    """Returns the row before which the batch of row `oldest` is emitted short: at most `max_lag_rows` are held.
 
     Example:
         >>> first_late(oldest=0, max_lag_rows=2)  # rows 0 and 1 may be held
@@ -91,7 +91,7 @@ def first_late(oldest: int, max_lag_rows: int) -> int:
 
 
 def held_bytes(below: Node, max_lag_rows: int) -> int:
-    """Returns the bytes of the most rows that are kept, as far as the plan tells: one held row keeps all after it."""
+    """Returns the bytes of the most rows that are kept, if the plan tells: one held row keeps all rows after it."""
     rows: int | None = fold(below, lambda node, inputs: node.count_rows(inputs))
     return row_bytes(below.schema) * (max_lag_rows if rows is None else min(rows, max_lag_rows))
 
@@ -100,7 +100,7 @@ class SelectionKernel(GatherKernel):
     """Gathers the rows of a batch into new memory.
 
     Args:
-        setting: What to make smaller where a batch holds too much.
+        setting: The setting to make smaller where a batch holds too much.
     """
 
     def __init__(self, setting: str) -> None:

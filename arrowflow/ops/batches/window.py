@@ -1,4 +1,4 @@
-"""`window`: several rows as one, by fixed-size lists."""
+"""`window`: several rows become one row, by fixed-size lists."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Window(Operator):
 
     Attributes:
         size: Rows of a window.
-        shift: Rows from the start of one window to that of the next.
+        shift: Rows from the start of a window to the start of the next.
         stride: Rows from one row of a window to the next.
-        drop_remainder: Whether windows that the end cuts short are left out, or filled up with null.
+        drop_remainder: Whether windows that the end cuts short are left out; otherwise null fills them up.
     """
 
     name: ClassVar[str] = "window"
@@ -59,7 +59,7 @@ class Window(Operator):
         )
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns all of them."""
+        """Returns all arguments."""
         return {
             "size": self.size,
             "shift": self.shift,
@@ -74,7 +74,7 @@ class Window(Operator):
 
     @property
     def tiles(self) -> bool:
-        """Whether windows lie side by side, so that they are the rows themselves."""
+        """Whether windows lie side by side, so that the rows themselves are the windows."""
         return self.size == self.shift and self.stride == 1
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
@@ -86,7 +86,7 @@ class Window(Operator):
         return (wanted,)
 
     def count_rows(self, inputs: Sequence[int | None]) -> int | None:
-        """Returns the windows that start in its input's rows, or that also end there."""
+        """Returns how many windows start in its input's rows; with `drop_remainder` these must also end there."""
         rows = inputs[0]
         if rows is None:
             return None
@@ -126,8 +126,8 @@ class WindowRows:
 
     Attributes:
         chunks: The rows.
-        num_rows: How many.
-        windows: How many windows to make of them, from the first row on.
+        num_rows: How many rows.
+        windows: How many windows to make of the rows, from the first row on.
     """
 
     chunks: list[pa.RecordBatch]
@@ -136,13 +136,13 @@ class WindowRows:
 
 
 class CollectKernel(SerialKernel):
-    """Says which rows make the next windows. A window belongs to the split that its last row is in."""
+    """Finds the rows of the next windows. A window belongs to the split of its last row."""
 
     def __init__(self, node: Window) -> None:
         self._node = node
         self._held = Overlap()
         self._split = 0
-        # What overlaps is multiplied: a chunk's rows are not all gathered at once.
+        # Overlapping windows multiply rows: a chunk's rows are not all gathered at once.
         self._most = max(1, MAX_CHUNK_ROWS // node.size)
 
     def open(self, position: Position, epoch: int) -> Position:
@@ -158,7 +158,7 @@ class CollectKernel(SerialKernel):
         node, held = self._node, self._held
         held.add(item)
         if item.chunk.num_rows:
-            # Rules may leave out what has no rows; the last windows have to belong to the same split all the same.
+            # Rules may leave out splits without rows; the last windows have to belong to the same split all the same.
             self._split = item.origin.split
         # With `drop_remainder=False` the last windows follow when all splits have ended.
         ends = item.origin.last and node.drop_remainder
@@ -175,7 +175,7 @@ class CollectKernel(SerialKernel):
             yield self._made(rows, windows, last=False)
 
     def _windows_at_once(self) -> int:
-        """Returns how many windows one call makes: side by side all of a chunk, for which nothing is copied."""
+        """Returns how many windows one call makes; side by side, all of a chunk, since nothing is copied for them."""
         if self._node.tiles and self._held.rows:
             return max(1, self._held.first_rows() // self._node.size)
         return self._most
@@ -209,7 +209,7 @@ class WindowKernel(GatherKernel):
         return what, "65,536 rows", "use smaller windows"
 
     def _places(self, chunk: WindowRows) -> npt.NDArray[np.int64]:
-        """Returns the row of each value; there is none behind the end."""
+        """Returns the row of each value; past the end there is no row."""
         node = self._node
         starts = np.arange(chunk.windows, dtype=np.int64) * node.shift
         return (starts[:, None] + np.arange(node.size, dtype=np.int64) * node.stride).ravel()

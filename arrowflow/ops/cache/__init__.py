@@ -1,1 +1,1 @@
-"""Operators that keep what their input yields."""
+"""Operators that keep the rows of their input."""

@@ -1,11 +1,12 @@
-"""`cache`: what its input yields in epoch 0, computed once and kept in memory by the dataset.
+"""`cache`: its input's rows of epoch 0, computed once and kept in memory by the dataset.
 
-The node holds a `MemoryStore`, which all datasets derived from it share. It has one `Shelf` for each way in which the plan
-below is run (a `shuffle` above may order the source). On it lies a `Prefix` of the input's items, each with its
-position. Who runs the cache serves that prefix, computes the rest from where it ends, and adds to it.
+The node holds a `MemoryStore`, which all datasets derived from it share. The store has one `Shelf` for each way in
+which the plan before the cache is run (a `shuffle` after the cache may order the source). On the shelf lies a `Prefix`
+of the input's items, each with its position. A run serves that prefix, computes the rest from the end of the prefix,
+and adds it there.
 
-With `spill=` a chunk is kept in memory as long as what is cached stays within half of `ram_budget` (the other half is
-for all else that the pipeline holds); one that does not fit is written to a file, and the mapped file takes its place.
+With `spill=` a chunk is kept in memory as long as all cached chunks stay within half of `ram_budget`. The other half
+is for the rest of the pipeline. A chunk that does not fit is written to a file, and the mapped file takes its place.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ class Cache(RowOperator):
     """Its input as it is in epoch 0, in every epoch; computed once, and kept in memory by the dataset.
 
     Row order: as its input, also with `deterministic=False`. Memory: all of its input, charged to the budget of each
-    run; with `spill` up to half of the budget. Deterministic. Resume: its input's position; what is cached is served
-    from there, what is not is computed.
+    run; with `spill` up to half of the budget. Deterministic. Resume: its input's position; cached items are served
+    from there, and the others are computed.
 
     Attributes:
-        spill: Folder of the files for what does not fit into memory, or None, which makes that an error.
-        store: What was cached so far.
+        spill: Folder of the files for chunks that do not fit into memory; None makes such a chunk an error.
+        store: The items cached so far.
     """
 
     name: ClassVar[str] = "cache"
@@ -63,7 +64,7 @@ class Cache(RowOperator):
     store: MemoryStore = field(default_factory=MemoryStore, compare=False, repr=False)
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns nothing: what is cached does not change what comes."""
+        """Returns nothing: a cache does not change the rows that come."""
         return {}
 
     def describe(self) -> str:
@@ -71,7 +72,7 @@ class Cache(RowOperator):
         return "cache(memory)" if self.spill is None else f"cache(memory, spill={self.spill!r})"
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
-        """Puts what is below into one exact order."""
+        """Puts the operators before the cache into one exact order."""
         if self.spill is not None and not _can_be_written(self.spill):
             raise PlanError(
                 f"spill={self.spill!r} is no folder that can be written; make it first, or name another one"
@@ -91,13 +92,13 @@ class Cache(RowOperator):
         return self
 
     def copies(self) -> tuple[str, ...]:
-        """Returns what becomes of chunks that do not fit."""
+        """Returns how chunks are stored that do not fit."""
         return (
             () if self.spill is None else ("cache: what does not fit in memory is copied once, into a file",)
         )
 
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """What is cached is shared by all epochs."""
+        """All epochs share the cached memory."""
         return False
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
@@ -117,12 +118,12 @@ class Cache(RowOperator):
 def _can_be_written(folder: str) -> bool:
     try:
         return Path(folder).is_dir() and os.access(folder, os.W_OK | os.X_OK)
-    except OSError:  # a name that is too long, or in a folder that is not to be looked into
+    except OSError:  # the name is too long, or the folder may not be read
         return False
 
 
 def _key(plan: Node, options: ResolvedOptions) -> tuple[Any, ...]:
-    """Returns what decides the items of a bound plan, their positions and their borders."""
+    """Returns the facts that decide the items of a bound plan, their positions and their borders."""
     nodes = list(post_order(plan))
     # Places are keys of random values.
     places = [getattr(node, "place", None) for node in nodes if node.arguments().get("seed", 0) is not None]
@@ -130,14 +131,14 @@ def _key(plan: Node, options: ResolvedOptions) -> tuple[Any, ...]:
 
 
 def _sources(plan: Node) -> list[Any]:
-    """Returns what tells the sources of a bound plan from what they are after a change."""
+    """Returns the facts by which a changed source of a bound plan differs from the source before the change."""
     sources = [node for node in post_order(plan) if not node.inputs]
     times = [file.mtime_ns for node in sources for file in getattr(node, "files", ())]
     return [[node.arguments() for node in sources], times]
 
 
 def facts_below(plan: Node) -> tuple[str, ...]:
-    """Returns what a cache says of the bound plan below it."""
+    """Returns the facts that a cache shows about the bound plan before it."""
     random = [node.name for node in post_order(plan) if node.arguments().get("seed") is not None]
     frozen = f"; {', '.join(dict.fromkeys(random))} frozen with it" if random else ""
     once = f"below it runs as epoch 0, once{frozen}"
@@ -146,7 +147,7 @@ def facts_below(plan: Node) -> tuple[str, ...]:
 
 
 def _known_rows(plan: Node) -> int | None:
-    """Returns the rows of a plan if they can be told in no time: without asking another machine."""
+    """Returns the rows of a plan if these are known in no time: without asking another machine."""
     stores = [getattr(node, "store", None) for node in post_order(plan)]
     with suppress(ArrowflowError):
         if all(getattr(store, "is_local", True) for store in stores):
@@ -155,13 +156,13 @@ def _known_rows(plan: Node) -> int | None:
 
 
 class CacheKernel(BoundaryKernel):
-    """Serves the prefix that is there, then opens its input behind that and adds what comes."""
+    """Serves the cached prefix, then opens its input at the end of the prefix and adds the items that come."""
 
     reads_runs = True
 
     def __init__(self, node: Cache, shelf: Shelf, budget_bytes: int, context: Context) -> None:
         self._shelf = shelf
-        # Rows of two runs of an input that is not repeatable do not go together: such a pass fills a prefix of its own.
+        # Rows of two runs of an input that is not repeatable do not fit together: such a pass fills its own prefix.
         self._is_private = not (node.inputs[0].repeatable or shelf.prefix.complete)
         self._prefix = Prefix() if self._is_private else shelf.prefix
         self._owner = self._prefix if self._is_private else shelf  # of this run's claims
@@ -170,13 +171,15 @@ class CacheKernel(BoundaryKernel):
         self._count: Callable[[], int | None] = lambda: _known_rows(node.inputs[0])
         self._context = context
         self._position: Position = None
-        self._number: int | None = 0  # of the next item; None where that is not known, and nothing is added
+        self._number: int | None = (
+            0  # of the next item; None where the number is unknown, and nothing is added
+        )
         self._stream: StreamHandle | None = None
         self._addresses: set[int] | None = None  # of all buffers before the next item
         self._total_bytes = 0
 
     def open(self, position: Position, epoch: int) -> Position:
-        """Notes the position and charges what is cached to this run; the input is opened by `wants`."""
+        """Notes the position and charges the cached items to this run; `wants` opens the input."""
         self._position = position
         entries, num_items = self._prefix.entries, self._prefix.num_items
         claims = self._context.run_storage.get(self._owner)
@@ -195,7 +198,7 @@ class CacheKernel(BoundaryKernel):
         return claims.tickets if claims is not None and claims.prefix is self._prefix else {}
 
     def begin(self) -> Iterator[Item]:
-        """Yields what is cached behind the position."""
+        """Yields the cached items after the position."""
         entries = self._prefix.entries
         self._check_budget(self._total_bytes, self._prefix.num_items)
         number = self._number = self._prefix.number_after(self._position)
@@ -212,7 +215,7 @@ class CacheKernel(BoundaryKernel):
             yield Item(entry.chunk, entry.position, ticket, entry.origin)
 
     def _check_budget(self, total_bytes: int, num_items: int, *more: pa.RecordBatch) -> None:
-        """Raises `BudgetError` if the first items, with what is to come next, take more than the budget."""
+        """Raises `BudgetError` if the first items, with the batches that come next, take more than the budget."""
         if total_bytes > self._budget_bytes:
             entries, spills = self._prefix.entries, self._spill is not None
             raise over_budget(
@@ -237,7 +240,7 @@ class CacheKernel(BoundaryKernel):
         yield item
 
     def _add(self, number: int, item: Item) -> Item:
-        """Adds an item, unless somebody was faster, and returns it as it is now kept."""
+        """Adds an item, unless another run was faster, and returns the item as the cache now holds it."""
         entries = self._prefix.entries
         if self._addresses is None:
             before = [buffer for index in range(number) for buffer in entries[index].buffers]
@@ -269,7 +272,7 @@ class CacheKernel(BoundaryKernel):
         return CachedItem(chunk, item.position, item.origin, buffers, total_bytes, share=share)
 
     def ended(self, stream: StreamHandle) -> None:
-        """Marks that nothing else comes."""
+        """Marks that no more items come."""
         self._stream = None
         self.done = True
         if self._number is not None:
@@ -279,7 +282,7 @@ class CacheKernel(BoundaryKernel):
 
     @property
     def exhausted(self) -> bool:
-        """Whether the next epoch would find everything; or, where nothing is added, whether the input is open."""
+        """Whether the next epoch would find all items; or, where no item is added, whether the input is open."""
         if self._number is None:
             return self._stream is not None or self.done
         return self._prefix.complete

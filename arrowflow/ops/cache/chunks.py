@@ -1,4 +1,4 @@
-"""Chunks of a cache in a folder on their way through a pipeline: what is there, what was computed, and who writes it."""
+"""Chunks of a cache in a folder on their way through a pipeline: stored chunks, computed groups, and their writer."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from arrowflow.plan.position import Position
 logger = logging.getLogger("arrowflow")
 
 INFLATION: Final = 4
-"""How much larger compressed bytes are taken to become."""
+"""The assumed ratio of decompressed bytes to compressed bytes."""
 
 
 class Stored(NamedTuple):
-    """A chunk that is there, from one of its items on."""
+    """A chunk that the cache holds, from one of its items on."""
 
     chunk: Chunk
     start: int
@@ -40,18 +40,18 @@ class Stored(NamedTuple):
 
 
 class Group:
-    """Items that were computed and make one chunk.
+    """Computed items that make one chunk.
 
     Attributes:
-        entry: Where it belongs.
+        entry: The entry that the chunk belongs to.
         claim: The lock, held as long as groups are on their way.
-        first_row: Rows before it.
-        before: The position before it.
-        schema: Schema of its batches; where it has none, of those before it.
-        end: Whether nothing comes behind it.
-        items: What it holds; batches without rows only have a link.
-        num_rows: Rows.
-        num_bytes: Bytes of them.
+        first_row: Rows before the group.
+        before: The position before the group.
+        schema: Schema of its batches; without batches, the schema of the batches before it.
+        end: Whether nothing comes after the group.
+        items: The items; a batch without rows only has a link.
+        num_rows: Rows of the items.
+        num_bytes: Bytes of these rows.
         began: When its first item came.
     """
 
@@ -77,7 +77,7 @@ class Group:
 
     @property
     def position(self) -> Position:
-        """The position behind it."""
+        """The position after the group."""
         return self.items[-1][1].position if self.items else self.before
 
     def add(self, item: Item) -> None:
@@ -91,14 +91,14 @@ class Group:
             self.num_bytes += batch_bytes(item.chunk)
 
     def takes(self, chunk: pa.RecordBatch) -> bool:
-        """Whether a batch can be in the same file."""
+        """Whether the same file can hold a batch."""
         first = next((batch for batch, link in self.items if link.rows), None)
         return first is None or same_file([first, chunk])
 
 
 @dataclass(slots=True)
 class EntryProgress:
-    """What the kernels of one run share.
+    """The state that the kernels of one run share.
 
     Attributes:
         full: The disk is full, and nothing more is added.
@@ -117,20 +117,20 @@ class EntryProgress:
 
 
 def progress_of(context: Context, found: Entry) -> EntryProgress:
-    """Returns what the kernels of a run know of an entry together."""
+    """Returns the state of an entry that the kernels of a run share."""
     made: EntryProgress = context.run_storage.setdefault((EntryProgress, found.folder), EntryProgress())
     return made
 
 
 def selected(batch: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
-    """Returns these columns of a batch, in its order; itself where they are all of them."""
+    """Returns these columns of a batch, in the batch's order; the batch itself where these are all its columns."""
     return (
         batch if columns is None else batch.select([name for name in batch.schema.names if name in columns])
     )
 
 
 class ChunkKernel(ReaderKernel):
-    """Writes chunks that are missing, and decodes those that are compressed. What is mapped passes."""
+    """Writes missing chunks, and decodes compressed chunks. Mapped chunks pass unchanged."""
 
     passes = True
 
@@ -150,13 +150,13 @@ class ChunkKernel(ReaderKernel):
         self._columns = columns
 
     def num_bytes(self, payload: Stored | Group) -> int:
-        """Returns what decoding takes; what is mapped is not the pipeline's."""
+        """Returns the bytes that decoding takes; mapped memory is not the pipeline's."""
         if isinstance(payload, Stored):
             return INFLATION * payload.chunk.mapped.size if self._decodes else 0
         return payload.num_bytes
 
     def read(self, payload: Stored | Group) -> Iterator[Made]:
-        """Yields the items of the chunk, once it is there."""
+        """Yields the items of the chunk, once the chunk is stored."""
         if isinstance(payload, Stored):
             yield from self._items(payload.chunk, payload.start)
         else:
@@ -180,7 +180,7 @@ class ChunkKernel(ReaderKernel):
             if self._in_place:
                 return
         for batch, link in group.items:
-            # What is written is handed out as it is in memory: nobody has to read it again.
+            # Written items are handed out from memory: no reader has to read them again.
             shown = selected(of_schema(batch, group.schema), self._columns)
             yield Made(shown, link.position, link.last, link.split)
 

@@ -1,17 +1,18 @@
-"""`cache(path)`: what its input yields in epoch 0, computed once, by whoever comes first, and kept in a folder.
+"""`cache(path)`: its input's rows of epoch 0, computed once, by the process that comes first, and kept in a folder.
 
-Two kernels. A boundary decides, for one run of rows after the other, whether they are there or have to be computed, and
-collects what was computed into groups. A reader does what takes time: it writes groups as chunks, one after the other,
-and decodes chunks that are compressed. **What is delivered has been committed**: so an epoch that is broken off has lost
-nothing that anybody saw, and another process can follow to wherever this one has come.
+There are two kernels. A boundary decides for each run of rows whether the folder has them or they have to be computed.
+It collects computed items into groups. A reader does the slow work: it writes groups as chunks, in order, and decodes
+compressed chunks. **Every delivered row has been committed.** So an epoch that is broken off loses nothing that a
+consumer saw, and another process can follow up to the same place.
 
-**Groups.** A write that is flushed to the disk takes a millisecond at least, so small chunks are collected, up to 8 MiB.
-But no more than an eighth of what was written before waits for that, and nothing that took 0.1 s to come; what came
-faster waits for the item behind it. So an input that makes an item only when its consumer has taken the one before does
-not work below a cache.
+**Groups.** A write that is flushed to the disk takes a millisecond at least, so small chunks are collected, up to
+8 MiB. But only an eighth of the bytes written before may wait for that, and no item that took 0.1 s to come waits.
+Items that came faster wait for the item after them. So an input that makes an item only after its consumer took the
+item before does not work before a cache.
 
-**Who computes** holds the lock of the entry (`arrowflow.caching.store.entry`). Others wait for its chunks, and compute after
-all where none has come for a while: whoever computes may itself wait for them, as where ranks meet at a barrier.
+**The computing process** holds the lock of the entry (`arrowflow.caching.store.entry`). Other processes wait for its
+chunks. They compute after all where no chunk has come for a while. The lock's holder may itself wait for them, as
+where ranks meet at a barrier.
 """
 
 from __future__ import annotations
@@ -44,19 +45,19 @@ from arrowflow.plan.walk import post_order
 class DiskCache(RowOperator):
     """Its input as it is in epoch 0, in every epoch and in every process that names the same folder.
 
-    Row order: as its input, also with `deterministic=False`. Memory: a group of up to 8 MiB or one chunk a call; what is
-    mapped is the page cache's. Deterministic. Resume: its input's position; what is there is served, the rest computed.
+    Row order: as its input, also with `deterministic=False`. Memory: a group of up to 8 MiB or one chunk a call; mapped
+    memory is the page cache's. Deterministic. Resume: its input's position; stored rows are served, the rest computed.
 
     Attributes:
         path: The folder.
-        key: What stands for the code of functions, or None for their code.
+        key: A text that stands for the code of functions, or None for their code itself.
         compression: `"lz4"`, `"zstd"` or None.
-        on_full: `"error"` or `"bypass"`: what becomes of a run when the disk is full.
-        verify: `"first"` or `"never"`: whether checksums are looked at when a process first maps a chunk.
+        on_full: `"error"` or `"bypass"`: how a run goes on when the disk is full.
+        verify: `"first"` or `"never"`: whether checksums are compared when a process first maps a chunk.
         fingerprint: Bound: the name of the entry.
         bound_options: Bound: the options of the pipeline.
-        in_place: Whether a global `shuffle` above gathers rows from the mapped chunks themselves.
-        shown: The columns that it yields then, or None for all; a chunk has all of them.
+        in_place: Whether a global `shuffle` after the cache gathers rows from the mapped chunks themselves.
+        shown: The columns that are yielded then, or None for all columns; a chunk has all of them.
     """
 
     name: ClassVar[str] = "cache"
@@ -73,7 +74,7 @@ class DiskCache(RowOperator):
     shown: Columns = None
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns nothing: what is cached does not change what comes."""
+        """Returns nothing: a cache does not change the rows that come."""
         return {}
 
     def describe(self) -> str:
@@ -83,7 +84,7 @@ class DiskCache(RowOperator):
         )
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
-        """Puts what is below into one exact order, and names the entry after it."""
+        """Puts the operators before the cache into one exact order, and names the entry after that plan."""
         return dataclasses.replace(self, bound_options=context.options)._named(inputs[0].in_order())
 
     def _named(self, plan: Node) -> Node:
@@ -94,7 +95,7 @@ class DiskCache(RowOperator):
 
     @property
     def known_as(self) -> str:
-        """The name of the entry, which stands for all that is below."""
+        """The name of the entry, which stands for all operators before the cache."""
         return self.fingerprint
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
@@ -102,7 +103,7 @@ class DiskCache(RowOperator):
         return (None,)
 
     def with_source_order(self, order: SourceOrder) -> Node:
-        """Orders the source, by the order of epoch 0; that is another entry."""
+        """Orders the source, by the order of epoch 0; the result is another entry."""
         return self._named(self.inputs[0].with_source_order(order))
 
     def random_access(self) -> Node:
@@ -115,13 +116,13 @@ class DiskCache(RowOperator):
         return dataclasses.replace(self, in_place=True)
 
     def narrow(self, wanted: frozenset[str]) -> Node:
-        """Leaves columns out where rows stay in place: between them and the `shuffle` no operator can."""
+        """Leaves columns out where rows stay in place: no operator between the cache and the `shuffle` can do so."""
         if not self.in_place or self.schema is None or len(wanted) == len(self.schema):
             return self
         return dataclasses.replace(self, shown=wanted).on(*self.inputs)
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Returns its input's schema, or the part of it that is shown."""
+        """Returns its input's schema, or the shown part of this schema."""
         return (
             inputs[0]
             if self.shown is None
@@ -129,7 +130,7 @@ class DiskCache(RowOperator):
         )
 
     def count_rows(self, inputs: Sequence[int | None]) -> int | None:
-        """Returns its input's rows, or where only running that tells, those of the complete entry."""
+        """Returns its input's rows; where only a run tells these, the rows of the complete entry."""
         if inputs[0] is not None:
             return inputs[0]
         found = self._entry()
@@ -137,19 +138,19 @@ class DiskCache(RowOperator):
         return found.num_rows
 
     def position_behind(self, rows: int) -> tuple[Any, int] | None:
-        """Returns that of the chunk with this row, where all are there."""
+        """Returns the position of the chunk with this row, where all chunks are stored."""
         found = self._entry()
         found.refresh()
         return found.position_behind(rows)
 
     def copies(self) -> tuple[str, ...]:
-        """Returns what becomes of compressed chunks."""
+        """Returns how compressed chunks are handed out."""
         if self.compression is None:
             return ()
         return (f"cache: {self.compression}: every epoch decodes all columns into new memory",)
 
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """What is mapped belongs to all who map it; what is decoded, to who decoded it."""
+        """All users of a mapped chunk share its memory; decoded memory belongs to its reader."""
         return self.compression is not None
 
     def _changed_file(self) -> str | None:
@@ -208,8 +209,8 @@ class DiskCache(RowOperator):
                 ),
                 phase="cache",
                 engine="arrow",
-                # Chunks appear in order, so that a run that ends leaves no gap: reading ahead in one would compute again
-                # what lies behind it.
+                # Chunks appear in order, so that a run that ends leaves no gap. A run that reads ahead in a gap would
+                # compute again the rows after the gap.
                 max_calls=None if found.num_rows is not None else 1,
                 cost="unknown",
                 facts=self._costs,

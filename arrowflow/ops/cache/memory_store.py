@@ -1,4 +1,4 @@
-"""What memory caches hold: items in their order, shared by all runs without a lock, and a run's claims on them."""
+"""The contents of memory caches: items in order, shared by all runs without a lock, and a run's claims on them."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from arrowflow.kernels.items import BorrowedTicket, Origin, Ticket
 from arrowflow.plan.position import Position
 
 SPILLED: Final = BorrowedTicket(0)
-"""The ticket of what lies in a file."""
+"""The ticket of an item that lies in a file."""
 
 
 @dataclass(slots=True, eq=False)
 class CachedItem:
-    """One item of the input, as it is kept.
+    """One item of the input, as the cache keeps it.
 
     Attributes:
         chunk: The rows.
-        position: The position after it.
-        origin: Where it comes from.
-        buffers: The memory that it keeps alive; none of a mapped file's.
+        position: The position after the item.
+        origin: The split and piece that the item comes from.
+        buffers: The memory that the item keeps alive, without the memory of mapped files.
         total_bytes: Bytes in memory of this entry and all before it, each buffer counted once.
-        spilled_bytes: Bytes that it takes in a file; 0 where it is in memory.
-        share: What it adds to the memory of those before it.
+        spilled_bytes: Bytes that the item takes in a file; 0 where the item is in memory.
+        share: The bytes that the item adds to the memory of the items before it.
     """
 
     chunk: pa.RecordBatch
@@ -42,15 +42,16 @@ class CachedItem:
 
 NO_ROWS: Final = pa.RecordBatch.from_arrays([], names=[])
 END: Final = CachedItem(NO_ROWS, None, Origin(0), (), 0)
-"""Stands behind the last item of a shelf that is complete."""
+"""The mark after the last item of a complete shelf."""
 
 
 class Prefix:
-    """The first items of one plan, by number; and `END` behind the last one.
+    """The first items of one plan, by number; and `END` after the last item.
 
-    Any number of runs read it and add to it at the same time, without a lock: entries are never changed or removed,
-    and one is added by `dict.setdefault`, which is a single step where keys are whole numbers. Whoever adds number n
-    has seen all below n in it, so there are no gaps; and whoever comes first, the rows are the same.
+    Any number of runs read the prefix and add to it at the same time, without a lock. Entries are never changed or
+    removed. An entry is added by `dict.setdefault`, which is a single step where keys are whole numbers. A run adds
+    number n only after it has seen all smaller numbers in the prefix, so there are no gaps. The rows are the same
+    whichever run comes first.
     """
 
     __slots__ = ("_buffers", "entries", "files")
@@ -62,16 +63,16 @@ class Prefix:
 
     @property
     def complete(self) -> bool:
-        """Whether all items are there."""
+        """Whether all items are stored."""
         return self.entries.get(len(self.entries) - 1) is END
 
     @property
     def num_items(self) -> int:
-        """How many items are there."""
+        """How many items are stored."""
         return len(self.entries) - self.complete
 
     def buffers(self, numbers: Sequence[int]) -> Mapping[int, int]:
-        """Returns the bytes of the buffers of some items, by address; those of all items are looked up once."""
+        """Returns the bytes of the buffers of some items, by address; the buffers of all items are looked up once."""
         if self._buffers is not None and len(numbers) == self.num_items:
             return self._buffers
         is_all = self.complete and len(numbers) == self.num_items
@@ -80,11 +81,11 @@ class Prefix:
         return found
 
     def rows_before(self, number: int) -> int:
-        """Returns the rows of the items in front of one."""
+        """Returns the rows of the items before item `number`."""
         return sum(self.entries[before].chunk.num_rows for before in range(number))
 
     def describe(self) -> str:
-        """Returns how much is there, and where."""
+        """Returns how much is stored, and where."""
         num_items = self.num_items
         memory_bytes = self.entries[num_items - 1].total_bytes if num_items else 0
         spilled_bytes = sum(self.entries[number].spilled_bytes for number in range(num_items))
@@ -97,7 +98,7 @@ class Prefix:
         )
 
     def number_after(self, position: Position) -> int | None:
-        """Returns the number of the item that follows a position; None if that is not known here."""
+        """Returns the number of the item that follows a position; None if the number is unknown here."""
         if position is None:
             return 0
         for number in range(self.num_items - 1, -1, -1):
@@ -107,7 +108,7 @@ class Prefix:
 
 
 class Shelf:
-    """Where the prefix of one way to run the plan lies. Cleared, it gets another one; who reads the old one keeps it."""
+    """The place of the prefix for one way to run the plan. Clearing replaces the prefix; readers keep the old one."""
 
     __slots__ = ("key", "prefix", "sources")
 
@@ -131,7 +132,7 @@ class MemoryStore:
     def shelf(self, key: Any, sources: Any) -> Shelf:
         """Returns the shelf of a key: the first one, should two threads have added one at the same time.
 
-        One that was filled from what its sources were before is forgotten.
+        A shelf that was filled before its sources changed is forgotten.
         """
         while True:
             for shelf in self.shelves.copy():
@@ -143,21 +144,21 @@ class MemoryStore:
             self.shelves.append(Shelf(key, sources))
 
     def clear(self) -> None:
-        """Forgets what is on all shelves."""
+        """Forgets the items on all shelves."""
         for shelf in self.shelves:
             shelf.prefix = Prefix()
 
 
 class Claims:
-    """A run's claims on what is cached.
+    """A run's claims on cached items.
 
-    The run keeps them to its end, as the dataset does the memory: a kernel's epoch is over before, and an error that
-    somebody keeps may lead to the kernel.
+    The run keeps the claims to its end, as the dataset keeps the memory. A kernel's epoch is over earlier, and an error
+    that a caller keeps may lead to the kernel.
 
     Attributes:
-        prefix: What is claimed.
-        tickets: Those of the items, by number.
-        whole: Those of all that was there when the run came to it.
+        prefix: The claimed items.
+        tickets: The tickets of the items, by number.
+        whole: The tickets of all items that were stored when the run came to them.
     """
 
     __slots__ = ("prefix", "tickets", "whole")

@@ -1,4 +1,4 @@
-"""Who serves a cache in a folder: yields what is there, waits for what another process computes, computes the rest."""
+"""The kernel of a cache in a folder: it delivers stored chunks, waits for other processes, and computes the rest."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from arrowflow.plan.position import Position
 
 GROUP_BYTES: Final = 8 << 20
 GROUP_SHARE: Final = 8
-"""At most one part in so many of what was written waits to be written."""
+"""At most one part in this many of the written bytes waits to be written."""
 GROUP_SECONDS: Final = 0.1
 
 LOOK_SECONDS: Final = 0.02
 PATIENCE_SECONDS: Final = 10.0
 PATIENCE_HERE_SECONDS: Final = 0.25
-"""The same where another iterator of this process computes: it may wait for this one, and would for ever."""
+"""Patience where another iterator of this process computes: that iterator may wait for this one, and would for ever."""
 PATIENCE_TIMES: Final = 8
-"""The longest time between two chunks, so often, is waited at least."""
+"""A run waits at least this many times the longest time between two chunks."""
 
 
 class DiskCacheKernel(BoundaryKernel):
-    """Serves what is there, and opens its input where nothing is."""
+    """Delivers the cached chunks, and reads the input for the missing ones."""
 
     reads_runs = True
 
@@ -49,7 +49,7 @@ class DiskCacheKernel(BoundaryKernel):
         columns: Columns = None,
     ) -> None:
         self._entry = self._target = entry
-        self._changed = changed  # names a file that is not what it was
+        self._changed = changed  # names a source file that has changed
         self._bypasses = bypasses
         self._group_bytes = min(GROUP_BYTES, budget_bytes // GROUP_SHARE)
         self._decodes = decodes  # record batches are compressed
@@ -62,30 +62,30 @@ class DiskCacheKernel(BoundaryKernel):
         self._adds = True
         self._claim: Claim | None = None
         self._stream: StreamHandle | None = None
-        self._leaving = False  # what the stream goes on to yield is there
+        self._leaving = False  # the next rows of the open stream are stored
         self._group: Group | None = None
         self._written_bytes = 0
         self._latest: float | None = None  # when the last item came
         self._waited = self._longest = 0.0  # for a chunk of another process, and the most so far
-        self._seen: object = None  # how far that had got at the last look
+        self._seen: object = None  # how far the other process had got at the last look
 
     @property
     def any_ready(self) -> bool:  # type: ignore[override]
-        """Whether it wants its input anew, from another position."""
+        """Whether the kernel wants its input anew, from another position."""
         return self._leaving
 
     @property
     def exhausted(self) -> bool:
-        """Whether the rest is there, or the input is open."""
+        """Whether the remaining chunks are stored, or the input is open."""
         return self.done or self._stream is not None
 
     def open(self, position: Position, epoch: int) -> Position:
-        """Notes the position; `begin` looks what there is."""
+        """Notes the position; `begin` looks up the stored chunks."""
         self._position = position
         return None
 
     def begin(self) -> Iterator[Item]:
-        """Yields what is there behind the position, and waits for what another process computes."""
+        """Yields the stored rows after the position, and waits for the rows that another process computes."""
         self._check_sources()
         found = self._entry
         found.refresh()
@@ -94,7 +94,7 @@ class DiskCacheKernel(BoundaryKernel):
             return
         place = found.find(self._position)
         if place is None:
-            self._adds = False  # whoever comes from the start will add these rows
+            self._adds = False  # a run from the start will add these rows
             return
         if place.chunk is not None:
             yield from self._stored(place.chunk, place.start)
@@ -102,7 +102,7 @@ class DiskCacheKernel(BoundaryKernel):
             yield from self._serve()
 
     def _serve_whole(self) -> Iterator[Item]:
-        """Yields all chunks or none: of two runs of an input that is not repeatable the rows do not go together."""
+        """Yields all chunks or none: rows of two runs of an input that is not repeatable do not fit together."""
         found, position = self._entry, self._position
         while (whole := found.whole()) is None:
             if position is not None:
@@ -123,7 +123,7 @@ class DiskCacheKernel(BoundaryKernel):
             found.touch()
 
     def _serve(self) -> Iterator[Item]:
-        """Yields chunk after chunk until there is none, and this is who computes the next one."""
+        """Yields chunk after chunk until no chunk is left and this run has to compute the next one."""
         while True:
             chunk = self._next_chunk()
             if chunk is not None:
@@ -138,7 +138,7 @@ class DiskCacheKernel(BoundaryKernel):
                     return
 
     def _looks_again(self) -> bool:
-        """Waits for whoever computes, or becomes it; returns whether there may be more by now, or False to compute."""
+        """Takes the claim or waits for its holder; returns whether there may be more by now, or False to compute."""
         found = self._entry
         if self._claim is not None:
             return False
@@ -168,7 +168,7 @@ class DiskCacheKernel(BoundaryKernel):
             )
 
     def _next_chunk(self) -> Chunk | None:
-        """Returns the chunk that goes on where the last one ended."""
+        """Returns the chunk that goes on at the end of the last one."""
         chunk = self._entry.chunk_at(self._row) if self._entry.repeatable else None
         return chunk if chunk is not None and chunk.before == self._position else None
 
@@ -181,7 +181,7 @@ class DiskCacheKernel(BoundaryKernel):
         if chunk.end:
             self.done = True
             if self._claim is not None:
-                # Whoever wrote the last chunk may have died right behind it; or a gap was filled, perhaps is just now.
+                # The writer of the last chunk may have died right after it; or a gap was filled, perhaps just now.
                 self._progress.ended = True
                 self._entry.finish()
                 self._claim = None
@@ -190,12 +190,12 @@ class DiskCacheKernel(BoundaryKernel):
             return
         for number in range(start, len(links)):
             link = links[number]
-            # What is mapped is no memory of the pipeline.
+            # Mapped memory is no memory of the pipeline.
             batch = selected(chunk.batch(number), self._columns)
             yield Item(batch, link.position, (), Origin(link.split, 0, link.last))
 
     def wants(self) -> StreamHandle | None:
-        """Returns its input, as epoch 0, from where nothing is there."""
+        """Returns its input, as epoch 0, from the first missing row on."""
         if self._leaving and self._stream is not None:
             self._context.close(self._stream)
             self._stream, self._leaving = None, False
@@ -204,7 +204,7 @@ class DiskCacheKernel(BoundaryKernel):
         return self._stream
 
     def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
-        """Collects the item, and yields the group that is full."""
+        """Collects the item, and yields the group when the group is full."""
         if self._leaving:
             return
         if self._progress.full or not self._adds:
@@ -226,14 +226,14 @@ class DiskCacheKernel(BoundaryKernel):
         if group.num_rows and self._is_due(group, now, slow):
             yield from self._cut()
             if self._claim is None and self._entry.repeatable:
-                # It computes what somebody else may, too: it follows as soon as it can.
+                # Another process may compute these rows, too: this run follows that process as soon as it can.
                 self._entry.refresh()
             if self._next_chunk() is not None:
                 self._leaving, self._waited = True, 0.0
                 yield from self._serve()
 
     def _new_group(self, now: float) -> Group | None:
-        """Returns a group without items; None where the disk is full, and the run goes on without."""
+        """Returns a group without items; None where the disk is full, and the run goes on without adding."""
         try:
             if self._target is self._entry and not self._entry.repeatable:
                 self._target = self._entry.filling()
@@ -243,7 +243,7 @@ class DiskCacheKernel(BoundaryKernel):
         return Group(self._target, self._claim, self._row, self._position, self._schema, now)
 
     def _is_due(self, group: Group, now: float, slow: float) -> bool:
-        """Whether a group has waited for long enough, or another chunk goes on behind it."""
+        """Whether a group has waited for long enough, or the next stored chunk goes on where the group ends."""
         if group.num_bytes >= min(self._group_bytes, self._written_bytes // GROUP_SHARE):
             return True
         if now - group.began + slow >= GROUP_SECONDS:
@@ -266,7 +266,7 @@ class DiskCacheKernel(BoundaryKernel):
         yield Item(group, self._position, tuple(group.tickets), Origin(last.split, 0, last.last))
 
     def failed(self, stream: StreamHandle) -> Iterator[Item] | None:
-        """Yields what came before an error."""
+        """Yields the items that came before an error."""
         return None if self._group is None else self._cut()
 
     def ended(self, stream: StreamHandle) -> Iterator[Item] | None:

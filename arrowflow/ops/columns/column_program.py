@@ -1,7 +1,7 @@
-"""What all column operators share: each says its `steps`, and one program runs the steps of all neighbours.
+"""The shared base of all column operators: each gives its `steps`, and one program runs the steps of all neighbours.
 
-`select with_columns drop rename cast fill_null stack filter` differ only in the steps that they make of their
-arguments and their input's schema. Rules replace them by `Columns`, which holds the steps themselves.
+`select with_columns drop rename cast fill_null stack filter` differ only in the steps that they make from their
+arguments and their input's schema. Rules replace neighbours by one `Columns`, which holds the steps themselves.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from arrowflow.plan.traits import Traits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnOperator(Operator):
-    """Base of the operators that look at columns, row by row.
+    """Base of the operators that work on columns, row by row.
 
     Row order: as its input. Memory: the columns that it writes, one chunk a call. Resume: as its input.
     """
@@ -38,10 +38,10 @@ class ColumnOperator(Operator):
 
     @abstractmethod
     def steps(self, schema: pa.Schema) -> tuple[Step, ...]:
-        """Returns the steps that it stands for, on an input of this schema.
+        """Returns the operator's steps on an input of this schema.
 
         Raises:
-            PlanError: It does not fit the schema.
+            PlanError: The operator does not fit the schema.
         """
 
     def program(self, schema: pa.Schema) -> Program:
@@ -53,7 +53,7 @@ class ColumnOperator(Operator):
             raise
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Returns what the steps make of its input's schema."""
+        """Returns its input's schema after the steps."""
         return self.program(inputs[0]).schema
 
     def columns_needed(self, wanted: ColumnNames) -> tuple[ColumnNames, ...]:
@@ -66,7 +66,7 @@ class ColumnOperator(Operator):
         return (wanted,)
 
     def merged(self) -> Columns:
-        """Returns the steps themselves, on what is below it and the column operators right below it."""
+        """Returns the steps themselves, on its input and with the steps of the column operators right before it."""
         run: list[ColumnOperator] = [self]
         while isinstance(below := run[-1].inputs[0], ColumnOperator) and below.inputs[0].schema is not None:
             run.append(below)
@@ -80,7 +80,7 @@ class ColumnOperator(Operator):
         return Columns(listed=tuple(listed), operators=tuple(operators)).on(*run[-1].inputs)
 
     def operators_merged(self) -> tuple[str, ...]:
-        """Returns the operators that it stands for."""
+        """Returns the operators whose steps it runs."""
         return (self.name,)
 
     def narrow(self, wanted: frozenset[str]) -> Node:
@@ -103,11 +103,11 @@ class ColumnOperator(Operator):
         return narrowed.on(*self.inputs)
 
     def stored_columns(self, schema: pa.Schema) -> frozenset[str]:
-        """Returns the decimals of its input that it also takes as the integers they are stored as."""
+        """Returns the decimals of its input that it also takes as the integers by which they are stored."""
         return self.program(schema).stored
 
     def source_predicates(self, schema: pa.Schema) -> tuple[Expr, ...]:
-        """Returns the predicates on its input's own columns that the rows it passes on fulfil."""
+        """Returns the predicates on its input's own columns that every output row fulfils."""
         found: list[Expr] = []
         unchanged = set(schema.names)
         for step in self.steps(schema):
@@ -144,7 +144,7 @@ def _engines(program: Program) -> str:
 
 
 def _facts(program: Program) -> tuple[str, ...]:
-    """Returns what ran where, the columns that are only passed through in one line."""
+    """Returns which part ran where; columns that are only passed through share one line."""
     lines = program.explain()
     passed = [line.removesuffix(": pass-through") for line in lines if line.endswith(": pass-through")]
     written = [line for line in lines if not line.endswith(": pass-through")]
@@ -183,11 +183,11 @@ class ProgramKernel(StatelessKernel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns(ColumnOperator):
-    """Steps as they are: what rules make of neighbouring column operators.
+    """Steps as they are: the result of rules that merge neighbouring column operators.
 
     Attributes:
         listed: The steps.
-        operators: Names of the operators that they came from, upstream first.
+        operators: Names of the operators whose steps these are, upstream first.
     """
 
     name: ClassVar[str] = "columns"
@@ -203,7 +203,7 @@ class Columns(ColumnOperator):
 
     @property
     def stacks(self) -> bool:
-        """Whether it makes fewer columns of more."""
+        """Whether any step joins several columns into one."""
         return any(
             isinstance(output, Stack)
             for step in self.listed
@@ -228,13 +228,13 @@ class Columns(ColumnOperator):
         return self.listed
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns the kernel under the names of the operators that it stands for."""
+        """Returns the kernel under the names of the merged operators."""
         (spec,) = ColumnOperator.lower(self, options)
         return (dataclasses.replace(spec, operator="+".join(dict.fromkeys(self.operators))),)
 
 
 def check_columns(names: Sequence[str], schema: pa.Schema) -> None:
-    """Raises `PlanError` for the first name that is no column, with the closest that are."""
+    """Raises `PlanError` for the first name that is no column, and names the closest columns."""
     for name in names:
         if not schema.get_all_field_indices(name):  # `schema.names` is a new list each time
             raise PlanError(f"unknown column {name!r}; {closest(name, schema.names)}")
@@ -250,7 +250,7 @@ def check_unique(names: Sequence[str]) -> None:
 
 
 def column_names(operator: str, columns: Sequence[Any]) -> tuple[str, ...]:
-    """Returns names of columns that a user gave one by one or in lists; raises `PlanError` unless there is one."""
+    """Returns names of columns that a user gave singly or in lists; raises `PlanError` unless there is a name."""
     names: list[str] = []
     for entry in columns:
         found = (
@@ -265,5 +265,5 @@ def column_names(operator: str, columns: Sequence[Any]) -> tuple[str, ...]:
 
 
 def given_names(operator: str, columns: object) -> tuple[str, ...] | None:
-    """Returns the names in an argument `columns`; None where it was not given."""
+    """Returns the names in an argument `columns`; None where the argument was not given."""
     return None if columns is None else column_names(operator, (columns,))

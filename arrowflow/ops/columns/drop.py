@@ -35,7 +35,7 @@ class Drop(ColumnOperator):
         return {"columns": list(self.columns)}
 
     def steps(self, schema: pa.Schema) -> tuple[Step, ...]:
-        """Returns one projection of what is left."""
+        """Returns one projection of the remaining columns."""
         check_columns(self.columns, schema)
         dropped = frozenset(self.columns)
         outputs = tuple((name, Keep(name)) for name in schema.names if name not in dropped)
@@ -46,7 +46,7 @@ class Drop(ColumnOperator):
         return (Project(outputs),)
 
     def narrow(self, wanted: frozenset[str]) -> Node:
-        """Returns a projection of what is left: it does not name the columns that nothing reads any more."""
+        """Returns a projection of the remaining columns, without the columns that nothing reads any more."""
         schema = self.inputs[0].schema
         narrowed = ColumnOperator.narrow(self, wanted)
         if narrowed is not self or schema is None:

@@ -21,7 +21,7 @@ from arrowflow.types import exact_values
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FillNull(ColumnOperator):
-    """Its input with nulls replaced: in the named columns, or in all whose type can hold the value.
+    """Its input with nulls replaced: in the named columns, or in all columns whose type can hold the value.
 
     Row order: as its input. Memory: the columns that had nulls, one chunk a call. Deterministic. Resume: as its
     input.
@@ -84,7 +84,7 @@ class FillNull(ColumnOperator):
 
 
 def constant(value: Any) -> Any:
-    """Returns a value, one of Arrow as a literal: Python's own times do not reach as far, nor does their text."""
+    """Returns a value, an Arrow scalar as a literal: Python's own times do not reach as far, nor does their text."""
     if not isinstance(value, pa.Scalar):
         return value
     return Literal(exact_values(pa.repeat(value, 1))[0], value.type)

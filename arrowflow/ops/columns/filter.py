@@ -32,7 +32,7 @@ from arrowflow.plan.traits import Traits
 class Filter(ColumnOperator):
     """The rows of its input where all predicates are true; null is not true.
 
-    Row order: as its input. Memory: the rows it keeps, one chunk a call. Deterministic. Resume: as its input.
+    Row order: as its input. Memory: the kept rows, one chunk a call. Deterministic. Resume: as its input.
     """
 
     name: ClassVar[str] = "filter"
@@ -89,22 +89,22 @@ class Filter(ColumnOperator):
         return tuple(Where(single) for predicate in self.predicates for single in expand(predicate, schema))
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Returns its input's schema, once the predicates are found to fit it."""
+        """Returns its input's schema, after a check that the predicates fit it."""
         self.program(inputs[0])
         return inputs[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterBy(Operator):
-    """The rows of its input where what `fn` returns for a piece of them is true; null is not true.
+    """The rows of its input for which `fn`, called on a piece of them, returns true; null is not true.
 
     Row order: as its input. Memory: input and output of each call. Deterministic if `fn` is. Resume: (position before
     the piece, rows, split, piece).
 
     Attributes:
-        fn: Returns an array of booleans, one a row; or a class of which each worker makes an instance that it calls.
-        format: What it sees.
-        columns: What it reads, and all that it sees; None for all columns.
+        fn: Returns an array of booleans, one a row; or a class of which each worker makes and calls an instance.
+        format: The format of the batches that `fn` sees.
+        columns: The only columns that `fn` reads and sees; None for all columns.
         num_parallel_calls: Calls at the same time, or None for the CPU budget.
         place: Bound: the operator's place in the plan as written.
     """
@@ -120,7 +120,7 @@ class FilterBy(Operator):
 
     @property
     def title(self) -> str:
-        """Its name and its function's."""
+        """The operator's name and its function's."""
         return f"{self.name}({function_name(self.fn)})"
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
@@ -128,7 +128,7 @@ class FilterBy(Operator):
         return dataclasses.replace(self, place=context.place).on(*inputs)
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns what decides what the function is called with."""
+        """Returns the arguments that decide the input of the function."""
         return {
             "fn": function_name(self.fn),
             "format": self.format,
@@ -146,7 +146,7 @@ class FilterBy(Operator):
         return inputs[0]
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
-        """Returns the wanted columns and those that the function reads."""
+        """Returns the wanted columns and the columns that the function reads."""
         return (None if wanted is None or self.columns is None else wanted | set(self.columns),)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
@@ -172,7 +172,7 @@ class FilterByKernel(StatelessKernel):
         )
 
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
-        """Returns the rows that are kept."""
+        """Returns the kept rows."""
         function = self._function
 
         def keep(returned: list[Any]) -> pa.RecordBatch:

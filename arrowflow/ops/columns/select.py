@@ -15,7 +15,7 @@ from arrowflow.ops.columns.column_program import ColumnOperator, check_columns, 
 from arrowflow.plan.node import Node
 
 Named = tuple[tuple[str | None, Expr], ...]
-"""Expressions with the names that were given for them, or None for the names of their own."""
+"""Expressions with the names that a user gave; None stands for the expression's own name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class Select(ColumnOperator):
 
 
 def given_expressions(operator: str, exprs: tuple[Any, ...], named: Mapping[str, Any]) -> Named:
-    """Returns expressions that a user gave by place and by name; raises `PlanError` unless there is one."""
+    """Returns expressions that a user gave by place and by name; raises `PlanError` unless there is an expression."""
     if not exprs and not named:
         raise PlanError(f"{operator}: expected at least one column")
     listed = [(None, expr) for expr in parse_many(exprs, operator=operator, allow_name=True)]

@@ -19,7 +19,7 @@ from arrowflow.types import arrow_type
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack(ColumnOperator):
-    """Its input with each group of columns replaced by one `fixed_size_list` column, behind the others.
+    """Its input with each group of columns replaced by one `fixed_size_list` column, after the other columns.
 
     A null is a `DataError` that names `fill_null`. Row order: as its input. Memory: the columns it writes, one chunk
     a call. Deterministic. Resume: as its input.

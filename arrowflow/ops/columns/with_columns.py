@@ -39,7 +39,7 @@ class WithColumns(ColumnOperator):
         return f"with_columns({describe_named(self.exprs)})"
 
     def steps(self, schema: pa.Schema) -> tuple[Step, ...]:
-        """Returns one projection: all columns, some of them rewritten, the new ones behind."""
+        """Returns one projection: all columns, some of them rewritten, then the new columns."""
         new = expand_named(self.exprs, schema)
         check_unique([name for name, _ in new])
         outputs: dict[str, Output] = {name: Keep(name) for name in schema.names}

@@ -1,7 +1,7 @@
 """`choose_from_datasets`: rows of several datasets, in the order that a column of numbers gives.
 
-The numbers are one more input, read block by block. A number that is no dataset's is an error behind the rows that
-the numbers before it choose.
+The numbers are one more input, read block by block. A number that names no dataset is an error; the error comes after
+the rows that the numbers before it choose.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from arrowflow.plan.traits import Borders, Traits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChooseFromDatasets(MixOperator):
-    """Rows of all its inputs but the last, whose numbers say from which input each row comes.
+    """Rows of all its inputs but the last; the numbers of the last input tell from which input each row comes.
 
-    Row order: as the numbers say; the rows of one input stay in their order. Memory: one chunk of each input, and
-    what is gathered, some 16 MiB or 16,384 rows at a time. Deterministic. Resume: (per input, position before its
+    Row order: by the numbers; the rows of one input stay in their order. Memory: one chunk of each input, and the part
+    that is gathered, some 16 MiB or 16,384 rows at a time. Deterministic. Resume: (per input, position before its
     oldest held row and rows used from there; the same of the numbers, before the block; number of the block; rows of
-    it that are done; rows of the next part; inputs that have run out).
+    the block that are done; rows of the next part; inputs that have run out).
     """
 
     name: ClassVar[str] = "choose_from_datasets"
@@ -49,12 +49,12 @@ class ChooseFromDatasets(MixOperator):
         return {"datasets": self.num_sources, "stop_on_empty_dataset": self.stop_on_empty_dataset}
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
-        """Returns the first input's columns, once it is clear that the last one holds numbers."""
+        """Returns the first input's columns, after a check that the last input holds numbers."""
         check_numbers(inputs[-1])
         return MixOperator.output_schema(self, inputs)
 
     def count_rows(self, inputs: Sequence[int | None]) -> int | None:
-        """Returns 0 where there are no numbers or no rows; else only running it tells."""
+        """Returns 0 where there are no numbers or no rows; otherwise only a run tells."""
         return 0 if inputs[-1] == 0 or not any(rows != 0 for rows in inputs[:-1]) else None
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
@@ -102,7 +102,7 @@ class ChooseKernel(MixKernel):
         self._block_start = self._numbers.mark()
 
     def wants(self) -> StreamHandle | None:
-        """Returns the stream of numbers where the next block is to be begun, else as for every mix."""
+        """Returns the stream of numbers where the next block begins; otherwise the stream as for every mix."""
         if self.done or self._broken is not None:
             return self._broken
         if self._numbers_stream is None:
@@ -113,7 +113,7 @@ class ChooseKernel(MixKernel):
         return self._numbers_stream if self._draws is None else stream
 
     def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
-        """Takes numbers, or rows; yields the parts that are there now."""
+        """Takes numbers, or rows; yields the parts that are complete now."""
         if stream is not self._numbers_stream:
             return super().push_from(stream, item)
         if item.chunk.num_rows:
@@ -122,14 +122,14 @@ class ChooseKernel(MixKernel):
         return self._parts()
 
     def ended(self, stream: StreamHandle) -> Iterator[Item]:
-        """Takes what numbers there are for the last block, or cuts the part where a row is lacking."""
+        """Takes the numbers that have come for the last block, or cuts the part where a row is lacking."""
         if stream is not self._numbers_stream:
             return super().ended(stream)
         self._numbers_ended = True
         return self._parts()
 
     def failed(self, stream: StreamHandle) -> Iterator[Item]:
-        """Cuts the part where a row is lacking, or takes what numbers there are; the error comes behind."""
+        """Cuts the part where a row is lacking, or takes the numbers that have come; the error comes after them."""
         if stream is not self._numbers_stream:
             return super().failed(stream)
         self._numbers_failed = True
@@ -162,7 +162,7 @@ class ChooseKernel(MixKernel):
         return found[:first]
 
     def _valid(self, column: pa.Array) -> Choices:
-        """Returns numbers as choices, with that of no dataset where one is wrong: at the first null, for one."""
+        """Returns numbers as choices; a wrong number, such as the first null, becomes the choice of no dataset."""
         values = integers(column)
         wrong = (values < 0) | (values >= self._num_sources)
         choices = np.where(wrong, self._num_sources, values).astype(np.uint16)
@@ -177,7 +177,7 @@ class ChooseKernel(MixKernel):
 
 
 def integers(column: pa.Array) -> npt.NDArray[Any]:
-    """Returns a column of whole numbers as an array, without a copy; what a null holds is anything."""
+    """Returns a column of whole numbers as an array, without a copy; a null holds any value."""
     type = np.dtype(str(column.type))
     return np.frombuffer(column.buffers()[1], type, len(column), column.offset * type.itemsize)
 

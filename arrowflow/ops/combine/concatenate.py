@@ -1,7 +1,7 @@
 """`concatenate`: the rows of one dataset after those of another.
 
-As in `repeat`, the next input is opened as soon as the current one has started all its work, so that the first rows
-of one are under way while the last ones of another are delivered.
+As in `repeat`, the next input is opened as soon as the current input has started all its work. So the first rows of an
+input are under way while the last rows of the input before it are delivered.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from arrowflow.plan.traits import Borders, Traits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Concatenate(SameColumnsOperator):
-    """The rows of its first input, then those of the next one, and so on; batches stay as they are.
+    """The rows of its first input, then the rows of the next input, and so on; batches stay as they are.
 
-    Row order: as its inputs, one after the other. Memory: nothing held; two inputs are under way at most.
-    Deterministic. Resume: (number of the input, position in it).
+    Row order: as its inputs, in turn. Memory: nothing held; two inputs are under way at most. Deterministic. Resume:
+    (number of the input, position in this input).
     """
 
     name: ClassVar[str] = "concatenate"
@@ -56,11 +56,11 @@ class Concatenate(SameColumnsOperator):
         return {"datasets": len(self.inputs)}
 
     def count_rows(self, inputs: Sequence[int | None]) -> int | None:
-        """Returns the rows of all inputs together, where all are known."""
+        """Returns the rows of all inputs together, where every input's are known."""
         return _total(inputs)
 
     def count_batches(self, rows: Sequence[int | None], batches: Sequence[int | None]) -> int | None:
-        """Returns the batches of all inputs together, where all are known."""
+        """Returns the batches of all inputs together, where every input's are known."""
         return _total(batches)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
@@ -87,7 +87,7 @@ class ConcatenatePosition(NamedTuple):
 
 
 class ConcatenateKernel(BoundaryKernel):
-    """Opens one stream per input, the next one as soon as the current one has started all its work."""
+    """Opens one stream per input, the next as soon as the current stream has started all its work."""
 
     reads_runs = True
 
@@ -102,7 +102,7 @@ class ConcatenateKernel(BoundaryKernel):
         self._next: StreamHandle | None = None
 
     def open(self, position: Position, epoch: int) -> Position:
-        """Restores the input and the position in it; the streams are opened by `wants`."""
+        """Restores the input and the position in this input; `wants` opens the streams."""
         self._epoch = epoch
         if position is not None:
             self._index, self._resumed_at = ConcatenatePosition._make(position)
@@ -120,19 +120,19 @@ class ConcatenateKernel(BoundaryKernel):
 
     @property
     def exhausted(self) -> bool:
-        """Whether the current input, or the one opened ahead, is the last one."""
+        """Whether the current input, or the input opened ahead, is the last one."""
         opened = 2 if self._next is not None else 1
         return self._index + opened >= self._num_inputs
 
     def ahead(self) -> None:
-        """Opens the next input while the current one's last calls still run."""
+        """Opens the next input while the current input's last calls still run."""
         if self._next is None and self._index + 1 < self._num_inputs:
             self._next = self._context.open(self._index + 1, self._epoch, None)
 
     def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
         """Passes the item on."""
         item = self._agreement.conforming(item, self._index)
-        # Splits of different inputs are different ones: what counts their rows must not take one for the other.
+        # Splits of different inputs are different splits: a kernel that counts their rows must not mix them up.
         origin = item.origin._replace(split=item.origin.split * self._num_inputs + self._index)
         yield item._replace(position=ConcatenatePosition(self._index, item.position), origin=origin)
 

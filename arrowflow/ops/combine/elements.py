@@ -20,17 +20,17 @@ from arrowflow.plan.node import Node
 from arrowflow.plan.position import Position
 
 ElementFunction = Callable[[dict[str, Any]], Any]
-"""Gets a row as a dict of Python values and returns a dataset."""
+"""A function that gets a row as a dict of Python values and returns a dataset."""
 
 ELEMENT_BITS = 40
-"""Of the number of an element, in the places of its operators."""
+"""Bits of an element's number, in the places of the element's operators."""
 PLACE_BITS = 16
-"""Of an operator's number in its element, in its place."""
+"""Bits of an operator's number in its element, in the operator's place."""
 SHOWN_CHARACTERS = 200
 
 
 def operator_key(place: int) -> tuple[int, ...]:
-    """Returns what tells an operator from all others, but not from itself in another element of one `interleave`.
+    """Returns a key that differs between operators, but not between the elements of one `interleave`.
 
     Example:
         >>> operator_key(3), operator_key(((3 + 1) << ELEMENT_BITS | 71) << PLACE_BITS | 2)
@@ -46,7 +46,7 @@ class Row(NamedTuple):
     Attributes:
         chunk: The row.
         number: Its number in the input.
-        before: Position of the cutter before it.
+        before: Position of the cutter before the row.
     """
 
     chunk: pa.RecordBatch
@@ -63,10 +63,10 @@ class Element:
         number: Number of its row in the input.
         before: Position of the cutter before that row.
         plan: Its plan, ready to be opened.
-        start: Position that it is opened at.
+        start: Position at which it is opened.
         held: Its rows that were taken over and wait for its turn.
-        stream: Its stream, once it was opened.
-        num_rows: It travels as a chunk of one row.
+        stream: Its stream, once the element was opened.
+        num_rows: Always 1: the element travels as a chunk of one row.
     """
 
     number: int
@@ -79,17 +79,17 @@ class Element:
 
     @property
     def ready(self) -> bool:
-        """Whether it has rows, or has ended."""
+        """Whether the element has rows, or has ended."""
         return self.held.rows > 0 or (self.stream is not None and self.stream.ready)
 
 
 class RowsWanted(NamedTuple):
-    """The position that a `RowKernel` is opened at.
+    """The position at which a `RowKernel` is opened.
 
     Attributes:
         start: The kernel's own position.
-        numbers: Numbers of rows that are wanted still.
-        all_from: Number of the first row from which on all are wanted.
+        numbers: Numbers of the rows that are still wanted.
+        all_from: Number of the first row from which on all rows are wanted.
     """
 
     start: Position
@@ -103,7 +103,7 @@ class Place(NamedTuple):
     Attributes:
         place: Its place in the rotation.
         number: Number of its row in the input.
-        before: Its position before the oldest row that it holds.
+        before: The element's position before the oldest row that it holds.
         offset: Rows from there on that are gone.
     """
 
@@ -134,7 +134,7 @@ class InterleavePosition(NamedTuple):
 
 
 class RowKernel(CuttingKernel):
-    """Makes one item a row. It is opened at `RowsWanted`."""
+    """Makes one item from each row. The kernel is opened at `RowsWanted`."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -150,7 +150,7 @@ class RowKernel(CuttingKernel):
         return super().open(start, epoch)
 
     def push(self, item: Item) -> Iterator[Item]:
-        """Yields the rows that are wanted."""
+        """Yields the wanted rows."""
         held = self._held
         held.add(item)
         while held.rows:
@@ -166,11 +166,11 @@ class OpenKernel(StatelessKernel):
     """Calls the function, and plans the dataset that it returns.
 
     Args:
-        context: Plans.
+        context: Plans the datasets.
         operator: Name of the operator, for errors.
         fn: Returns a dataset for a row.
-        plan_of: Returns the plan of what `fn` returned, or None if that is no dataset.
-        change: Returns the plan that is run for it.
+        plan_of: Returns the plan of the dataset that `fn` returned, or None for anything else.
+        change: Returns the plan that is run in its place.
         place: The operator's place in the plan as written.
     """
 
@@ -204,7 +204,7 @@ class OpenKernel(StatelessKernel):
                 f"{self._name} raised {said(error)} (it was given the row {_shown(row)})"
             ) from error
         plan = self._change(self._checked(result, row))
-        # Apart from every other place, whatever was opened before: random values follow from these numbers.
+        # This place differs from every other place, whatever was opened before: random values follow from the numbers.
         first_place = ((self._place + 1) << ELEMENT_BITS | chunk.number) << PLACE_BITS
         return Element(number=chunk.number, before=chunk.before, plan=self._context.plan(plan, first_place))
 

@@ -14,9 +14,9 @@ from arrowflow.ops.functions.function import function_name
 class FlatMap(Interleave):
     """The rows of the datasets that `fn` returns for the rows of its input, one dataset after the other.
 
-    Row order: that of the input, and within a dataset its own. Memory: the chunks of one dataset, and of one that is
-    opened ahead. Deterministic if `fn` is. Resume: as `interleave` with one place: `fn` is called again for the dataset
-    that is open, and for no other that came before.
+    Row order: the input's order, and within a dataset its own. Memory: the chunks of one dataset, and of the dataset
+    opened ahead. Deterministic if `fn` is. Resume: as `interleave` with one place. `fn` is called again for the open
+    dataset, and for no other dataset that came before.
     """
 
     name: ClassVar[str] = "flat_map"

@@ -1,12 +1,12 @@
 """`interleave`: the rows of many datasets in turn, one dataset for each row of the input.
 
-Kernels in a row, so that elements are made ready ahead of their turn:
+Three kernels in a row make elements ready ahead of their turn:
 
-1. a serial **cutter**, which makes one item a row and numbers them;
-2. a stateless **opener**, which calls the function and plans what it returned, several at a time: listings and footers
-   are read here;
-3. a boundary, which opens the planned elements as streams of their own and takes blocks from them in rotation. A place
-   of the rotation whose element has ended is given the next element when its turn comes again, as in tf.data.
+1. a serial **cutter**, which makes one item from each row and numbers the rows;
+2. a stateless **opener**, which calls the function and plans the returned dataset, several at a time; here listings and
+   footers are read;
+3. a boundary, which opens the planned elements as streams of their own and takes blocks from them in rotation. When the
+   element of a place has ended, the place gets the next element when its turn comes again, as in tf.data.
 """
 
 from __future__ import annotations
@@ -42,27 +42,27 @@ from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, Resume, Traits
 
 MAX_CYCLE_LENGTH = 512
-"""Open inputs, at most: each is some 100 bytes of a state, and a state has to stay under 64 KiB."""
+"""The largest number of open inputs: each is some 100 bytes of a state, and a state has to stay under 64 KiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interleave(Operator):
     """The rows of the datasets that `fn` returns for the rows of its input, `cycle_length` of them in rotation.
 
-    A turn takes `block_length` rows of one dataset, or one chunk of it: its splits, cut every `max_chunk_rows` rows.
-    Row order: that of the rotation, whatever is ready first; with `deterministic=False` what is not ready is passed
-    over for now. Memory: the chunks of `cycle_length` inputs, and of one that is opened ahead. Deterministic if `fn`
-    is. Resume: (input's position before the oldest open element; place, number and position of each open element;
-    place, rows left and number of the turn; next element); `fn` is called again for the open elements, and for no
-    other that came before. With `deterministic=False` there is none.
+    A turn takes `block_length` rows of one dataset, or one chunk of it: the dataset's splits, cut every
+    `max_chunk_rows` rows. Row order: the rotation's, whatever is ready first; with `deterministic=False` an element
+    that is not ready is skipped for now. Memory: the chunks of `cycle_length` inputs, and of one input opened ahead.
+    Deterministic if `fn` is. Resume: (input's position before the oldest open element; place, number and position of
+    each open element; place, rows left and number of the turn; next element). `fn` is called again for the open
+    elements, and for no other element that came before. With `deterministic=False` there is no resume.
 
     Attributes:
-        fn: Returns a dataset for a row, which it gets as a dict of Python values.
-        plan_of: Returns the plan of what `fn` returned, or None if that is no dataset.
+        fn: Returns a dataset for a row, which is a dict of Python values.
+        plan_of: Returns the plan of the dataset that `fn` returned, or None for anything else.
         cycle_length: Elements that are open at the same time.
         block_length: Rows of a turn, or None for one chunk.
-        num_parallel_calls: Elements that are begun, of those that are open, or None for all.
-        deterministic: Whether the rotation is strict, or None for what `Options.deterministic` says.
+        num_parallel_calls: How many of the open elements are begun, or None for all.
+        deterministic: Whether the rotation is strict, or None to follow `Options.deterministic`.
         place: Bound: the operator's place in the plan as written.
     """
 
@@ -107,7 +107,7 @@ class Interleave(Operator):
         )
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns what decides the order, and the name of the function."""
+        """Returns the arguments that decide the order, and the name of the function."""
         return {
             "fn": function_name(self.fn),
             "cycle_length": self.cycle_length,
@@ -119,29 +119,29 @@ class Interleave(Operator):
         return {self.name: code_digest(self.fn)}
 
     def identity(self) -> dict[str, Any]:
-        """Returns what decides its turns, and its place, from which those of its elements follow."""
+        """Returns the arguments that decide its turns, and its place, which gives the places of its elements."""
         return {**Operator.identity(self), "place": self.place}
 
     @property
     def repeatable(self) -> bool:
-        """The function may open anything, and nothing of that is in the plan."""
+        """The function may open anything, and the plan does not show it."""
         return False
 
     @property
     def resume(self) -> Resume:
-        """Without an order there is no place in it to come back to."""
+        """Without an order there is no place to come back to."""
         return Resume.NONE if self.deterministic is False else self.traits.resume
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
-        """Notes its place, from which those of its elements follow."""
+        """Notes its place, which gives the places of its elements."""
         return dataclasses.replace(self, place=context.place).on(*inputs)
 
     def in_order(self) -> Node:
-        """Returns itself with a strict rotation."""
+        """Returns a copy with a strict rotation."""
         return dataclasses.replace(cast(Interleave, Operator.in_order(self)), deterministic=True)
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
-        """Returns None: only running it tells."""
+        """Returns None: only a run tells the schema."""
         return None
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
@@ -175,7 +175,7 @@ class Interleave(Operator):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turns(RowOperator):
-    """An element's splits, cut every `max_chunk_rows` rows: what a turn without a length takes.
+    """An element's splits, cut every `max_chunk_rows` rows: the pieces for turns without a length.
 
     Row order: as its input. Memory: one piece. Deterministic. Resume: (position before the piece, rows, split, piece).
     """
@@ -195,7 +195,7 @@ class Turns(RowOperator):
 class InterleaveKernel(BoundaryKernel):
     """Takes blocks of the open elements in rotation.
 
-    When it is asked what it wants, the element whose turn it is holds no rows: `_turns` has put them out.
+    When `wants` is called, the element whose turn it is holds no rows: `_turns` has emitted them.
     """
 
     any_ready = True
@@ -212,21 +212,21 @@ class InterleaveKernel(BoundaryKernel):
         self._input_ended = False
         self._input_position: Position = None
         self._cycle: list[Element | None] = [None] * node.cycle_length
-        # By place, what a position says of an element; also of those that are to be opened again and did not come yet.
+        # By place, the part of a position for an element; also for elements to open again that did not come yet.
         self._marks: list[Place | None] = [None] * node.cycle_length
-        self._start: Position = None  # of the cutter, before the oldest of them
-        self._saved: dict[int, int] = {}  # number -> place of those that did not come yet
+        self._start: Position = None  # of the cutter, before the oldest of these elements
+        self._saved: dict[int, int] = {}  # number -> place of the elements that did not come yet
         self._seats = 0  # elements that have a place
-        self._coming: deque[Element] = deque()  # those that are next, without a place
+        self._coming: deque[Element] = deque()  # the next elements, without a place
         self._unopened: list[Element] = []
         self._place = 0
         self._left = self._block
         self._turn = 0
-        self._next = 0  # number of the next element to be given a place
+        self._next = 0  # number of the next element that gets a place
         self._first = FirstSchema()
 
     def open(self, position: Position, epoch: int) -> Position:
-        """Restores whose turn it is, and which elements are to be opened again; `wants` opens them."""
+        """Restores whose turn it is, and which elements to open again; `wants` opens these elements."""
         self._epoch = epoch
         if position is not None:
             at = InterleavePosition._make(position)
@@ -237,10 +237,10 @@ class InterleaveKernel(BoundaryKernel):
             self._input_position = RowsWanted(self._start, tuple(sorted(self._saved)), self._next)
         return None
 
-    # ------------------------------------------------------------------ what it pulls from
+    # ------------------------------------------------------------------ inputs to pull from
 
     def wants(self) -> StreamHandle | None:
-        """Returns the stream of the element whose turn it is; the input's, where it has one more and there is room."""
+        """Returns the stream of the element whose turn it is; the input's, if there is no element or room for more."""
         if self._input is None and not self._input_ended:
             self._input = self._context.open(0, self._epoch, self._input_position)
         element = self._seated()
@@ -256,7 +256,7 @@ class InterleaveKernel(BoundaryKernel):
         return self._seats + len(self._coming) < len(self._cycle) + ahead
 
     def _open_near(self) -> None:
-        """Opens the elements that are to be at work now."""
+        """Opens the elements that should be at work now."""
         near = self._unopened if self._at_once is None else self._next_turns(self._at_once)
         for element in near:
             if element.plan is not None:
@@ -275,10 +275,10 @@ class InterleaveKernel(BoundaryKernel):
         """Whether all elements were opened."""
         return self._input_ended and not self._unopened
 
-    # ------------------------------------------------------------------ what comes
+    # ------------------------------------------------------------------ chunks that come
 
     def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
-        """Takes an element, or a chunk of one; yields the blocks that are there now."""
+        """Takes an element, or a chunk of an element; yields the blocks that are complete now."""
         if stream is self._input:
             self._arrived(item.chunk)
         else:
@@ -288,7 +288,7 @@ class InterleaveKernel(BoundaryKernel):
         return self._turns()
 
     def ended(self, stream: StreamHandle) -> Iterator[Item]:
-        """Gives up the place of an element that has ended, and with it the rest of its block."""
+        """Frees the place of an element that has ended, and drops the rest of its block."""
         if stream is self._input:
             self._input, self._input_ended = None, True
         else:
@@ -300,7 +300,7 @@ class InterleaveKernel(BoundaryKernel):
         return self._turns()
 
     def held(self) -> list[Held]:
-        """Returns what is left of the current chunk of each open element."""
+        """Returns the remaining rows of the current chunk of each open element."""
         return [element.held for element in self._cycle if element is not None]
 
     def _arrived(self, element: Element) -> None:
@@ -328,7 +328,7 @@ class InterleaveKernel(BoundaryKernel):
         return next(p for p in places if (element := cycle[p]) is not None and element.stream is stream)
 
     def _conforming(self, item: Item, element: Element) -> Item:
-        """Returns a chunk with the schema of the first one that had rows."""
+        """Returns a chunk with the schema of the first chunk that had rows."""
         what = f"what {self._function} returned for row {element.number:,}"
         advice = f"`select` columns in one order and `cast` types in {self._function}"
         return item._replace(chunk=self._first.checked(item.chunk, what, advice))
@@ -339,7 +339,7 @@ class InterleaveKernel(BoundaryKernel):
         """Yields blocks for as long as the element whose turn it is holds rows."""
         while (element := self._seated()) is not None and element.held.rows:
             rows = element.held.rows if self._left is None else min(element.held.rows, self._left)
-            # One chunk: an element is only pulled from when it holds no rows.
+            # One chunk: an element is pulled from only when it holds no rows.
             (chunk,), (ticket,) = element.held.pop(rows)
             self._marks[self._place] = Place(self._place, element.number, *element.held.mark())
             yield self._put(chunk, ticket, rows)
@@ -361,7 +361,7 @@ class InterleaveKernel(BoundaryKernel):
         self._turn += 1
 
     def _seated(self) -> Element | None:
-        """Returns the element whose turn it is; None if that is still to come from the input, or if all have ended."""
+        """Returns the element whose turn it is; None if it is still to come from the input, or if all have ended."""
         if not self._ordered:
             return self._first_ready()
         for _ in self._cycle:
@@ -372,7 +372,7 @@ class InterleaveKernel(BoundaryKernel):
         return None
 
     def _filled(self, place: int) -> Element | None:
-        """Returns the element at a place, which is the next one that comes where there was none."""
+        """Returns the element at a place; a free place gets the next element that comes."""
         element = self._cycle[place]
         if element is None and self._coming:
             element = self._cycle[place] = self._coming.popleft()
@@ -384,7 +384,7 @@ class InterleaveKernel(BoundaryKernel):
         return element
 
     def _first_ready(self) -> Element | None:
-        """Returns the next element in rotation that is ready; where none is, the next one, or None for the input."""
+        """Returns the next element in rotation that is ready; if none is, the next element, or None for the input."""
         length = len(self._cycle)
         places = [place % length for place in range(self._place, self._place + length)]
         seated = [(place, element) for place in places if (element := self._filled(place)) is not None]

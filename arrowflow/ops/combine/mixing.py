@@ -1,12 +1,13 @@
-"""What `sample_from_datasets` and `choose_from_datasets` share: rows of several inputs, in an order that numbers tell.
+"""The shared base of `sample_from_datasets` and `choose_from_datasets`: rows of several inputs, in an order by numbers.
 
-The numbers come in blocks of `BLOCK_ROWS` rows of the output, so nothing depends on how the inputs are cut. Two
-kernels, as in `shuffle`: a boundary collects rows as slices without a copy, and a stateless one gathers them, so that
-the next rows are made while some are consumed. What is gathered together is a part of a block: it starts small, so
-that the first batch comes soon, and grows to a whole block or to `PART_BYTES` by the schema as written, whichever is
-less; only wider texts and lists than expected are measured. It also ends where
-an input that has ended is asked for a row; then either all ends there, or the rest of the block is decided anew
-without that input. Where the input has failed, its error comes there: behind the rows that can be made without it.
+The numbers come in blocks of `BLOCK_ROWS` rows of the output, so nothing depends on how the inputs are cut. There are
+two kernels, as in `shuffle`. A boundary collects rows as slices without a copy. A stateless kernel gathers these rows,
+so that the next rows are made while others are consumed.
+
+One call gathers a part of a block. A part starts small, so that the first batch comes soon. It grows to a whole block
+or to `PART_BYTES` by the schema as written, whichever is less; only texts and lists wider than expected are measured.
+A part also ends where a row of an ended input is needed. Then either all ends there, or the rest of the block is
+decided anew without that input. The error of a failed input comes there: after the rows that can be made without it.
 """
 
 from __future__ import annotations
@@ -34,21 +35,21 @@ from arrowflow.plan.position import Mark, Position
 from arrowflow.plan.widths import RowWidth, row_bytes, row_width
 
 BLOCK_ROWS = 16_384
-"""Rows of the output that are decided together: a multiple of what draws are stratified by."""
+"""Rows of the output that are decided together: a multiple of the strata of the draws."""
 
 FIRST_ROWS = 64
 GROWTH = 4
 PART_BYTES = 16 << 20
-"""Rows of the first part; how many times the last one the next may be; what a part holds."""
+"""Rows of the first part; the largest ratio of a part to the part before; the bytes of a part."""
 
 MAX_DATASETS = 100
-"""Inputs, at most: with a chain of operators below each is some 500 bytes of a state, which is to stay under 64 KiB."""
+"""The most inputs: with a chain of operators each is some 500 bytes of a state, which has to stay under 64 KiB."""
 
 Choices = npt.NDArray[np.uint16]
-"""For each row the number of its input, or the number of inputs for one that is left out."""
+"""For each row the number of its input; a row that is left out has the number of inputs."""
 
 Draws = npt.NDArray[Any]
-"""For each row what its choice follows from."""
+"""For each row the value that decides its choice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,15 +57,15 @@ class MixOperator(SameColumnsOperator):
     """Base of the operators that mix rows.
 
     Attributes:
-        stop_on_empty_dataset: Whether it ends at the first row that an input lacks, rather than go on without it.
-        width: Bound: what a row takes by the plan as written.
+        stop_on_empty_dataset: Whether the first row that an input lacks ends the output; otherwise the others go on.
+        width: Bound: bytes of a row by the plan as written.
     """
 
     stop_on_empty_dataset: bool = True
     width: RowWidth = field(default=RowWidth(), compare=False)
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
-        """Notes columns and what they take."""
+        """Notes the columns and the bytes of a row."""
         bound = SameColumnsOperator.bind(self, inputs, context)
         return dataclasses.replace(cast(MixOperator, bound), width=row_width(bound.schema))
 
@@ -89,7 +90,7 @@ class MixOperator(SameColumnsOperator):
                 kind="stateless",
                 make=lambda context: OrderKernel(),
                 engine="numpy+arrow",
-                # One part is gathered while one is consumed.
+                # One part is gathered while another is consumed.
                 floor_bytes=2 * rows * row_bytes(self.schema),
                 facts=lambda: (f"gather up to {BLOCK_ROWS:,} rows or {PART_BYTES:,} bytes a call",),
             ),
@@ -98,7 +99,7 @@ class MixOperator(SameColumnsOperator):
 
 @dataclass(slots=True)
 class MixedRows:
-    """Chunks of all inputs, one input after the other, and the input of each row; it stands on their tickets."""
+    """Chunks of all inputs, input after input, and the input of each row; the rows stand on the chunks' tickets."""
 
     chunks: list[pa.RecordBatch]
     choices: Choices
@@ -111,7 +112,7 @@ class MixPosition(NamedTuple):
 
     Attributes:
         marks: The place in each input.
-        cursor: From where the draws of the block are made again.
+        cursor: The place from which the draws of the block are made again.
         block: Number of the block.
         row: Rows of the block that are done.
         most: Rows of the next part, at most.
@@ -127,16 +128,16 @@ class MixPosition(NamedTuple):
 
 
 class MixKernel(BoundaryKernel):
-    """Collects what each part of a block takes of each input: of one after the other, and no more than it needs.
+    """Collects the rows of each part of a block, input after input, and no more rows than the part needs.
 
-    A part may begin in one chunk of an input and end in the next one.
+    A part may begin in one chunk of an input and end in the next chunk.
 
     Args:
         opened: Numbers of the inputs that rows may come from.
-        num_inputs: Inputs that there are.
-        schema: What the operator yields, if known.
-        width: What a row takes by the plan as written.
-        stop: Whether it ends where an input that has ended is asked for a row.
+        num_inputs: How many inputs there are.
+        schema: The schema of the output, if known.
+        width: Bytes of a row by the plan as written.
+        stop: Whether the output ends where a row of an ended input is needed.
         context: The stream's.
     """
 
@@ -162,45 +163,47 @@ class MixKernel(BoundaryKernel):
         self._streams: dict[int, StreamHandle] = {}
         self._held = [Held() for _ in range(num_inputs)]
         self._starts: list[Position] = [None] * num_inputs
-        self._ended: set[int] = set()  # in an error, too
+        self._ended: set[int] = set()  # also by an error
         self._failed: dict[int, StreamHandle] = {}
         self._broken: StreamHandle | None = None  # whose error comes next
         self._dropped: set[int] = set()
         self._block = 0
-        self._row = 0  # of the block, up to which all is put out
-        # Of the rest of the block; None where the next block is to be begun.
+        self._row = 0  # row of the block, up to which all rows were emitted
+        # The rest of the block; None where the next block begins.
         self._draws: Draws | None = None
         self._choices: Choices = np.zeros(0, np.uint16)
         self._most = FIRST_ROWS  # rows of the next part
-        self._limit = 0  # rows of the block that are the next part
-        self._needs = [0] * num_inputs  # rows of each input in it
-        self._lacks: int | None = None  # the input that has no row behind it, if that is why it ends there
-        self._failure: ArrowflowError | None = None  # what comes behind the last row of the block
+        self._limit = 0  # row of the block at which the next part ends
+        self._needs = [0] * num_inputs  # rows of each input in the next part
+        self._lacks: int | None = (
+            None  # the input that lacks the row after the part, if the part ends for that
+        )
+        self._failure: ArrowflowError | None = None  # the error after the last row of the block
 
-    # ------------------------------------------------------------------ what the operators say
+    # ------------------------------------------------------------------ draws of the operators
 
     @abstractmethod
     def _draw(self) -> Draws | None:
-        """Returns the draws of the whole current block, none at the end; None if they are still to come."""
+        """Returns the draws of the whole current block, no draws at the end; None if they are still to come."""
 
     @abstractmethod
     def _choose(self, draws: Draws) -> Choices:
-        """Returns which inputs these draws mean, given which are dropped."""
+        """Returns the inputs for these draws, without the dropped inputs."""
 
     def _cursor(self) -> Position:
-        """Returns from where the draws of the current block are made again."""
+        """Returns the place from which the draws of the current block are made again."""
         return None
 
     def _restore_cursor(self, cursor: Position) -> None:
-        """Is told what `_cursor` returned when the state was taken."""
+        """Receives the value that `_cursor` returned when the state was taken."""
 
     def _next_block(self) -> None:
-        """Is told that a block is complete."""
+        """Called when a block is complete."""
 
-    # ------------------------------------------------------------------ what it pulls from
+    # ------------------------------------------------------------------ inputs to pull from
 
     def open(self, position: Position, epoch: int) -> Position:
-        """Restores where each input stands and how much of the block is done."""
+        """Restores the place in each input, and how much of the block is done."""
         self._epoch = epoch
         if position is not None:
             at = MixPosition._make(position)
@@ -232,19 +235,19 @@ class MixKernel(BoundaryKernel):
         return self._held
 
     def following_bytes(self) -> int:
-        """Returns the bytes of two parts: one is gathered while one is consumed."""
+        """Returns the bytes of two parts: one part is gathered while the other is consumed."""
         widest = max(held.row_bytes() for held in self._held)
         return 2 * min(PART_BYTES, int(BLOCK_ROWS * widest))
 
     def _lacking(self) -> int | None:
-        """Returns the first input that has to be pulled from; None if the part is there."""
+        """Returns the first input to pull from; None if all rows of the part have come."""
         pairs = enumerate(zip(self._held, self._needs, strict=True))
         return next((number for number, (held, need) in pairs if held.rows < need), None)
 
-    # ------------------------------------------------------------------ what comes
+    # ------------------------------------------------------------------ chunks that come
 
     def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
-        """Takes a chunk; yields the parts that are there now."""
+        """Takes a chunk; yields the parts that are complete now."""
         number = self._number_of(stream)
         self._held[number].add(self._agreement.conforming(item, number))
         return self._parts()
@@ -257,7 +260,7 @@ class MixKernel(BoundaryKernel):
         return self._parts()
 
     def failed(self, stream: StreamHandle) -> Iterator[Item]:
-        """Cuts the part as where an input ends; the error comes behind it."""
+        """Cuts the part as where an input ends; the error comes after the part."""
         self._failed[self._number_of(stream)] = stream
         return self.ended(stream)
 
@@ -267,12 +270,12 @@ class MixKernel(BoundaryKernel):
     # ------------------------------------------------------------------ parts
 
     def _parts(self) -> Iterator[Item]:
-        """Yields parts for as long as all their rows are there."""
+        """Yields parts for as long as all their rows have come."""
         while not self.done and self._broken is None and self._begun() and self._lacking() is None:
             yield from self._put()
 
     def _begun(self) -> bool:
-        """Begins the next block if there is none; False if that cannot be yet, or if there are no more."""
+        """Begins the next block if no block is begun; False if it cannot begin yet, or if all blocks are done."""
         if self._draws is not None:
             return True
         draws = self._draw()
@@ -291,7 +294,7 @@ class MixKernel(BoundaryKernel):
         self.done = True
 
     def _decide(self) -> None:
-        """Decides the rest of the block, with the inputs that are left."""
+        """Decides the rest of the block, with the remaining inputs."""
         assert self._draws is not None
         self._choices = self._choose(self._draws)
         self._frame()
@@ -315,7 +318,7 @@ class MixKernel(BoundaryKernel):
             self._lacks = number
 
     def _put(self) -> Iterator[Item]:
-        """Yields the part, and goes on behind it."""
+        """Yields the part, and goes on after it."""
         choices, block, rows = self._choices[: self._limit], self._block, sum(self._needs)
         taken = [held.pop(need) for held, need in zip(self._held, self._needs, strict=True) if need]
         chunks = [chunk for some, _ in taken for chunk in some]
@@ -337,7 +340,7 @@ class MixKernel(BoundaryKernel):
             self._most = min(BLOCK_ROWS, fitting, GROWTH * self._most)
 
     def _go_on(self) -> None:
-        """Finds what comes behind the part: more of the block, the next one, or the end."""
+        """Finds the next work after the part: more of the block, the next block, or the end."""
         assert self._draws is not None
         self._row += self._limit
         self._draws, self._choices = self._draws[self._limit :], self._choices[self._limit :]
@@ -351,7 +354,7 @@ class MixKernel(BoundaryKernel):
             self._next_block()
 
     def _leave(self, number: int) -> None:
-        """Ends, or goes on without the input that has no row where one is asked for, unless that one failed."""
+        """Ends, or goes on without the input that lacks a needed row, unless that input failed."""
         self._broken = self._failed.get(number)
         if self._broken is not None:
             return
@@ -371,7 +374,7 @@ class OrderKernel(GatherKernel):
 
     def gather(self, chunk: MixedRows, origin: Origin) -> pa.RecordBatch:
         """Returns the part's rows in the order of their draws."""
-        # Joined, the rows lie as a stable sort by input would put them: its inverse is where each row is found.
+        # Joined, the rows lie as a stable sort by input would put them: its inverse gives the place of each row.
         indices = np.empty(chunk.num_rows, np.uint32)
         indices[np.argsort(chunk.choices, kind="stable")] = np.arange(chunk.num_rows, dtype=np.uint32)
         return gathered(join(chunk.chunks), indices)

@@ -1,12 +1,12 @@
 """`rejection_resample`: rows left out at random, so that classes have wanted shares.
 
 A row of class i is kept with the probability (target[i] / initial[i]), divided by the largest of these ratios: as many
-rows are kept as the target allows. Whether a row is kept follows from (seed, operator, epoch, number of the row in the
-input) and its class, so not from where chunks end.
+rows are kept as the target allows. The decision follows from (seed, operator, epoch, number of the row in the input)
+and the row's class. So it does not depend on where chunks end.
 
-Where the initial shares are not given they are estimated from the rows that came before. Rows are decided by blocks of
-512, from the counts of the blocks that are closed; so the counts are all that a state holds, and a block is decided at
-once. The first block counts as if all classes were equally frequent.
+Initial shares that are not given are estimated from the rows that came before. Rows are decided by blocks of 512, from
+the counts of the closed blocks. So a state holds nothing but the counts, and a block is decided at once. The first
+block counts as if all classes were equally frequent.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ BLOCK_ROWS = 512
 DRAWN_ROWS = 4096
 """Rows whose random numbers have one key: a chunk of one row takes 30 µs."""
 PSEUDO_ROWS = 10
-"""Of each class, before the first row is counted; as in tf.data."""
+"""Rows of each class that are counted before the first row; as in tf.data."""
 LABEL = "class"
 
 
@@ -53,13 +53,13 @@ class RejectionResample(RowOperator):
     """Rows of its input, left out at random so that classes have the shares `target`.
 
     Row order: as its input. Memory: input and output of each call. Deterministic. Resume: (input's position, rows of
-    the input), and where shares are estimated two counts of each class.
+    the input); where shares are estimated, two counts of each class, too.
 
     Attributes:
-        label: The class of a row: an integer from 0 on, below the number of shares.
-        target: The shares that are wanted.
+        label: The class of a row: an integer from 0 on, smaller than the number of shares.
+        target: The wanted shares.
         initial: The shares in the input, or None to estimate them.
-        seed: What is random follows from; None until bound, then derived from `Options.seed` and its place.
+        seed: The seed of the draws; None until bound, then derived from `Options.seed` and the operator's place.
         place: Bound: the operator's place in the plan as written.
     """
 
@@ -106,12 +106,12 @@ class RejectionResample(RowOperator):
         return dataclasses.replace(self, seed=seed, place=context.place).on(*inputs)
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Returns its input's schema, once the class is found to fit it."""
+        """Returns its input's schema, after a check that the class fits it."""
         self.program(inputs[0])
         return inputs[0]
 
     def program(self, schema: pa.Schema) -> Program:
-        """Returns what computes the class of each row.
+        """Returns the program that computes the class of each row.
 
         Raises:
             PlanError: A column is unknown, or the class is no integer.
@@ -129,18 +129,18 @@ class RejectionResample(RowOperator):
         return program
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
-        """Returns the wanted columns and those of the class."""
+        """Returns the wanted columns and the columns of the class."""
         schema = self.inputs[0].schema
         if wanted is None or schema is None:
             return (None,)
         return (wanted.union(*(single.columns for single in expand(self.label, schema))),)
 
     def count_rows(self, inputs: Sequence[int | None]) -> int | None:
-        """Returns None where there are rows: only running it tells."""
+        """Returns None where there are rows: only a run tells."""
         return 0 if inputs[0] == 0 else None
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns what finds classes, what numbers and counts rows, and what decides."""
+        """Returns the kernels: one finds classes, one numbers and counts rows, one decides."""
         counted = (
             "by their number" if self.initial is not None else f"in blocks of {BLOCK_ROWS}, counting classes"
         )
@@ -183,18 +183,18 @@ class Classed(NamedTuple):
 
     @property
     def buffers(self) -> tuple[pa.Buffer, ...]:
-        """What the ledger counts."""
+        """The buffers that the ledger counts."""
         own = pa.py_buffer(self.classes)
         return (own, *(buffer for column in self.chunk.columns for buffer in column.buffers()))
 
 
 class Numbered(NamedTuple):
-    """A chunk that is ready to be decided.
+    """A chunk whose rows are ready to be decided.
 
     Attributes:
         rows: The rows with their classes.
         first: Number of the first row in the input.
-        accepted: With which probability a row is kept, by block and class; or by class alone.
+        accepted: The probability to keep a row, by block and class; or by class alone.
     """
 
     rows: Classed
@@ -208,7 +208,7 @@ class Numbered(NamedTuple):
 
     @property
     def buffers(self) -> tuple[pa.Buffer, ...]:
-        """What the ledger counts."""
+        """The buffers that the ledger counts."""
         return (pa.py_buffer(self.accepted), *self.rows.buffers)
 
 
@@ -301,10 +301,10 @@ class ClassCountKernel(SerialKernel):
         return at.input
 
     def push(self, item: Item) -> Iterator[Item]:
-        """Passes the chunk on with what the closed blocks say of each of its blocks."""
+        """Passes the chunk on with the counts of the closed blocks for each of its blocks."""
         chunk, ticket = item.chunk, item.ticket
         if chunk.num_rows:
-            ticket = None  # there is new memory to charge, and with it the chunk's once more
+            ticket = None  # there is new memory to charge, and the chunk's is charged once more with it
             first, before = self._rows, self._count(chunk.classes)
             chunk = Numbered(
                 chunk, first, acceptance(self._target, (before + PSEUDO_ROWS).astype(np.float64))
@@ -314,7 +314,7 @@ class ClassCountKernel(SerialKernel):
         yield item._replace(chunk=chunk, position=position, ticket=ticket)
 
     def _count(self, classes: Integers) -> Integers:
-        """Counts the rows of a chunk, and returns what was counted before each of its blocks began."""
+        """Counts the rows of a chunk, and returns the counts at the start of each of its blocks."""
         number = len(self._target)
         blocks = _blocks(self._rows, len(classes), BLOCK_ROWS)
         counted = np.bincount(blocks * number + classes, minlength=(int(blocks[-1]) + 1) * number)
@@ -331,7 +331,7 @@ class ClassCountKernel(SerialKernel):
 
 
 def _blocks(first: int, num_rows: int, size: int) -> Integers:
-    """Returns in which block each of some rows is, counted from the one of the first row."""
+    """Returns the block of each row, counted from the block of the first row."""
     return (np.arange(num_rows, dtype=np.int64) + first % size) // size
 
 

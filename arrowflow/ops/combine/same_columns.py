@@ -1,6 +1,6 @@
-"""What operators over several inputs with the same columns share: which columns, and chunks that have just these.
+"""The shared base of operators over several inputs with the same columns: it checks columns and conforms chunks.
 
-Inputs agree by name and type; the first one's order counts. Rules may leave an input more columns than another, so
+Inputs agree by name and type; the first input's order counts. Rules may leave an input more columns than another. So
 each chunk is brought to the output's columns before it is passed on.
 """
 
@@ -21,27 +21,27 @@ from arrowflow.plan.node import BindContext, Columns, Node
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SameColumnsOperator(Operator):
-    """Base of the operators that put out rows of several inputs with the same columns.
+    """Base of the operators that emit rows of several inputs with the same columns.
 
     Attributes:
-        columns: Bound: the columns it yields; None where only running it tells them.
+        columns: Bound: the columns of the output; None where only a run tells them.
     """
 
     columns: tuple[str, ...] | None = field(default=None, compare=False)
 
     @property
     def num_sources(self) -> int:
-        """How many of its inputs, from the first one on, have the columns that it yields."""
+        """How many of its inputs, from the first input on, have the columns of the output."""
         return len(self.inputs)
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
-        """Notes the columns, so that rules may take some away."""
+        """Notes the columns, so that rules may remove some."""
         bound = self.on(*inputs)
         names = None if bound.schema is None else tuple(bound.schema.names)
         return dataclasses.replace(bound, columns=names)
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
-        """Returns the first input's columns, with which the others agree."""
+        """Returns the first input's columns, after a check that the other inputs agree."""
         sources = inputs[: self.num_sources]
         if self.columns is None:
             for number, other in enumerate(sources[1:], 2):
@@ -50,9 +50,9 @@ class SameColumnsOperator(Operator):
         return pa.schema([sources[0].field(name) for name in self.columns])
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
-        """Returns the wanted columns for each input that has them, all of any other.
+        """Returns the wanted columns for each input that has them, and all columns for any other input.
 
-        Where only running it tells which columns it has, each input keeps its own: they would no longer agree.
+        Where only a run tells the columns, each input keeps its own: the inputs would no longer agree.
         """
         if self.columns is None:
             return (None,) * len(self.inputs)
@@ -60,19 +60,19 @@ class SameColumnsOperator(Operator):
         return (wanted,) * self.num_sources + (None,) * others
 
     def narrow(self, wanted: frozenset[str]) -> Node:
-        """Returns itself with the wanted columns only."""
+        """Returns a copy with the wanted columns only."""
         if self.columns is None:
             return self
         names = tuple(name for name in self.columns if name in wanted)
         return self if names == self.columns else dataclasses.replace(self, columns=names).on(*self.inputs)
 
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """What all inputs own stays owned."""
+        """The output owns its memory if all inputs own theirs."""
         return all(inputs)
 
 
 def _check_agrees(found: pa.Schema, first: pa.Schema, number: int) -> None:
-    """Raises `PlanError` where input `number` has other columns than the first one."""
+    """Raises `PlanError` where input `number` has other columns than the first input."""
     ours, others = set(first.names), set(found.names)
     missing = [name for name in first.names if name not in others]
     further = [name for name in found.names if name not in ours]
@@ -98,10 +98,10 @@ def _check_agrees(found: pa.Schema, first: pa.Schema, number: int) -> None:
 
 
 class FirstSchema:
-    """Sees to it that all chunks have the schema of the first one that has rows.
+    """Checks that all chunks have the schema of the first chunk with rows.
 
-    Which one is the first depends on where a run was resumed. So the order of columns counts as well: what comes later
-    is not changed to be like it.
+    The first chunk depends on where a run was resumed. So the order of columns counts as well: a later chunk is not
+    changed to fit it.
     """
 
     __slots__ = ("_schema",)
@@ -110,13 +110,13 @@ class FirstSchema:
         self._schema: pa.Schema | None = None
 
     def checked(self, chunk: pa.RecordBatch, what: str, advice: str) -> pa.RecordBatch:
-        """Returns the chunk; for errors, `what` it is and what to do.
+        """Returns the chunk; errors name it as `what` and give the `advice`.
 
         Raises:
-            SchemaError: It has other columns, or has them in another order, or of other types.
+            SchemaError: The chunk has other columns, or another order, or other types.
         """
         if not chunk.num_rows:
-            return chunk  # perhaps no record batch, but what one was to be made of
+            return chunk  # perhaps no record batch yet, but parts to make one of
         if self._schema is None:
             self._schema = chunk.schema
         found, expected = chunk.schema, self._schema
@@ -136,7 +136,7 @@ class Agreement:
     """Brings chunks of all inputs to the same columns in the same order.
 
     Args:
-        schema: What the operator yields; None for that of the first chunk that has rows.
+        schema: The schema of the output; None for the schema of the first chunk with rows.
     """
 
     __slots__ = ("_declared", "_first")
@@ -149,7 +149,7 @@ class Agreement:
         """Returns an item of input `number`, counted from 0, with the right columns.
 
         Raises:
-            SchemaError: It has others than the first chunk had.
+            SchemaError: The item has other columns than the first chunk had.
         """
         chunk, expected = item.chunk, self._declared
         if expected is None:

@@ -1,9 +1,9 @@
 """`sample_from_datasets`: rows of several datasets, drawn at random by weight.
 
-Draws are *stratified*: of any 16, 256 or 4,096 rows of the output that begin at a multiple of that number, each
-sixteenth (256th, 4,096th) of the unit interval gets exactly one draw. Each draw alone is uniform, and which row gets
-which is random; but the share of a dataset stays within a few rows of its weight at every moment, where independent
-draws stray by the square root of the rows. So even a small batch is mixed as the weights say.
+Draws are *stratified*. Take any 16, 256 or 4,096 rows of the output that begin at a multiple of that number. Each
+sixteenth (256th, 4,096th) of the unit interval gets exactly one of their draws. Each draw alone is uniform, and the
+assignment of draws to rows is random. But the share of a dataset stays within a few rows of its weight at every moment.
+Independent draws stray by the square root of the rows. So even a small batch is mixed by the weights.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ _DRAW_BITS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleFromDatasets(MixOperator):
-    """Rows of its inputs, each from one drawn at random; the rows of one input stay in their order.
+    """Rows of its inputs, each from an input drawn at random; the rows of one input stay in their order.
 
-    Row order: a pure function of (seed, epoch, block). Memory: one chunk of each input, and what is gathered, some
-    16 MiB or 16,384 rows at a time. Deterministic. Resume: (per input, position before its oldest held row and rows
-    used from there; number of the block; rows of it that are done; rows of the next part; inputs that have run out).
+    Row order: a pure function of (seed, epoch, block). Memory: one chunk of each input, and the part that is gathered,
+    some 16 MiB or 16,384 rows at a time. Deterministic. Resume: (per input, position before its oldest held row and
+    rows used from there; number of the block; rows of the block that are done; rows of the next part; inputs that have
+    run out).
 
     Attributes:
         weights: How often each input is drawn, in relation to the others; None for equally often.
-        seed: What the draws follow from; None until bound, then derived from `Options.seed` and its place.
+        seed: The seed of the draws; None until bound, then derived from `Options.seed` and the operator's place.
     """
 
     name: ClassVar[str] = "sample_from_datasets"
@@ -69,7 +70,7 @@ class SampleFromDatasets(MixOperator):
         return self.weights or (1.0,) * len(self.inputs)
 
     def count_rows(self, inputs: Sequence[int | None]) -> int | None:
-        """Returns the rows of all inputs that are drawn, where all are read to their ends."""
+        """Returns the rows of all inputs with a weight, where all these inputs are read to their ends."""
         drawn = [rows for rows, share in zip(inputs, self.shares, strict=True) if share]
         known = [rows for rows in drawn if rows is not None]
         if len(known) < len(drawn):
@@ -87,7 +88,7 @@ class SampleKernel(MixKernel):
     def __init__(self, node: SampleFromDatasets, context: Context) -> None:
         assert node.seed is not None
         shares = np.array(node.shares)
-        # By a power of two, which changes no draw: so that huge ones have a sum.
+        # Scaling by a power of two changes no draw, and keeps the sum of huge weights finite.
         self._shares = np.ldexp(shares, -np.frexp(shares.max())[1])
         opened = np.flatnonzero(self._shares).tolist()
         super().__init__(
@@ -120,12 +121,12 @@ class SampleKernel(MixKernel):
 def stratified(num_rows: int, key: tuple[int, ...]) -> npt.NDArray[np.uint32]:
     """Returns random 32-bit numbers, stratified in each 16, 256 and 4,096 of them.
 
-    The upper four bits are a permutation of 0 to 15 in each 16 rows. Of 256 rows, those that have the same upper four
-    bits, one in each 16, get a permutation of 0 to 15 as their next four; and so on.
+    The upper four bits are a permutation of 0 to 15 in each 16 rows. Of 256 rows, the 16 rows with the same upper four
+    bits, one in each 16, get a permutation of 0 to 15 as their next four bits; and so on.
 
     Args:
         num_rows: How many; a multiple of 4,096.
-        key: What they are a function of.
+        key: The numbers are a function of this key.
 
     Example:
         >>> sorted((stratified(4096, (7, 1))[:16] >> 28).tolist())
@@ -136,7 +137,7 @@ def stratified(num_rows: int, key: tuple[int, ...]) -> npt.NDArray[np.uint32]:
     drawn = np.zeros(num_rows, np.uint32)
     for level in range(3):
         shift = np.uint32(4 * level)
-        # One permutation for each 16^(level + 1) rows and each of the numbers drawn so far.
+        # Each 16^(level + 1) rows and each number drawn so far has one permutation.
         line = ((rows >> (shift + np.uint32(4))) << shift) | drawn
         member = (rows >> shift) & np.uint32(15)
         drawn = (drawn << np.uint32(4)) | _permutations(words[level]).take((line << np.uint32(4)) | member)
@@ -144,7 +145,7 @@ def stratified(num_rows: int, key: tuple[int, ...]) -> npt.NDArray[np.uint32]:
 
 
 def _permutations(keys: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    """Returns one random permutation of 0 to 15 after the other, for each 16 random keys."""
+    """Returns random permutations of 0 to 15 in a row, one for each 16 random keys."""
     lines = (keys & ~np.uint32(15)).reshape(-1, _STRATA)
     lines |= np.arange(_STRATA, dtype=np.uint32)
     lines.sort(axis=1)

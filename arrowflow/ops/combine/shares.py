@@ -1,4 +1,4 @@
-"""Shares of classes: how users give them, and how likely a row of each class has to be kept to reach them."""
+"""Shares of classes: how users give them, and the probability to keep a row of each class that reaches them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Floats = npt.NDArray[np.float64]
 Shares = tuple[float, ...]
 
 MAX_COUNTED_CLASSES = 1000
-"""Two counts of each are in a state, 13 bytes apiece, and a state has to stay under 64 KiB."""
+"""A state holds two counts of each class, 13 bytes apiece, and has to stay under 64 KiB."""
 
 
 def acceptance(target: Shares, initial: Floats) -> Floats:
-    """Returns with which probability rows are kept, by class (the last axis); the shares need not sum to 1."""
-    # By powers of two, which changes no ratio: so that none is infinite where both are huge, or both tiny.
+    """Returns the probability to keep a row, by class (the last axis); the shares need not sum to 1."""
+    # Scaling by powers of two changes no ratio, and keeps ratios finite where both shares are huge, or both tiny.
     wanted = np.array(target)
     wanted, initial = (np.ldexp(x, -np.frexp(x.max(axis=-1, keepdims=True))[1]) for x in (wanted, initial))
     ratio = np.divide(wanted, initial, out=np.zeros(initial.shape), where=wanted > 0)
@@ -33,7 +33,7 @@ def check_shares(target: object, initial: object) -> tuple[Shares, Shares | None
     """Returns the shares as a node holds them.
 
     Raises:
-        PlanError: They are no shares, do not fit each other, or cannot be reached.
+        PlanError: The arguments are no shares, do not fit each other, or cannot be reached.
     """
     wanted = _shares("target_dist", target)
     if initial is None:

@@ -26,10 +26,10 @@ from arrowflow.plan.traits import Borders, Traits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Zip(Operator):
-    """The columns of all its inputs side by side, as many rows as the shortest has. Splits are those of the first.
+    """The columns of all its inputs side by side, as many rows as the shortest input has, in the first input's splits.
 
     Row order: as its inputs. Memory: one chunk of each input, no copy. Deterministic. Resume: per input (position
-    before its current chunk, rows of it that are used).
+    before its current chunk, rows of this chunk that are used).
     """
 
     name: ClassVar[str] = "zip"
@@ -44,9 +44,9 @@ class Zip(Operator):
         return joint_schema(inputs)
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
-        """Returns for each input those of the wanted columns that are its own.
+        """Returns for each input its own wanted columns.
 
-        Where only running it tells which those are, all are kept: two of one name are to be found.
+        Where only a run tells the columns of an input, all columns are kept: equal names have to be found.
         """
         if wanted is None or self.schema is None:
             return (None,) * len(self.inputs)
@@ -55,12 +55,12 @@ class Zip(Operator):
         )
 
     def count_rows(self, inputs: Sequence[int | None]) -> int | None:
-        """Returns the rows of the shortest input, where all are known."""
+        """Returns the rows of the shortest input, where every input's are known."""
         known = [rows for rows in inputs if rows is not None]
         return min(known) if len(known) == len(inputs) else 0 if 0 in known else None
 
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """What all inputs own stays owned."""
+        """The output owns its memory if all inputs own theirs."""
         return all(inputs)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
@@ -89,7 +89,7 @@ def joint_schema(schemas: Sequence[pa.Schema]) -> pa.Schema:
 
 
 class ZipKernel(BoundaryKernel):
-    """Pulls a chunk of each input that holds no rows, in their order, and puts out what all of them have."""
+    """Pulls a chunk of each input that holds no rows, in the inputs' order, and emits the rows that all inputs have."""
 
     chunks_held = 1
 
@@ -103,7 +103,7 @@ class ZipKernel(BoundaryKernel):
         self._schema: pa.Schema | None = None
 
     def open(self, position: Position, epoch: int) -> Position:
-        """Restores where each input stands; the streams are opened by `wants`."""
+        """Restores the place in each input; `wants` opens the streams."""
         self._epoch = epoch
         if position is not None:
             marks = [Mark._make(mark) for mark in position]
@@ -112,7 +112,7 @@ class ZipKernel(BoundaryKernel):
         return None
 
     def wants(self) -> StreamHandle | None:
-        """Returns the first stream that holds no rows; None once one has ended."""
+        """Returns the first stream that holds no rows; None once a stream has ended."""
         if self.done:
             return None
         if not self._streams:
@@ -135,7 +135,7 @@ class ZipKernel(BoundaryKernel):
         rows = min(held.rows for held in self._held)
         chunks, tickets = [], []
         for held in self._held:
-            # One chunk: an input is only pulled from when it holds no rows.
+            # One chunk: an input is pulled from only when it holds no rows.
             (chunk,), (ticket,) = held.pop(rows)
             chunks.append(chunk)
             tickets.append(ticket)

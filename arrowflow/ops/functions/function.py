@@ -1,4 +1,4 @@
-"""Properties of user functions: names, code digests, and the checks of a function and of what it returned."""
+"""Properties of user functions: names, code digests, and the checks of a function and of its result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from arrowflow.errors import PlanError, SchemaError, shown
 
 
 def function_name(fn: Callable[..., Any]) -> str:
-    """Returns what a person calls a function.
+    """Returns the name by which a person knows a function.
 
     Example:
         >>> function_name(len)
@@ -29,8 +29,8 @@ def function_name(fn: Callable[..., Any]) -> str:
 def code_digest(fn: Callable[..., Any]) -> str:
     """Returns a digest of a function's code: instructions, constants and names, not comments or line numbers.
 
-    Of a class it covers all methods, of an object that can be called its class's. What the function calls, and what
-    its closure holds, is not in it.
+    For a class the digest covers all methods; for an object that can be called, those of its class. The digest covers
+    neither the functions that it calls nor the values in its closure.
 
     Example:
         >>> code_digest(lambda x: x + 1) == code_digest(lambda x: x + 1)
@@ -49,7 +49,7 @@ def code_digest(fn: Callable[..., Any]) -> str:
 
 
 def _methods(cls: type) -> list[Any]:
-    """Returns the code of all methods of a class and of what it derives from, by name."""
+    """Returns the code of all methods of a class and of its base classes, by name."""
     named = {
         (base.__qualname__, name): getattr(member, "__func__", None)
         or getattr(member, "fget", None)
@@ -65,7 +65,7 @@ def _methods(cls: type) -> list[Any]:
 
 
 def check_function(operator: str, fn: object) -> None:
-    """Raises `PlanError` for what cannot be called on data."""
+    """Raises `PlanError` for an object that cannot be called on data."""
     if not callable(fn):
         raise PlanError(f"{operator}: expected a function, got {shown(fn)}")
     if isinstance(fn, type) and not makes_functions(fn):
@@ -76,7 +76,7 @@ def check_function(operator: str, fn: object) -> None:
 
 
 def makes_functions(fn: Any) -> bool:
-    """Whether this is a class whose instances can be called, perhaps with arguments given to it by `partial`."""
+    """Whether a value is a class whose instances can be called, perhaps a `partial` of the class with arguments."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     return isinstance(fn, type) and any("__call__" in vars(base) for base in fn.__mro__)
@@ -102,7 +102,7 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema, what: str) -> pa.RecordBat
 
 
 def _shown(type: pa.DataType) -> str:
-    """Returns a type as text, in the shape that arrays of it have where that is known."""
+    """Returns a type as text, in the shape of its arrays where the shape is known."""
     if isinstance(type, pa.FixedShapeTensorType):
         order = "" if type.permutation is None else f" in the order {type.permutation}"
         return f"fixed_shape_tensor{list(type.shape)} of {type.value_type}{order}"

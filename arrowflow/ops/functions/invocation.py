@@ -1,9 +1,9 @@
-"""How user functions are called: what they see of a record batch, what comes back, and classes as functions.
+"""Calls of user functions: the arguments made of a record batch, the checked results, and classes as functions.
 
-A class is instantiated once per worker: a call takes an instance that is idle, or makes one where none is. So none is
-ever used by two calls at once, there are never more than calls at the same time, and with `num_parallel_calls=1`
-there is one. Instances belong to an operator in one run and not to a kernel, since `repeat` makes kernels anew in each
-repetition. A run is one iteration over the dataset: the next one makes new instances.
+A class is instantiated once per worker: a call takes an idle instance, or makes a new one if no instance is idle. So
+two calls never use one instance at once, and there are never more instances than calls at the same time. With
+`num_parallel_calls=1` there is one instance. Instances belong to an operator in one run and not to a kernel, since
+`repeat` makes new kernels in each repetition. A run is one iteration over the dataset; the next makes new instances.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ from arrowflow.workarounds.slices import readable
 BatchFormat = Literal["arrow", "numpy", "polars"]
 FunctionExecutor = Literal["thread", "process"]
 RETURNED = {"arrow": pa.RecordBatch, "numpy": dict, "polars": pl.DataFrame}
-"""What a function returns, by format."""
+"""The result of a function, by format."""
 GIVEN = {
     "arrow": ("a pyarrow.RecordBatch", "format='numpy' hands it arrays, format='polars' a data frame; "),
     "numpy": ("a dict of arrays", ""),
     "polars": ("a polars.DataFrame", ""),
 }
-"""What it is given, by format, for errors."""
+"""The argument of a function, by format, for errors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionOperator(Operator):
-    """An operator that yields what a user function returns.
+    """An operator that yields the results of a user function.
 
     Attributes:
-        fn: The function, or a class of which each worker makes an instance that it calls.
-        columns: What it reads, and all that it sees; None for all columns.
-        types: The schema of what it returns, or None to take the first chunk's.
+        fn: The function, or a class of which each worker makes and calls an instance.
+        columns: The only columns that `fn` reads and sees; None for all columns.
+        types: The schema of the result, or None to take the first chunk's.
         place: Bound: the operator's place in the plan as written.
     """
 
@@ -69,7 +69,7 @@ class FunctionOperator(Operator):
 
     @property
     def title(self) -> str:
-        """Its name and its function's."""
+        """The operator's name and its function's."""
         return f"{self.name}({function_name(self.fn)})"
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
@@ -81,13 +81,13 @@ class FunctionOperator(Operator):
         return {self.name: code_digest(self.fn)}
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
-        """Returns the declared schema; without one only running it tells."""
+        """Returns the declared schema; without a declared schema only a run tells."""
         if self.columns is not None:
             check_columns(self.columns, inputs[0])
         return self.types
 
     def on(self, *inputs: Node) -> Self:
-        """See `Node.on`; a declared schema is known whatever comes in."""
+        """See `Node.on`; a declared schema is known for any input."""
         return dataclasses.replace(Operator.on(self, *inputs), schema=self.types)
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
@@ -97,12 +97,12 @@ class FunctionOperator(Operator):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MappingOperator(FunctionOperator):
-    """One that calls its function for piece after piece, several at the same time.
+    """An operator that calls its function for piece after piece, several at the same time.
 
     Attributes:
-        seed: Makes `fn` be called with a random generator too.
+        seed: With a seed, `fn` also gets a random generator.
         num_parallel_calls: Calls at the same time, or None for the CPU budget.
-        executor: Where it is called, which changes none of its values.
+        executor: Where `fn` is called; this changes no value.
     """
 
     seed: int | None = None
@@ -122,7 +122,7 @@ class MappingOperator(FunctionOperator):
         executor: FunctionExecutor,
         **own: Any,
     ) -> Self:
-        """Returns the node, with arguments as users write them, those of its class in `own`."""
+        """Returns the node, with arguments as users write them; `own` holds the arguments of its class."""
         check_function(cls.name, fn)
         check_format(cls.name, own.get("format", "arrow"))
         if executor not in {"thread", "process"}:
@@ -139,18 +139,18 @@ class MappingOperator(FunctionOperator):
         )
 
     def describe(self) -> str:
-        """Returns the operator as one line, with where its function runs."""
+        """Returns the operator as one line, with the place where its function runs."""
         text = FunctionOperator.describe(self)
         return text if self.executor == "thread" else f"{text[:-1]}, executor={self.executor!r})"
 
     def copies(self) -> tuple[str, ...]:
-        """Returns how batches get to worker processes and back, or out of what the function may write again."""
+        """Returns how batches get to worker processes and back, or out of memory that the function may write again."""
         if self.executor == "thread":
             return (copied_from(self.name),)
         return (f"{self.name}: worker processes get a copy of each batch, and give one back",)
 
     def generators(self, epoch: int, origin: Origin) -> tuple[np.random.Generator, ...]:
-        """Returns what `fn` is called with beside a piece: a generator, if there is a seed."""
+        """Returns the arguments of `fn` beside a piece: a generator, if there is a seed."""
         if self.seed is None:
             return ()
         return (generator((self.seed, FUNCTION_CALLS, self.place, epoch, origin.split, origin.piece)),)
@@ -163,16 +163,16 @@ class MappingOperator(FunctionOperator):
         fact: str,
         unit: str,
     ) -> tuple[KernelSpec, ...]:
-        """Returns the cutter of pieces (below `batch`), the caller, and the check of what came back."""
+        """Returns the cutter of pieces (without a `batch` before it), the caller, and the check of results."""
         cut = () if self.batched else (recut_spec(self.name, options),)
         process = self.executor == "process"
         call = KernelSpec(
             operator=self.name,
             kind="stateless",
-            # Not the plan below, which may hold data: a worker process gets this node alone.
+            # The plan before it is left out, since it may hold data: a worker process gets this node alone.
             make=functools.partial(kernel, dataclasses.replace(self, inputs=())),
             engine="python",
-            # The thread of a call only waits for the worker process, which is where it computes.
+            # The thread of a call only waits for the worker process, which computes.
             cost="computes" if process else "unknown",
             process=process,
             random=self.seed is not None,
@@ -201,8 +201,8 @@ class UserFunction:
 
     Args:
         fn: The function or class.
-        storage: What keeps the instances: `Context.run_storage`, so that they live until the run ends.
-        place: The operator's, so that no other one gets its instances.
+        storage: The place of the instances: `Context.run_storage`, so that they live until the run ends.
+        place: The operator's, so that no other operator gets its instances.
     """
 
     def __init__(self, fn: Callable[..., Any], storage: dict[Any, Any], place: int) -> None:
@@ -218,19 +218,19 @@ class UserFunction:
     def __call__(
         self, *arguments: Any, hint: str = "", then: Callable[[list[Any]], Any] | None = None
     ) -> Any:
-        """Returns what the function returns; or, with `then`, what that makes of a list with it.
+        """Returns the function's result; with `then`, the value that `then` makes of a list with the result.
 
-        Until then no other call gets the instance, which may keep what it returned, to write it again.
+        Until then no other call gets the instance: an instance may keep its result to write into it again.
 
         Raises:
-            FunctionError: It raised; with `hint` where the exception looks as if it expected something else.
+            FunctionError: The function raised; with `hint` if it seems to have expected another kind of argument.
         """
         call = self._fn if self._idle is None else self._instance(self._idle)
         try:
-            returned = [call(*arguments)]  # no variable holds it, so that `unshared` counts
+            returned = [call(*arguments)]  # no variable holds the result, so that `unshared` counts
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # `sys.exit()` among them, which ends this call and not the program
+        except BaseException as error:  # also `sys.exit()`, which ends this call and not the program
             text = f"{self.name} raised {said(error)}"
             if isinstance(error, ValueError) and "read-only" in text:
                 raise FunctionError(
@@ -247,7 +247,7 @@ class UserFunction:
         try:
             return idle.pop()
         except IndexError:
-            pass  # all are lent
+            pass  # all instances are lent
         try:
             return self._fn()
         except KeyboardInterrupt:
@@ -260,15 +260,15 @@ class UserFunction:
 
 
 class BatchFunction:
-    """A user function of record batches, in the format that it wants.
+    """A user function of record batches, in the format that the user chose.
 
     Args:
         fn: The function or class.
-        storage: What keeps the instances of a class: `Context.run_storage`.
+        storage: The place of a class's instances: `Context.run_storage`.
         place: The operator's.
-        format: What it sees and returns.
-        columns: What it reads, and all that it sees; None for all columns.
-        schema: What it is to return, for the tensors in it; the caller checks the rest.
+        format: The format of the argument and of the result.
+        columns: The only columns that `fn` reads and sees; None for all columns.
+        schema: The schema of the result, for its tensors; the caller checks the rest.
     """
 
     def __init__(
@@ -288,7 +288,7 @@ class BatchFunction:
         self.name = self._function.name
         self.what = f"what {self.name} returned"
         self._exports: tuple[pa.Schema, tuple[ColumnExport, ...]] | None = (
-            None  # replaced as a whole, by any thread
+            None  # any thread replaces it as a whole
         )
 
     def argument(self, chunk: pa.RecordBatch) -> Any:
@@ -315,7 +315,7 @@ class BatchFunction:
         return arrays_of(chunk, known[1])
 
     def call(self, num_rows: int, *arguments: Any, then: Callable[[list[Any]], Any] | None = None) -> Any:
-        """Returns what the function returns; or, with `then`, what that makes of a list with it."""
+        """Returns the function's result; with `then`, the value that `then` makes of a list with the result."""
         given, others = GIVEN[self._format]
         hint = (
             f" (it was given {num_rows:,} rows as {given}, not one row; {others}`map_rows` calls a function row by "
@@ -324,14 +324,14 @@ class BatchFunction:
         return self._function(*arguments, hint=hint, then=then)
 
     def batch(self, returned: list[Any], given: pa.RecordBatch | None) -> pa.RecordBatch:
-        """Returns what the function returned as a record batch, which it cannot write any more.
+        """Returns the function's result as a record batch, which the function cannot write any more.
 
         Args:
-            returned: Holds what it returned, as the only one of this library.
-            given: What it was given; None where it need not be kept from writing.
+            returned: Holds the result, as the only reference of this library.
+            given: The function's argument; None where the argument need not be protected from writing.
 
         Raises:
-            FunctionError: It returned something else.
+            FunctionError: The result is something else.
         """
         private = unshared(returned) if given is not None and self._format == "numpy" else frozenset()
         result = returned.pop()
@@ -363,7 +363,7 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
 
 
 class UniformKernel(SerialKernel):
-    """Sees to it that all chunks of a stream have one schema; those of several streams `repeat` compares, in order."""
+    """Checks that all chunks of a stream have one schema; `repeat` compares schemas of several streams, in order."""
 
     def __init__(self, operator: str, fn: Callable[..., Any]) -> None:
         self._operator = operator
@@ -379,7 +379,7 @@ class UniformKernel(SerialKernel):
         yield item._replace(chunk=self.checked(item.chunk))
 
     def checked(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
-        """Returns the chunk; raises `SchemaError` where it has other columns than the first one."""
+        """Returns the chunk; raises `SchemaError` where it has other columns than the first chunk."""
         try:
             return self._first.checked(chunk, self._what, "schema= declares columns and types")
         except SchemaError as error:

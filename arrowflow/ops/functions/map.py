@@ -20,20 +20,20 @@ from arrowflow.plan.traits import Traits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Map(MappingOperator):
-    """What `fn` returns for each piece of its input, with any number of rows.
+    """The results of `fn` for each piece of its input, with any number of rows.
 
-    Below `batch`, `fn` sees each split cut every `max_chunk_rows` rows; above, exactly the batches. Row order: as
-    its input. Memory: input and output of each call. Deterministic if `fn` is; a generator handed to it depends on
-    (seed, operator, epoch, split, piece) alone. Resume: (position before the piece, rows, split, piece).
+    Before `batch`, `fn` sees each split cut every `max_chunk_rows` rows; after `batch`, exactly the batches. Row order:
+    as its input. Memory: input and output of each call. Deterministic if `fn` is; the generator that `fn` may get
+    depends on (seed, operator, epoch, split, piece) alone. Resume: (position before the piece, rows, split, piece).
 
     Attributes:
-        fn: The function, or a class of which each worker makes an instance that it calls.
-        format: What it sees and returns.
-        columns: What it reads, and all that it sees; None for all columns.
-        types: The schema of what it returns, or None to take the first chunk's.
-        seed: Makes `fn` be called with a random generator too.
+        fn: The function, or a class of which each worker makes and calls an instance.
+        format: The format of the argument and of the result.
+        columns: The only columns that `fn` reads and sees; None for all columns.
+        types: The schema of the result, or None to take the first chunk's.
+        seed: With a seed, `fn` also gets a random generator.
         num_parallel_calls: Calls at the same time, or None for the CPU budget.
-        executor: Where it is called, which changes none of its values.
+        executor: Where `fn` is called; this changes no value.
         place: Bound: the operator's place in the plan as written.
     """
 
@@ -43,7 +43,7 @@ class Map(MappingOperator):
     format: BatchFormat = "arrow"
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns what decides what the function is called with."""
+        """Returns the arguments that decide the input of the function."""
         return {
             "fn": function_name(self.fn),
             "format": self.format,
@@ -52,7 +52,7 @@ class Map(MappingOperator):
         }
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns the cutter of pieces (below `batch`), the caller, and the check of what came back."""
+        """Returns the cutter of pieces (without a `batch` before it), the caller, and the check of results."""
         return self.specs(
             MapKernel,
             options,
@@ -62,7 +62,7 @@ class Map(MappingOperator):
 
 
 class MapKernel(StatelessKernel):
-    """Calls the function, in the format that it wants."""
+    """Calls the function, in the format that the user chose."""
 
     def __init__(self, node: Map, context: Context) -> None:
         self._node = node
@@ -77,7 +77,7 @@ class MapKernel(StatelessKernel):
         )
 
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
-        """Returns what the function makes of a chunk."""
+        """Returns the function's result for a chunk."""
         node, function = self._node, self._function
         more = node.generators(self._epoch, origin)
         given = chunk if node.executor == "thread" else None  # from a worker process comes a copy

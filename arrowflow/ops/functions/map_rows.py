@@ -27,19 +27,19 @@ SHOWN_CHARACTERS = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapRows(MappingOperator):
-    """What `fn` returns for each row of its input, both as dicts of Python values.
+    """The results of `fn` for each row of its input, both as dicts of Python values.
 
     Row order: as its input. Memory: input and output of a piece, and its rows as Python objects: some 500 bytes a row
-    and more. Deterministic if `fn` is; a generator handed to it depends on (seed, operator, epoch, split, piece) and
-    the rows of the piece before. Resume: (position before the piece, rows, split, piece).
+    and more. Deterministic if `fn` is; the generator that `fn` may get depends on (seed, operator, epoch, split, piece)
+    and the rows of the piece before. Resume: (position before the piece, rows, split, piece).
 
     Attributes:
-        fn: The function, or a class of which each worker makes an instance that it calls.
-        columns: What it reads, and all that it sees; None for all columns.
-        types: The schema of what it returns, or None to take the first piece's.
-        seed: Makes `fn` be called with a random generator too.
+        fn: The function, or a class of which each worker makes and calls an instance.
+        columns: The only columns that `fn` reads and sees; None for all columns.
+        types: The schema of the result, or None to take the first piece's.
+        seed: With a seed, `fn` also gets a random generator.
         num_parallel_calls: Calls at the same time, or None for the CPU budget.
-        executor: Where it is called, which changes none of its values.
+        executor: Where `fn` is called; this changes no value.
         place: Bound: the operator's place in the plan as written.
     """
 
@@ -47,7 +47,7 @@ class MapRows(MappingOperator):
     traits: ClassVar[Traits] = Traits(one_to_one=True, opaque=True)
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns what decides what the function is called with."""
+        """Returns the arguments that decide the input of the function."""
         return {
             "fn": function_name(self.fn),
             "columns": None if self.columns is None else list(self.columns),
@@ -55,7 +55,7 @@ class MapRows(MappingOperator):
         }
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns the cutter of pieces (below `batch`), the caller, and the check of what came back."""
+        """Returns the cutter of pieces (without a `batch` before it), the caller, and the check of results."""
         return self.specs(
             MapRowsKernel,
             options,
@@ -65,7 +65,7 @@ class MapRows(MappingOperator):
 
 
 class MapRowsKernel(StatelessKernel):
-    """Calls the function for one row after the other."""
+    """Calls the function for row after row."""
 
     def __init__(self, node: MapRows, context: Context) -> None:
         self._node = node
@@ -73,7 +73,7 @@ class MapRowsKernel(StatelessKernel):
         self._function = UserFunction(node.fn, context.run_storage, node.place)
 
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
-        """Returns what the function makes of the rows of a piece."""
+        """Returns the function's results for the rows of a piece."""
         node = self._node
         if node.columns is not None:
             check_columns(node.columns, chunk.schema)
@@ -93,7 +93,7 @@ class MapRowsKernel(StatelessKernel):
 
     def _call(self, row: dict[str, Any], more: tuple[Any, ...]) -> dict[str, Any]:
         try:
-            # Rows are made into columns together, so none may change when the next one is made.
+            # Rows are made into columns together, so no row may change when the next row is made.
             result = self._function(row, *more, then=lambda returned: copied_value(returned.pop()))
         except FunctionError as error:
             raise FunctionError(f"{error} (for the row {_shown(row)})") from error.__cause__
@@ -122,7 +122,7 @@ class MapRowsKernel(StatelessKernel):
 
 
 def _check_units(schema: pa.Schema) -> None:
-    """Raises `DataError` where Python would drop the nanoseconds, or give back another type than it got."""
+    """Raises `DataError` where Python would drop the nanoseconds, or would return another type than it got."""
     for field in schema:
         if _has_nanoseconds(field.type):
             raise DataError(

@@ -17,7 +17,7 @@ from arrowflow.plan.traits import Traits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reduce(RowOperator):
-    """The rows of its input in the pieces that a function sees: those of `map`; above `batch` the batches.
+    """The rows of its input in the pieces that a function sees: the pieces of `map`; after `batch` the batches.
 
     Row order: as its input. Memory: one piece. Deterministic. Resume: (position before the piece, rows, split, piece).
     """
@@ -30,17 +30,17 @@ class Reduce(RowOperator):
         return {}
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns the cutter of pieces (below `batch`)."""
+        """Returns the cutter of pieces (without a `batch` before it)."""
         return () if self.batched else (recut_spec(self.name, options),)
 
 
 def fold_batches(
     batches: Iterator[pa.RecordBatch], state: Any, fn: Callable[..., Any], format: BatchFormat
 ) -> Any:
-    """Returns what the function makes of a state and one batch after the other.
+    """Returns the state after the function got batch after batch.
 
     Raises:
-        FunctionError: It raised.
+        FunctionError: The function raised.
     """
     function = BatchFunction(fn, {}, 0, format=format)
     for batch in batches:

@@ -1,7 +1,8 @@
-"""Rows where they lie: what a source with random access hands to a global `shuffle` instead of chunks.
+"""Rows in place: a source with random access hands descriptors of its rows to a global `shuffle` instead of chunks.
 
-`Node.random_access` says which plans can. Their items then travel as `Rows`: descriptors, which neither hold memory of
-the pipeline nor have been read. Whoever has collected all of an epoch gathers any of them, in any order, from `AllRows`.
+`Node.random_access` tells which plans have random access. Their items then travel as `Rows`: descriptors, which hold no
+memory of the pipeline and have not been read. `AllRows` holds the descriptors of a whole epoch, and gathers any of its
+rows, in any order.
 """
 
 from __future__ import annotations
@@ -18,37 +19,37 @@ from arrowflow.ops.order.spans import Places, Span, spans
 
 MAX_BUCKETS = 1 << 14
 MAX_STEPS = 4
-"""Comparisons a row after a look into the table of buckets; with more of them a binary search costs as much."""
+"""Comparisons a row after a look into the table of buckets; from that many on a binary search costs no more."""
 
 
 class Rows(Protocol):
-    """Some rows that can be gathered from. Between kernels it takes the place of a chunk."""
+    """Some rows that can be gathered. Between kernels they take the place of a chunk."""
 
     @property
     def num_rows(self) -> int:
-        """How many they are."""
+        """How many rows they are."""
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that they take once they are gathered."""
+        """Bytes that the rows take once they are gathered."""
 
     @property
     def buffers(self) -> tuple[pa.Buffer, ...]:
-        """Memory that the pipeline allocated for them, which the ledger counts."""
+        """Memory that the pipeline allocated for the rows, which the ledger counts."""
 
     def slice(self, offset: int, length: int | None = None) -> Rows:
-        """Returns some of them, without a copy."""
+        """Returns a slice of the rows, without a copy."""
 
     def gather(self, places: Places) -> pa.RecordBatch:
-        """Returns those at these places, as new memory. Any worker, several calls at once."""
+        """Returns the rows at these places, as new memory. Any worker may call it, several at once."""
 
 
 class InPlaceRows(NamedTuple):
-    """Rows in memory that is not the pipeline's: the user's, or that of a mapped file.
+    """Rows in memory that is not the pipeline's: the user's, or a mapped file's.
 
     Attributes:
         chunk: The rows.
-        copies: The parts of it that the pipeline made nevertheless, such as a decoded dictionary.
+        copies: The parts of the chunk that the pipeline made nevertheless, such as a decoded dictionary.
     """
 
     chunk: pa.RecordBatch
@@ -56,12 +57,12 @@ class InPlaceRows(NamedTuple):
 
     @property
     def num_rows(self) -> int:
-        """How many they are."""
+        """How many rows they are."""
         return int(self.chunk.num_rows)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the rows themselves, whatever else their buffers hold."""
+        """Bytes of the rows themselves, without the rest of their buffers."""
         return int(self.chunk.nbytes)
 
     @property
@@ -79,11 +80,11 @@ class InPlaceRows(NamedTuple):
 
 
 class AllRows:
-    """All rows of an epoch, in parts, numbered through.
+    """All rows of an epoch, in parts, numbered from part to part.
 
     Args:
-        parts: The rows; at least one.
-        tickets: Claims on the ledger that the parts stand on.
+        parts: The rows; at least one part.
+        tickets: The parts' claims on the ledger.
     """
 
     __slots__ = (
@@ -109,8 +110,8 @@ class AllRows:
         self.num_rows = int(self._ends[-1])
         self.num_bytes = sum(part.num_bytes for part in parts)
         self._find_spans()
-        # Buckets of 2**shift numbers each: in which part does the first number of each lie? Where parts have, but for the
-        # last, a multiple of a power of two rows, as chunks of a cache do, no bucket lies in two of them.
+        # Buckets of 2**shift numbers each: which part holds the first number of each bucket? If the parts (but for the
+        # last) have a multiple of a power of two rows, as chunks of a cache do, no bucket lies in two parts.
         self._shift = max(0, self.num_rows.bit_length() - MAX_BUCKETS.bit_length() + 1)
         starts = int(np.bitwise_or.reduce(self._starts))
         self._shift = max(self._shift, (starts & -starts).bit_length() - 1)
@@ -121,7 +122,7 @@ class AllRows:
         self._steps = int((last_parts - self._first_parts).max())
 
     def _find_spans(self) -> None:
-        """Tells columns that are gathered in one call from the rest."""
+        """Separates the columns that are gathered in one call from the rest."""
         chunks = [part.chunk for part in self._parts if isinstance(part, InPlaceRows)]
         self._spans: dict[str, Span] = {}
         self._rest = self._parts
@@ -132,7 +133,7 @@ class AllRows:
             self._rest = [InPlaceRows(chunk.select(rest)) for chunk in chunks] if rest else ()
 
     def gather(self, numbers: Places) -> pa.RecordBatch:
-        """Returns the rows with these numbers, in this order. Any worker, several calls at once."""
+        """Returns the rows with these numbers, in this order. Any worker may call it, several at once."""
         owners = self._parts_of(numbers)
         if not self._spans:
             return self._gather_by_part(self._rest, numbers, owners)
@@ -144,10 +145,10 @@ class AllRows:
         return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
     def _gather_by_part(self, parts: Sequence[Rows], numbers: Places, owners: Places) -> pa.RecordBatch:
-        """Gathers from one part after the other and then puts rows into their order: two copies, one call a part."""
+        """Gathers from part after part and then puts rows into their order: two copies, one call a part."""
         if len(parts) == 1:
             return parts[0].gather(numbers)
-        # Stable, and where there are few parts Arrow counts instead of comparing: 4 ns a row.
+        # A stable sort; with few parts Arrow counts instead of comparing: 4 ns a row.
         order = _sorted_places(owners)
         counts = np.bincount(owners, minlength=len(self._parts))
         places = (numbers - self._starts.take(owners)).take(order)
@@ -161,7 +162,7 @@ class AllRows:
         return gathered(pa.concat_batches(found), back)
 
     def _parts_of(self, numbers: Places) -> Places:
-        """Returns the part that each number lies in."""
+        """Returns the part of each number."""
         if self._steps > MAX_STEPS:
             return np.searchsorted(self._ends, numbers, side="right")
         owners = self._first_parts.take(numbers >> self._shift)
@@ -171,7 +172,7 @@ class AllRows:
 
 
 def _sorted_places(owners: Places) -> Places:
-    """Returns the places of the numbers in ascending order of these; equal ones stay in their order."""
+    """Returns the places of the numbers in ascending order of the numbers; equal numbers stay in their order."""
     narrow = owners.astype(np.uint16 if owners.max() < 1 << 16 else np.uint64)
     type = pa.uint16() if narrow.itemsize == 2 else pa.uint64()
     array = pa.Array.from_buffers(type, len(narrow), [None, pa.py_buffer(narrow)])

@@ -1,16 +1,17 @@
 """`shuffle`: windows of rows, each permuted; or, without a size, all rows.
 
-A window is exactly `size` rows of the input sequence, whatever its chunk borders, and its permutation is a pure
-function of (seed, epoch, window number). So the state is a cursor and not the buffer: a resumed shuffle collects the
-window again and permutes it to the same order. Two kernels: a serial one collects windows without a copy, and a
-stateless one gathers a window, so that the next windows are made while one is consumed.
+A window is exactly `size` rows of the input sequence, whatever its chunk borders. Its permutation is a pure function of
+(seed, epoch, window number). So the state is a cursor and not the buffer: a resumed shuffle collects the window again
+and permutes it to the same order. There are two kernels. A serial kernel collects windows without a copy. A stateless
+kernel gathers a window, so that the next windows are made while one is consumed.
 
-Where nothing in between forbids it the source below is ordered by (seed, epoch) too, see `Node.with_source_order`;
-that is decided on the plan as written, so that no rule changes an order.
+Where no operator in between forbids it, (seed, epoch) also orders the source before the shuffle, see
+`Node.with_source_order`. The plan as written decides this, so no rule changes an order.
 
-All rows are permuted where they can be gathered from where they lie (`Node.random_access`): a serial kernel collects
-the source's descriptors, without a copy, and a reader gathers one part of the output a call. The order is a function
-of the place, so the state is the number of rows delivered. Column operators in between run above, on what was gathered.
+Without a size, a source with random access (`Node.random_access`) has all its rows permuted in place. A serial kernel
+collects the source's descriptors, without a copy, and a reader gathers one part of the output a call. The order is a
+function of the place, so the state is the number of rows delivered. Column operators before the shuffle then run on
+the gathered rows.
 """
 
 from __future__ import annotations
@@ -41,23 +42,23 @@ from arrowflow.random import GLOBAL_ORDER, WINDOW_ORDER, Permutation, permutatio
 
 PART_BYTES: Final = 4 << 20
 NUMBERS_BYTES: Final = 48
-"""What the numbers of a row take while it is gathered: its place in the input, its record batch, its place in that, …"""
+"""Bytes for the numbers of a row while it is gathered: its place in the input, its record batch, its place there, …"""
 MAX_PART_ROWS = 1 << 17
-"""What is gathered record batch by record batch, takes 10 µs for each of them: the more rows at once, the fewer."""
+"""Most rows of a part: gathering batch by batch takes 10 µs for each record batch, so larger parts need fewer steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shuffle(RowOperator):
     """Its input's rows, permuted within windows of `size` rows.
 
-    Row order: a pure function of (seed, epoch, window). Memory: two windows, and one that is gathered; what waits to be
-    used again besides is bounded by `memory.SPARE_SHARE`. Deterministic.
-    Resume: (position before the window, rows of it to drop, window number); the window is collected again.
+    Row order: a pure function of (seed, epoch, window). Memory: two windows, and one that is gathered;
+    `memory.SPARE_SHARE` bounds the memory that waits to be used again. Deterministic. Resume: (position before the
+    window, rows of the window to drop, window number); the window is collected again.
 
     Attributes:
         size: Rows of a window.
-        seed: What the order follows from; None until bound, then derived from `Options.seed` and its place.
-        reshuffle_each_iteration: Whether each epoch has an order of its own.
+        seed: The seed of the order; None until bound, then derived from `Options.seed` and the operator's place.
+        reshuffle_each_iteration: Whether each epoch has its own order.
     """
 
     name: ClassVar[str] = "shuffle"
@@ -88,7 +89,7 @@ class Shuffle(RowOperator):
         }
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
-        """Fixes the seed, and orders the source below by it where it can."""
+        """Fixes the seed, and orders the source before it by that seed where possible."""
         seed = _seed(self.seed, context)
         order = SourceOrder(seed=seed, reshuffle=self.reshuffle_each_iteration, window=self.size)
         return dataclasses.replace(self, seed=seed).on(inputs[0].with_source_order(order))
@@ -156,17 +157,17 @@ def _seed(given: int | None, context: BindContext) -> int:
 class GlobalShuffle(RowOperator):
     """All rows of its input, permuted.
 
-    Row order: a pure function of (seed, epoch). Memory: a few parts of the output; the source's rows stay where they
-    lie. Deterministic. Resume: (rows delivered,).
+    Row order: a pure function of (seed, epoch). Memory: a few parts of the output; the source's rows stay in place.
+    Deterministic. Resume: (rows delivered,).
 
     Attributes:
-        seed: What the order follows from; None until bound, then derived from `Options.seed` and its place.
-        reshuffle_each_iteration: Whether each epoch has an order of its own.
-        width: Bound: what a row takes by the plan as written.
+        seed: The seed of the order; None until bound, then derived from `Options.seed` and the operator's place.
+        reshuffle_each_iteration: Whether each epoch has its own order.
+        width: Bound: bytes of a row by the plan as written.
     """
 
     name: ClassVar[str] = Shuffle.name
-    # It does gather, but nothing may be moved below it: its input is to stay where it lies.
+    # The shuffle does gather, but nothing may be moved before it: its input has to stay in place.
     traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True)
 
     seed: int | None = None
@@ -178,7 +179,7 @@ class GlobalShuffle(RowOperator):
         return {"size": None, "seed": self.seed, "reshuffle_each_iteration": self.reshuffle_each_iteration}
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
-        """Fixes the seed, and changes places with the operators that can work on what was gathered."""
+        """Fixes the seed, and changes places with the operators that can work on gathered rows."""
         rows, above = _split(inputs[0])
         seed = _seed(self.seed, context)
         plan: Node = dataclasses.replace(self, seed=seed, width=row_width(rows.schema)).on(rows)
@@ -191,11 +192,11 @@ class GlobalShuffle(RowOperator):
         return inputs[0]
 
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """What is gathered is new memory."""
+        """Gathered rows are new memory."""
         return True
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns the collector of what there is and the gatherer."""
+        """Returns the collector of descriptors and the gatherer."""
         return (
             KernelSpec(
                 operator=self.name,
@@ -217,7 +218,7 @@ class GlobalShuffle(RowOperator):
 
 
 def _split(node: Node) -> tuple[Node, list[Node]]:
-    """Returns the source that rows are gathered from, less what is left out of it, and the operators above."""
+    """Returns the source of the rows, cut by `take` and `skip`, and the operators after it."""
     source = node.random_access()
     if source is not None:
         return source, []
@@ -235,7 +236,7 @@ def _split(node: Node) -> tuple[Node, list[Node]]:
 
 
 class OutputPart(NamedTuple):
-    """Places of the output, to be filled."""
+    """Places of the output to fill."""
 
     rows: AllRows
     order: Permutation
@@ -249,7 +250,7 @@ class OutputPart(NamedTuple):
 
 
 class RowCollectKernel(SerialKernel):
-    """Collects what the source has, then cuts the output into parts."""
+    """Collects the source's descriptors, then cuts the output into parts."""
 
     def __init__(self, node: GlobalShuffle, budget_bytes: int, context: Context) -> None:
         assert node.seed is not None
@@ -268,7 +269,7 @@ class RowCollectKernel(SerialKernel):
         return None
 
     def push(self, item: Item) -> Iterator[Item]:
-        """Keeps what has rows."""
+        """Keeps the descriptors that have rows."""
         if item.chunk.num_rows:
             rows: Rows = InPlaceRows(item.chunk) if isinstance(item.chunk, pa.RecordBatch) else item.chunk
             self._parts.append(rows)
@@ -291,7 +292,7 @@ class RowCollectKernel(SerialKernel):
         size = min(MAX_PART_ROWS, self._width.rows_in(PART_BYTES, rows.num_bytes, rows.num_rows))
         for start in range(self._delivered, rows.num_rows, size):
             part = OutputPart(rows, order, start, min(start + size, rows.num_rows))
-            # All of it is one split, as a window is.
+            # The whole output is one split, as a window is.
             yield Item(part, (part.stop,), (), Origin(0, 0, part.stop == rows.num_rows))
 
 

@@ -1,9 +1,9 @@
-"""What orders the source below a `shuffle`: permutations of files, of their splits, and of blocks of rows in memory.
+"""The order of the source before a `shuffle`: permutations of files, of their splits, and of blocks of rows in memory.
 
-A source in memory has no row groups: it is cut into blocks, which are permuted. Their borders go by the number of the
-row, not by the record batches that it comes in. The smaller a block, the more of them meet in a window and the better
-the rows are mixed; each takes a few microseconds on its way. With 8 of them in a window two neighbours of the output
-come from different blocks seven times out of eight.
+A source in memory has no row groups: it is cut into blocks, which are permuted. The number of the row decides the
+borders of blocks, not the record batches of the source. Smaller blocks mix the rows better, since more blocks meet in a
+window; each block takes a few microseconds on its way. With 8 blocks in a window two neighbours of the output come from
+different blocks seven times out of eight.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ def permuted(count: int, order: SourceOrder, purpose: int, epoch: int, *more: in
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """How rows in memory are ordered.
+    """The order of rows in memory.
 
     Attributes:
-        order: What the order follows from.
-        size: Rows of a block; the last one of all may be short.
+        order: The source order that the permutation follows from.
+        size: Rows of a block; the last block may be short.
     """
 
     order: SourceOrder
@@ -42,7 +42,7 @@ class Blocks:
 
     @classmethod
     def of(cls, order: SourceOrder) -> Blocks:
-        """Returns the blocks that mix well in the windows of the shuffle above."""
+        """Returns the blocks that mix well in the windows of the shuffle that follows."""
         return cls(order, min(max(order.window // BLOCKS_IN_WINDOW, MIN_BLOCK_ROWS), MAX_CHUNK_ROWS))
 
     def numbers(self, num_rows: int, epoch: int) -> Sequence[int]:

@@ -1,7 +1,7 @@
 """Columns of fixed width as one span of memory from which any rows are copied in one call, whatever their chunks.
 
-Measured on 10 M rows of 64 bytes in 153 record batches of a mapped file: 50 ns a row, against 75 for sorting rows by
-record batch, taking from each, and putting what was taken into its order. And it does not matter how many there are.
+Measured on 10 M rows of 64 bytes in 153 record batches of a mapped file: 50 ns a row. Sorting rows by record batch,
+taking from each batch, and reordering the rows takes 75 ns. The time of a span does not grow with the record batches.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import pyarrow as pa
 Places = npt.NDArray[np.int64]
 
 _NUMBER_BYTES = (1, 2, 4, 8)
-"""Items that NumPy copies as numbers; others it copies byte by byte."""
+"""Bytes of items that NumPy copies as numbers; it copies other items byte by byte."""
 
 
 class Span:
     """The values of one column in all chunks, seen as one array from the lowest to the highest address.
 
-    What lies between the chunks belongs to others and is never read. The chunks have to outlive it.
+    The memory between the chunks belongs to others and is never read. The chunks have to outlive the span.
 
     Args:
-        type: Of the column.
-        addresses: Of the first value of each chunk.
+        type: The column's type.
+        addresses: Address of the first value of each chunk.
         starts: Number of each chunk's first row.
         counts: Rows of each chunk.
     """
@@ -39,7 +39,7 @@ class Span:
         assert width is not None
         low = int(addresses.min())
         num_bytes = int((addresses + counts * width).max()) - low
-        # As numbers NumPy first copies what is not aligned: all of the span, with what belongs to others.
+        # As numbers, NumPy first copies a span that is not aligned: all of it, with the memory of others.
         number = width in _NUMBER_BYTES and low % width == 0
         # Chunks need not lie a whole number of values apart, so items may start at any multiple of this.
         step = math.gcd(width, *(addresses - low).tolist())
@@ -54,12 +54,12 @@ class Span:
         )
 
     def gather(self, numbers: Places, owners: Places) -> pa.Array:
-        """Returns the values of rows, by number and by the chunk that each lies in."""
+        """Returns the values of rows, by the number of each row and by its chunk."""
         items = self._offsets.take(owners)
         items += numbers if self._scale == 1 else numbers * self._scale
         if self._scale != 1:  # `take` would first copy a span whose items overlap
             return array_of(self._type, len(numbers), pa.py_buffer(self._items[items].view(np.uint8)))
-        # Arrow's pool hands out pages that were touched before: new ones take 10 ns for each row of 64 bytes.
+        # Arrow's pool hands out pages that were touched before: new pages take 10 ns for each row of 64 bytes.
         buffer = pa.allocate_buffer(len(items) * self._items.itemsize)
         out: npt.NDArray[Any] = np.frombuffer(buffer, self._items.dtype)
         self._items.take(items, out=out, mode="clip")  # "raise" would make another copy first
@@ -90,7 +90,7 @@ def addresses_of(chunks: Sequence[pa.RecordBatch], index: int) -> list[int] | No
 
 
 def width_of(type: pa.DataType) -> int | None:
-    """Returns the bytes of a value, or None where that is no fixed number."""
+    """Returns the bytes of a value, or None where that number is not fixed."""
     if isinstance(type, pa.BaseExtensionType):
         return width_of(type.storage_type)
     if pa.types.is_fixed_size_list(type):

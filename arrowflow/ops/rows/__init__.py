@@ -1,1 +1,1 @@
-"""Operators on whole rows: which of them pass, how often, and with which number."""
+"""Operators on whole rows: which rows pass, how often, and with which number."""

@@ -1,7 +1,7 @@
 """`enumerate`: the rows of an epoch, numbered.
 
-A row's number depends on how many rows came before it, so nothing that changes or counts rows may pass it; the one
-kernel is serial and adds a column of 8 bytes a row.
+A row's number depends on how many rows came before it, so no operator that changes or counts rows may pass this one.
+The one kernel is serial and adds a column of 8 bytes a row.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from arrowflow.plan.traits import Borders, Traits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enumerate(Operator):
-    """Its input with an int64 column in front that counts the rows of the epoch.
+    """Its input with an int64 column before the others that counts the rows of the epoch.
 
     Row order: as its input. Memory: 8 bytes a row of one chunk. Deterministic. Resume: (input's position, rows
     counted).
@@ -55,11 +55,11 @@ class Enumerate(Operator):
         return {"start": self.start, "name": self.column}
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Returns its input's columns behind the new one."""
+        """Returns the new column, then its input's columns."""
         return numbered_schema(inputs[0], self.column)
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
-        """Returns the wanted columns but the one that it makes."""
+        """Returns the wanted columns without the new column."""
         return (None if wanted is None else wanted - {self.column},)
 
     def count_rows(self, inputs: Sequence[int | None]) -> int | None:
@@ -67,7 +67,7 @@ class Enumerate(Operator):
         return inputs[0]
 
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """The new column is new memory, the others are its input's."""
+        """The new column is new memory; the other columns are its input's memory."""
         return inputs[0]
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
@@ -83,7 +83,7 @@ class Enumerate(Operator):
 
 
 def numbered_schema(schema: pa.Schema, column: str) -> pa.Schema:
-    """Returns a schema with the new column in front."""
+    """Returns a schema with the new column before the others."""
     if column in schema.names:
         raise PlanError(
             f"enumerate: there is a column {column!r} already; name the new one otherwise, as in "
@@ -127,7 +127,7 @@ class EnumerateKernel(SerialKernel):
         numbers += first
         column = pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(numbers)])
         self._counted += rows
-        # Without the chunk's ticket: the stage charges the new buffer, and with it the chunk's once more, as its own.
+        # Without the chunk's ticket: the stage charges the new buffer, and the chunk's once more with it, as its own.
         yield Item(
             pa.RecordBatch.from_arrays([column, *chunk.columns], schema=self._schema),
             Counted(item.position, self._counted),

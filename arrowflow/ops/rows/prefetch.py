@@ -1,4 +1,4 @@
-"""`prefetch`: how many batches may be ready before the consumer asks."""
+"""`prefetch`: how many batches may be ready before the consumer asks for them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from arrowflow.plan.traits import Traits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefetch(RowOperator):
-    """The same chunks; up to `count` of them are made before they are asked for. The one size that counts batches.
+    """The same chunks; up to `count` of them are made before the consumer asks. This is the one size in batches.
 
-    Every stage reads ahead on its own; `prefetch` sets how far the stage below goes, and moves the slicing of
-    batches off the consumer's thread. Row order: as its input. Memory: `count` chunks. Deterministic. Resume: as
-    its input.
+    Row order: as its input. Memory: `count` chunks. Deterministic. Resume: as its input.
+
+    Every stage reads ahead on its own. `prefetch` sets how far the stage before it goes, and moves the slicing of
+    batches off the consumer's thread.
     """
 
     name: ClassVar[str] = "prefetch"
@@ -34,16 +35,16 @@ class Prefetch(RowOperator):
         return cls(inputs=(below,), count=check_size(cls.name, "buffer_size", buffer_size, least=0))
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns nothing: it has no say in rows or order."""
+        """Returns nothing: `prefetch` changes neither rows nor order."""
         return {}
 
     def identity(self) -> dict[str, Any]:
-        """Returns nothing: it has no say in rows, order or positions."""
+        """Returns nothing: `prefetch` changes neither rows nor order nor positions."""
         return {}
 
     @property
     def noop(self) -> bool:
-        """No buffer is what there is without it."""
+        """With a `count` of 0 there is no buffer."""
         return self.count == 0
 
     def describe(self) -> str:
@@ -51,6 +52,6 @@ class Prefetch(RowOperator):
         return f"prefetch({'AUTOTUNE' if self.count is None else self.count})"
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns a buffer for the stage below; nothing of its own runs."""
+        """Returns a buffer for the stage before it; `prefetch` runs nothing of its own."""
         items = self.count if self.count is not None else max(4, 2 * options.cpu_budget)
         return (KernelSpec(operator=self.name, kind="buffer", buffer_items=items),) if items else ()

@@ -19,16 +19,16 @@ from arrowflow.plan.traits import Traits
 
 EPOCH_BITS = 32
 ENDLESS_EPOCHS = 1 << EPOCH_BITS
-"""Epochs of the input that each epoch of an endless `repeat` is given, so that none ever comes twice."""
+"""Epochs of the input that each epoch of an endless `repeat` is given, so that no epoch ever comes twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeat(RowOperator):
-    """Its input `count` times, or without end. Epoch e of it runs epochs e * count, e * count + 1, … of its input.
+    """Its input `count` times, or without end. Its epoch e runs epochs e * count, e * count + 1, … of the input.
 
-    The next epoch starts while the last rows of the one before are still under way. Ends after an epoch without
-    rows. Row order: as its input. Memory: its input's, for two epochs at most. Deterministic. Resume: (number of the
-    epoch, whether it had rows yet, position in it).
+    The next epoch starts while the last rows of the epoch before are still under way. `repeat` ends after an epoch
+    without rows. Row order: as its input. Memory: its input's, for two epochs at most. Deterministic. Resume: (number
+    of the epoch, whether any epoch had rows so far, position in the epoch).
     """
 
     name: ClassVar[str] = "repeat"
@@ -48,7 +48,7 @@ class Repeat(RowOperator):
 
     @property
     def noop(self) -> bool:
-        """Once is no repetition."""
+        """A single time is no repetition."""
         return self.count == 1
 
     def describe(self) -> str:
@@ -93,7 +93,7 @@ class RepeatPosition(NamedTuple):
 
 
 class RepeatKernel(BoundaryKernel):
-    """Opens one stream per epoch, the next one as soon as the current one has started all its work."""
+    """Opens one stream per epoch, the next as soon as the current stream has started all its work."""
 
     reads_runs = True
 
@@ -109,14 +109,14 @@ class RepeatKernel(BoundaryKernel):
         self._next: StreamHandle | None = None
 
     def open(self, position: Position, epoch: int) -> Position:
-        """Restores the epoch and the position in it; the streams are opened by `wants`."""
+        """Restores the epoch and the position in this epoch; `wants` opens the streams."""
         self._first_epoch = epoch * (self._count or ENDLESS_EPOCHS)
         if position is not None:
             self._index, self._had_rows, self._resumed_at = RepeatPosition._make(position)
         return None
 
     def wants(self) -> StreamHandle | None:
-        """Returns the current epoch's stream; None after the last one, or after one without rows."""
+        """Returns the current epoch's stream; None after the last epoch, or after an epoch without rows."""
         if self._current is None:
             if self.exhausted_at(self._index):
                 return None
@@ -131,33 +131,33 @@ class RepeatKernel(BoundaryKernel):
 
     @property
     def exhausted(self) -> bool:
-        """Whether the current epoch, or the one opened ahead, is the last one."""
+        """Whether the current epoch, or the epoch opened ahead, is the last one."""
         opened = 2 if self._next is not None else 1
         return self.exhausted_at(self._index + opened)
 
     def ahead(self) -> None:
-        """Opens the next epoch while the current one's last calls still run."""
+        """Opens the next epoch while the current epoch's last calls still run."""
         if self._next is None and not self.exhausted_at(self._index + 1):
             self._next = self._context.open(0, self._first_epoch + self._index + 1, None)
 
     def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
-        """Passes the item on, once its columns are found to be those of the epochs before."""
+        """Passes the item on, after a check that its columns are those of the epochs before."""
         self._first.checked(
             item.chunk,
             "an epoch",
             "each epoch has the same columns; where `map` makes them, schema= declares them",
         )
         self._had_rows = self._had_rows or item.chunk.num_rows > 0
-        # A split belongs to one epoch: what counts its rows must not go on in the next one, nor repeat its numbers.
+        # A split belongs to one epoch: a kernel that counts its rows must not go on in the next, nor repeat numbers.
         origin = item.origin
-        if self._count != 1:  # which is no operation, and may be left out
+        if self._count != 1:  # a count of 1 is no operation, and may be left out
             origin = origin._replace(split=origin.split << EPOCH_BITS | self._index)
         yield item._replace(
             position=RepeatPosition(self._index, self._had_rows, item.position), origin=origin
         )
 
     def ended(self, stream: StreamHandle) -> None:
-        """Moves to the next epoch, unless this one had no rows."""
+        """Moves to the next epoch, unless the current epoch had no rows."""
         self.done = not self._had_rows
         self._current = None
         self._index += 1

@@ -1,8 +1,8 @@
 """`scan`: a user function that carries a state from one record batch to the next.
 
-The state is JSON, and the function never gets the object that it returned but what JSON makes of it. So a resumed run
-sees exactly what an unbroken one sees, and nothing that a function changes later leaks into a position that was taken
-before. Positions hold the text.
+The state is JSON, and the function never gets the object that it returned, only a copy made from the JSON. So a resumed
+run sees exactly the same states as an unbroken run. A later change by the function cannot leak into an earlier
+position. Positions hold the text.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Traits
 
 MAX_STATE_BYTES = 32 << 10
-"""Of a state as a position holds it, so that all of an iterator's state stays under 64 KiB."""
+"""Bytes of a state as a position holds it, so that all of an iterator's state stays under 64 KiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan(FunctionOperator):
-    """What `fn(state, batch)` returns beside the next state, one call after the other.
+    """The batches that `fn(state, batch)` returns beside the next state, call after call.
 
-    Below `batch`, `fn` sees each split cut every `max_chunk_rows` rows; above, exactly the batches. Row order: as its
-    input. Memory: input and output of one call, and the state. Deterministic if `fn` is. Resume: (position before the
-    piece, state as JSON).
+    Before `batch`, `fn` sees each split cut every `max_chunk_rows` rows; after `batch`, exactly the batches. Row order:
+    as its input. Memory: input and output of one call, and the state. Deterministic if `fn` is. Resume: (position
+    before the piece, state as JSON).
 
     Attributes:
         fn: The function, or a class that is instantiated once.
-        initial_state: JSON of the state that each epoch begins with.
-        format: What it sees and returns.
-        columns: What it reads, and all that it sees; None for all columns.
-        types: The schema of what it returns, or None to take the first chunk's.
+        initial_state: JSON of the state with which each epoch begins.
+        format: The format of the argument and of the result.
+        columns: The only columns that `fn` reads and sees; None for all columns.
+        types: The schema of the result, or None to take the first chunk's.
         place: Bound: the operator's place in the plan as written.
     """
 
@@ -92,7 +92,7 @@ class Scan(FunctionOperator):
         )
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns what decides what the function is called with."""
+        """Returns the arguments that decide the input of the function."""
         return {
             "initial_state": self.initial_state,
             "fn": function_name(self.fn),
@@ -101,11 +101,11 @@ class Scan(FunctionOperator):
         }
 
     def copies(self) -> tuple[str, ...]:
-        """Returns what is taken over from the function."""
+        """Returns how the function's results are taken over."""
         return (copied_from(self.name),)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns the cutter of pieces (below `batch`) and the caller."""
+        """Returns the cutter of pieces (without a `batch` before it) and the caller."""
         cut = () if self.batched else (recut_spec(self.name, options),)
         call = KernelSpec(
             operator=self.name,
@@ -118,7 +118,7 @@ class Scan(FunctionOperator):
 
 
 class ScanPosition(NamedTuple):
-    """Position of a `ScanKernel`: the input's, and the state as JSON."""
+    """Position of a `ScanKernel`: the input's position, and the state as JSON."""
 
     input: Position
     state: str
@@ -148,7 +148,7 @@ class ScanKernel(SerialKernel):
         return child
 
     def push(self, item: Item) -> Iterator[Item]:
-        """Yields what the function makes of a piece; one without rows only passes."""
+        """Yields the function's result for a piece; a piece without rows only passes."""
         if not item.chunk.num_rows:
             yield item._replace(position=ScanPosition(item.position, self._state))
             return
@@ -165,7 +165,7 @@ class ScanKernel(SerialKernel):
         return batch
 
     def _taken(self, returned: list[Any], given: pa.RecordBatch) -> tuple[pa.RecordBatch, str]:
-        """Returns the batch and the next state of what the function returned."""
+        """Returns the batch and the next state of a function's result."""
         function = self._function
         result = returned.pop()
         if not isinstance(result, tuple) or len(result) != 2:
@@ -188,7 +188,7 @@ def state_text(state: object, what: str) -> str:
     """Returns a state as JSON.
 
     Raises:
-        FunctionError: It is not JSON, or too large for a position.
+        FunctionError: The state is not JSON, or too large for a position.
 
     Example:
         >>> state_text({"seen": 3}, "the state")
@@ -208,7 +208,7 @@ def state_text(state: object, what: str) -> str:
             f"{what} is not JSON: {problem}; expected dicts with texts as keys, lists, texts, finite numbers, booleans "
             "and None"
         )
-    # As a text inside of JSON, where quotes and backslashes take two bytes each.
+    # The state is a text inside JSON, where quotes and backslashes take two bytes each.
     num_bytes = len(json.dumps(text))
     if num_bytes > MAX_STATE_BYTES:
         raise FunctionError(
@@ -219,7 +219,7 @@ def state_text(state: object, what: str) -> str:
 
 
 def _not_json(value: object, path: str) -> str | None:
-    """Returns what is wrong with the first part of a value that JSON would not give back as it is."""
+    """Describes the first part of a value that JSON would not give back unchanged."""
     if isinstance(value, dict):
         for key, inner in value.items():
             if not isinstance(key, str):

@@ -24,8 +24,8 @@ from arrowflow.plan.traits import Borders, Traits
 class Shard(RowOperator):
     """The rows whose number leaves the remainder `index` when divided by `num_shards`.
 
-    Row order: as its input. Memory: the rows it keeps, one chunk a call. Deterministic. Resume: (input's position,
-    rows counted modulo `num_shards`).
+    Row order: as its input. Memory: the kept rows, one chunk a call. Deterministic. Resume: (input's position, rows
+    counted modulo `num_shards`).
     """
 
     name: ClassVar[str] = "shard"
@@ -44,12 +44,12 @@ class Shard(RowOperator):
         return cls(inputs=(below,), num_shards=shards, index=number)
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns the number of shards and which one it is."""
+        """Returns the number of shards and the number of this one."""
         return {"num_shards": self.num_shards, "index": self.index}
 
     @property
     def noop(self) -> bool:
-        """The one shard is everything."""
+        """A single shard holds all rows."""
         return self.num_shards == 1
 
     def count_rows(self, inputs: Sequence[int | None]) -> int | None:
@@ -57,11 +57,11 @@ class Shard(RowOperator):
         return None if inputs[0] is None else len(range(self.index, inputs[0], self.num_shards))
 
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """What it keeps is gathered into new memory."""
+        """The kept rows are gathered into new memory."""
         return inputs[0] or self.num_shards > 1
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns a serial kernel that counts and a stateless one that gathers."""
+        """Returns a serial kernel that counts rows, and a stateless kernel that gathers them."""
         return (
             KernelSpec(
                 operator=self.name,
@@ -81,19 +81,19 @@ class Shard(RowOperator):
 
 @dataclass(slots=True)
 class Strided:
-    """A chunk and the first of its rows that is wanted."""
+    """A chunk and the first of its wanted rows."""
 
     chunk: pa.RecordBatch
     first: int
 
     @property
     def num_rows(self) -> int:
-        """Rows of the chunk if any is wanted."""
+        """Rows of the chunk if any of them is wanted."""
         return self.chunk.num_rows if self.first < self.chunk.num_rows else 0
 
 
 class StrideCountKernel(SerialKernel):
-    """Tells for each chunk where its first wanted row is."""
+    """Finds the first wanted row of each chunk."""
 
     def __init__(self, node: Shard) -> None:
         self._node = node

@@ -38,7 +38,7 @@ class Skip(RowOperator):
 
     @property
     def noop(self) -> bool:
-        """Skipping nothing."""
+        """Skipping no rows changes nothing."""
         return self.count == 0
 
     @property
@@ -47,7 +47,7 @@ class Skip(RowOperator):
         return self.count, None
 
     def count_rows(self, inputs: Sequence[int | None]) -> int | None:
-        """Returns the rows that are left."""
+        """Returns the number of remaining rows."""
         return None if inputs[0] is None else max(0, inputs[0] - self.count)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
@@ -61,19 +61,19 @@ class Skip(RowOperator):
 
 
 class SkipKernel(SerialKernel):
-    """Drops chunks until `count` rows went by, then passes everything on.
+    """Drops chunks until `count` rows have passed, then passes everything on.
 
     Args:
         count: Rows to drop.
-        behind: A position of the input where some of them are gone by.
-        skipped: Rows in front of it.
+        behind: A position of the input after some of these rows, to start there.
+        skipped: Rows before that position.
     """
 
     def __init__(self, count: int, behind: Position = None, skipped: int = 0) -> None:
         self._count = count
         self._behind = behind
         self._skipped = skipped
-        self._begins = False  # behind the start
+        self._begins = False  # at the position `behind`
 
     def open(self, position: Position, epoch: int) -> Position:
         """Restores how many rows were skipped."""
@@ -85,9 +85,9 @@ class SkipKernel(SerialKernel):
         return at.input
 
     def push(self, item: Item) -> Iterator[Item]:
-        """Passes on what is behind the first `count` rows; a chunk that is dropped whole goes on empty."""
+        """Passes on the rows after the first `count`; a chunk that is dropped whole goes on empty."""
         if self._begins:
-            # The position that it would have come by: what is above holds on to it.
+            # The empty item gives the start's position: the operators after this one keep it.
             self._begins = False
             here = Counted(self._behind, self._skipped)
             yield Item(item.chunk.slice(0, 0), here, item.ticket, item.origin._replace(last=False))

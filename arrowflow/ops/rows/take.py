@@ -42,7 +42,7 @@ class Take(RowOperator):
         return 0, self.count
 
     def count_rows(self, inputs: Sequence[int | None]) -> int | None:
-        """Returns the lesser of `count` and the rows there are."""
+        """Returns the smaller of `count` and the number of its input's rows."""
         return None if inputs[0] is None else min(self.count, inputs[0])
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
@@ -51,7 +51,7 @@ class Take(RowOperator):
 
 
 class TakeKernel(SerialKernel):
-    """Passes chunks on until `count` rows went by, then is done, which stops all that is above it."""
+    """Passes chunks on until `count` rows have passed, then is done, which stops all work before it in the chain."""
 
     def __init__(self, count: int) -> None:
         self._count = count

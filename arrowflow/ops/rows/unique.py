@@ -1,11 +1,11 @@
 """`unique`: the first row of each key.
 
-Keys are held as 128 bits of hash, whatever their types, in sorted arrays: a chunk's keys are hashed and sorted on any
-worker, and looked up in order. Arrays of similar size are merged, so that there are few of them, and each key is moved
-some twenty times while ten million are found.
+Keys are held as 128 bits of hash, whatever their types, in sorted arrays. Any worker hashes and sorts a chunk's keys;
+the lookup goes in order. Arrays of similar size are merged, so that there are few arrays. Each key is moved some twenty
+times while ten million keys are found.
 
-The keys that were seen would be far too large for a state, so a resumed run goes through the rows again from the start
-of the epoch, and yields those from the position on.
+The keys would be far too large for a state. So a resumed run reads the rows again from the start of the epoch, and
+yields the rows from the position on.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from arrowflow.workarounds.slices import readable
 Words = npt.NDArray[np.uint64]
 
 KEY_BYTES = 16
-"""Of a key that is held."""
+"""Bytes of a held key."""
 SEEDS = (0x9E3779B9, 0x85EBCA6B)
-"""Of the two halves of a hash. It differs between releases of Polars, and nothing that outlives a run depends on it."""
+"""Seeds of a hash's two halves. Hashes differ between Polars releases; nothing that outlives a run depends on them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unique(RowOperator):
     """The rows of its input whose key has not come before in this epoch; null equals null, NaN NaN, and -0.0 0.0.
 
-    Row order: as its input. Memory: 16 bytes for each of at most `max_rows` different keys, four times that while they
+    Row order: as its input. Memory: 16 bytes for each of at most `max_rows` different keys, four times that while keys
     are merged; not charged to the ledger. Deterministic. Resume: (rows of the input,); the epoch is run again from its
     start.
 
     Attributes:
-        columns: The columns that make the key; None for all.
+        columns: The columns that make the key; None for all columns.
         max_rows: Different keys that are held, at most.
     """
 
@@ -68,7 +68,7 @@ class Unique(RowOperator):
         )
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns the columns; how many keys may be held decides no row."""
+        """Returns the columns; the limit of held keys decides no row."""
         return {"columns": None if self.columns is None else list(self.columns)}
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
@@ -87,15 +87,15 @@ class Unique(RowOperator):
         return schema
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
-        """Returns the wanted columns and those of the key."""
+        """Returns the wanted columns and the columns of the key."""
         return (None if wanted is None or self.columns is None else wanted | set(self.columns),)
 
     def count_rows(self, inputs: Sequence[int | None]) -> int | None:
-        """Returns None where there are rows: only running it tells."""
+        """Returns None where there are rows: only a run tells."""
         return 0 if inputs[0] == 0 else None
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns what hashes the keys, what looks them up, and what gathers the rows."""
+        """Returns the kernels: one hashes keys, one looks the keys up, one gathers the rows."""
         return (
             KernelSpec(
                 operator=self.name,
@@ -177,25 +177,25 @@ class Keyed(NamedTuple):
 
     @property
     def buffers(self) -> tuple[pa.Buffer, ...]:
-        """What the ledger counts."""
+        """The buffers that the ledger counts."""
         own = [pa.py_buffer(array) for array in (*self.keys, self.rows)]
         return (*own, *(buffer for column in self.chunk.columns for buffer in column.buffers()))
 
 
 class Chosen(NamedTuple):
-    """A chunk and the numbers of the rows that are passed on."""
+    """A chunk and the numbers of its chosen rows."""
 
     chunk: pa.RecordBatch
     rows: npt.NDArray[np.intp]
 
     @property
     def num_rows(self) -> int:
-        """Rows that are passed on."""
+        """How many rows are chosen."""
         return len(self.rows)
 
 
 class KeyHashKernel(StatelessKernel):
-    """Hashes the keys of a chunk, and sorts out which of them are different."""
+    """Hashes the keys of a chunk, and finds the different ones among these keys."""
 
     def __init__(self, node: Unique) -> None:
         self._node = node
@@ -205,10 +205,10 @@ class KeyHashKernel(StatelessKernel):
         """Returns the chunk with its different keys.
 
         Raises:
-            PlanError: Nobody knew the schema before the first chunk, and the key does not fit it.
+            PlanError: The schema was unknown before the first chunk, and the key does not fit it.
         """
         if not self._checked:
-            # Several workers may do it; all chunks have one schema.
+            # Several workers may compile it; all chunks have one schema.
             self._node.output_schema([chunk.schema])
             self._checked = True
         names = self._node.columns or chunk.schema.names
@@ -226,7 +226,7 @@ def different(first: Words, second: Words) -> tuple[Keys, npt.NDArray[np.intp]]:
     again = keys.first[1:] == keys.first[:-1]
     same = again & (keys.second[1:] == keys.second[:-1])
     if np.count_nonzero(again) != np.count_nonzero(same):
-        # Two keys share a first half, and their rows may take turns.
+        # Two keys may share a first half, and their rows may take turns.
         order = np.lexsort((second, first))
         keys = Keys(first[order], second[order])
         same = (keys.first[1:] == keys.first[:-1]) & (keys.second[1:] == keys.second[:-1])
@@ -235,21 +235,21 @@ def different(first: Words, second: Words) -> tuple[Keys, npt.NDArray[np.intp]]:
 
 
 class SeenKeys:
-    """The keys that have come, in sorted arrays, each at least twice as long as the next one."""
+    """The keys that have come, in sorted arrays, each at least twice as long as the next array."""
 
     def __init__(self) -> None:
         self.num_keys = 0
         self._parts: list[Keys] = []
 
     def missing(self, keys: Keys) -> npt.NDArray[np.bool_]:
-        """Returns which of these keys have not come."""
+        """Returns which of these keys are new."""
         left = np.ones(len(keys.first), np.bool_)
         for part in self._parts:
             _drop_known(left, keys, part)
         return left
 
     def add(self, keys: Keys) -> None:
-        """Adds keys that have not come."""
+        """Adds new keys."""
         parts = self._parts
         self.num_keys += len(keys.first)
         parts.append(keys)
@@ -262,7 +262,7 @@ def _drop_known(left: npt.NDArray[np.bool_], keys: Keys, part: Keys) -> None:
     places = np.searchsorted(part.first, keys.first)
     candidates = np.arange(len(places))
     while len(candidates):
-        # One round, but for keys whose first half is that of another one, too.
+        # One round, except for keys that share their first half with another key.
         inside = places < len(part.first)
         candidates, places = candidates[inside], places[inside]
         alike = part.first[places] == keys.first[candidates]
@@ -274,7 +274,7 @@ def _drop_known(left: npt.NDArray[np.bool_], keys: Keys, part: Keys) -> None:
 
 def _merged(one: Keys, other: Keys) -> Keys:
     first = np.concatenate([one.first, other.first])
-    order = np.argsort(first, kind="stable")  # which merges what is sorted already
+    order = np.argsort(first, kind="stable")  # a stable sort merges sorted parts
     return Keys(first[order], np.concatenate([one.second, other.second])[order])
 
 
@@ -288,13 +288,13 @@ class UniqueKernel(SerialKernel):
         self._skip = 0
 
     def open(self, position: Position, epoch: int) -> Position:
-        """Notes how many rows are gone through without a result; the input starts over."""
+        """Notes how many rows pass without a result; the input starts over."""
         if position is not None:
             (self._skip,) = position
         return None
 
     def push(self, item: Item) -> Iterator[Item]:
-        """Yields a chunk with the numbers of its new rows, and fails behind the last key that is held."""
+        """Yields a chunk with the numbers of its new rows, and fails after the last key that can be held."""
         start, rows = self._rows, item.chunk.num_rows
         room = self._max_rows - self._seen.num_keys
         chosen = self._new_rows(item.chunk) if rows else np.zeros(0, np.intp)
@@ -318,7 +318,7 @@ class UniqueKernel(SerialKernel):
 
     def _put(self, item: Item, chosen: npt.NDArray[np.intp]) -> Item:
         chunk = item.chunk.chunk if isinstance(item.chunk, Keyed) else item.chunk
-        # What has no rows is perhaps no record batch, but what one was to be made of.
+        # An item without rows is perhaps no record batch yet, but parts to make one of.
         empty = chunk.slice(0, 0) if chunk.num_rows else chunk
         payload = Chosen(chunk, chosen) if len(chosen) else empty
         return Item(payload, (self._rows,), item.ticket, item.origin)
@@ -331,8 +331,8 @@ class UniqueKernel(SerialKernel):
 
 
 class ChosenKernel(GatherKernel):
-    """Gathers the rows that were chosen."""
+    """Gathers the chosen rows."""
 
     def gather(self, chunk: Chosen, origin: Origin) -> pa.RecordBatch:
-        """Returns the rows; all of them as they are."""
+        """Returns the rows; if all are chosen, the chunk as it is."""
         return chosen(chunk.chunk, chunk.rows)

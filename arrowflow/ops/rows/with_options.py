@@ -16,7 +16,7 @@ from arrowflow.plan.traits import Traits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WithOptions(RowOperator):
-    """The same chunks, in a pipeline with these options. Of two settings of one field the last one wins.
+    """The same chunks, in a pipeline with these options. The last of several settings of one field wins.
 
     Row order: as its input. Memory: nothing held. Resume: as its input.
     """
@@ -34,11 +34,11 @@ class WithOptions(RowOperator):
         return cls(inputs=(below,), options=options)
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns nothing: what has a say in rows is in the operators' own arguments once bound."""
+        """Returns nothing: bound operators have the options that decide rows in their own arguments."""
         return {}
 
     def identity(self) -> dict[str, Any]:
-        """Returns nothing: it has no say in rows, order or positions."""
+        """Returns nothing: `with_options` itself changes neither rows nor order nor positions."""
         return {}
 
     def sets(self) -> Options:

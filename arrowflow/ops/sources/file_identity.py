@@ -1,4 +1,4 @@
-"""What tells files from others, and from themselves after a change: file system, path, size, and time or etag."""
+"""The identity of files and of their versions: file system, path, size, and time or etag."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _STAMPS: Final = (
     "modified",
     "modify",
 )
-"""What fsspec's file systems call etag or time, in lower case; the first that there is. Then `created`."""
+"""Names of etag and time in fsspec's file systems, in lower case; the first that a file has counts. Then `created`."""
 
 _ENDPOINTS: Final = (
     "endpoint_url",
@@ -49,11 +49,11 @@ _ENDPOINTS: Final = (
     "sha",
     "ref",
 )
-"""Settings of file systems that say whose files a path means. Credentials do not."""
+"""Settings of file systems that decide whose files a path means. Credentials do not decide that."""
 
 
 def files_identity(store: Store, files: Sequence[File]) -> dict[str, Any]:
-    """Returns what tells files from others. Asks file systems only for what their listings did not say.
+    """Returns the identity of files. Asks file systems only for facts that their listings left out.
 
     Example:
         >>> found = files_identity(Store(pafs.LocalFileSystem()), [File("/a/b.csv", "b.csv", 9, mtime_ns=5)])
@@ -97,7 +97,7 @@ def _told_stamp(info: Mapping[str, Any]) -> str | None:
 
 
 def _archive_of(store: Store) -> Any:
-    """Returns what fsspec opened the archive with that is the file system; None where it is no archive."""
+    """Returns the file, opened by fsspec, of an archive that is the file system; None where it is no archive."""
     inner = getattr(getattr(store.filesystem, "handler", None), "fs", None)
     while inner is not None and not hasattr(inner, "fo"):
         inner = getattr(inner, "fs", None)  # a folder in an archive
@@ -105,7 +105,7 @@ def _archive_of(store: Store) -> Any:
 
 
 def _archive_stamp(archive: Any) -> Any:
-    """Returns what tells an archive from others, and from itself after a change."""
+    """Returns the identity of an archive, which changes with its contents."""
     if not hasattr(archive, "fs") or not hasattr(archive, "path"):
         return Unknown(
             "the archive", "is an open file, which nothing tells from others", instead="pass its path"
@@ -121,7 +121,7 @@ def _archive_stamp(archive: Any) -> Any:
 
 
 def system_identity(filesystem: Any) -> tuple[Any, ...]:
-    """Returns what tells a file system from others in which the same paths mean other files.
+    """Returns the identity of a file system: it differs where the same paths mean other files.
 
     Example:
         >>> system_identity(pafs.LocalFileSystem())
@@ -162,7 +162,7 @@ def _told_setting(value: Any) -> Any:
 
 
 def dataset_identity(dataset: Any) -> dict[str, Any]:
-    """Returns what tells a `pyarrow.dataset.Dataset` from others: its files, and how they are read."""
+    """Returns the identity of a `pyarrow.dataset.Dataset`: its files, and how they are read."""
     module = sys.modules["pyarrow.dataset"]
     found: dict[str, Any] = {
         "kind": type(dataset).__name__,
@@ -171,7 +171,7 @@ def dataset_identity(dataset: Any) -> dict[str, Any]:
     }
     if isinstance(dataset, module.UnionDataset):
         children = [dataset_identity(child) for child in dataset.children]
-        # Each entry for itself, since what is unknown is found only there.
+        # Each entry is checked alone, since only that finds an unknown one.
         named = {
             f"{number} {key}": value for number, child in enumerate(children) for key, value in child.items()
         }
@@ -181,7 +181,7 @@ def dataset_identity(dataset: Any) -> dict[str, Any]:
         return {**found, "stamps": Unknown(what, "has no files to be known by", instead="pass it as a table")}
     store = Store(dataset.filesystem)
     unfiltered = dataset.replace_schema(dataset.schema)
-    unfiltered._scan_options = {}  # of a dataset with a filter pyarrow shows no fragments
+    unfiltered._scan_options = {}  # pyarrow shows no fragments of a dataset with a filter
     infos = dataset.filesystem.get_file_info(dataset.files)
     files = [File(info.path, info.path, info.size or 0, mtime_ns=info.mtime_ns) for info in infos]
     parts = [
@@ -191,9 +191,9 @@ def dataset_identity(dataset: Any) -> dict[str, Any]:
 
 
 def _row_groups(fragment: Any) -> list[int] | None:
-    """Returns the row groups of a fragment of a Parquet file, whose footer Arrow reads for that, once."""
+    """Returns the row groups of a Parquet file's fragment, for which Arrow reads the footer, once."""
     try:
         groups = getattr(fragment, "row_groups", None)
-    except (pa.ArrowException, OSError):  # who reads the file will say so
+    except (pa.ArrowException, OSError):  # the reader of the file will report it
         return None
     return None if groups is None else [group.id for group in groups]

@@ -1,6 +1,6 @@
-"""Which node reads which object of another library: the whole of what `from_arrow` takes.
+"""The nodes that read objects of other libraries: everything that `from_arrow` takes.
 
-Libraries are found among the modules that are loaded, and never imported.
+Libraries are found among the loaded modules, and never imported.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def from_arrow(source: Any) -> Node:
     """Returns the node that reads `source`.
 
     Raises:
-        PlanError: It neither holds nor streams Arrow data.
+        PlanError: `source` neither holds nor streams Arrow data.
     """
     tables = _tables(source)
     if tables is not None:
@@ -65,10 +65,10 @@ def _is(source: Any, module: str, name: str) -> bool:
 
 
 def _held_or_streamed(source: Any) -> Node:
-    """Returns the node for anything that holds or streams Arrow data.
+    """Returns the node for any object that holds or streams Arrow data.
 
     Raises:
-        PlanError: It does neither.
+        PlanError: The object does neither.
     """
     if isinstance(source, pa.RecordBatch):
         source = [source]

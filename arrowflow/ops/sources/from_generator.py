@@ -25,31 +25,31 @@ from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, Resume, Traits
 
 END = object()
-"""Behind the last element."""
+"""The mark after the last element."""
 _CODES = {int: ("=q", pa.int64()), float: ("=d", pa.float64())}
-"""How plain numbers are packed, and the types that they get."""
+"""How plain numbers are packed, and the types that these numbers get."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FromGenerator(Operator):
-    """What `fn()` yields: record batches, data frames, dicts of arrays (columns), or dicts of scalars (one row).
+    """The elements of `fn()`: record batches, data frames, dicts of arrays (columns), or dicts of scalars (one row).
 
     Row order: as yielded. Memory: one element, and a few ahead. Deterministic if `fn` is. Resume: runs `fn` again and
-    drops what was delivered. Each element is a split.
+    drops the delivered elements. Each element is a split.
     """
 
     name: ClassVar[str] = "from_generator"
     traits: ClassVar[Traits] = Traits(borders=Borders.FREE, opaque=True, resume=Resume.REPLAY)
 
     takes_over: ClassVar[bool] = True
-    """Whether what is yielded may be written again by who yields it."""
+    """Whether the generator may write into an element again after it yielded the element."""
 
     fn: Callable[[], Iterable[Any]] = field(hash=False)
     types: pa.Schema | None = None
 
     @property
     def title(self) -> str:
-        """Its name and its function's."""
+        """The operator's name and its function's."""
         return f"{self.name}({function_name(self.fn)})"
 
     def arguments(self) -> Mapping[str, Any]:
@@ -62,23 +62,23 @@ class FromGenerator(Operator):
 
     @property
     def repeatable(self) -> bool:
-        """Nobody knows what a generator yields the next time."""
+        """A generator may yield anything the next time."""
         return False
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
-        """Returns the declared schema; without one only running it tells."""
+        """Returns the declared schema; without a declared schema only a run tells."""
         return self.types
 
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """The generator may keep what it yields."""
+        """The generator may keep its elements."""
         return False
 
     def copies(self) -> tuple[str, ...]:
-        """Returns what is taken over."""
+        """Returns how the generator's elements are taken over."""
         return (copied_from(self.name),) if self.takes_over else ()
 
     def count_rows(self, inputs: Sequence[int | None]) -> int | None:
-        """Returns None: only running it tells."""
+        """Returns None: only a run tells."""
         return None
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
@@ -111,20 +111,22 @@ class GeneratorKernel(SourceKernel):
         yield Task(0 if position is None else position[0], Origin(0), streams=True)
 
     def read(self, task: Task) -> Iterator[Made]:
-        """Calls the function, and yields one chunk per element, from the one that is next."""
+        """Calls the function, and yields one chunk per element, from the next element on."""
         return self._chunks(task, self._elements())
 
     def _chunks(self, task: Task, elements: Generator[Any]) -> Iterator[Made]:
         schema = self._schema
         try:
             for number in itertools.count():
-                element = [next(elements, END)]  # the only one that holds it, so that `unshared` counts
+                element = [next(elements, END)]  # the only reference to it, so that `unshared` counts
                 if element[0] is END:
                     break
                 if number < task.payload and schema is not None:
                     continue
                 chunk = self._chunk(element, number, schema)
-                if chunk.num_rows:  # others go no further, and may be of no type: an empty list has none
+                if (
+                    chunk.num_rows
+                ):  # an empty chunk goes no further, and may have no type: an empty list has none
                     schema = chunk.schema
                 if number >= task.payload:
                     yield Made(chunk, (number + 1,), split=number)
@@ -162,15 +164,15 @@ class GeneratorKernel(SourceKernel):
 
 
 def as_batch(holder: list[Any], schema: pa.Schema | None, *, takes_over: bool) -> pa.RecordBatch:
-    """Returns one element of a generator as a record batch, with the tensors of its schema where one is known.
+    """Returns one element of a generator as a record batch, with the tensors of its schema if a schema is known.
 
     Args:
-        holder: Holds the element, as the only one of this library.
-        schema: What is known of its columns.
-        takes_over: Whether the generator may write the element again, so that what it can write is copied.
+        holder: Holds the element, as the only reference of this library.
+        schema: The schema of its columns, as far as known.
+        takes_over: Whether the generator may write the element again, so that memory it can write is copied.
 
     Raises:
-        SchemaError: It is none of the things that a generator may yield.
+        SchemaError: A generator may not yield such an element.
     """
     private = unshared(holder) if takes_over else frozenset()
     element = holder.pop()
@@ -193,10 +195,10 @@ def as_batch(holder: list[Any], schema: pa.Schema | None, *, takes_over: bool) -
 
 
 def number_row(element: dict[str, Any], schema: pa.Schema | None) -> pa.RecordBatch | None:
-    """Returns a row of plain numbers as a record batch of this schema, if one is known; None where that takes more.
+    """Returns a row of plain numbers as a record batch of a known schema; None where `as_batch` is needed.
 
-    What `as_batch` makes of it, by the shortest way: between two waits of a generator every instruction is cold, and
-    the long way takes 0.3 ms instead of the 10 µs that it takes when it is warm.
+    The result is the same as of `as_batch`, by the shortest way. Between two waits of a generator every instruction is
+    cold. The long way then takes 0.3 ms; while warm, it takes 10 µs.
     """
     if not element or (schema is not None and list(element) != schema.names):
         return None

@@ -1,7 +1,7 @@
-"""`FromIndexed`: rows in memory in an order that somebody else decided, gathered as they are needed.
+"""`FromIndexed`: rows in memory in an order that another library decided, gathered as they are needed.
 
-So are those of a `datasets.Dataset`, whose shuffles, filters and splits only write indices. `FromMapped` stands for one in
-a plan as written, so that it pickles as that library does it: by the names of its files where they are mapped.
+A `datasets.Dataset` has such rows: its shuffles, filters and splits only write indices. `FromMapped` stands for such a
+dataset in a plan as written. So the plan pickles as that library does: by the names of mapped files.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, Traits
 
 SAMPLED_PLACES = 4096
-"""Places that tell one order from another in a state: all would be read for each of them."""
+"""Places that tell one order from another in a state. Without such a sample each state would read all places."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FromIndexed(Operator):
-    """The rows of record batches in memory at these places, in this order; one may come several times.
+    """The rows of record batches in memory at these places, in this order; a row may come several times.
 
-    Row order: that of the places. Memory: one chunk of at most 65,536 rows a call. Deterministic. Resume: seeks to the
+    Row order: by the places. Memory: one chunk of at most 65,536 rows a call. Deterministic. Resume: seeks to the
     split. A split is 65,536 places.
 
     Attributes:
         memory: All rows.
-        places: Which of them, as int64; none is below 0.
-        in_place: Whether a global `shuffle` above gathers from them, so that none travels.
+        places: Numbers of the rows to yield, as int64; no number is below 0.
+        in_place: Whether a global `shuffle` after it gathers from the rows, so that no row travels.
     """
 
     name: ClassVar[str] = "from_arrow"
@@ -81,7 +81,7 @@ class FromIndexed(Operator):
         return len(self.places)
 
     def random_access(self) -> Node:
-        """All rows are there."""
+        """All rows are in memory."""
         return dataclasses.replace(self, in_place=True)
 
     def narrow(self, wanted: frozenset[str]) -> Node:
@@ -113,7 +113,7 @@ class FromIndexed(Operator):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FromMapped(Operator):
-    """A `datasets.Dataset`. Bound, it is what reads its table, with its indices mapping if it has one.
+    """A `datasets.Dataset`. Bound, it becomes the node that reads its table, with its indices mapping if it has one.
 
     Attributes:
         source: The dataset.
@@ -143,7 +143,7 @@ class FromMapped(Operator):
     def _read(self) -> Node:
         table = tensor_table(self.source.data.table)
         memory = from_batches(table.to_batches(), table.schema)
-        indices = self.source._indices  # nothing public tells it without a copy of the rows
+        indices = self.source._indices  # no public name gives the indices without a copy of the rows
         if indices is None:
             return memory
         return FromIndexed(memory=memory, places=indices.column(0).to_numpy().astype(np.int64))
@@ -158,7 +158,7 @@ class FromMapped(Operator):
 
 
 class IndexedKernel(SourceKernel):
-    """One task per split, or one at all if rows stay in place; the position is the number of the next split."""
+    """One task per split, or one task at all if rows stay in place; the position is the number of the next split."""
 
     def __init__(self, node: FromIndexed) -> None:
         self._in_place = node.in_place
@@ -175,7 +175,7 @@ class IndexedKernel(SourceKernel):
                 yield Task(0, Origin(0))
             return
         for split in range(first, -(-self._num_rows // MAX_CHUNK_ROWS)):
-            # Twice: columns of variable width are put together from parts and then put into their order.
+            # Twice: columns of variable width are joined from parts and then put into their order.
             yield Task(split, Origin(split), 2 * min(self._num_rows, MAX_CHUNK_ROWS) * self._rows.row_bytes)
 
     def read(self, task: Task) -> Iterator[Made]:
@@ -188,7 +188,7 @@ class IndexedKernel(SourceKernel):
 
 
 class RowsAt(NamedTuple):
-    """Rows at some places, gathered when they are asked for; see `Rows`."""
+    """Rows at some places, gathered when a reader asks for them; see `Rows`."""
 
     rows: AllRows
     places: Places
@@ -197,12 +197,12 @@ class RowsAt(NamedTuple):
 
     @property
     def num_rows(self) -> int:
-        """How many they are."""
+        """How many rows they are."""
         return len(self.places)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that they will take, by the mean of all rows."""
+        """Bytes that the rows will take, by the mean of all rows."""
         return len(self.places) * self.row_bytes
 
     def slice(self, offset: int, length: int | None = None) -> RowsAt:
@@ -214,5 +214,5 @@ class RowsAt(NamedTuple):
         return self.rows.gather(self.places.take(places))
 
     def everything(self) -> pa.RecordBatch:
-        """Returns all of them."""
+        """Returns all rows."""
         return self.rows.gather(self.places)

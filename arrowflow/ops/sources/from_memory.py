@@ -32,15 +32,15 @@ from arrowflow.workarounds.codes import masked
 class FromMemory(Operator):
     """The rows of record batches in memory, without a copy.
 
-    Row order: as given; below a windowed `shuffle` in blocks of rows, ordered by (seed, epoch). Memory: none of its own.
-    Deterministic. Resume: seeks. A split is one record batch as given, or a block; inside, it travels in chunks of at
-    most 65,536 rows, so that what follows can work on several at once.
+    Row order: as given; before a windowed `shuffle` in blocks of rows, ordered by (seed, epoch). Memory: none of its
+    own. Deterministic. Resume: seeks. A split is one record batch as given, or a block. It travels in chunks of at most
+    65,536 rows, so that the next operators can work on several chunks at once.
 
     Attributes:
         batches: The rows; no record batch is empty.
         types: Their schema.
-        blocks: How a `shuffle` above orders them, or None.
-        in_place: Whether a global `shuffle` above gathers from them, so that none travels.
+        blocks: How a `shuffle` after it orders the rows, or None.
+        in_place: Whether a global `shuffle` after it gathers from the rows, so that no row travels.
     """
 
     name: ClassVar[str] = "from_arrow"
@@ -63,7 +63,7 @@ class FromMemory(Operator):
         return hash((self.name, self.count_rows(()), str(self.types)))
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns rows and schema, which is what tells other data apart cheaply."""
+        """Returns rows and schema, a cheap way to tell other data apart."""
         return {"rows": self.count_rows(()), "schema": str(self.types)}
 
     def describe(self) -> str:
@@ -83,11 +83,11 @@ class FromMemory(Operator):
         return dataclasses.replace(self, blocks=Blocks.of(order))
 
     def random_access(self) -> Node:
-        """All rows are there."""
+        """All rows are in memory."""
         return dataclasses.replace(self, in_place=True)
 
     def narrow(self, wanted: frozenset[str]) -> Node:
-        """Leaves columns out where rows stay in place; else an operator above does."""
+        """Leaves columns out where rows stay in place; otherwise a later operator does so."""
         names = [name for name in self.types.names if name in wanted]
         if not self.in_place or len(names) == len(self.types):
             return self
@@ -136,7 +136,7 @@ class MemoryKernel(SourceKernel):
 
 
 class BlockKernel(SourceKernel):
-    """One task per block; the position is (blocks done, rows of the next one done)."""
+    """One task per block; the position is (blocks done, rows of the next block that are done)."""
 
     lends = True
 
@@ -154,7 +154,7 @@ class BlockKernel(SourceKernel):
             yield Task((turn, numbers[turn], row if turn == first else 0), Origin(numbers[turn]))
 
     def read(self, task: Task) -> Iterator[Made]:
-        """Yields the block, in a slice of each record batch that it lies in."""
+        """Yields the block, in a slice of each record batch that holds a part of it."""
         turn, number, done = task.payload
         begin = number * self._blocks.size
         row, stop = begin + done, min(begin + self._blocks.size, self._starts[-1])
@@ -167,7 +167,7 @@ class BlockKernel(SourceKernel):
 
 
 class InPlaceKernel(SourceKernel):
-    """One task per record batch, which is told where it lies; the position is (batch,)."""
+    """One task per record batch, which becomes a descriptor of its rows; the position is (batch,)."""
 
     lends = True
 
@@ -201,9 +201,9 @@ def from_batches(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> FromMe
 
 
 def same_batches(mine: Sequence[pa.RecordBatch], theirs: Sequence[pa.RecordBatch]) -> bool:
-    """Returns whether record batches hold the same, where a NaN is the same as itself."""
+    """Returns whether record batches hold the same values, where a NaN equals itself."""
     return len(mine) == len(theirs) and all(
-        # Arrow's own comparison stops at the first difference, but takes a NaN for one.
+        # Arrow's own comparison stops at the first difference, but counts a NaN as a difference.
         one is other or one.equals(other) or one.serialize().equals(other.serialize())
         for one, other in zip(mine, theirs, strict=True)
     )
@@ -213,7 +213,7 @@ def normalised_schema(schema: pa.Schema) -> pa.Schema:
     """Returns a schema with the types that travel inside a pipeline, without metadata.
 
     Raises:
-        SchemaError: There is no column, two have one name, or one has a type of which pyarrow has no arrays.
+        SchemaError: There is no column, two columns have one name, or pyarrow has no arrays of a column's type.
     """
     names = schema.names
     if not names:
@@ -239,7 +239,7 @@ def given_schema(operator: str, schema: object) -> pa.Schema | None:
 
 
 def normalised(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Returns a record batch with exactly this schema, whose types its own normalise to."""
+    """Returns a record batch with exactly this schema; the batch's own types normalise to the schema's types."""
     columns = [
         _normalised(name, column, type)
         for name, column, type in zip(schema.names, batch.columns, schema.types, strict=True)

@@ -1,4 +1,4 @@
-"""Rows of something that streams Arrow: asked anew in each epoch, or once."""
+"""Rows of an object that streams Arrow: read anew in each epoch, or once."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from arrowflow.plan.traits import Borders, Resume, Traits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FromStream(Operator):
-    """The rows of something that streams Arrow, asked for a new stream in each epoch.
+    """The rows of an object that streams Arrow, asked for a new stream in each epoch.
 
-    Row order: as streamed. Memory: one record batch, and what the stream holds itself. Resume: runs the stream
-    again and drops what was delivered.
+    Row order: as streamed. Memory: one record batch, and the stream's own memory. Resume: runs the stream again and
+    drops the delivered rows.
     """
 
     name: ClassVar[str] = "from_arrow"
@@ -39,13 +39,13 @@ class FromStream(Operator):
         return {"source": type(self.source).__name__}
 
     def identity(self) -> dict[str, Any]:
-        """Returns what tells the files of a dataset from others; any other source is code, which makes streams."""
+        """Returns the identity of a dataset's files; any other source is code, which makes streams."""
         told: Any = dataset_identity(self.source) if is_dataset(self.source) else Code(self.source)
         return told if isinstance(told, dict) else {"source": told}
 
     @property
     def repeatable(self) -> bool:
-        """Files are; what else makes streams may make others the next time."""
+        """Files are repeatable; any other source may make another stream the next time."""
         return is_dataset(self.source)
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
@@ -53,7 +53,7 @@ class FromStream(Operator):
         return normalised_schema(_open(self.source).schema)
 
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """Others may hold what the stream hands out."""
+        """Others may hold the memory that the stream hands out."""
         return False
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
@@ -92,7 +92,7 @@ class FromOneShot(FromStream):
 class StreamKernel(SourceKernel):
     """One task, the whole stream; the position is (rows read,).
 
-    Not record batches: the same query may cut the same rows elsewhere the next time.
+    The position counts rows, not record batches: the same query may cut the same rows elsewhere the next time.
     """
 
     def __init__(self, source: Any, schema: pa.Schema) -> None:
@@ -104,7 +104,7 @@ class StreamKernel(SourceKernel):
         yield Task(0 if position is None else position[0], Origin(0), streams=True)
 
     def read(self, task: Task) -> Iterator[Made]:
-        """Yields the stream's record batches, from the row that is next."""
+        """Yields the stream's record batches, from the next row on."""
         number = rows = 0
         try:
             stream = _open(self._source)
@@ -126,7 +126,7 @@ class StreamKernel(SourceKernel):
 
 
 class OneShot:
-    """A reader that can be read once, and says so the second time instead of yielding nothing."""
+    """A reader that can be read once; a second time it raises an error instead of yielding nothing."""
 
     def __init__(self, reader: pa.RecordBatchReader) -> None:
         self.schema = reader.schema
@@ -136,7 +136,7 @@ class OneShot:
         """Returns the reader, once.
 
         Raises:
-            SourceError: It was handed out before.
+            SourceError: The reader was handed out before.
         """
         reader, self._reader = self._reader, None
         if reader is None:
@@ -164,7 +164,7 @@ def _open(source: Any) -> pa.RecordBatchReader:
 
 
 def is_dataset(source: Any) -> bool:
-    """Whether it is a `pyarrow.dataset.Dataset`."""
-    # `import pyarrow.dataset` imports pandas where it is installed; who has a dataset has imported it already.
+    """Whether a source is a `pyarrow.dataset.Dataset`."""
+    # `import pyarrow.dataset` imports pandas where it is installed; the owner of a dataset has imported it already.
     module = sys.modules.get("pyarrow.dataset")
     return module is not None and isinstance(source, module.Dataset)

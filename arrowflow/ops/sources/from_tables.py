@@ -1,6 +1,6 @@
-"""`FromTables`: what a neighbouring library computes or fetches piece by piece, as tables.
+"""`FromTables`: tables that a neighbouring library computes or fetches piece by piece.
 
-Such a library is never imported here: whoever has one of its objects has imported it already.
+Such a library is never imported here: the owner of one of its objects has imported it already.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from arrowflow.plan.identity import Unknown
 from arrowflow.workarounds.forks import check_polars
 
 TABLE_ROWS = 1_000
-"""Rows that are asked of `datasets` and Ray at once: a row may be an image. A number of rows, and not what lies together
-there, so that a state, which counts tables, holds wherever the other library cuts."""
+"""Rows asked of `datasets` and Ray at once: a row may be an image. A fixed number of rows, not the rows that lie
+together: a state counts tables, and so holds wherever the other library cuts."""
 
 
 class Tables(Protocol):
-    """Something that gives tables of one schema, from the start each time it is asked."""
+    """An object that gives tables of one schema, from the start each time `tables` is called."""
 
     def schema(self) -> pa.Schema | None:
-        """Returns their schema, or None if only the first one tells."""
+        """Returns the tables' schema, or None if only the first table tells."""
 
     def tables(self) -> Iterator[Any]:
         """Yields tables or record batches, cut at the same rows each time."""
@@ -39,8 +39,8 @@ class Tables(Protocol):
 class FromTables(FromGenerator):
     """The rows of tables that another library makes, asked anew in each epoch.
 
-    Row order: as they come. Memory: one table and a few ahead, and what the other library holds. Resume: asks anew and
-    drops what was delivered. Each table is a split.
+    Row order: as they come. Memory: one table and a few ahead, and the other library's memory. Resume: asks anew and
+    drops the delivered tables. Each table is a split.
     """
 
     name: ClassVar[str] = "from_arrow"
@@ -53,16 +53,16 @@ class FromTables(FromGenerator):
         return {"source": type(self.source).__name__}
 
     def identity(self) -> dict[str, Any]:
-        """Returns nothing that tells it from itself after what it reads has changed."""
+        """Returns an unknown identity: the source may change without a trace."""
         reason = "reads its data anew each time, which may be other data"
         return {"source": Unknown(f"the {type(self.source).__name__}", reason)}
 
     def functions(self) -> Mapping[str, str]:
-        """No function is the user's."""
+        """The plan has no function of the user here."""
         return {}
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
-        """Returns what the other library says; else the first table tells."""
+        """Returns the schema that the other library gives; without it the first table tells."""
         try:
             schema = self.source.schema()
         except Exception as error:
@@ -98,7 +98,7 @@ class Scanner:
     scanner: Any
 
     def schema(self) -> pa.Schema:
-        """Returns the schema of what it projects."""
+        """Returns the schema of its projection."""
         return self.scanner.projected_schema
 
     def tables(self) -> Iterator[pa.RecordBatch]:
@@ -113,7 +113,7 @@ class IterableDataset:
     dataset: Any
 
     def schema(self) -> pa.Schema | None:
-        """Returns the types of its features, if it knows them."""
+        """Returns the types of its features, if it knows these types."""
         features = self.dataset.features
         return None if features is None else tensor_schema(features.arrow_schema)
 
@@ -129,7 +129,7 @@ class RayDataset:
     dataset: Any
 
     def schema(self) -> pa.Schema | None:
-        """Returns its schema, for which Ray runs it up to the first row if it does not know."""
+        """Returns its schema; to find an unknown schema, Ray runs the dataset up to the first row."""
         schema = self.dataset.schema()
         found = None if schema is None else schema.base_schema
         return tensor_schema(found) if isinstance(found, pa.Schema) else None

@@ -29,29 +29,29 @@ from arrowflow.types import convert
 SCHEMA = pa.schema([pa.field("path", pa.string())])
 
 ANY_SUFFIX: Final = ("",)
-"""Every name ends so: directories give all their files."""
+"""Every name ends with this suffix: directories give all their files."""
 
 PATH_BYTES: Final = 128
-"""What a path takes, with its offset, while a chunk is made: a guess, for the ledger."""
+"""Bytes of a path with its offset while a chunk is made: a guess, for the ledger."""
 
 _URL: Final = re.compile(r"(?P<root>[A-Za-z][A-Za-z0-9+.\-]+://[^/?]*)[^?]*(?P<query>\?.*)?", re.DOTALL)
 _UNQUOTED: Final = "/=+,:;@&!$'()~"
-"""What pyarrow takes literally in the path of a URL, without the `*` that would start a glob."""
+"""Characters that pyarrow takes literally in the path of a URL, without the `*` that would start a glob."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListFiles(Operator):
-    """The paths of files as text in the column `path`, listed when it is bound.
+    """The paths of files as text in the column `path`, listed when the node is bound.
 
     Row order: sorted. Memory: one chunk of at most 65,536 paths a call, and the listing. Deterministic. Resume:
     seeks to the split. A split is 65,536 paths.
 
     Attributes:
-        paths: What the user named.
+        paths: The paths that the user named.
         filesystem: Where to look, or None to tell by the paths.
         store: Bound: the file system.
         files: Bound: the files, sorted.
-        names: Bound: what is yielded for each of them.
+        names: Bound: the text that is yielded for each file.
     """
 
     name: ClassVar[str] = "list_files"
@@ -69,12 +69,12 @@ class ListFiles(Operator):
         return {"files": len(sources), "sources": sources}
 
     def identity(self) -> dict[str, Any]:
-        """Returns what is yielded, and what tells the files from others and from themselves after a change."""
+        """Returns the yielded names, and the identity of the files, which changes with their contents."""
         assert self.store is not None
         return {"names": self.names, **files_identity(self.store, self.files)}
 
     def describe(self) -> str:
-        """Returns the number of files, or what the user named, as one line."""
+        """Returns the number of files, or the paths that the user named, as one line."""
         return f"{self.name}({f'{len(self.files):,} files' if self.bound else repr(self.paths)})"
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
@@ -140,13 +140,13 @@ class ListFilesKernel(SourceKernel):
 
 
 class Root(NamedTuple):
-    """Where the URLs of one server or bucket begin, and the paths of its file system.
+    """The start of the URLs of one server or bucket, and of the paths of its file system.
 
     Attributes:
-        path: Start of the paths, without a slash behind it.
-        url: Start of the URLs, without a slash behind it.
+        path: Start of the paths, without a slash after it.
+        url: Start of the URLs, without a slash after it.
         query: End of the URLs.
-        quoted: Whether the URLs have escapes for what the paths have literally.
+        quoted: Whether the URLs escape characters that the paths have literally.
     """
 
     path: str
@@ -156,7 +156,7 @@ class Root(NamedTuple):
 
 
 def roots_of(given: Any, store: Store) -> list[Root]:
-    """Returns where the URLs that a user named begin, in the order in which they were named."""
+    """Returns the starts of the URLs that a user named, in the order in which the user named them."""
     texts = [given] if isinstance(given, str | PathLike) else given
     found = [match for text in texts if (match := _URL.fullmatch(fspath(text)))]
     starts = dict.fromkeys((match["root"], match["query"] or "") for match in found)
@@ -171,10 +171,10 @@ def roots_of(given: Any, store: Store) -> list[Root]:
 
 
 def as_url(path: str, roots: Sequence[Root]) -> str:
-    """Returns the URL by which the file system of a path, and the path in it, are found again.
+    """Returns the URL that leads to the file system of a path, and to the path in this file system.
 
     Raises:
-        SourceError: The path lies below no root.
+        SourceError: The path lies under no root.
 
     Example:
         >>> as_url("bucket/a b.parquet", [Root("bucket", "s3://bucket", "?region=x", quoted=True)])

@@ -2,16 +2,18 @@
 
 Four decisions matter.
 
-* **Folders that were found count, folders that were named do not**: those below a directory, and those from the first
-  wildcard of a glob on. Who names a folder knows what is in it, and where data lie must not change their schema. Of a
-  file that was named itself all folders count, but only if hive partitions are asked for.
-* **Types come from all folders, not from one**: int64 if all values are whole numbers, else string; `schema=` knows
-  better. Folders must agree on their keys.
-* **Files come first**: a key that is also a column of a file is refused, since nobody could tell which is right,
-  whether or not `schema=` names it. Some writers put the keys into the files as well; then `"auto"` leaves the folders
-  alone. Of files that do not list their columns (JSON, TFRecord) the first MiB tells, by values that are not null.
-* **Nothing is read for it.** Chunks get their columns when they are decoded, new memory each. To predicates the value
-  of a file is its minimum and maximum, so that files which hold no match are not even opened.
+* **Folders that were found count, folders that were named do not.** Folders are found inside a directory, and from the
+  first wildcard of a glob on. A user who names a folder knows its contents, and the place of the data
+  must not change their schema. For a file that was named itself all folders count, but only if hive partitions are
+  asked for.
+* **Types come from all folders, not from one**: int64 if all values are whole numbers, else string. A `schema=`
+  overrides these types. Folders must agree on their keys.
+* **Files come first.** A key that is also a column of a file is refused, whether or not `schema=` names it, since
+  nobody could tell which value is right. Some writers put the keys into the files as well; then `"auto"` leaves the
+  folders alone. Some formats do not list their columns (JSON, TFRecord): there the values in the first MiB that are not
+  null tell.
+* **Folder columns read nothing.** Chunks get these columns when they are decoded, as new memory. For predicates the
+  value of a file is its minimum and maximum, so that files without a match are not even opened.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from arrowflow.formats.types import convert
 from arrowflow.storage import File, Store
 
 NULL: Final = "__HIVE_DEFAULT_PARTITION__"
-"""What Hive, Spark and others call the folder of rows without a value."""
+"""The folder name that Hive, Spark and others give to rows without a value."""
 
 _WHOLE: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 _MAX_INT64: Final = (1 << 63) - 1
@@ -44,12 +46,12 @@ Folders = tuple[tuple[str, str | None], ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partitions:
-    """What the folders of all files say. Picklable.
+    """The values in the folder names of all files. Picklable.
 
     Attributes:
         values: One row a file, in the order of the files; one column a key.
-        bounds: The same as statistics compare it, without the columns that they do not know.
-        texts: What stands in the first file's folders, the outermost first.
+        bounds: The same values as statistics compare them, without columns of types that statistics do not know.
+        texts: The texts in the first file's folders, the outermost first.
     """
 
     values: pa.RecordBatch
@@ -77,7 +79,7 @@ class Partitions:
             ).locate(operator=operator, file=footer.file.path)
 
     def fill(self, chunk: pa.RecordBatch, names: Sequence[str], number: int) -> pa.RecordBatch:
-        """Returns the rows of a file with the columns that are wanted, in this order."""
+        """Returns the rows of a file with the wanted columns, in this order."""
         own = self.values.schema
         columns, fields = [], []
         for name in names:
@@ -90,7 +92,7 @@ class Partitions:
         return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
     def row_bytes(self, names: Sequence[str], number: int) -> int:
-        """Returns the bytes that the wanted ones of these columns take in each row of a file."""
+        """Returns the bytes that the wanted folder columns take in each row of a file."""
         wanted = [self.values.column(name) for name in self.names if name in names]
         return sum(int(column.slice(number, 1).nbytes) for column in wanted)
 
@@ -99,7 +101,7 @@ class Partitions:
         return may_match(self._statistics(number, 1), 1)
 
     def within(self, number: int, may_match: MayMatch) -> MayMatch:
-        """Returns the same test for splits of a file, which say nothing themselves about these columns."""
+        """Returns the same test for splits of a file, whose own statistics do not have the folder columns."""
         return lambda statistics, rows: may_match(
             ChainMap(self._statistics(number, rows), statistics),  # type: ignore[arg-type]  # it writes nothing
             rows,
@@ -115,12 +117,12 @@ class Partitions:
 def discover(
     files: Sequence[File], *, partitioning: str | None, target: pa.Schema | None, operator: str
 ) -> Partitions | None:
-    """Returns what the folders of files say; None if they say nothing, or need not be asked.
+    """Returns the values in the folders of files; None if there are none, or if they are not asked for.
 
     Args:
         files: The files, sorted.
         partitioning: `"hive"`, `"auto"` for the same where all files were found by listing, or None.
-        target: The columns to read, or None for all that there are.
+        target: The columns to read, or None for all columns.
         operator: The operator to name in errors.
 
     Raises:
@@ -255,12 +257,12 @@ def _is_comparable(type: pa.DataType) -> bool:
 
 
 def merged(schema: pa.Schema, partitions: Partitions | None) -> pa.Schema:
-    """Returns the columns of a file with those of its folders behind them."""
+    """Returns the columns of a file, then those of its folders."""
     return schema if partitions is None else pa.schema([*schema, *partitions.values.schema])
 
 
 def without(schema: pa.Schema, partitions: Partitions | None) -> pa.Schema:
-    """Returns those columns that files have to give."""
+    """Returns the columns that files have to give."""
     if partitions is None:
         return schema
     names = frozenset(partitions.names)
@@ -268,7 +270,7 @@ def without(schema: pa.Schema, partitions: Partitions | None) -> pa.Schema:
 
 
 def described(partitions: Partitions | None) -> Mapping[str, Any]:
-    """Returns what tells one set of folders from another, besides the relative paths of files, as JSON values."""
+    """Returns the identity of a set of folders, besides the relative paths of files, as JSON values."""
     if partitions is None:
         return {}
     schema = partitions.values.schema

@@ -27,15 +27,15 @@ SCHEMA = pa.schema([pa.field("id", pa.int64())])
 class Range(Operator):
     """The numbers of `range(start, stop, step)` as int64 in the column `id`.
 
-    Row order: counting; below a windowed `shuffle` in blocks, ordered by (seed, epoch). Memory: one chunk of at most
+    Row order: counting; before a windowed `shuffle` in blocks, ordered by (seed, epoch). Memory: one chunk of at most
     65,536 rows a call. Deterministic. Resume: seeks to the split. A split is 65,536 rows, or a block.
 
     Attributes:
         start: The first number.
         stop: The number to stop before.
-        step: From one number to the next.
-        blocks: How a `shuffle` above orders them, or None.
-        in_place: Whether a global `shuffle` above says which numbers it wants.
+        step: The difference from a number to the next.
+        blocks: How a `shuffle` after it orders the numbers, or None.
+        in_place: Whether a global `shuffle` after it chooses the numbers.
     """
 
     name: ClassVar[str] = "range"
@@ -84,7 +84,7 @@ class Range(Operator):
 
 
 class RangeKernel(SourceKernel):
-    """One task per split, or one at all if rows stay in place; the position is (splits done,)."""
+    """One task per split, or one task at all if rows stay in place; the position is (splits done,)."""
 
     def __init__(self, node: Range, epoch: int) -> None:
         self._numbers = range(node.start, node.stop, node.step)
@@ -118,19 +118,19 @@ class RangeKernel(SourceKernel):
 
 
 class Uncounted(NamedTuple):
-    """Numbers that are made when they are asked for; see `Rows`."""
+    """Numbers that are made when a reader asks for them; see `Rows`."""
 
     numbers: range
     buffers: tuple[pa.Buffer, ...] = ()
 
     @property
     def num_rows(self) -> int:
-        """How many they are."""
+        """How many numbers they are."""
         return len(self.numbers)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that they will take."""
+        """Bytes that the numbers will take."""
         return 8 * len(self.numbers)
 
     def slice(self, offset: int, length: int | None = None) -> Uncounted:
@@ -141,6 +141,6 @@ class Uncounted(NamedTuple):
         """See `Rows.gather`."""
         values = places * self.numbers.step
         values += self.numbers.start
-        # Not Arrow's own memory: the first buffer of that takes a process 0.5 ms.
+        # Not Arrow's own memory: its first buffer takes a process 0.5 ms.
         column = pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
         return pa.RecordBatch.from_arrays([column], schema=SCHEMA)

@@ -1,18 +1,18 @@
 """`read`, and the functions for one format each such as `read_parquet`: files, split by split.
 
-Kernels in a row (see `splits.py`), so that footers, planning, waiting and decoding overlap:
+Four kernels in a row (see `splits.py`) let footers, planning, waiting and decoding overlap:
 
 1. a source of **footers**, one task a file, a few files ahead;
-2. a serial **planner**, which turns footers into descriptors of splits: it counts rows, so that `skip` and `take`
-   cost nothing for what they leave out; prunes splits that provably hold no match; and, where a `shuffle` above
-   orders the source, draws splits from a few open files in turn;
-3. of files that are not local, a **fetcher**: it waits for the bytes of one split a call, which takes no core, so that
-   any number of splits may be on their way while decoding stays within the CPU budget;
-4. a **reader**, which decodes one split a call, a local file's from the file itself; column operators above run in the
-   same call.
+2. a serial **planner**, which turns footers into descriptors of splits. It counts rows, so that rows left out by `skip`
+   and `take` cost nothing. It prunes splits that provably hold no match. If a later `shuffle` orders the source, it
+   draws splits from a few open files in turn;
+3. for files that are not local, a **fetcher**. It waits for the bytes of one split a call, which takes no core. So any
+   number of splits may be on their way while decoding stays within the CPU budget;
+4. a **reader**, which decodes one split a call, a local file's from the file itself. Column operators right after the
+   source run in the same call.
 
 A split's number is (its file's place in sorted order, its number in the file), whatever is pruned or permuted.
-The position is (block of files, splits of it done, rows of the next split done, rows counted before it).
+The position is (block of files, its splits that are done, rows of the next split done, rows counted before it).
 """
 
 from __future__ import annotations
@@ -57,28 +57,28 @@ from arrowflow.storage import File, Store, coalesce, lists_anew, resolve
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read(Operator):
-    """The rows of files, in sorted order of paths, or as a `shuffle` above orders them.
+    """The rows of files, in sorted order of paths, or as a `shuffle` after it orders them.
 
-    Memory: one split a call with its decode scratch, and a few chunks ahead; of files that are not local, the stored
-    bytes of a few splits, too. Deterministic. Resume: seeks to the split.
+    Memory: one split a call with its decode scratch, and a few chunks ahead; for files that are not local, also the
+    stored bytes of a few splits. Deterministic. Resume: seeks to the split.
 
     Attributes:
         format: The format with its options; once bound, with the types of all files.
-        paths: What the user named.
+        paths: The paths that the user named.
         filesystem: Where to look, or None to tell by the paths.
         partitioning: `"hive"`, `"auto"` or None: see `partitions.py`.
         target: The `schema=` that files are widened to, or None for the first file's.
-        num_parallel_calls: Splits decoded at the same time, and splits fetched, or None for as many as is best.
+        num_parallel_calls: Splits decoded at the same time, and splits fetched; None for the best number.
         store: Bound: the file system.
         files: Bound: the files, sorted.
         partitions: Bound: the columns that the names of folders give.
-        first: Bound: the first file's footer; of a format without types, of its first splits.
+        first: Bound: the first file's footer; for a format without types, the footer after its first splits.
         columns: Names of the columns to read, or None for all. Set by a rule.
-        predicates: What rows must match to be of use; only prunes splits. Set by a rule.
-        rows: First row to deliver and the one to stop before. Set by a rule.
-        order: How a `shuffle` above wants the source ordered.
-        stored: Decimals that may come as integers, since only arithmetic right above reads them. Set by a rule.
-        in_place: Whether a global `shuffle` above gathers rows from the files themselves.
+        predicates: Conditions that rows must meet to be of use; they only prune splits. Set by a rule.
+        rows: The first row to deliver and the row to stop before. Set by a rule.
+        order: The order that a later `shuffle` wants of the source.
+        stored: Decimals that may come as integers, since only the next operator's arithmetic reads them. Set by a rule.
+        in_place: Whether a global `shuffle` after it gathers rows from the files themselves.
     """
 
     name: ClassVar[str] = "read"
@@ -113,7 +113,7 @@ class Read(Operator):
         return {"format": self.format.name, **own, "files": len(sources), "sources": sources}
 
     def identity(self) -> dict[str, Any]:
-        """Returns what is read of the files, and what tells these from others; how they were named says nothing."""
+        """Returns the parts of the files to read, and the files' identity; the names that users gave are left out."""
         assert self.store is not None
         own = {**Operator.identity(self), **files_identity(self.store, self.files), "schema": self.schema}
         own["folders"] = None if self.partitions is None else self.partitions.values
@@ -121,7 +121,7 @@ class Read(Operator):
         return own
 
     def describe(self) -> str:
-        """Returns files and what is pushed down as one line."""
+        """Returns files and pushed-down operations as one line."""
         by = "" if self.partitions is None else f" by {', '.join(self.partitions.names)}"
         parts = [(f"{len(self.files)} files" if self.bound else repr(self.paths)) + by]
         if self.columns is not None:
@@ -138,7 +138,7 @@ class Read(Operator):
         return f"{self.operator}({'; '.join(parts)})"
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
-        """Lists the files and reads the first one's footer, by whose types all are read."""
+        """Lists the files and reads the first file's footer, whose types all files are read by."""
         format, target = self.format, self.target
         store, files = resolve(
             self.paths, filesystem=self.filesystem, suffixes=format.suffixes, operator=self.operator
@@ -176,12 +176,12 @@ class Read(Operator):
         return pa.schema([field for field in schema if field.name in wanted])
 
     def all_columns(self) -> pa.Schema:
-        """Returns what there is to read, whatever of it is wanted."""
+        """Returns all columns that can be read, wanted or not."""
         assert self.first is not None
         return self.target if self.target is not None else merged(self.first.schema, self.partitions)
 
     def count_rows(self, inputs: Sequence[int | None]) -> int:
-        """Returns the rows of all footers: reads each file's, but nothing else."""
+        """Returns the rows of all footers: reads each file's footer, but nothing else."""
         assert self.store is not None
         format, store = self.format, self.store
         total = sum(footer_of(self.operator, format, store, file).num_rows for file in self.files)
@@ -197,11 +197,11 @@ class Read(Operator):
         return replace(self, rows=(first + start, min(ends, default=None))).on()
 
     def with_predicates(self, predicates: tuple[Any, ...]) -> Node:
-        """Prunes by them."""
+        """Prunes splits by predicates."""
         return replace(self, predicates=self.predicates + predicates)
 
     def with_stored(self, columns: frozenset[str]) -> Node | None:
-        """Takes the leave if files of the format may store decimals as integers."""
+        """Accepts the columns if files of the format may store decimals as integers."""
         return replace(self, stored=columns).on() if isinstance(self.format, StoredDecimals) else None
 
     def narrow(self, wanted: frozenset[str]) -> Node:
@@ -246,11 +246,11 @@ class Read(Operator):
         return (f"{self.operator}: compressed, or not on a local disk: decoded into new memory",)
 
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """Decoded memory is new, and each batch has a private map of its file; rows found in place share one."""
+        """Decoded memory is new, and each batch has a private map of its file; rows found in place share one map."""
         return not self.in_place
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns the source of footers, the planner, the fetcher where there is anything to fetch, and the reader."""
+        """Returns the source of footers, the planner, the fetcher if there is anything to fetch, and the reader."""
         assert self.schema is not None and self.store is not None
         names = without(self.schema, self.partitions).names
         may_match = self.may_match()
@@ -353,7 +353,7 @@ class Read(Operator):
         return total_bytes(self.first, coalesce(self.format.ranges(self.first, split, names)))
 
     def _decoded_bytes(self, names: Sequence[str]) -> int:
-        """Returns what decoding the first file's largest split takes."""
+        """Returns the bytes that decoding the first file's largest split takes."""
         split = self._largest()
         if self.first is None or split is None:
             return 0
@@ -361,7 +361,7 @@ class Read(Operator):
         return sum(size(self.first, split, names) for size in sizes)
 
     def may_match(self) -> MayMatch | None:
-        """Returns what tells whether a split can hold a match; None where nothing can be told."""
+        """Returns the test whether a split can hold a match; None where no test exists."""
         tests = [prunable(predicate, self.all_columns()) for predicate in self.predicates]
         known = [test for test in tests if test is not None]
         if not known:
@@ -369,7 +369,7 @@ class Read(Operator):
         return lambda statistics, num_rows: not any(test(statistics, num_rows) for test in known)
 
     def _is_wanted(self, may_match: MayMatch | None) -> Callable[[int], bool] | None:
-        """Returns what tells by the number of a file whether it has to be opened; None where all have to be.
+        """Returns the test, by the number of a file, whether the file has to be opened; None where all files have to.
 
         Rows that `skip` and `take` count have to be counted in every file.
         """

@@ -1,4 +1,4 @@
-"""What the splits of one source take once they are decoded: as their files say, or as was found out."""
+"""The bytes of one source's splits once these are decoded: as their files say, or as earlier splits showed."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from arrowflow.formats.protocol import Format, Unsure, reading
 from arrowflow.ops.sources.split_tasks import SplitTask
 
 _LEARNT_SCRATCH = 2.5
-"""Output and scratch of a column whose size its file does not tell, for each byte that it was found to take."""
+"""Output and scratch of a column whose size its file does not tell, for each byte that earlier splits showed."""
 
 
 class SplitSizes:
-    """What splits take, shared by all streams and epochs: it decides when they are read, never what comes of it.
+    """The bytes that splits take, shared by all streams and epochs. They decide when splits are read, never the rows.
 
     Args:
         operator: The source's name.
-        format: Of its files.
+        format: The format of its files.
         budget_bytes: The byte budget, which no split may exceed by itself.
     """
 
@@ -27,12 +27,12 @@ class SplitSizes:
         self._operator = operator
         self._format = format
         self._budget_bytes = budget_bytes
-        # The most that a row took, of each column whose size not all files tell. Threads may write it at the same
-        # time: then one of them is forgotten.
+        # The most bytes a row took, of each column whose size not all files tell. Threads may write it at the same
+        # time: then one of the values is forgotten.
         self._row_bytes: dict[str, float] = {}
 
     def num_bytes(self, payload: SplitTask) -> int:
-        """Returns output and scratch of the wanted columns; of a split that will be refused, nothing."""
+        """Returns output and scratch of the wanted columns; 0 for a split that will be refused."""
         if payload.output_bytes > self._budget_bytes and not payload.unsure:
             return 0
         rates = (self._row_bytes.get(name, 0.0) for name in payload.unsure)
@@ -59,7 +59,7 @@ class SplitSizes:
             raise error.locate(operator=self._operator, file=footer.file.path, row_group=split.index)
 
     def learn(self, payload: SplitTask, chunk: pa.RecordBatch) -> None:
-        """Notes what columns took that the file does not tell the sizes of."""
+        """Notes the bytes of the columns whose sizes the file does not tell."""
         for name in payload.unsure if chunk.num_rows else ():
             found = chunk.column(name).nbytes / chunk.num_rows
             self._row_bytes[name] = max(found, self._row_bytes.get(name, 0.0))

@@ -1,4 +1,4 @@
-"""What travels between the kernels of `read.py`: files to open, files that are open, splits to read."""
+"""The items that travel between the kernels of `read.py`: files to open, open files, splits to read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from arrowflow.storage import Range, Store
 
 
 class FileTask(NamedTuple):
-    """A file to open, and where it stands: see `OpenFile`."""
+    """A file to open, and its place: see `OpenFile`."""
 
     number: int
     block: int
@@ -39,7 +39,7 @@ class OpenFile(NamedTuple):
 
     @property
     def num_rows(self) -> int:
-        """Never 0, so that it counts as a chunk even without rows."""
+        """A number that is never 0, so that the file counts as a chunk even without rows."""
         return 1
 
 
@@ -63,16 +63,16 @@ class SplitTask(NamedTuple):
     """A split to read.
 
     Attributes:
-        store: Where to read: the file system, and once its bytes are fetched, these.
-        ranges: The bytes of the file to fetch; none of a local file.
-        footer: Its file's.
+        store: The place to read from: the file system; once the split's bytes are fetched, these bytes.
+        ranges: The bytes of the file to fetch; none for a local file.
+        footer: Its file's footer.
         split: The split.
         start: First row to deliver.
         stop: Row to stop before.
         base: Position at the split's start.
         number: Its file's place in sorted order.
-        output_bytes: What its columns take, as far as the footer tells.
-        scratch_bytes: What decoding them takes on top.
+        output_bytes: Bytes of its columns, as far as the footer tells.
+        scratch_bytes: Bytes that decoding takes on top of the columns.
         unsure: Columns that may take more.
     """
 
@@ -90,7 +90,7 @@ class SplitTask(NamedTuple):
 
     @property
     def num_rows(self) -> int:
-        """Rows that it will deliver."""
+        """Rows that the split will deliver."""
         return self.stop - self.start
 
     @property

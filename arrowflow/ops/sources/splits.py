@@ -45,11 +45,11 @@ class FileScan(Protocol):
 
     @property
     def operator(self) -> str:
-        """The name of the method that made it."""
+        """The name of the method that made the node."""
 
     @property
     def schema(self) -> pa.Schema | None:
-        """The columns that it yields."""
+        """The columns that the node yields."""
 
     @property
     def target(self) -> pa.Schema | None:
@@ -89,8 +89,8 @@ class FileScan(Protocol):
 class FooterSource(SourceKernel):
     """Reads footers in the order in which the files are wanted; the position is (block of files,).
 
-    Files that `is_wanted` rules out by their numbers are not opened. They keep their places in their blocks, so that
-    the others come in the same order, and positions mean the same.
+    Files that `is_wanted` rules out by their numbers are not opened. These files keep their places in their blocks. So
+    the other files come in the same order, and positions mean the same.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class FooterSource(SourceKernel):
         self._context = context
 
     def tasks(self, position: Position) -> Iterator[Task]:
-        """Yields one task a file, from the first one of a block on."""
+        """Yields one task a file, from the first file of a block on."""
         files = len(self._node.files)
         order = (
             range(files)
@@ -121,7 +121,7 @@ class FooterSource(SourceKernel):
                 yield Task(file, Origin(place), FOOTER_BYTES)
 
     def read(self, task: Task) -> Iterator[Made]:
-        """Yields the footer, once it is found to have the pipeline's schema."""
+        """Yields the footer, after a check that it has the pipeline's schema."""
         node = self._node
         number, block, place, block_files = task.payload
         assert node.store is not None
@@ -133,31 +133,31 @@ class FooterSource(SourceKernel):
 
 
 class SplitPlanner(SerialKernel):
-    """Decides which splits are read, in which order."""
+    """Decides which splits are read, and in which order."""
 
     def __init__(self, node: FileScan, may_match: MayMatch | None, context: Context) -> None:
         self._node = node
         self._may_match = may_match
         self._context = context
         self._format = node.format
-        self._blocks: dict[int, list[OpenFile]] = {}  # several where footers come in any order
+        self._blocks: dict[int, list[OpenFile]] = {}  # several blocks where footers come in any order
         self._block = self._first_split = self._first_row = self._counted = 0
 
     def open(self, position: Position, epoch: int) -> Position:
-        """Restores the block of files; splits of it that are done are counted again but not read."""
+        """Restores the block of files; its splits that are done are counted again but not read."""
         if position is None:
             return None
         self._block, self._first_split, self._first_row, self._counted = ReadPosition._make(position)
         return (self._block,)
 
     def push(self, item: Item) -> Iterator[Item]:
-        """Yields the splits of a block once all its footers are there."""
+        """Yields the splits of a block once all its footers have come."""
         file: OpenFile = item.chunk
         files = self._blocks.setdefault(file.block, [])
         files.append(file)
         if len(files) == file.block_files:
             del self._blocks[file.block]
-            if file.block != self._block:  # else it is the first one after a resume
+            if file.block != self._block:  # otherwise it is the first file after a resume
                 self._first_split = self._first_row = 0
             self._block = file.block
             yield from self._plan(files)
@@ -222,7 +222,7 @@ class SplitPlanner(SerialKernel):
         )
 
     def _ordered(self, files: list[OpenFile]) -> list[tuple[int, int, Footer, Split]]:
-        """Returns the splits of a block, each with its number in it, which does not depend on what other files have."""
+        """Returns a block's splits, each with its number in the block, whatever splits the other files have."""
         order = self._node.order
         if order is None:
             (file,) = files
@@ -246,7 +246,7 @@ class SplitPlanner(SerialKernel):
 
 
 class SplitFetcher(ReaderKernel):
-    """Fetches what decoding a split needs, so that decoding waits for nothing. The bytes are gone with the task."""
+    """Fetches the bytes that decoding a split needs, so that decoding never waits. The task's end frees them."""
 
     def __init__(self, node: FileScan) -> None:
         self._operator = node.operator
@@ -267,9 +267,9 @@ class SplitReader(ReaderKernel):
     """Decodes splits.
 
     Args:
-        node: What to read.
+        node: The bound source.
         num_threads: The CPU budget.
-        sizes: What they take, and may take.
+        sizes: The bytes that splits take, and may take.
     """
 
     def __init__(self, node: FileScan, num_threads: int, sizes: SplitSizes | None = None) -> None:
@@ -285,7 +285,7 @@ class SplitReader(ReaderKernel):
         return self._sizes.num_bytes(payload) + self._folder_bytes(payload)
 
     def most_bytes(self, payload: SplitTask) -> int:
-        """Returns the same, and a number that is never free while nothing is known of a column."""
+        """Returns the same, or a size that never fits while the size of a column is unknown."""
         return self.num_bytes(payload) if self._sizes.is_known(payload) else MAX_SIZE
 
     def _folder_bytes(self, payload: SplitTask) -> int:
@@ -333,14 +333,14 @@ class SplitReader(ReaderKernel):
 
 
 class SplitFinder(SplitReader):
-    """Tells where the rows of splits lie in mapped files, for a global `shuffle` to gather from."""
+    """Finds the rows of splits in mapped files, so that a global `shuffle` can gather them."""
 
     def __init__(self, node: FileScan) -> None:
         super().__init__(node, num_threads=1)
         self._mapped: dict[str, pa.Buffer] = {}
 
     def num_bytes(self, payload: SplitTask) -> int:
-        """Returns 0: what is mapped is not read yet, and takes no memory of the pipeline."""
+        """Returns 0: mapped rows are not read yet, and take no memory of the pipeline."""
         return 0
 
     def most_bytes(self, payload: SplitTask) -> int:
@@ -378,7 +378,7 @@ class SplitFinder(SplitReader):
             assert isinstance(self._format, InPlaceFormat)
             self._format.check_in_place(payload.store, payload.footer)
             with reading(self._node.operator, file), payload.store.open(file) as source:
-                # Should two splits come at the same time, the first one's mapping stays.
+                # If two splits come at the same time, the first split's mapping stays.
                 mapped = self._mapped.setdefault(file.path, source.read_buffer(file.size))
         return mapped
 
