@@ -1,14 +1,16 @@
-"""`Consumer`: who calls `next()`. Takes items, waits for them, and runs what is cheap itself.
+"""`Consumer`: the thread that calls `next()`. It takes items, waits for them, and runs cheap calls itself.
 
-To hand the interpreter lock to another thread and back takes 50 to 100 µs, which is more than many a call. So a
-consumer that *hurries*, that is comes back within 0.2 ms (1 ms where all calls hold that lock) to a run of which all
-that is left to do is known to be cheap, runs it itself, call by call, until it has an item; workers rest meanwhile. One
-that was away for longer finds what workers made in that time. Who runs a call never changes what comes of it, nor its
-order. One worker, the *guard*, looks every 20 ms whether the consumer gets anywhere: a function may wait for other
-calls, and then workers take over.
+To hand the interpreter lock to another thread and back takes 50 to 100 µs. Many a call takes less. So a consumer that
+*hurries* runs calls itself, one by one, until it has an item; workers rest meanwhile. A consumer hurries if all that is
+left to do is known to be cheap, and it comes back to the run within 0.2 ms (1 ms where all calls hold that lock). A
+consumer that was away for longer finds the items that workers made in that time. The thread that runs a call never
+changes the call's result, nor its order.
 
-What a user function does while the consumer runs it is the consumer's: an interrupt ends the run as it does anywhere in
-`next()`, and `close()` from another thread has to wait for the function to return.
+One worker, the *guard*, looks every 20 ms whether the consumer makes progress. A function may wait for other calls, and
+then workers take over.
+
+A user function that the consumer runs is part of `next()`. An interrupt in the function ends the run, as it does
+anywhere in `next()`. And `close()` from another thread has to wait for the function to return.
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
-"""`Pool`: the workers of one run: what they pick, how they wait, and how many of them may compute.
+"""`Pool`: the workers of one run: which calls they pick, how they wait, and how many of them may compute.
 
-**Tokens.** A call takes `StageLimits.weight` of the CPU budget: 1 if it computes, hardly anything if it waits. What a
-user function does is not known before it runs, so its first calls take a whole token each; and while some stage finds
-none left, one idle worker (the *watch*) looks at the CPU clocks of the running calls every millisecond or a few. A
+**Tokens.** A call takes `StageLimits.weight` of the CPU budget: 1 if it computes, hardly anything if it waits. Nothing
+tells beforehand whether a user function computes, so its first calls take a whole token each. While some stage finds no
+token left, one idle worker (the *watch*) looks at the CPU clocks of the running calls every millisecond or a few. A
 call that turns out to wait gives its token back in the middle. So a sleeping map has the calls in flight that it needs
 within milliseconds, and computing ones go beyond the budget by less than one call.
 
-What is learnt this way is only the beginning: after a few calls the tuner sets the weights from measurements.
+These weights are only the beginning: after a few calls the tuner sets the weights from measurements.
 
-**The mean.** Calls that wait take no token, but a little time of a core each, and ten of them add up. Where the budget
-is below the number of cores, what all workers used is held against what the budget allowed so far; as long as more was
-used, no call that computes begins. Tokens bound how many compute at the same time, this bounds how much they get done.
+**The mean.** Calls that wait take no token, but each takes a little time of a core, and ten of them add up. Where the
+budget is below the number of cores, the pool compares the CPU time of all workers with the time that the budget allowed
+so far. As long as the workers used more, no call that computes begins. Tokens bound how many calls compute at the same
+time; the mean bounds how much CPU time they get.
 """
 
 from __future__ import annotations
