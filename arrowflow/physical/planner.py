@@ -24,7 +24,7 @@ MAX_WAITING_THREADS = 2 * MAX_WAITING_CALLS
 """Threads beyond the CPU budget, for calls that wait: two stages of them with all the calls that they may have."""
 
 SERIAL_READY_ITEMS = 16
-"""What serial kernels put out are slices, which hold no memory of their own: enough to wake the next stage rarely."""
+"""Serial kernels put out slices, which hold no memory of their own. So many slices wake the next stage rarely."""
 
 
 def plan_chain(node: Node, options: ResolvedOptions) -> Chain:

@@ -49,7 +49,7 @@ class SourceOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindContext:
-    """What `Node.bind` may look at.
+    """The facts that `Node.bind` may look at.
 
     Attributes:
         options: The options of the whole pipeline.
@@ -246,7 +246,7 @@ class Node(ABC):
 
     @property
     def known_as(self) -> str | None:
-        """What already identifies it with all that is below it, such as a key; None for its identity and theirs."""
+        """A text, such as a key, that identifies the node with all of its inputs; None: their identities do."""
         return None
 
     @property
