@@ -99,7 +99,7 @@ class Consumer(Caller):
         return self.waited_seconds + (0.0 if began is None else now - began)
 
     def tell(self) -> None:
-        """Wakes it if it waits for what is there now, or for an end that was noticed. Under the lock."""
+        """Wakes it if it waits for an item that is there now, or for an end that was noticed. Under the lock."""
         last = self.engine.root_out
         if self.waiting and (last.out or last.ended):
             self.ring()
@@ -127,7 +127,7 @@ class Consumer(Caller):
         wake(self._bell)
 
     def drop(self) -> None:
-        """Lets go of what it has not come to. Under the lock."""
+        """Lets go of the taken items that it has not come to. Under the lock."""
         self._taken.clear()
 
     # ------------------------------------------------------------------ its own thread
@@ -171,8 +171,8 @@ class Consumer(Caller):
             if stage is not None:
                 self._run(stage, call)
             elif not self._wait(patience):
-                # Calls that should be over before another thread would be awake call nobody; where one of them takes
-                # long after all, it is the consumer who does.
+                # A call that should be over before another thread would be awake wakes nobody. If the call takes long
+                # after all, the consumer wakes the others.
                 patience = min(2 * patience, LAST_PATIENCE_SECONDS)
                 self._patient, self._hurried = True, False
 
@@ -189,7 +189,7 @@ class Consumer(Caller):
         return self._item_seconds < HURRY_SECONDS
 
     def _take_from(self, last: Stage) -> None:
-        """Takes an item, or all where each time that two threads meet at the lock costs more than one of them."""
+        """Takes an item, or all items where a meeting of two threads at the lock costs more than an item."""
         self.inline = self.inline and self._hurried
         self.turns += 1
         self._taken.append(last.out.popleft())
@@ -237,7 +237,7 @@ class Consumer(Caller):
         began, cpu = clock.now(), clock.thread_cpu()
         stage.execute(call)
         cpu, elapsed = clock.thread_cpu() - cpu, clock.now() - began
-        # Of a call that holds the lock, another thread would spare it only the time that it waits in it.
+        # If a call holds the lock, another thread would spare the consumer only the time that the call waits.
         self._spent_seconds += max(0.0, elapsed - cpu) if stage.holds_lock else elapsed
         stage.draw(CONSUMER, began, elapsed)
         with engine.lock:

@@ -35,12 +35,12 @@ class Sharing(Protocol):
 
 
 class _Process:
-    """What the runs of this process share.
+    """The state that the runs of this process share.
 
     Attributes:
         lock: Guards joining and leaving; reading what others use needs none.
-        runs: The live runs; replaced as a whole, so that readers see the one or the other. Weak: an interrupt may
-            hit a run that has just joined, and then nobody makes it leave.
+        runs: The live runs; replaced as a whole, so that readers see the old set or the new set. The references are
+            weak: an interrupt may hit a run that has just joined, and then nobody makes it leave.
         available: Cores that this process may use, once they were looked up.
         cores: Calls that may compute at the same time.
         arrow_threads: Size of Arrow's pool before the first run.
