@@ -82,7 +82,8 @@ def _append(chain: Chain, spec: KernelSpec, children: Sequence[Chain]) -> Chain:
 def _fuses(stage: StagePlan, spec: KernelSpec) -> bool:
     """Whether a stateless kernel runs in the same call as the stage before it.
 
-    It does unless the two have limits of their own, only one runs in worker processes, or a `prefetch` asked for a buffer in between.
+    The kernel does unless the two have limits of their own, only one of them runs in worker processes, or a `prefetch`
+    asked for a buffer in between.
     """
     return (
         stage.kind == "parallel"

@@ -214,7 +214,7 @@ class Node(ABC):
     def random_access(self) -> Node | None:
         """Returns itself as a source that a global `shuffle` gathers rows from; None if it has none to find by number.
 
-        Its items are then `ops.order.random_access.Rows` instead of chunks, unless what it yields stays in memory anyway.
+        Its items are then `ops.order.random_access.Rows` instead of chunks, unless its rows stay in memory anyway.
 
         Raises:
             PlanError: It cannot, and there is more to say about it than that.

@@ -18,10 +18,10 @@ Whatever ends the process, the operating system's kernel closes its socket. Only
 process that has been told to end. After a second that process is killed.
 
 **Stopping.** A run that is closed waits for its calls in processes as for its calls in threads. After `close_timeout`
-the processes of these calls are killed (`RunProcesses.kill`). Each worker has a *lifeline*, a socket that serves nothing
-else. When this process ends, by whatever means, the operating system's kernel signals the lifelines, and the signal
-ends each worker in the middle of anything. A forked child of this process closes its copies of all sockets: workers
-belong to the process that started them.
+the processes of these calls are killed (`RunProcesses.kill`). Each worker has a *lifeline*, a socket that serves
+nothing else. When this process ends, by whatever means, the operating system's kernel signals the lifelines, and the
+signal ends each worker in the middle of anything. A forked child of this process closes its copies of all sockets:
+workers belong to the process that started them.
 
 **Failure.** An exception of a function comes back as it is. A process that ends before its call does is a
 `WorkerError` of that call alone, and so in the order of the rows. The process is never used again; nothing is tried

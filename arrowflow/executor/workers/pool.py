@@ -4,7 +4,7 @@
 tells beforehand whether a user function computes, so its first calls take a whole token each. While some stage finds no
 token left, one idle worker (the *watch*) looks at the CPU clocks of the running calls every millisecond or a few. A
 call that turns out to wait gives its token back in the middle. So a sleeping map has the calls in flight that it needs
-within milliseconds, and computing ones go beyond the budget by less than one call.
+within milliseconds, and computing calls go beyond the budget by less than one call.
 
 These weights are only the beginning: after a few calls the tuner sets the weights from measurements.
 
