@@ -71,7 +71,7 @@ lock: a generator's `finally` is user code, and may block or raise.
 
 A worker waits only parked in `Pool._rest`; the watch and the guard wait there for some milliseconds at a time. The
 consumer waits only in `Consumer._wait`. No thread waits for anything while it holds the lock. (`cores` has a lock of
-its own, inside of the run's lock, and no thread waits under it either.) A worker leaves when the run is stopped or
+its own, inside of the run's lock. No thread waits under that lock either.) A worker leaves when the run is stopped or
 over. A ticket's finalizer releases the ticket into a lock-free queue. The finalizer can run in any thread at any time,
 the lock's holder included.
 

@@ -112,7 +112,7 @@ class Consumer(Caller):
     def leave_to_workers(self) -> None:
         """Lets workers work again, since it made nothing for a while: it is busy elsewhere, or stuck. Under the lock.
 
-        What it is stuck in may wait for other calls; then it does not run any more of them.
+        The call that it is stuck in may wait for other calls; then it does not run any more of them.
         """
         if self.inline:
             self.inline = self._hurried = False

@@ -14,7 +14,7 @@ neither imports nor runs the user's program again. So scripts need no `if __name
 processes may have workers. `DEFAULTS` are set in the workers' environment where this process has no values of its own.
 
 **Waiting.** The thread of a call waits in `recv`, with no lock held, until the answer is there or the process is gone.
-Whatever ends the process, the operating system's kernel closes its socket. Only `close` waits, too: for the end of a
+However the process ends, the operating system's kernel closes its socket. Only `close` waits, too: for the end of a
 process that has been told to end. After a second that process is killed.
 
 **Stopping.** A run that is closed waits for its calls in processes as for its calls in threads. After `close_timeout`
