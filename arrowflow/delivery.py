@@ -1,4 +1,4 @@
-"""What an iterator delivers, and how far it is: from the items of a run to the batches of its consumer."""
+"""Delivers the items of a run as batches to its consumer, and keeps the progress of the iterator."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Progress:
         last: Time of the end of the latest `next()`.
         waited_seconds: Time inside `next()`.
         first_batch_seconds: Time inside the first `next()`.
-        final: What the engine measured, once it has ended.
+        final: The measurements of the engine, once it has ended.
     """
 
     epoch: int
@@ -75,7 +75,7 @@ class Progress:
 
 
 Delivered = tuple[T, Position, int]
-"""What the consumer gets, the position after it, and its rows."""
+"""A value for the consumer, the position after it, and its rows."""
 
 
 class Delivery(Protocol[T_co]):

@@ -1,15 +1,15 @@
-"""What interrupts a thread: exceptions of signal handlers, which are nobody's errors and come out as they are.
+"""Finds interrupts: exceptions of signal handlers, which are nobody's errors and come out as they are.
 
 A handler runs between any two steps of the main thread: in the middle of a kernel, a user function, an export. There
 the library makes its own errors of whatever is raised, and handlers' exceptions are among it.
 
-The traceback tells them apart. Python calls a handler with the number of the signal and the frame that it goes back to;
-nothing else is called with its own caller's frame behind a number. So it does not matter how a handler is made, whether
-it is still installed, or which function that it calls raises. `KeyboardInterrupt` needs no trace: Python's own handler
-leaves none.
+The traceback tells them apart. Python calls a handler with the number of the signal and the frame that Python goes
+back to. No other function is called with its own caller's frame behind a number. So the way in which a handler is made
+does not matter, nor whether the handler is still installed, nor which function that it calls raises.
+`KeyboardInterrupt` needs no trace: Python's own handler leaves none.
 
-Python itself loses an interrupt in one place. `threading.Condition.wait`, by which a thread starts and an `Event` waits,
-takes its lock again at its end. An interrupt right there leaves the lock free, and the `with` around the wait raises
+Python itself loses an interrupt in one place. `threading.Condition.wait`, by which a thread starts and an `Event`
+waits, takes its lock again at its end. An interrupt right there leaves the lock free, and the `with` around the wait raises
 `RuntimeError` as it releases the lock. The interrupt is the context of that error.
 """
 

@@ -1,8 +1,8 @@
-"""What measurements mean: the figures of one window of time, and which stage limits a pipeline.
+"""Turns measurements into the figures of one window of time, and finds the stage that limits a pipeline.
 
-The model is Little's law. With D the seconds of a call and X the calls a second, X·D calls are in flight; so a stage
-that may have N in flight makes at most N/D, and a chain whose calls use C seconds of CPU a row makes at most
-budget/ΣC rows a second (J. D. C. Little, "A proof for the queuing formula L = λW", 1961).
+The model is Little's law (J. D. C. Little, "A proof for the queuing formula L = λW", 1961). With D the seconds of a
+call and X the calls a second, X·D calls are in flight. So a stage that may have N calls in flight makes at most N/D a
+second. A chain whose calls use C seconds of CPU a row makes at most budget/ΣC rows a second.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from arrowflow.physical.tuning import (
 GAPS = 0.75
 """Calls that wait for a part of their time do so at the same time now and then: more of them keep the cores busy."""
 LOCK = "it holds the interpreter lock"
-"""What reasons say of functions that were found to do so."""
+"""Reasons use this text for functions that were found to hold the lock."""
 HARDLY_WAITS = 0.02
 """Below this share of waiting the consumer has what it wants."""
 SATURATED = 0.85
@@ -37,7 +37,7 @@ _FORMATS = {"read_parquet": "Parquet", "read_ipc": "Arrow IPC"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageWindow:
-    """What one stage did in a window.
+    """The figures of one stage in a window.
 
     Attributes:
         stage: Its statistics at the end of the window.
@@ -91,14 +91,14 @@ class StageWindow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """What a run did between two samples.
+    """The figures of a run between two samples.
 
     Attributes:
         seconds: Its length.
         rows: Rows delivered.
         chunks: Chunks delivered.
         waiting: Share of the time that the consumer waited.
-        stages: What each stage did.
+        stages: The figures of each stage.
     """
 
     seconds: float
@@ -176,7 +176,7 @@ def _stage_window(before: StageStatistics | None, after: StageStatistics, second
         stage=after,
         calls=int(grown("calls")),
         in_flight=busy / seconds,
-        # What other pools do is not in the CPU time of the workers; their calls say that they compute.
+        # The CPU time of the workers leaves out the work of other pools; calls in those pools say that they compute.
         cores=(busy if after.foreign else grown("cpu_seconds")) / seconds,
         queued=grown("queued_seconds") / seconds,
         capped=grown("capped") > 0,

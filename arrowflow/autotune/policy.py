@@ -1,24 +1,24 @@
-"""`Policy`: which limits to change, from what was measured, and whether a change was worth it.
+"""`Policy`: decides from measurements which limits to change, and whether a change was worth it.
 
-What the executor decides by itself, call by call, is not here: calls that compute run within the CPU budget, the most
-downstream first. The policy sets what that cannot know:
+The executor decides by itself, call by call: calls that compute run within the CPU budget, the most downstream first.
+The policy sets the limits that the executor cannot know:
 
-* **weights**: the share of a core that a call of unknown cost takes, from its CPU and wall time. A share below what is
-  believed counts only while calls do not compete for cores or for the interpreter lock, since waiting for those looks
+* **weights**: the share of a core that a call of unknown cost takes, from its CPU and wall time. A share below the
+  believed one counts only while calls do not compete for cores or for the interpreter lock. Waiting for those looks
   like waiting for I/O and would feed itself;
-* **calls in flight** of stages that wait: raised while the consumer waits and the stage has no call left, by what
-  Little's law says is missing;
-* **calls of functions that hold the interpreter lock**: found by letting them run alone for a few calls, which then
-  make as much as many did;
+* **calls in flight** of stages that wait. The policy raises them while the consumer waits and the stage has no call
+  left. Little's law says how many are missing;
+* **calls of functions that hold the interpreter lock**. The policy finds such functions by letting them run alone for
+  a few calls, which then make as much as many did;
 * **room** for finished chunks, where a stage is now blocked and now waited for.
 
-One change at a time is a *trial*: after a while to settle, what comes is held against what came before. What did not
-help is taken back and rests, twice as long each time; a cost that drifts ends all rests. So a policy whose pipeline
-does not change comes to a standstill.
+One change at a time is a *trial*: after a while to settle, the policy compares the rate with the one before. A change
+that did not help is taken back and rests, twice as long each time; a cost that drifts ends all rests. So a policy whose
+pipeline does not change comes to a standstill.
 
-Two windows of time are looked at: the *recent* one, since the sample before, for what has to be fast; and a *long* one,
-since the last change but at most two seconds, for what has to be sure. Calls count where they end: in a recent window a
-stage may seem to idle, or to use ten cores.
+The policy looks at two windows of time. The *recent* window, since the sample before, serves decisions that have to be
+fast. The *long* window, since the last change but at most two seconds, serves decisions that have to be sure. Calls
+count where they end: in a recent window a stage may seem to idle, or to use ten cores.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ PERIOD_SECONDS, LONG_SECONDS = 0.05, 2.0
 MAX_READY_ITEMS = 64
 STEP = 0.05
 CROWDED, ONE_LOCK = 0.7, 1.2
-"""Cores in use by calls that may hold the interpreter lock: from the one on they may be waiting for it, and above the
-other they do not."""
+"""Cores in use by calls that may hold the interpreter lock. From the first figure on the calls may be waiting for the
+lock; above the second they do not."""
 BUSY, OVER = 0.9, 1.05
 WORTH = 1.04
 """A change is kept if the rate is better by this factor; long windows of one run differ by about 3 %."""
@@ -61,10 +61,10 @@ class Trial:
 
     Attributes:
         key: The stage.
-        kind: What was changed.
+        kind: The kind of change.
         before: The setting to go back to.
-        was: What the run did before it.
-        evidence: What it is, in words.
+        was: The figures of the run before the change.
+        evidence: The change, in words.
     """
 
     key: StageKey
@@ -76,10 +76,10 @@ class Trial:
 
 @dataclass(slots=True, kw_only=True)
 class Memory:
-    """What is known of one stage.
+    """The policy's knowledge of one stage.
 
     Attributes:
-        setting: What it is set to.
+        setting: Its current setting.
         share: Share of a call that is CPU time, smoothed.
         used_share: The one that the weight was made of.
         lock: Whether it was found to hold the interpreter lock.
@@ -109,7 +109,7 @@ class Policy:
     """A `Tuner`: deterministic in the samples it gets.
 
     Args:
-        found: What earlier runs of the pipeline found; this one adds to it.
+        found: Findings of earlier runs of the pipeline; this run adds its own.
     """
 
     period_seconds = PERIOD_SECONDS
@@ -246,7 +246,7 @@ class Policy:
         """Tries more calls in flight where calls wait and all that may be are in use."""
         most = part.stage.max_calls
         wanted = part.may_wait and part.capped and part.all_in_use and part.calls >= most / 2
-        # What the consumer lacks; but no more than the cores can bear, if those calls are like these.
+        # The calls that the consumer lacks, but no more than the cores can bear, if the new calls are like the old.
         doubt = 1 + window.doubt(key)
         cores = self._cpu_budget / max(window.cores, 0.01)
         factor = min(HEADROOM / max(1 - window.waiting, 0.1), doubt * cores)

@@ -1,73 +1,81 @@
-"""Runs chains of stages on threads. The only package that knows of them.
+"""Runs chains of stages on threads. No other package knows of threads.
 
 Behaviour
 ---------
 Success
- 1. Items reach the consumer in the order of the plan, each with its position, whatever finishes first
-    (unless `deterministic=False`: then in the order of completion).
- 2. Whoever is free runs the most downstream stage that can run. That keeps queues short and is all the balancing
-    that stages which compute need.
- 3. A call may start if its stage has room (chunks ready, calls undelivered, ledger share). The head of its line
-    (nothing of its stage runs or waits, and nothing that it made waits for the next stage) may start if it fits the
-    budget at all. Beyond the budget starts only the head that is *needed*: the consumer has no item, and from there
-    up each stage is idle and waits for the one above it, or for the input that it wants next, up to this one. So
-    there is always one that can start: a full ledger is back-pressure and never a deadlock; and it is one call at a
-    time, with the chunk that it works on, that goes beyond the budget. A serial stage, which takes its input's
-    chunks over, waits for room in its share when anything that it put out is still there.
-    A call of which nothing is known, like the first one of a user function, starts ahead of need only where much is
-    free, and leaves no room for others while it runs (see `stages.sizes`). Inputs of a boundary that keeps rows back of each
-    leave room for what the others will be asked for. Where one more chunk would go beyond a budget that is used up by
-    what a boundary keeps back, the run ends with a `BudgetError` that names a budget.
- 4. On the consumer's thread run the last serial kernel (slicing batches), what the consumer itself does, and, where it
-    comes back at once and all that is left is known to be cheap, whatever there is to run (see `consumer`).
- 5. Calls that compute take a token of the CPU budget each, serial ones too; calls that wait take none. What is not
-    known to do either takes one until an idle worker, the watch, finds it waiting (see `workers.pool`). A token comes back
-    when its call ends or waits, so that whoever lacks one only waits for others to finish. Live runs share the cores
-    (see `workers.cores`), and each may always run one call. Calls in worker processes take one each, too, while a thread waits
-    for the answer (see `processes.pool`).
- 6. A tuner may change the limits of a stage at any time, under the lock: when something runs depends on them, never
-    what comes of it, nor its order. Without a tuner (`autotune=False`) nothing is made before the consumer asks,
-    unless a `prefetch` says so.
+ 1. Items reach the consumer in the order of the plan, each with its position, whatever finishes first.
+    With `deterministic=False` they come in the order of completion.
+ 2. A free thread runs the most downstream stage that can run. That rule keeps queues short. Stages that compute need
+    no other balancing.
+ 3. A call may start if its stage has room (chunks ready, calls undelivered, ledger share).
+    A call is the *head of its line* if nothing of its stage runs or waits, and nothing that the stage made waits for
+    the next stage. The head of a line may start if it fits the budget at all.
+    Beyond the budget starts only the head that is *needed*. That is: the consumer has no item, and each stage from the
+    consumer up to this head is idle and waits for the stage before it. (A boundary waits for the input that it wants
+    next.) So some call can always start: a full ledger is back-pressure and never a deadlock. And only one call at a
+    time, with the chunk that it works on, goes beyond the budget.
+    A serial stage takes its input's chunks over. So it waits for room in its share while anything that it put out is
+    still there.
+    Nothing is known of a user function's first call. Such a call starts ahead of need only where much is free, and
+    leaves no room for others while it runs (see `stages.sizes`).
+    Some boundaries keep rows back of each input. Such an input leaves room for the rows that the others will be asked
+    for. If one more chunk would exceed a budget that a boundary's kept rows use up, the run ends with a `BudgetError`
+    that names a budget.
+ 4. The consumer's thread runs the last serial kernel (slicing batches) and the consumer's own code. If the consumer
+    comes back at once, and all that is left is known to be cheap, its thread runs every call (see `consumer`).
+ 5. A call that computes takes a token of the CPU budget, serial calls too. A call that waits takes none.
+    A call that is not known to do either takes a token, until an idle worker, the watch, finds it waiting (see
+    `workers.pool`). A token comes back when its call ends or waits. So a call that lacks a token only waits for others
+    to finish.
+    Live runs share the cores (see `workers.cores`), and each may always run one call. A call in a worker process takes
+    a token too, while a thread waits for the answer (see `processes.pool`).
+ 6. A tuner may change the limits of a stage at any time, under the lock. The limits decide when something runs, never
+    its result or its order. Without a tuner (`autotune=False`) nothing is made before the consumer asks, unless a
+    `prefetch` says so.
 
 Failure
- 7. The first error of a stage ends it in order: everything before it is delivered, then it is raised once, in
-    `next()`, and the run is stopped. Rows that a serial kernel still holds back are dropped. A stage that is done
-    (a satisfied `take`) never looks at what its input does later.
- 8. An error carries its operator, file and row group; a user's exception is its `__cause__`. Whatever else a kernel
-    raises is the `__cause__` of an error of the library. If the executor itself fails, the consumer is told. An
+ 7. The first error of a stage ends the stage in order. Everything before the error is delivered. Then `next()` raises
+    the error once, and the run is stopped. Rows that a serial kernel still holds back are dropped. A stage that is
+    done (a satisfied `take`) never looks at later events of its input.
+ 8. An error carries its operator, file and row group; a user's exception is its `__cause__`. Anything else that a
+    kernel raises is the `__cause__` of an error of the library. If the executor itself fails, the consumer is told. An
     interrupt of the consumer is no error of the kernel that it hit: it comes out at once, and as it was raised.
 
 Cancel and early close
- 9. `stop()` may be called from any thread, any number of times, also by the garbage collector in the middle of
-    anything: it only sets a flag and unparks everybody; it never waits for the lock that its own thread holds.
-10. `close()` is `stop()`, then joining the workers for `close_timeout` seconds, then dropping all that is held. A call
-    that cannot be cancelled is named in a warning and left to end by itself; its result is dropped. One in a worker
-    process is ended with the process. A call is waited for once: whatever closes the run again, the end of the
-    interpreter too, does not wait for those that were named. After an interrupt (`KeyboardInterrupt`, or what any
-    handler of a signal raised, see `interrupts`) it joins for half a second at most, and for a quarter more where
-    processes were ended: calls that come back soon are waited for, and a person is not kept waiting. Whoever waits in
-    `next()` meanwhile gets a `ClosedError`, and nothing that a kernel held back; whoever runs a call there gets it
-    when that returns. Where joining would be waiting for itself (in a user function of this very run, in a signal
-    handler that hit the lock's holder, in a finalizer that runs on any worker) it only stops: each worker drops what
-    there is to drop when it leaves.
-11. At interpreter exit all live runs are closed before Python tears anything down, as after an interrupt if one that
-    nobody caught is why it exits. Daemon threads that consume them are held, as Python holds them a moment later.
+ 9. Any thread may call `stop()`, any number of times. The garbage collector may too, in the middle of anything.
+    `stop()` only sets a flag and unparks everybody. It never waits for the lock that its own thread holds.
+10. `close()` is `stop()`, then joining the workers for `close_timeout` seconds, then dropping all that is held.
+    A call that cannot be cancelled is named in a warning and left to end by itself; its result is dropped. A call in a
+    worker process is ended with the process. A call is waited for once: a second close of the run, at the end of the
+    interpreter too, does not wait for the calls that were named.
+    An interrupt is a `KeyboardInterrupt`, or an exception that any handler of a signal raised (see `interrupts`).
+    After an interrupt, `close()` joins for half a second at most, and for a quarter more where processes were ended.
+    Calls that come back soon are waited for, and a person is not kept waiting.
+    A thread that waits in `next()` meanwhile gets a `ClosedError`, and no rows that a kernel held back. A thread that
+    runs a call there gets the error when the call returns.
+    In three places joining would be waiting for itself: in a user function of this very run, in a signal handler that
+    hit the lock's holder, and in a finalizer that runs on any worker. There `close()` only stops the run. Each worker
+    then drops the rest when it leaves.
+11. At interpreter exit all live runs are closed before Python tears anything down. If an uncaught interrupt is the
+    reason for the exit, they are closed as after an interrupt. Daemon threads that consume runs are held, as Python
+    holds them a moment later.
 12. In a forked child, no run of the parent can go on and no new one can start: both raise `ForkError`. (Locks, and
     the pools of Arrow and Polars, do not survive a fork in the middle of work.)
 
-Who owns what
--------------
-One lock per run (`Engine.lock`, re-entrant because the garbage collector may call `stop` under it). It guards every
-queue, counter and flag of stages, streams and ledger. Kernels are called without it, except for the methods whose
-docstrings say otherwise, which do no work worth mentioning. Abandoned iterators are closed by workers, without it:
-a generator's `finally` is user code, and may block or raise.
+Ownership
+---------
+Each run has one lock, `Engine.lock`. It is re-entrant because the garbage collector may call `stop` under it. The lock
+guards every queue, counter and flag of stages, streams and ledger. Kernels are called without the lock. The exceptions
+are methods whose docstrings say so; these do no work worth mentioning. Workers close abandoned iterators, without the
+lock: a generator's `finally` is user code, and may block or raise.
 
-A worker waits only parked in `Pool._rest`, the watch and the guard for some milliseconds at a time; the consumer waits
-only in `Consumer._wait`; nobody waits for anything while holding the lock. (`cores` has a lock of its own, inside of that
-one, under which nothing waits either.) A worker leaves when the run is stopped or over. Tickets are released by their finalizer into a lock-free queue, since it can
-run in any thread at any time, the lock's holder included.
+A worker waits only parked in `Pool._rest`; the watch and the guard wait there for some milliseconds at a time. The
+consumer waits only in `Consumer._wait`. No thread waits for anything while it holds the lock. (`cores` has a lock of
+its own, inside of the run's lock. No thread waits under that lock either.) A worker leaves when the run is stopped or
+over. A ticket's finalizer releases the ticket into a lock-free queue. The finalizer can run in any thread at any time,
+the lock's holder included.
 
-The engine does not reference the iterator that consumes it, and workers reference only the engine: an abandoned
+The engine does not reference the iterator that consumes it, and workers reference only the engine. So an abandoned
 iterator is collected, and its finalizer stops the run.
 """
 

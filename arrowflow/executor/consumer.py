@@ -1,14 +1,16 @@
-"""`Consumer`: who calls `next()`. Takes items, waits for them, and runs what is cheap itself.
+"""`Consumer`: the thread that calls `next()`. It takes items, waits for them, and runs cheap calls itself.
 
-To hand the interpreter lock to another thread and back takes 50 to 100 µs, which is more than many a call. So a
-consumer that *hurries*, that is comes back within 0.2 ms (1 ms where all calls hold that lock) to a run of which all
-that is left to do is known to be cheap, runs it itself, call by call, until it has an item; workers rest meanwhile. One
-that was away for longer finds what workers made in that time. Who runs a call never changes what comes of it, nor its
-order. One worker, the *guard*, looks every 20 ms whether the consumer gets anywhere: a function may wait for other
-calls, and then workers take over.
+To hand the interpreter lock to another thread and back takes 50 to 100 µs. Many a call takes less. So a consumer that
+*hurries* runs calls itself, one by one, until it has an item; workers rest meanwhile. A consumer hurries if all that is
+left to do is known to be cheap, and it comes back to the run within 0.2 ms (1 ms where all calls hold that lock). A
+consumer that was away for longer finds the items that workers made in that time. The thread that runs a call never
+changes the call's result, nor its order.
 
-What a user function does while the consumer runs it is the consumer's: an interrupt ends the run as it does anywhere in
-`next()`, and `close()` from another thread has to wait for the function to return.
+One worker, the *guard*, looks every 20 ms whether the consumer makes progress. A function may wait for other calls, and
+then workers take over.
+
+A user function that the consumer runs is part of `next()`. An interrupt in the function ends the run, as it does
+anywhere in `next()`. And `close()` from another thread has to wait for the function to return.
 """
 
 from __future__ import annotations
@@ -97,7 +99,7 @@ class Consumer(Caller):
         return self.waited_seconds + (0.0 if began is None else now - began)
 
     def tell(self) -> None:
-        """Wakes it if it waits for what is there now, or for an end that was noticed. Under the lock."""
+        """Wakes it if it waits for an item that is there now, or for an end that was noticed. Under the lock."""
         last = self.engine.root_out
         if self.waiting and (last.out or last.ended):
             self.ring()
@@ -110,7 +112,7 @@ class Consumer(Caller):
     def leave_to_workers(self) -> None:
         """Lets workers work again, since it made nothing for a while: it is busy elsewhere, or stuck. Under the lock.
 
-        What it is stuck in may wait for other calls; then it does not run any more of them.
+        The call that it is stuck in may wait for other calls; then it does not run any more of them.
         """
         if self.inline:
             self.inline = self._hurried = False
@@ -125,7 +127,7 @@ class Consumer(Caller):
         wake(self._bell)
 
     def drop(self) -> None:
-        """Lets go of what it has not come to. Under the lock."""
+        """Lets go of the taken items that it has not come to. Under the lock."""
         self._taken.clear()
 
     # ------------------------------------------------------------------ its own thread
@@ -169,8 +171,8 @@ class Consumer(Caller):
             if stage is not None:
                 self._run(stage, call)
             elif not self._wait(patience):
-                # Calls that should be over before another thread would be awake call nobody; where one of them takes
-                # long after all, it is the consumer who does.
+                # A call that should be over before another thread would be awake wakes nobody. If the call takes long
+                # after all, the consumer wakes the others.
                 patience = min(2 * patience, LAST_PATIENCE_SECONDS)
                 self._patient, self._hurried = True, False
 
@@ -187,7 +189,7 @@ class Consumer(Caller):
         return self._item_seconds < HURRY_SECONDS
 
     def _take_from(self, last: Stage) -> None:
-        """Takes an item, or all where each time that two threads meet at the lock costs more than one of them."""
+        """Takes an item, or all items where a meeting of two threads at the lock costs more than an item."""
         self.inline = self.inline and self._hurried
         self.turns += 1
         self._taken.append(last.out.popleft())
@@ -235,7 +237,7 @@ class Consumer(Caller):
         began, cpu = clock.now(), clock.thread_cpu()
         stage.execute(call)
         cpu, elapsed = clock.thread_cpu() - cpu, clock.now() - began
-        # Of a call that holds the lock, another thread would spare it only the time that it waits in it.
+        # If a call holds the lock, another thread would spare the consumer only the time that the call waits.
         self._spent_seconds += max(0.0, elapsed - cpu) if stage.holds_lock else elapsed
         stage.draw(CONSUMER, began, elapsed)
         with engine.lock:

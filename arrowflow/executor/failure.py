@@ -1,4 +1,4 @@
-"""What an exception of a kernel becomes on its way to the consumer (rule 8)."""
+"""Turns an exception of a kernel into the error that the consumer gets (rule 8)."""
 
 from __future__ import annotations
 

@@ -14,14 +14,14 @@ Buffers = tuple[tuple[int, int], ...]
 """(address, bytes) of each buffer."""
 
 Released = deque[tuple[tuple[int, ...], Mapping[int, int] | None, int]]
-"""What tickets that are gone had claimed: addresses, buffers that were kept as a whole, and the bytes of these."""
+"""The claims of tickets that are gone: addresses, buffers that were kept as a whole, and the bytes of these buffers."""
 
 
 def buffers_of(chunk: object) -> Buffers:
     """Returns the buffers that a chunk keeps alive: 6 µs for 6 columns, so once per chunk and outside of the lock.
 
-    A slice pins its whole buffers, and they are what is returned. Of other payloads those in their `buffers` count;
-    without such an attribute they are descriptors, or stand on tickets of their own.
+    A slice pins its whole buffers, so the whole buffers are returned. Other payloads list their buffers in `buffers`.
+    A payload without that attribute is a descriptor, or stands on a ticket of its own.
     """
     found: Iterable[Any]
     if isinstance(chunk, pa.RecordBatch):
@@ -50,8 +50,8 @@ class Ticket:
         self.num_bytes = num_bytes
 
     def __del__(self) -> None:
-        # May run in any thread, at any allocation, also while this thread holds the engine's lock: the append to a
-        # deque is atomic and takes no lock; `Ledger.drain` does the accounting later.
+        # This may run in any thread, at any allocation, also while this thread holds the engine's lock. The append to
+        # a deque is atomic and takes no lock; `Ledger.drain` does the accounting later.
         self._released.append((self.keys, self._kept, self.num_bytes))
 
 

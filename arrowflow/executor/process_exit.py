@@ -25,7 +25,7 @@ class Closable(Protocol):
 
 
 class _Process:
-    """What is to be known of the process.
+    """The state of the process.
 
     Attributes:
         owner: The process that ran a pipeline first; inherited by forked children, which is how they are told.
@@ -48,8 +48,8 @@ def register(run: Closable) -> None:
     rest_at_exit()
     if _Process.owner is None:
         _Process.owner = os.getpid()
-        # Workers are daemons, since Python joins other threads before exit handlers run; so the handler has to
-        # end them while everything they use is still there.
+        # Workers are daemons, since Python joins other threads before exit handlers run. So the handler has to end
+        # the workers while everything that they use is still there.
         atexit.register(_close_all)
     check_process(_Process.owner)
     _live.add(run)

@@ -2,12 +2,13 @@
 
 **Positions.** Every chunk travels with the state from which its producer would make the *next* chunk. A
 position is a nested tuple of JSON values; None is the start. A kernel with several parts of its own names them in a
-`NamedTuple`. A kernel that passes rows on one to one passes the position on. A kernel that keeps rows back emits the
-position before its oldest row, the rows from there on that are gone (`Held.mark` computes both), and its own counters.
-The state of an iterator is the position of the last batch that it delivered; so readahead needs no care at all.
+`NamedTuple`. A kernel that passes rows on one to one passes the position on. A kernel that keeps rows back emits three
+things: the position before its oldest row, the rows from there on that are gone, and its own counters. `Held.mark`
+computes the first two. The state of an iterator is the position of its last delivered batch. So readahead needs no
+care at all.
 
-**Kernels know nothing of threads.** The executor calls them as written at each method; a kernel is made anew
-for each stream, that is for each pass over a sub-plan.
+**Kernels know nothing of threads.** The docstring of each method says how the executor calls it. Each stream, that is
+each pass over a sub-plan, has new kernels.
 
 | kind | order of calls | example |
 |---|---|---|

@@ -33,7 +33,7 @@ class StreamHandle(Protocol):
 
 
 class Context(Protocol):
-    """What the executor gives a kernel when it makes it."""
+    """The executor gives this to a kernel that it makes."""
 
     @property
     def epoch(self) -> int:
@@ -62,7 +62,7 @@ class Context(Protocol):
 
     @property
     def run_storage(self) -> dict[Any, Any]:
-        """What kernels keep until the run ends, such as tickets that outlive their stream; by owner. Any thread."""
+        """Things that kernels keep until the run ends, by owner: tickets that outlive their stream, say. Any thread."""
 
     def close(self, stream: StreamHandle) -> None:
         """Stops a stream and drops what it holds. Under the executor's lock."""

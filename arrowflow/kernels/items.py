@@ -78,14 +78,14 @@ class Item(NamedTuple):
 
 
 PAUSE: Final = Item(None, None, (), Origin(0))
-"""What a kernel yields before it waits for something outside: what it yielded before is put out first."""
+"""A kernel yields this before it waits for something outside, so that its earlier results are put out first."""
 
 
 class Slices(NamedTuple):
     """Batches of one size that lie in a chunk one behind the other, and that nobody has sliced yet.
 
-    So a chunk that holds many batches is passed on once for all of them. And a loader converts it once and slices what
-    it made: 1 µs a batch, where slicing a record batch and converting the slice takes 14 µs for 6 columns.
+    So a chunk that holds many batches is passed on once for all of them. And a loader converts the chunk once and
+    slices the result, which takes 1 µs a batch. To slice a record batch and convert the slice takes 14 µs for 6 columns.
 
     Attributes:
         chunk: The chunk.
@@ -113,7 +113,7 @@ class Task(NamedTuple):
     """One piece of work of a source: what `SourceKernel.read` can do on its own.
 
     Attributes:
-        payload: What to read; the kernel's own.
+        payload: The thing to read, in the kernel's own form.
         origin: Origin of its chunks.
         num_bytes: Bytes to reserve while it runs: output and scratch, estimated.
         streams: Whether it yields chunks for long, like a generator, rather than one or two.
@@ -126,7 +126,7 @@ class Task(NamedTuple):
 
 
 class Made(NamedTuple):
-    """What a source or reader makes.
+    """The result of a source or reader.
 
     Attributes:
         chunk: The rows, a `Payload`, as in an item.

@@ -113,13 +113,13 @@ class BoundaryKernel(SerialKernel):
     def ended(self, stream: StreamHandle) -> Iterator[Item] | None:
         """Is told that a stream has delivered its last item. Under the executor's lock.
 
-        What it returns is then iterated over as what `push` returns, before `wants` is asked again.
+        The executor iterates over the returned items as over those of `push`, before it asks `wants` again.
         """
 
     def failed(self, stream: StreamHandle) -> Iterator[Item] | None:
         """Is told that a stream ended with an error, behind its last item. Under the executor's lock.
 
-        What it returns comes before the error, as does all else until the kernel wants that stream again. None: the
+        The returned items come before the error, as does all else until the kernel wants that stream again. None: the
         error comes at once.
         """
         return None

@@ -28,11 +28,11 @@ class KernelSpec:
         operator: Name of the operator, for errors and statistics.
         kind: The kind of kernel; `buffer` has none and only sets how far the stage below may run ahead.
         make: Makes the kernel of one stream.
-        phase: What its calls are named in a timeline ("open", "read", "decode"); empty for the operator's name.
+        phase: Name of its calls in a timeline ("open", "read", "decode"); empty for the operator's name.
         engine: Where its work runs, for `explain`: "arrow", "numpy", "polars", "python" or mixtures.
         max_calls: Calls at the same time that the user asked for, or None for the CPU budget.
-        cost: What its calls take: `computes` one core each, `waits` hardly any (I/O); `unknown`, as with user
-            functions, is found out while it runs.
+        cost: Cores that its calls take: `computes` one core each, `waits` hardly any (I/O). `unknown`, as with user
+            functions, is found out while the run goes on.
         buffer_items: How many chunks its stage (for `buffer`: the stage below) may hold ready, or None.
         pins_order: Whether the inputs of a boundary run in order even where `deterministic=False`.
         floor_bytes: The least bytes that it needs to make progress, as far as the plan tells.
@@ -40,11 +40,11 @@ class KernelSpec:
         random: Whether what it yields is drawn from a seed, so that a cache above it freezes one draw.
         splits: Whether what it yields are splits of its own (windows, batches), which lie in no one file.
         facts: Returns lines for `explain`, one per fact; called for nothing else.
-        holds_lock: Whether its calls hold the interpreter lock nearly all of their time: another thread would make them in
-            place of this one, not beside it.
+        holds_lock: Whether its calls hold the interpreter lock nearly all of their time. Another thread would then make
+            calls in place of this thread, not beside it.
         process: Whether its calls, of a stateless kernel that computes, run in worker processes. `make` is then pickled
-            and called there, where of the context there are `epoch` and `run_storage`, and one call at a time.
-        title: What `explain`, statistics and timelines call it; empty for the operator's name. For the planner to set.
+            and called there, one call at a time. The context there has `epoch` and `run_storage` alone.
+        title: Its name in `explain`, statistics and timelines; empty for the operator's name. The planner sets it.
     """
 
     operator: str
@@ -72,7 +72,7 @@ class Operator(Node):
 
     @property
     def title(self) -> str:
-        """What tells it apart from others of its name, such as `map(decode)`; empty where nothing does."""
+        """A name that tells this operator from others of its kind, such as `map(decode)`; empty if there is none."""
         return ""
 
     @abstractmethod

@@ -1,7 +1,7 @@
-"""Rules: bound plan in, equivalent bound plan out. One file each; `RULES` is their order, with the reasons.
+"""Rules: bound plan in, equivalent bound plan out. Each rule has one file; `RULES` is their order, with the reasons.
 
-What no rule may do: move anything across `cache`; a filter across `shuffle`, `take`, `skip` or `batch`; or anything
-across a user function. A rule never changes a row, an order or a random value, so each can be switched off with
+No rule may move anything across `cache` or across a user function. No rule may move a filter across `shuffle`, `take`,
+`skip` or `batch`. A rule never changes a row, an order or a random value, so each can be switched off with
 `Options(disabled_rules=…)`.
 """
 

@@ -15,8 +15,8 @@ def prune_row_groups(plan: Node) -> Node:
 def _push(node: Node) -> Node:
     """Moves the predicates of one operator into its source.
 
-    Of a run of column operators only the lowest stands right above the source; where they were not merged, the
-    others' predicates are simply not used.
+    Only the first of a run of column operators comes right after the source. Where the operators were not merged, the
+    predicates of the others are simply not used.
     """
     if not isinstance(node, ColumnOperator) or node.inputs[0].schema is None:
         return node

@@ -21,7 +21,7 @@ class Rule:
     """One rewriting.
 
     Attributes:
-        name: What `Options.disabled_rules` and `explain` call it.
+        name: Its name in `Options.disabled_rules` and `explain`.
         reason: Why it stands where it stands in `RULES`.
         apply: Returns the rewritten plan, or the very same one where it finds nothing to do.
     """

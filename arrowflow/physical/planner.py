@@ -24,7 +24,7 @@ MAX_WAITING_THREADS = 2 * MAX_WAITING_CALLS
 """Threads beyond the CPU budget, for calls that wait: two stages of them with all the calls that they may have."""
 
 SERIAL_READY_ITEMS = 16
-"""What serial kernels put out are slices, which hold no memory of their own: enough to wake the next stage rarely."""
+"""Serial kernels put out slices, which hold no memory of their own. So many slices wake the next stage rarely."""
 
 
 def plan_chain(node: Node, options: ResolvedOptions) -> Chain:
@@ -82,7 +82,8 @@ def _append(chain: Chain, spec: KernelSpec, children: Sequence[Chain]) -> Chain:
 def _fuses(stage: StagePlan, spec: KernelSpec) -> bool:
     """Whether a stateless kernel runs in the same call as the stage before it.
 
-    It does unless the two have limits of their own, only one runs in worker processes, or a `prefetch` asked for a buffer in between.
+    The kernel does unless the two have limits of their own, only one of them runs in worker processes, or a `prefetch`
+    asked for a buffer in between.
     """
     return (
         stage.kind == "parallel"

@@ -40,7 +40,7 @@ class StagePlan:
 
     @property
     def titles(self) -> tuple[str, ...]:
-        """What to call them where a person has to tell them apart."""
+        """Names by which a person can tell the operators apart."""
         return tuple(dict.fromkeys(spec.title or spec.operator for spec in self.specs))
 
     @property
@@ -71,12 +71,12 @@ class StagePlan:
 
     @property
     def phase(self) -> str:
-        """What the calls of its first kernel are named in a timeline."""
+        """Name of the calls of its first kernel in a timeline."""
         return self.specs[0].phase or self.specs[0].operator
 
     @property
     def cost(self) -> Cost:
-        """What its calls take."""
+        """The cost of its calls, as its first kernel declares it."""
         return self.specs[0].cost
 
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from arrowflow.kernels.operator import Cost
 
 StageKey = tuple[Any, ...]
-"""Which stage: the same in every epoch, and for all inputs that an `interleave` opens."""
+"""Identifies a stage: the same in every epoch, and for all inputs that an `interleave` opens."""
 
 MOSTLY_COMPUTES = 0.75
 """Calls above this share of CPU time count as computing: a fraction would only let the next ones in too early."""
@@ -39,12 +39,12 @@ CHEAP_CPU_SECONDS, CHEAP_SECONDS = 100e-6, 500e-6
 """Of a call, or of each chunk of one that makes several. Two workers and the consumer that hand the interpreter lock to
 each other take 50 to 100 µs each time."""
 LOCKED_CPU_SECONDS, LOCKED_SECONDS = 1e-3, 2e-3
-"""The same of calls that hold the interpreter lock: another thread saves a consumer that hurries nothing, and the two
-wait for each other at each release of the lock. Calls that take longer wait for a disk."""
+"""The same of calls that hold the interpreter lock. Another thread saves no time for a consumer that hurries, and the
+two wait for each other at each release of the lock. Calls that take longer wait for a disk."""
 
 
 def is_cheap(calls: int, cpu_seconds: float, busy_seconds: float, *, holds_lock: bool) -> bool:
-    """Whether calls that take so long each are so short that to wake another thread for them costs more than they do."""
+    """Whether calls of these times are so short that to wake another thread for them costs more than they do."""
     cold = 1 + FIRST_CALLS / calls  # the first ones take longer
     cpu, busy = (LOCKED_CPU_SECONDS, LOCKED_SECONDS) if holds_lock else (CHEAP_CPU_SECONDS, CHEAP_SECONDS)
     return cpu_seconds < cpu * cold and busy_seconds < busy * cold
@@ -53,15 +53,15 @@ def is_cheap(calls: int, cpu_seconds: float, busy_seconds: float, *, holds_lock:
 def untold_calls(cpu_budget: int) -> int:
     """Returns how many calls that may turn out to wait can be in flight before anything is measured.
 
-    More than there are cores, so that a short run of them has not to be learnt from first; tokens see to it that they
-    do not compute beyond the budget.
+    The number exceeds the cores, so that even a short run keeps enough calls in flight before anything is learnt.
+    Tokens keep the calls from computing beyond the budget.
     """
     return 2 * cpu_budget + 6
 
 
 @dataclass(slots=True, kw_only=True)
 class StageLimits:
-    """What may be changed while a stage runs, under the executor's lock. Order and values never depend on it.
+    """The limits that may change while a stage runs, under the executor's lock. Order and values never depend on them.
 
     Attributes:
         max_calls: Calls at the same time.
@@ -85,16 +85,16 @@ class StageLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageStatistics:
-    """What one stage did so far.
+    """The figures of one stage so far.
 
     Attributes:
-        key: Which stage it is.
+        key: Identifies the stage.
         operators: The operators that it runs, upstream first, with the names of functions: `map(decode)`. Of several
             of one name, those after the first have a number.
         kind: `parallel`, `serial` or `boundary`.
-        cost: What its operators say that their calls take.
+        cost: The cost of a call, as its operators declare it.
         asked_calls: The most calls at the same time that the user asked for, or None.
-        phase: What its calls are named in a timeline.
+        phase: Name of its calls in a timeline.
         foreign: Whether they work in a pool that is not Arrow's, or in worker processes, where their CPU time is not
             seen.
         holds_lock: Whether they hold the interpreter lock nearly all of their time.
@@ -112,13 +112,13 @@ class StageStatistics:
             for another pool, or for the interpreter lock.
         cpu_seconds: CPU time of the workers within its calls; work in Arrow's or Polars' own pools is not in it.
         queued_seconds: Part of `busy_seconds` in which calls of unknown cost could have run but had no core.
-        ready_items: Chunks that wait for the next stage now. Always 0: the stage limits the pipeline, or one above
-            it does. Always at its limit: what is below is faster than what is above.
+        ready_items: Chunks that wait for the next stage now. Always 0: this stage, or a stage before it, limits the
+            pipeline. Always at its limit: this stage and the stages before it are faster than the stages after it.
         max_ready_items: The most that ever waited.
         ready_limit: The most that may wait, now.
         running: Calls in flight now.
         capped: How often a look for work found input for it, but as many calls in flight as may be.
-        full: How often one found its output full: what is below is slower.
+        full: How often a look found its output full: the stages after it are slower.
     """
 
     key: StageKey
@@ -179,7 +179,7 @@ class StageStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSample:
-    """What a tuner gets to see, now and then. All figures are sums since the start, unless they say "now".
+    """The figures that a tuner sees now and then. All are sums since the start, unless they say "now".
 
     Attributes:
         now: Seconds of the run's clock.
@@ -204,7 +204,7 @@ class RunSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What a tuner wants of a stage.
+    """The limits that a tuner wants for a stage.
 
     Attributes:
         max_calls: As in `StageLimits`.
@@ -248,7 +248,7 @@ class Tuner(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatistics:
-    """What one engine measured; see `Statistics` for the fields."""
+    """The measurements of one engine; see `Statistics` for the fields."""
 
     stages: tuple[StageStatistics, ...] = ()
     ledger_bytes: int = 0
@@ -258,7 +258,7 @@ class EngineStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
-    """What one iterator did so far.
+    """The figures of one iterator so far.
 
     Attributes:
         batches: Batches delivered.
@@ -271,8 +271,8 @@ class Statistics:
         ledger_budget_bytes: The budget that they are held under.
         workers: Threads that were started.
         stages: One entry per stage, the most downstream first.
-        bottleneck: What limits the run, in words.
-        advice: What would be worth changing in the order of operators, in words.
+        bottleneck: The limit of the run, in words.
+        advice: Changes in the order of operators that would be worth it, in words.
     """
 
     batches: int

@@ -1,4 +1,4 @@
-"""What a node may say of itself in `Node.identity` beside plain values."""
+"""The values, beside plain ones, by which a node may describe itself in `Node.identity`."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Unknown:
     """Something that nothing tells from others like it; where a cache has a key, it is known by that.
 
     Attributes:
-        what: What it is, as the subject of a sentence.
+        what: Its description, as the subject of a sentence.
         reason: Why nothing tells, as the rest of the sentence.
-        instead: What to do about it, other than to give a key.
+        instead: A remedy, other than to give a key.
     """
 
     what: str

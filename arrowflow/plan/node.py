@@ -49,7 +49,7 @@ class SourceOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindContext:
-    """What `Node.bind` may look at.
+    """The facts that `Node.bind` may look at.
 
     Attributes:
         options: The options of the whole pipeline.
@@ -214,7 +214,7 @@ class Node(ABC):
     def random_access(self) -> Node | None:
         """Returns itself as a source that a global `shuffle` gathers rows from; None if it has none to find by number.
 
-        Its items are then `ops.order.random_access.Rows` instead of chunks, unless what it yields stays in memory anyway.
+        Its items are then `ops.order.random_access.Rows` instead of chunks, unless its rows stay in memory anyway.
 
         Raises:
             PlanError: It cannot, and there is more to say about it than that.
@@ -246,7 +246,7 @@ class Node(ABC):
 
     @property
     def known_as(self) -> str | None:
-        """What already identifies it with all that is below it, such as a key; None for its identity and theirs."""
+        """A text, such as a key, that identifies the node with all of its inputs; None: their identities do."""
         return None
 
     @property

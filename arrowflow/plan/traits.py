@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 
 class Borders(enum.Enum):
-    """What an operator does to the borders between the chunks that it passes on."""
+    """The effect of an operator on the borders between the chunks that it passes on."""
 
     FREE = enum.auto()
     """Borders carry no meaning, neither before nor after."""
     KEEP = enum.auto()
-    """Borders that have a meaning below (batches) keep it above."""
+    """Borders that have a meaning before the operator (batches) keep it after the operator."""
     CUT = enum.auto()
     """Makes borders that the consumer sees: the output is in batches."""
 
@@ -30,15 +30,15 @@ class Resume(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
-    """What an operator promises.
+    """The promises of an operator.
 
     Attributes:
         one_to_one: Each row in gives exactly one row out, in the same order, from that row alone.
         drops_rows: Each row in gives itself or nothing, decided by that row alone.
         opaque: Runs a user function: nothing may be moved across it.
-        borders: What it does to the borders between chunks.
+        borders: Its effect on the borders between chunks.
         gathers: Copies whole rows, so that its cost grows with the number of columns.
-        needs_rows: Works on single rows, so it is refused above `batch`, where rows are not addressable.
+        needs_rows: Works on single rows, so it is refused after `batch`, where rows are not addressable.
         resume: How it goes on from a position.
     """
 

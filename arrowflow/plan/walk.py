@@ -25,8 +25,8 @@ def fold(node: Node, combine: Callable[[Node, Sequence[T]], T]) -> T:
 def rebuild(node: Node, change: Callable[[Node], Node]) -> Node:
     """Returns the bound plan with `change` applied to every node, from the sources up.
 
-    Nodes whose inputs changed are bound again on them; where nothing changes the very same tree comes back,
-    which is how a rule tells that it did nothing.
+    A node whose inputs changed is bound again on them. Where nothing changes, the very same tree comes back. A rule
+    tells by this that it did nothing.
     """
     return change(with_inputs(node, tuple(rebuild(child, change) for child in node.inputs)))
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 UNTOLD_BYTES = 64
-"""What a text or a list is taken to hold, where nothing is known but its type."""
+"""Assumed size of a text or a list of which only the type is known."""
 
 
 def row_bytes(schema: pa.Schema | None) -> int:

@@ -1,4 +1,4 @@
-"""Kernels that run in worker processes, as the stages of a run see them. What is there to know is in `pool`."""
+"""Kernels that run in worker processes, as the stages of a run see them. `pool` has the explanation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RUNS = itertools.count()
 
 
 class RunProcesses:
-    """What one run has to do with worker processes.
+    """The worker processes of one run, and the functions that the run sends them.
 
     Nobody waits while holding one of its two locks, but for a function that is being packed, which happens once.
     """
@@ -98,5 +98,5 @@ class RemoteKernel(StatelessKernel):
         self._epoch = epoch
 
     def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
-        """Returns what the kernel makes of a chunk, in memory that belongs to the result alone."""
+        """Returns the kernel's result for a chunk, in memory that belongs to the result alone."""
         return self._processes.call(self._spec, self._epoch, chunk, origin)

@@ -4,10 +4,10 @@ The memory is an anonymous file (`memfd_create`, elsewhere an unlinked temporary
 socket and is closed on both sides as soon as it is mapped. So there is never anything to clean up, whoever is killed
 when, and a batch that somebody keeps costs no descriptor.
 
-To touch fresh pages is what costs: 2.6 MB of them take 8 ms where the same memory again takes 0.08 ms. So the writer
-writes into an arena again once the reader says that no batch lies in it any more, which the reader knows from the
-finalizer of what keeps the batch's buffers alive. It never guesses: an arena that is not given back is never reused.
-Either side may forget all arenas at any time; numbers are never given twice, so what arrives late means nothing.
+Fresh pages are expensive to touch: 2.6 MB of them take 8 ms where the same memory again takes 0.08 ms. So the writer
+reuses an arena once the reader says that no batch lies there any more. The reader knows this from the finalizer of the
+object that keeps the batch's buffers alive. The writer never guesses: an arena that is not given back is never reused.
+Either side may forget all arenas at any time. Numbers are never given twice, so a late message means nothing.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Mapping:
 
 
 class _Lease:
-    """What the buffers of a batch that was read keep alive: says so when the last of them is gone."""
+    """The buffers of a batch that was read keep this alive. Its finalizer notes that the last of them is gone."""
 
     __slots__ = ("_mapping", "_number", "_returned")
 
@@ -145,7 +145,7 @@ class Outbox:
                 return self._free.pop(index), None
         self._dropped += [arena.number for arena in self._free]
         self._free.clear()
-        # Sizes that repeat: batches differ a little. What is not written takes no memory.
+        # Powers of two, so that sizes repeat: batches differ a little. Unwritten pages take no memory.
         capacity = max(LEAST_ARENA_BYTES, 1 << (num_bytes - 1).bit_length())
         descriptor = _anonymous_file(capacity)
         try:

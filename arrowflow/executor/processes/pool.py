@@ -1,28 +1,31 @@
 """Worker processes, for functions that hold the interpreter lock: who owns them, how they end, and who may wait where.
 
-**Ownership.** They belong to this process and not to a run: a call takes one that is idle, or starts one where none
-is, and gives it back. So there are never more than calls at the same time, live runs share them, and a run pays for
-starting them (0.3 s, and 0.4 s of a core each: a new interpreter that imports this library) only if none is warm (3 ms
-then). At the end of a run each one forgets the run's functions, their instances and all shared memory. One that was not
-used for `IDLE_SECONDS` is not used again and ends by itself a little later; what is left of it here (two sockets, an
-exit code) is collected by the next call, the next end of a run, or at exit. Before each call it has the `sys.path`,
-working directory and environment that this process had at the operator's first call in the run.
+**Ownership.** Worker processes belong to this process and not to a run. A call takes an idle worker, or starts a worker
+where none is idle, and gives it back. So there are never more workers than calls at the same time, and live runs share
+them. To start a worker takes 0.3 s, and 0.4 s of a core: a new interpreter imports this library. A run pays for that
+only if no worker is warm; a warm worker takes 3 ms. At the end of a run each worker forgets the run's functions, their
+instances and all shared memory. A worker that was not used for `IDLE_SECONDS` is not used again and ends by itself a
+little later. Its remains here (two sockets, an exit code) are collected by the next call, the next end of a run, or at
+exit. Before each call a worker gets the `sys.path`, working directory and environment that this process had at the
+operator's first call in the run.
 
-**Starting.** `sys.executable` with a line of code, through `subprocess` and with two inherited sockets: nothing of the
-user's program is imported or run again, so scripts need no `if __name__ == "__main__"`, and daemonic processes may
-have workers. `DEFAULTS` are set in their environment where this process has no values of its own.
+**Starting.** A worker is `sys.executable` with a line of code, through `subprocess` and with two inherited sockets. It
+neither imports nor runs the user's program again. So scripts need no `if __name__ == "__main__"`, and daemonic
+processes may have workers. `DEFAULTS` are set in the workers' environment where this process has no values of its own.
 
-**Waiting.** The thread of a call waits in `recv`, with no lock held, until the answer is there or the process is gone:
-whoever ends it, the kernel closes its socket. Nothing else waits, but `close` for the end of a process that has been
-told to end, which is killed after a second.
+**Waiting.** The thread of a call waits in `recv`, with no lock held, until the answer is there or the process is gone.
+However the process ends, the operating system's kernel closes its socket. Only `close` waits, too: for the end of a
+process that has been told to end. After a second that process is killed.
 
-**Stopping.** A run that is closed waits for its calls as it does for those of threads; after `close_timeout` their
-processes are killed (`Crew.kill`). When this process ends, by whatever means, the kernel signals the *lifeline* of each
-worker, a socket that is there for nothing else, and that ends it in the middle of anything. A forked child of this
-process closes its copies of all sockets: workers belong to the process that started them.
+**Stopping.** A run that is closed waits for its calls in processes as for its calls in threads. After `close_timeout`
+the processes of these calls are killed (`RunProcesses.kill`). Each worker has a *lifeline*, a socket that serves
+nothing else. When this process ends, by whatever means, the operating system's kernel signals the lifelines, and the
+signal ends each worker in the middle of anything. A forked child of this process closes its copies of all sockets:
+workers belong to the process that started them.
 
 **Failure.** An exception of a function comes back as it is. A process that ends before its call does is a
-`WorkerError`, of that call alone and so in the order of the rows, and is never used again; nothing is tried twice.
+`WorkerError` of that call alone, and so in the order of the rows. The process is never used again; nothing is tried
+twice.
 """
 
 from __future__ import annotations
@@ -106,11 +109,11 @@ class Child:
     def call(
         self, key: Key, packed: Packed, epoch: int, origin: Origin, chunk: pa.RecordBatch
     ) -> pa.RecordBatch:
-        """Returns what the kernel there makes of a chunk; waits for it.
+        """Waits for the kernel there, and returns its result for a chunk.
 
         Raises:
             WorkerError: The process ended.
-            BaseException: What the kernel raised.
+            BaseException: The exception that the kernel raised.
         """
         parcel, descriptor = self._outbox.put(chunk)
         self._answered = False

@@ -1,7 +1,7 @@
 """Messages between the processes of one program, over a socket that a child inherited and nobody else can reach.
 
-The only place of the library where anything is pickled or unpickled: functions on their way to our own worker
-processes, and what they raise on its way back. Nothing that comes from a file, a state or a network gets here.
+No other place of the library pickles or unpickles anything. This module pickles functions on their way to our own
+worker processes, and their exceptions on the way back. Nothing that comes from a file, a state or a network gets here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
 class Surroundings(NamedTuple):
-    """What a function finds around it.
+    """The surroundings of a function.
 
     Attributes:
         path: `sys.path`.
@@ -46,7 +46,7 @@ class Packed(NamedTuple):
     """An operator of a run.
 
     Attributes:
-        make: What makes its kernels, as `pack` made it.
+        make: The function that makes its kernels, as bytes of `pack`.
         around: Where its function runs.
     """
 
@@ -55,7 +55,7 @@ class Packed(NamedTuple):
 
 
 class Call(NamedTuple):
-    """What a worker process is asked for.
+    """The request to a worker process.
 
     Attributes:
         key: Of the operator.
@@ -88,7 +88,7 @@ class Made(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """The other answer: what was raised, as `pack_error` made it."""
+    """The other answer: the exception that was raised, as bytes of `pack_error`."""
 
     error: tuple[bytes, ...]
     returned: tuple[int, ...]
@@ -146,12 +146,12 @@ def _exactly(channel: socket.socket, num_bytes: int) -> bytearray:
 def pack(value: object) -> bytes:
     """Returns a function, with all that it refers to, as bytes.
 
-    What a program's main file or a notebook defines goes by value, so that no worker has to run that again; what modules
-    define goes by name.
+    Definitions of a program's main file or a notebook go by value, so that no worker has to run the file again.
+    Definitions of modules go by name.
     """
     import cloudpickle
 
-    # What the main file is called in a process that `multiprocessing` has spawned, such as a DataLoader's worker.
+    # The main file has this name in a process that `multiprocessing` has spawned, such as a DataLoader's worker.
     main = sys.modules.get("__mp_main__")
     if main is not None:
         cloudpickle.register_pickle_by_value(main)
@@ -181,7 +181,7 @@ def check_portable(operator: str, fn: Callable[..., Any], name: str) -> None:
 def pack_error(error: BaseException) -> tuple[bytes, ...]:
     """Returns an exception and its causes as bytes, with a note of where they were raised.
 
-    What cannot be pickled becomes a `RuntimeError` with its type and text.
+    An exception that cannot be pickled becomes a `RuntimeError` with its type and text.
     """
     links: list[BaseException] = []
     following: BaseException | None = error

@@ -1,11 +1,11 @@
-"""What runs in a worker process: it makes kernels of what it is sent and calls them, one call at a time.
+"""The program of a worker process: it makes kernels of the functions that it is sent, and makes one call at a time.
 
-The main thread does all of it and there is no other, so functions find the process as they would find a script's. It
-waits in `poll` for the next request and nowhere else. It ends
+The main thread does all of the work and there is no other thread. So functions find the process as they would find a
+script's. The process waits in `poll` for the next request and nowhere else. It ends
 
 - when the channel is closed, or nothing was asked for as long as the parent said;
-- at once when the parent ends, however that came about: the kernel then signals the lifeline, of which the parent has
-  the only other end, and the signal's default action ends the process also in the middle of a call.
+- at once when the parent ends, however that came about. The parent has the only other end of the lifeline, which the
+  operating system's kernel then signals. The signal's default action ends the process also in the middle of a call.
 
 Ctrl-C is the parent's business: a worker process has a process group of its own, and ignores it.
 """
@@ -55,7 +55,7 @@ def main(channel: int, lifeline: int, idle_seconds: float) -> None:
     _end_with(lifeline)
     gc.freeze()  # what was imported stays: looking for garbage at the end of each run is cheap then
     connection = socket.socket(fileno=channel)
-    # What a user function forks must not keep the parent from noticing that this process has ended.
+    # A process that a user function forks must not keep the parent from noticing that this process has ended.
     os.register_at_fork(after_in_child=connection.close)
     with contextlib.suppress(EOFError, ConnectionError):
         _Server(connection).serve(idle_seconds)
@@ -81,7 +81,7 @@ def _end_with(lifeline: int) -> None:
 
 
 class _Context:
-    """What kernels of worker processes may ask for, of `kernels.context.Context`."""
+    """The part of `kernels.context.Context` that kernels of worker processes may ask for."""
 
     def __init__(self, epoch: int, run_storage: dict[Any, Any]) -> None:
         self.epoch = epoch

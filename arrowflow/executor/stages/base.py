@@ -199,7 +199,7 @@ class Stage(ABC):
 
     @abstractmethod
     def drop(self) -> None:
-        """Ends the stage and gives up all it holds, since nobody wants it any more."""
+        """Ends the stage and gives up all that it holds, since nobody wants the stage any more."""
 
     def measure(self, cpu: float, elapsed: float, queued: float, chunks: int) -> None:
         """Counts a call that is over and has put out so many chunks."""
@@ -225,7 +225,7 @@ class Stage(ABC):
         self.max_ready_items = max(self.max_ready_items, len(self.out))
 
     def end(self, error: BaseException | None = None) -> None:
-        """Marks that nothing more comes, and stops what is above: it would work for nobody."""
+        """Marks that nothing more comes, and stops the stages before it: they would work for nobody."""
         if not self.ended:
             self.ended = True
             self.error = error
@@ -236,7 +236,7 @@ class Stage(ABC):
                 upstream = upstream.upstream
 
     def draw(self, track: str, began: float, elapsed: float) -> None:
-        """Records a call, if somebody wants to see it; those of parallel stages record what is in them."""
+        """Records a call, if somebody wants to see it; calls of parallel stages record their own parts."""
         timeline = self.host.timeline
         if timeline is not None and self.plan.kind != "parallel":
             timeline.span(track, "+".join(self.plan_titles), began, began + elapsed)
@@ -276,7 +276,7 @@ class Stage(ABC):
 
 
 def _where(plan: StagePlan, upstream: Stage | None) -> Callable[[Origin], tuple[str, int]] | None:
-    """Returns what tells file and row group of what a stage works on, as long as it lies in one."""
+    """Returns a function that names the file and row group of a stage's work, as long as the work lies in one."""
     if any(spec.splits for spec in plan.specs):
         return None
     own = [spec.where for spec in plan.specs if spec.where is not None]

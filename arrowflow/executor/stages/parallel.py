@@ -84,7 +84,7 @@ class ParallelStage(Stage):
             return self.next_task is None and not any(
                 cast(Task, slot.item).streams and not slot.done for slot in self.slots
             )
-        # What follows this stream may call the same function: the number that was asked for holds for both together.
+        # The next stream may call the same function: the number that was asked for holds for both together.
         return self.upstream.ended and not self.upstream.out and not (self.plan.max_calls and self.slots)
 
     def _following_task(self) -> Task | None:
@@ -196,7 +196,7 @@ class ParallelStage(Stage):
             reader = cast(ReaderKernel, self.head)
             return Estimate(reader.num_bytes(item.chunk), reader.most_bytes(item.chunk))
         if self.plan.process:
-            # What it takes over and gives back is copied into memory that is shared.
+            # Input and result of the call are copied into shared memory.
             copied = int(item.chunk.nbytes + self.sizes.bytes_per_row * rows)
             return Estimate.known(copied or FIRST_CALL_BYTES)
         if not self.plan.kernels:

@@ -83,7 +83,8 @@ class SerialStage(Stage):
         if self.kernel.done and self.iterator is None:
             self.end()
             return False
-        # What it put out is not its upstream's any more, which could so be head of its line again and again.
+        # The stage before this one no longer counts the chunks that this stage put out. So without this check that
+        # stage could be the head of its line again and again.
         limits = self.limits
         if self.out and (
             len(self.out) >= limits.max_ready_items or not self.host.ledger.fits(0, limits.ledger_share)

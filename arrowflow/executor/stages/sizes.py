@@ -10,7 +10,7 @@ from arrowflow.kernels.items import Item
 
 
 class Estimate(NamedTuple):
-    """What a call takes, scratch included.
+    """The bytes that a call takes, scratch included.
 
     Attributes:
         least: Bytes that it takes as far as anybody knows.
@@ -54,13 +54,13 @@ class Sizes:
         self.chunk_bytes = max(self.chunk_bytes or 0, num_bytes)
 
     def of_stream(self) -> Estimate:
-        """Returns what the next chunk of a generator takes."""
+        """Returns the bytes that the next chunk of a generator takes."""
         if self.chunk_bytes is None:
             return Estimate(0, UNTOLD_BYTES)
         return Estimate.known(self.chunk_bytes)
 
     def of_function(self, input_bytes: int, input_rows: int, *, free: bool) -> Estimate:
-        """Returns what a call takes that makes a chunk of a chunk.
+        """Returns the bytes of a call that makes a chunk from a chunk.
 
         Args:
             input_bytes: Bytes of the rows that it gets.

@@ -33,7 +33,7 @@ _NEVER = threading.Event()
 
 
 class StreamContext:
-    """What the kernels of one stream may ask for."""
+    """The services that the kernels of one stream may ask for."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -72,7 +72,7 @@ class StreamContext:
 
     @property
     def run_storage(self) -> dict[Any, Any]:
-        """What kernels keep until the run ends, by owner."""
+        """Things that kernels keep until the run ends, by owner."""
         return self._stream.host.run_storage
 
     def close(self, stream: StreamHandle) -> None:
@@ -85,7 +85,7 @@ class StreamContext:
         return self._stream.host.clock.now()
 
     def wait(self, seconds: float) -> bool:
-        """Waits in short steps, since nobody can be woken who is in a kernel."""
+        """Waits in short steps, since nothing can wake a thread that is in a kernel."""
         host = self._stream.host
         until = host.clock.now() + seconds
         while not host.stopped and (left := until - host.clock.now()) > 0:
@@ -100,7 +100,7 @@ class Stream:
         host: The run.
         chain: The stages as planned.
         epoch: The pass's epoch: part of the key of all that is random in it.
-        path: What the keys of its stages begin with.
+        path: The beginning of the keys of its stages.
         ordered: Whether chunks come in order, whatever finishes first.
         share: Share of the byte budget up to which its stages may work ahead.
         boundary: The boundary that opened it, if any.

@@ -12,7 +12,7 @@ from arrowflow.kernels.items import Item, Slices
 class Tail:
     """Runs the kernel of a stage that no worker runs, one result at a time.
 
-    Whoever drops the stage takes the kernel away; what is asked for afterwards is the engine's to refuse.
+    A thread that drops the stage takes the kernel away; the engine refuses later requests.
     """
 
     def __init__(self, stage: SerialStage) -> None:

@@ -9,7 +9,7 @@ from arrowflow.physical.tuning import StageKey, StageStatistics
 
 
 class Totals:
-    """What all stages of one run measured. Under the engine's lock."""
+    """The measurements of all stages of one run. Under the engine's lock."""
 
     def __init__(self) -> None:
         self._past: dict[StageKey, StageStatistics] = {}

@@ -1,12 +1,14 @@
 """Cores and memory that the live runs of a process share.
 
-Each run keeps its own budgets. What they have together is bounded too: calls that compute by the cores that this
-process may use, bytes of runs without a budget of their own by one quarter of the memory. Nobody hands anything over
-and nobody waits for another run: whoever looks for work reads what the others use now, and may always use its fair
-share, at least one call. So no run starves, none waits for a wake-up that nobody sends, and a run that idles (the
-validation set, between two epochs) costs the others nothing. With more runs at work than cores, each has one call.
+Each run keeps its own budgets, and the runs together are bounded too. Their calls that compute are bounded by the cores
+that this process may use. The bytes of runs without a budget of their own are bounded by one quarter of the memory.
 
-Arrow's own pool follows the largest CPU budget while any run lives, and gets its size back with the last one.
+No run hands anything over, and no run waits for another. A thread that looks for work reads how much the other runs use
+now. It may always use its run's fair share, at least one call. So no run starves, and no run waits for a wake-up that
+nobody sends. A run that idles (the validation set, between two epochs) costs the others nothing. With more runs at work
+than cores, each run has one call.
+
+Arrow's own pool follows the largest CPU budget while any run lives, and gets its size back with the last run.
 """
 
 from __future__ import annotations
@@ -33,12 +35,12 @@ class Sharing(Protocol):
 
 
 class _Process:
-    """What the runs of this process share.
+    """The state that the runs of this process share.
 
     Attributes:
         lock: Guards joining and leaving; reading what others use needs none.
-        runs: The live runs; replaced as a whole, so that readers see the one or the other. Weak: an interrupt may
-            hit a run that has just joined, and then nobody makes it leave.
+        runs: The live runs; replaced as a whole, so that readers see the old set or the new set. The references are
+            weak: an interrupt may hit a run that has just joined, and then nobody makes it leave.
         available: Cores that this process may use, once they were looked up.
         cores: Calls that may compute at the same time.
         arrow_threads: Size of Arrow's pool before the first run.

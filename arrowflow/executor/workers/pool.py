@@ -1,16 +1,17 @@
-"""`Pool`: the workers of one run: what they pick, how they wait, and how many of them may compute.
+"""`Pool`: the workers of one run: which calls they pick, how they wait, and how many of them may compute.
 
-**Tokens.** A call takes `StageLimits.weight` of the CPU budget: 1 if it computes, hardly anything if it waits. What a
-user function does is not known before it runs, so its first calls take a whole token each; and while some stage finds
-none left, one idle worker (the *watch*) looks at the CPU clocks of the running calls every millisecond or a few. A
+**Tokens.** A call takes `StageLimits.weight` of the CPU budget: 1 if it computes, hardly anything if it waits. Nothing
+tells beforehand whether a user function computes, so its first calls take a whole token each. While some stage finds no
+token left, one idle worker (the *watch*) looks at the CPU clocks of the running calls every millisecond or a few. A
 call that turns out to wait gives its token back in the middle. So a sleeping map has the calls in flight that it needs
-within milliseconds, and computing ones go beyond the budget by less than one call.
+within milliseconds, and computing calls go beyond the budget by less than one call.
 
-What is learnt this way is only the beginning: after a few calls the tuner sets the weights from measurements.
+These weights are only the beginning: after a few calls the tuner sets the weights from measurements.
 
-**The mean.** Calls that wait take no token, but a little time of a core each, and ten of them add up. Where the budget
-is below the number of cores, what all workers used is held against what the budget allowed so far; as long as more was
-used, no call that computes begins. Tokens bound how many compute at the same time, this bounds how much they get done.
+**The mean.** Calls that wait take no token, but each takes a little time of a core, and ten of them add up. Where the
+budget is below the number of cores, the pool compares the CPU time of all workers with the time that the budget allowed
+so far. As long as the workers used more, no call that computes begins. Tokens bound how many calls compute at the same
+time; the mean bounds how much CPU time they get.
 """
 
 from __future__ import annotations
@@ -59,11 +60,11 @@ class Pool:
         self.changed = False
         self._max_workers = max_workers
         self._cores = available()
-        # A parked thread waits on a lock of its own, which whoever wakes it releases. One C call to park and one to
-        # wake, where a Condition takes several Python frames; and waking is possible from a finalizer. The locks
-        # live as long as the threads: an interrupt between any two steps of waking loses nobody, since `wake_all`
-        # finds all of them, also those that only now begin to wait. A release too many ends the next wait early, and
-        # the waiter looks and waits again.
+        # A parked thread waits on a lock of its own, which the waking thread releases. To park and to wake take one C
+        # call each, where a Condition takes several Python frames; and a finalizer can wake, too. The locks live as
+        # long as the threads. So an interrupt between any two steps of waking loses nobody: `wake_all` finds all
+        # threads, also a thread that only now begins to wait. A release too many ends the next wait early, and the
+        # waiter looks and waits again.
         self._parked: deque[Worker] = deque()
         self._coming = 0  # threads that were woken or started and have not looked for work yet
         self._short = False  # a stage was passed over for want of a token
@@ -135,7 +136,7 @@ class Pool:
     def kick(self) -> None:
         """Finds a thread for work that nobody is on its way to: a parked one, or a new one.
 
-        One that was called and has not looked yet will find whatever there is, and then call the next one itself.
+        A thread that was called and has not looked yet will find the work, and then call the next thread itself.
         """
         if self._coming:
             return
@@ -149,7 +150,7 @@ class Pool:
     def lacks_spare(self) -> bool:
         """Whether the next call would have to wait for the start of a worker.
 
-        To wake one takes 0.05 ms, where to start it takes 0.35 ms of whoever does: better the consumer's, who waits.
+        To wake a worker takes 0.05 ms. To start a worker costs its starter 0.35 ms: better the consumer, which waits.
         """
         options, threads = self.engine.options, len(self.threads)
         lacks = options.autotune and not self._parked and not self._coming
@@ -228,7 +229,7 @@ class Pool:
             if stage is None:
                 if engine.root_out.ended:
                     self._dismiss()
-                    return  # nothing will be left to do: who closes the run need not wait for this thread then
+                    return  # nothing will be left to do, so a `close` need not wait for this thread
                 self._rest(me)
                 continue
             call = self.begin(stage, me)
@@ -239,8 +240,8 @@ class Pool:
                 and not cheap
                 and not (engine.consumer.looks_soon and _may_be_cheap(stage))
             ):
-                # A serial or cheap call is over before another thread would be awake, and this one then goes on to
-                # the work that it would have been woken for.
+                # A serial or cheap call is over before another thread would be awake. This thread then goes on to the
+                # work of that other thread.
                 self.kick()
                 if engine.consumer.waits_long and self.lacks_spare:
                     engine.consumer.ring()
@@ -272,7 +273,7 @@ class Pool:
     def _goes_on(self, stage: Stage) -> Stage | None:
         """Returns a source that waits, if it can go on: the sooner it waits again the better.
 
-        What is downstream of it is for a thread that `kick` wakes meanwhile.
+        The stages after the source are for a thread that `kick` wakes meanwhile.
         """
         waits = stage.upstream is None and stage.plan.kind == "parallel" and stage.limits.weight < WAITS
         # A stage that was found cheap does not wait.

@@ -10,15 +10,15 @@ from arrowflow.interrupts import interruption
 
 
 class Caller:
-    """Whoever runs calls: a worker, or the consumer that does not wait for one.
+    """A thread that runs calls: a worker, or the consumer that does not wait for a worker.
 
     Attributes:
-        stage: What it is in the middle of, if anything.
+        stage: The stage of the call that it is in the middle of, if any.
         weight: Cores that its call takes.
         beside: Calls of its stage that were in flight when its own began, itself included.
         seen: When it was last looked at, with its CPU time and the time that it had waited for a core; None until
             its call has begun.
-        meter: What it uses of the CPU; None before it runs.
+        meter: Measures its use of the CPU; None before it runs.
         closing: Operators whose abandoned iterator it closes.
     """
 
@@ -38,7 +38,7 @@ class Caller:
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """What it is in the middle of."""
+        """The operators of the call that it is in the middle of."""
         stage = self.stage
         return self.closing if stage is None else stage.plan_operators
 
@@ -47,7 +47,7 @@ class Worker(Caller, threading.Thread):
     """A thread of a run: a type of its own, by which finalizers know where they run.
 
     Attributes:
-        parking: What it waits for when it has nothing to do; released to wake it.
+        parking: The lock that it waits for when it has nothing to do; released to wake it.
         called: Whether it was woken or started and has not looked for work since.
     """
 
