@@ -14,7 +14,7 @@ gets the entry's name when it is complete: chunks of two runs never meet.
 
 Any thread may use an entry: each attribute is replaced as a whole, and never changed. The thread that takes the one
 `_turn` finishes the entry. A thread that finds it taken goes on, since its rows come with the other thread's chunk.
-Another process may finish its own entry at the same moment, so a removed folder is looked at again.
+Another process may finish its own entry at the same moment, so a folder that was renamed away is looked at again.
 """
 
 from __future__ import annotations
