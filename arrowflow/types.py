@@ -141,8 +141,9 @@ def convert(array: pa.Array, type: pa.DataType) -> pa.Array:
     """Returns `array` as `type`, which is the result of `normalise` for the array's own type.
 
     Raises:
-        DataError: The values need offsets that `type` does not have (2 GiB of text in one array), or codes lie outside
-        of their dictionary. SchemaError: Arrow cannot decode such a type inside of another type.
+        DataError: The values need offsets that `type` does not have (2 GiB of text in one array), or codes lie
+            outside of their dictionary.
+        SchemaError: Arrow cannot decode such a type inside of another type.
     """
     if array.type.equals(type):
         return array

@@ -69,8 +69,8 @@ class NumpyExport:
             canonical: Returns the dtype that a framework uses instead of a given dtype.
 
         Raises:
-            PlanError: A request names a column that does not exist. SchemaError: No array has the type of a column, or
-            the requested dtype; the message names a way out.
+            PlanError: A request names a column that does not exist.
+            SchemaError: No array has the type of a column, or the requested dtype; the message names a way out.
         """
         exports = wished_exports(schema, wishes, canonical)
         self.columns = tuple(column for _, column in exports)

@@ -104,8 +104,8 @@ def wished_exports(
         canonical: Returns the dtype that a framework uses instead of a given dtype.
 
     Raises:
-        PlanError: A request names a column that does not exist, or a mask has a name that is taken. SchemaError: A
-        column has no array, or no array of the requested dtype.
+        PlanError: A request names a column that does not exist, or a mask has a name that is taken.
+        SchemaError: A column has no array, or no array of the requested dtype.
     """
     names = list(schema.names) if wishes.columns is None else list(wishes.columns)
     _check_names(names, schema, wishes)

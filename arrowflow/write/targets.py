@@ -79,7 +79,8 @@ def target_of(
     """Returns the target of a path or URL; makes nothing yet.
 
     Raises:
-        PlanError: `path` is no path. SourceError: The file system cannot be reached.
+        PlanError: `path` is no path.
+        SourceError: The file system cannot be reached.
     """
     found, place = locate(path, filesystem=filesystem, operator=operator)
     if isinstance(found, pafs.LocalFileSystem):

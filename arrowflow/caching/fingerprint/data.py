@@ -145,9 +145,7 @@ def _serialised(encoder: Encoder, value: pl.Expr) -> bytes:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            text = value.meta.serialize(
-                format="json"
-            )  # JSON has no NaN, so it tells less than the binary form
+            text = value.meta.serialize(format="json")  # has no NaN, so it tells less than the binary form
             data = value.meta.serialize()
         except (pl.exceptions.PolarsError, TypeError, ValueError) as error:
             raise encoder.refusal(value, f"Polars cannot serialise it ({error})") from error

@@ -248,8 +248,9 @@ def open_chunk(folder: str | os.PathLike[str], name: Name, *, fingerprint: str, 
         verify: Whether to compare the checksum, for which the whole file is read.
 
     Raises:
-        ChunkError: The file is not that chunk. FileNotFoundError: There is no such file. SourceError: The file cannot
-        be read.
+        ChunkError: The file is not that chunk.
+        FileNotFoundError: There is no such file.
+        SourceError: The file cannot be read.
     """
     path = Path(folder) / name.render()
     try:
@@ -261,9 +262,7 @@ def open_chunk(folder: str | os.PathLike[str], name: Name, *, fingerprint: str, 
 
 def _opened(path: Path, name: Name, fingerprint: str, *, verify: bool) -> Chunk:
     try:
-        if not stat.S_ISREG(
-            path.stat().st_mode
-        ):  # a single look: another process may move the folder, and back
+        if not stat.S_ISREG(path.stat().st_mode):  # one look: another process may move the folder, and back
             raise ChunkError("expected a chunk of a cache, found what is no file")
         # Closing frees the descriptor. The map stays as long as a buffer of the map.
         with pa.memory_map(str(path)) as source:

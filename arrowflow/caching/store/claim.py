@@ -53,8 +53,8 @@ def lock(path: Path, *, create: bool = True) -> int | None:
     """Opens a file and locks it, until the descriptor is closed; None if another holder has the lock.
 
     Raises:
-        FileNotFoundError: The file does not exist, or was removed. OSError: The file cannot be opened; a symbolic link
-        never is.
+        FileNotFoundError: The file does not exist, or was removed.
+        OSError: The file cannot be opened; a symbolic link never is.
     """
     made = os.O_CREAT if create else 0
     descriptor = os.open(path, os.O_RDWR | made | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)

@@ -1,9 +1,9 @@
 """`Entry`: the folder of one cached plan, as one process sees it.
 
 The listing of the folder is its manifest. A chunk's name has its rows, its checksum, and whether it is the last chunk.
-The name appears by a rename, when the chunk is whole and on the disk. So a listing at any moment, also after a power
-cut, shows a set of whole chunks. The entry is complete when its chunks follow each other from row 0 to a last chunk.
-Nothing else has to be kept consistent: no index, no counter.
+The name appears by a rename, when the chunk is whole and on the disk. So any listing, also after a power cut, shows
+whole chunks alone. The entry is complete when chunks follow each other from row 0 to a last chunk. No index and no
+counter has to be kept consistent.
 
 **Who computes.** The holder of the entry's lock computes. The lock is the operating system's and dies with its process.
 The lock only keeps two processes from doing the same work. Chunks are right whoever writes them, since the plan before
@@ -137,9 +137,7 @@ class Entry:
                 chunk = open_chunk(self.folder, name, fingerprint=self.fingerprint, verify=self._verify)
                 return self._chunks.setdefault(name, chunk)
             except FileNotFoundError:
-                if (
-                    self.folder / name.render()
-                ).is_symlink():  # a link to nothing, which would be found for ever
+                if (self.folder / name.render()).is_symlink():  # a link to nothing is found for ever
                     self._damaged.add(name)
             except ChunkError as error:
                 logger.warning("cache: %s; its rows are computed again", error)
@@ -229,9 +227,7 @@ class Entry:
         """
         try:
             for _ in range(MAX_TRIES):
-                with contextlib.suppress(
-                    FileNotFoundError, FileExistsError
-                ):  # cleared, or made, in the meantime
+                with contextlib.suppress(FileNotFoundError, FileExistsError):  # cleared, or made, meanwhile
                     return self._claim()
             return self._claim()
         except OSError as error:
@@ -285,7 +281,8 @@ class Entry:
         """Writes a chunk. When this returns, the chunk is on the disk and everybody sees it.
 
         Raises:
-            CacheFullError: There is no room for the chunk. WriteError: The chunk cannot be written.
+            CacheFullError: There is no room for the chunk.
+            WriteError: The chunk cannot be written.
         """
         if not self.folder.is_dir():  # cleared meanwhile
             self.claim()

@@ -77,9 +77,7 @@ def take_name(folder: Path, final: Path) -> bool:
         removed = final.with_name(f"{REMOVED}{os.urandom(8).hex()}")
         with suppress(OSError):
             final.rename(removed)
-            if (
-                listed(removed).num_rows is not None
-            ):  # whole after all: another process took the name meanwhile
+            if listed(removed).num_rows is not None:  # whole: another process took the name meanwhile
                 removed.rename(final)
         shutil.rmtree(removed, ignore_errors=True)
     return False

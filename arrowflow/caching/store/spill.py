@@ -82,7 +82,8 @@ class SpillFile:
         """Writes a chunk, and returns the chunk as a view of the file. The view may be used without a limit of time.
 
         Raises:
-            CacheFullError: There is no room for the chunk. WriteError: The chunk cannot be written.
+            CacheFullError: There is no room for the chunk.
+            WriteError: The chunk cannot be written.
 
         Example:
             >>> chunk = pa.record_batch({"x": [1, 2, 3]})

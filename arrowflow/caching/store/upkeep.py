@@ -82,7 +82,8 @@ def cache_info(path: str | os.PathLike[str]) -> list[CacheEntry]:
     has no entries.
 
     Raises:
-        PlanError: `path` is no path of a local folder. SourceError: The folder cannot be listed, or is a file.
+        PlanError: `path` is no path of a local folder.
+        SourceError: The folder cannot be listed, or is a file.
 
     Example:
         >>> import arrowflow as af
@@ -113,7 +114,8 @@ def cache_clear(
     Without `older_than` and `max_bytes` all entries are removed. With both, an entry that matches either is removed.
 
     Raises:
-        PlanError: An argument has a wrong type or value. SourceError: The folder cannot be listed, or is a file.
+        PlanError: An argument has a wrong type or value.
+        SourceError: The folder cannot be listed, or is a file.
         WriteError: A file cannot be removed; all others have been.
 
     Example:

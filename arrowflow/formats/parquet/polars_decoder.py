@@ -50,9 +50,7 @@ def suits(store: Store, footer: Footer, split: Split, names: Sequence[str], num_
 
 def fits(num_threads: int) -> bool:
     """Whether Polars' pool fits a CPU budget; the pool's size is fixed when Polars is imported."""
-    return (
-        1 < pl.thread_pool_size() <= num_threads
-    )  # a pool of one thread would decode one row group at a time
+    return 1 < pl.thread_pool_size() <= num_threads  # one thread would decode one row group at a time
 
 
 def decode(store: Store, footer: Footer, split: Split, names: Sequence[str]) -> pa.RecordBatch | None:
@@ -80,9 +78,7 @@ def _collect(footer: Footer, split: Split, names: Sequence[str]) -> pl.DataFrame
 
 
 def _is_flat(name: str, type: pa.DataType) -> bool:
-    return any(test(type) for test in _FLAT) and not name.startswith(
-        "^"
-    )  # Polars takes such a name for a regex
+    return any(test(type) for test in _FLAT) and not name.startswith("^")  # a regex for Polars
 
 
 def _has_checksums(store: Store, footer: Footer, split: Split, name: str) -> bool:
