@@ -1,4 +1,4 @@
-"""`Clock`, which a run is given, and the clock of the operating system: wall time, and CPU time of threads."""
+"""`Clock`, the source of time of a run, and the clock of the operating system: wall time, and CPU time of threads."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Final, Protocol
 
 
 class Meter(Protocol):
-    """What one thread used of the CPU."""
+    """The CPU use of one thread."""
 
     def cpu(self) -> float:
         """Returns seconds of CPU time."""
 
     def queued(self) -> float:
-        """Returns seconds in which it could have run but had no core."""
+        """Returns seconds in which the thread could have run but had no core."""
 
     def close(self) -> None:
-        """Is called by the thread at its end."""
+        """Called by the thread at its end."""
 
 
 class Clock(Protocol):
-    """The source of time of all measurements; a test passes one that it moves by hand."""
+    """The source of time of all measurements; a test passes a clock that it moves by hand."""
 
     def now(self) -> float:
         """Returns seconds of wall time since any fixed point."""
@@ -30,14 +30,14 @@ class Clock(Protocol):
         """Returns seconds of CPU time that the calling thread used."""
 
     def meter(self, thread: int) -> Meter:
-        """Returns what tells, to any thread, how much of the CPU that thread uses."""
+        """Returns a meter that tells any thread how much CPU `thread` uses."""
 
 
 class ThreadMeter:
-    """What one thread used of the CPU. Made, first asked and closed by that thread; later read by any.
+    """The CPU use of one thread. That thread makes it, asks it first, and closes it; any thread may read it later.
 
     Args:
-        thread: Its identifier.
+        thread: Identifier of the thread.
     """
 
     __slots__ = ("_clock", "_file")
@@ -48,11 +48,11 @@ class ThreadMeter:
         self._file: int | None = None
 
     def cpu(self) -> float:
-        """Returns seconds of CPU time; where threads have no clocks, those of the whole process."""
+        """Returns seconds of CPU time; if threads have no clocks, those of the whole process."""
         return time.process_time() if self._clock is None else time.clock_gettime(self._clock)
 
     def queued(self) -> float:
-        """Returns seconds that the thread could have run but had no core; 0 where the system does not tell.
+        """Returns seconds that the thread could have run but had no core; 0 if the system does not tell.
 
         A `pread` of 30 bytes: 1 µs, and a chance for other threads to take the interpreter lock.
         """
@@ -62,13 +62,13 @@ class ThreadMeter:
 
     def _open(self) -> int:
         try:
-            # Opened by this thread it goes on meaning this thread, whoever reads it.
+            # The thread opens its own file. The file keeps its meaning, whichever thread reads it.
             return os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:  # not Linux, or a kernel without scheduler statistics
             return -1
 
     def close(self) -> None:
-        """Lets go of the file; nobody reads it any more."""
+        """Closes the file; nobody reads it any more."""
         if self._file is not None and self._file >= 0:
             os.close(self._file)
         self._file = -1
@@ -81,5 +81,5 @@ class WallClock:
     thread_cpu: Final = staticmethod(time.thread_time)
 
     def meter(self, thread: int) -> ThreadMeter:
-        """Returns the meter of the calling thread, whose identifier this is."""
+        """Returns the meter of the calling thread, which has the identifier `thread`."""
         return ThreadMeter(thread)

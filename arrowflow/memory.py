@@ -1,12 +1,12 @@
-"""Memory that is used again: one large buffer after another, without asking the system for each.
+"""Reused memory: one large buffer after another, without a request to the system for each.
 
-Arrow's pool returns large blocks to the system, which clears the pages of the next ones: a tenth of the CPU time of a
-pipeline that gathers windows of 40 MiB. Here a block comes back when nobody refers to its buffer any more, the
-consumer's arrays included, in whatever thread that happens; so it is never in two hands. Blocks are those of Arrow's
-pool, and stay in its figures. An operator has a `Recycler` of its own for all epochs of a plan.
+Arrow's pool returns large blocks to the system, and the system clears the pages of the next blocks. That takes a tenth
+of the CPU time of a pipeline that gathers windows of 40 MiB. Here a block comes back when nobody refers to its buffer
+any more, the consumer's arrays included, in any thread. So a block never has two users. Blocks come from Arrow's pool,
+and stay in its figures. An operator has a `Recycler` of its own for all epochs of a plan.
 
-A block comes back by the callback of a weak reference, which is a method of a `deque`: no line of Python runs in it, in
-which an interrupt of the consumer would be lost, as those are that hit a `__del__`.
+A block comes back by the callback of a weak reference. The callback is a method of a `deque` and runs no line of
+Python. A `__del__` in Python would lose an interrupt of the consumer that arrives in it.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ import numpy as np
 import pyarrow as pa
 
 MIN_BYTES: Final = 1 << 20
-"""Smaller ones Arrow's pool keeps by itself."""
+"""Arrow's pool itself keeps blocks below this size."""
 SPARE_SHARE: Final = 16
-"""At most one part in so many of the byte budget waits to be used again, in each operator."""
+"""In each operator, at most the byte budget divided by this waits for reuse."""
 MAX_SPARE: Final = 3
-"""Blocks of one size that wait, at most: as many chunks make a window, and are free at once."""
+"""The most waiting blocks of one size: this many chunks make a window, and become free at once."""
 MAX_SIZES: Final = 32
 
 
 class _Loan:
-    """A block in use, as NumPy sees memory."""
+    """A block in use, in NumPy's array interface."""
 
     __slots__ = ("__array_interface__", "__weakref__", "_back")
 
@@ -40,7 +40,7 @@ class _Loan:
 
 
 class _Back(weakref.ref[_Loan]):
-    """What is called when a loan is gone, and holds its block."""
+    """The weak reference that is called when a loan is gone; it holds the loan's block."""
 
     __slots__ = ("block",)
 
@@ -48,12 +48,12 @@ class _Back(weakref.ref[_Loan]):
 
 
 class Recycler:
-    """Allocates buffers, of blocks that it has back where one has the size.
+    """Allocates buffers, and reuses a returned block of the same size if there is one.
 
-    Any thread may call it: all that is done to the blocks of one size is one step.
+    Any thread may call it: each change to the blocks of one size is a single step.
 
     Args:
-        budget_bytes: The byte budget, of which a small share may wait to be used again.
+        budget_bytes: The byte budget, of which a small share may wait for reuse.
     """
 
     __slots__ = ("_most", "_spare")
@@ -64,7 +64,7 @@ class Recycler:
 
     @property
     def spare_bytes(self) -> int:
-        """Bytes that wait to be used again."""
+        """Bytes that wait for reuse."""
         return sum(size * len(blocks) for size, blocks in list(self._spare.items()))
 
     def allocate(self, num_bytes: int) -> pa.Buffer:
@@ -89,12 +89,12 @@ class Recycler:
         return pa.py_buffer(np.asarray(_Loan(block, spare)))
 
     def __del__(self) -> None:
-        # Loans that live on still know where they would have come back to.
+        # Loans that are still in use come back to these lists later.
         for spare in self._spare.values():
             spare.clear()
 
     def _make_room(self, num_bytes: int) -> None:
-        """Lets go of the sizes that came first, where with one more they could take more than their share."""
+        """Frees the oldest sizes, if together with one more size they could exceed their share."""
         sizes = list(self._spare)
         room = self._most - num_bytes
         for number, size in enumerate(reversed(sizes), start=2):

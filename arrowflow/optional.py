@@ -1,4 +1,4 @@
-"""Packages that are extras: imported when what needs them is first used."""
+"""Packages that are extras: they are imported at the first use of a feature that needs them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ def optional(module: str, *, user: str, extra: str) -> Any:
     """Imports a module of a package that may be missing.
 
     Args:
-        module: Its name.
-        user: What needs it, for the message.
+        module: Name of the module.
+        user: The function that needs the module, for the message.
         extra: The extra that installs it.
 
     Raises:
-        MissingPackageError: It cannot be imported; the message says how to install it.
+        MissingPackageError: The module cannot be imported; the message says how to install it.
 
     Example:
         >>> optional("json", user="to_json", extra="json").dumps([1])

@@ -1,15 +1,15 @@
 """Random numbers that depend on nothing but their key.
 
-A *key* is a tuple of whole numbers that says for what the numbers are: a seed, one of the domains below, and what
-tells apart what is random in there, such as (operator, epoch, split, piece).
-Equal keys give equal numbers on every platform, with every release of NumPy and in every thread, because only
-two things are used that cannot change: BLAKE2b, which turns the key into the 128-bit key of a Philox4x64-10
-counter-based generator, and the raw output of that generator.
+A *key* is a tuple of whole numbers that says what the numbers are for. It holds a seed, one of the domains in this
+module, and numbers that distinguish uses within the domain, such as (operator, epoch, split, piece).
+Equal keys give equal numbers on every platform, with every release of NumPy and in every thread. The reason: this
+module uses only two things that cannot change. BLAKE2b turns the key into the 128-bit key of a Philox4x64-10
+counter-based generator, and this generator gives raw output.
 
-How a key is encoded for BLAKE2b (16 bytes of digest, personalised `arrowflow.random`): each number as its
-length in bytes (four bytes, little-endian) followed by its shortest two's complement (little-endian). The
-encoding is prefix-free, so no two keys share one. Changing it changes every shuffled order ever saved: the
-tests pin it.
+A key is encoded for BLAKE2b (16 bytes of digest, personalised `arrowflow.random`) number by number. Each number is its
+length in bytes (four bytes, little-endian), then its shortest two's complement (little-endian). The encoding is
+prefix-free, so no two keys share an encoding. A change of it would change every shuffled order ever saved: the tests
+pin it.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ SAMPLE_DRAWS: Final = 5
 RESAMPLE_DRAWS: Final = 6
 FUNCTION_CALLS: Final = 7
 BLOCK_ORDER: Final = 8
-"""Domains, the second numbers of keys: operators with one seed never share numbers. Only the keys of the seeds that
-`Options.seed` gives to operators have none: (seed, operator)."""
+"""Domains, the second numbers of keys: operators with one seed never share numbers. Only the keys that derive an
+operator's seed from `Options.seed` have no domain: (seed, operator)."""
 
 SCRATCH_BYTES_PER_ROW: Final = 28
-"""Upper bound of what `permutation` allocates per row besides its result: 12 for 2**18 rows, 28 right above, 10
-for many more."""
+"""Upper bound of the bytes a row that `permutation` allocates besides its result: 12 for 2**18 rows, 28 right above
+that, 10 for many more rows."""
 
-_SORTED_ROWS: Final = 1024  # up to here one sort of 64-bit keys is cheapest: 0.03 ms at most
-_BLOCK_ROWS: Final = 1 << 18  # 18 bits of index leave 14 random ones in a 32-bit key
+_SORTED_ROWS: Final = 1024  # up to here a single sort of 64-bit keys is fastest: 0.03 ms at most
+_BLOCK_ROWS: Final = 1 << 18  # 18 bits of index leave 14 random bits in a 32-bit key
 _INDEX_BITS: Final = np.uint32(18)
 _INDEX_MASK: Final = np.uint32(_BLOCK_ROWS - 1)
 _SCRAMBLE: Final = np.uint32(162_013)  # odd, 2**18 divided by the golden ratio
 _UNSCRAMBLE: Final = np.uint32(pow(162_013, -1, _BLOCK_ROWS))
 _DIGIT_BITS: Final = 12  # Arrow counts instead of comparing up to 4096 values: 0.5 ms against 18 ms for 2**18
-_NETWORK_ROUNDS: Final = 8  # a pair of rows takes more than four to forget that it shared a line or a column
-# That go through all rounds at once: two arrays of 128 KiB, which stay in the cache.
+_NETWORK_ROUNDS: Final = 8  # a pair of rows needs more than four to forget a shared line or column
+# The numbers that go through all rounds at once: two arrays of 128 KiB, which stay in the cache.
 _NETWORK_NUMBERS: Final = 1 << 16
 _ARROW: Final = {2: pa.uint16(), 4: pa.uint32()}
-_NETWORK_ROWS: Final = 512  # what one vector sorting network of NumPy takes: 0.8 ns a row, 5 in one row more
+_NETWORK_ROWS: Final = 512  # the limit of NumPy's vector sorting network: 0.8 ns a row, 5 above it
 
 
 def philox(key: Key) -> np.random.Philox:
@@ -92,18 +92,19 @@ def bits(key: Key, num_words: int) -> npt.NDArray[np.uint64]:
 def permutation(num_rows: int, key: Key) -> npt.NDArray[Any]:
     """Returns the numbers below `num_rows` in random order, as uint32 (as int64 from 2**32 rows on).
 
-    Up to 1024 rows are ordered by one random key each, of at least 54 bits. A tie would leave two
-    rows in index order, and comes up in less than one of 2**34 permutations.
+    Up to 1024 rows are ordered by a random key for each row, of at least 54 bits. A tie would leave two rows in index
+    order. A tie occurs in less than one of 2**34 permutations.
 
-    More rows are first scattered by a random digit below 4096, which leaves the rows of one digit together
-    and in index order. Then each block of 512 rows is put into random order by itself; beyond 2**18 rows,
-    each block of 2**18 rows in the way just told. What that leaves of a bias: where a border between two
-    blocks falls among the rows of one digit (64 of them in 2**18), these go to either side in index order.
-    So the borders start at a random offset, and a coin decides whether the rows count from the front or from
-    the back: for each order that comes up too often the reverse one does, too. Two rows share a digit in one
-    case of 4096, and one digit in eight lies on a border.
+    More rows are first scattered by a random digit below 4096. The rows of one digit stay together, in index order.
+    Then each block of 512 rows is put into random order by itself. Beyond 2**18 rows, each block of 2**18 rows is
+    permuted by this same method instead.
 
-    Releases the GIL in a handful of long calls, and may be called from any number of threads.
+    This leaves a bias at borders. A border between two blocks may fall among the rows of one digit (64 rows in
+    2**18). These rows then go to either side in index order. So the borders start at a random offset, and a coin decides
+    whether rows count from the front or from the back. For each order that occurs too often the reverse order does,
+    too. Two rows share a digit in one case of 4096, and one digit in eight lies on a border.
+
+    The function releases the GIL in a handful of long calls. Any number of threads may call it.
 
     Example:
         >>> permutation(5, (7, 1)).tolist()
@@ -114,13 +115,13 @@ def permutation(num_rows: int, key: Key) -> npt.NDArray[Any]:
 
 
 class Permutation:
-    """The numbers below `num_rows` in random order, of which any part can be had by itself.
+    """The numbers below `num_rows` in random order; each part is available by itself.
 
-    Up to 2**18 rows it is `permutation`, made once: 1 MiB. More rows are laid out in a table of as many lines as
-    columns, row after row. Where number i has gone, a Feistel network of eight rounds over (line, column) tells: each
-    round turns the columns by a random distance for each line, or the lines for each column, and all distances are
-    raw random bits. So its state is eight times the root of the number of rows, and a part takes 13 ns a row. The few
-    places of the table behind the last row are walked through: who lands on one goes through the network again.
+    Up to 2**18 rows it is `permutation`, made once: 1 MiB. More rows are laid out in a table with as many lines as
+    columns, row after row. A Feistel network of eight rounds over (line, column) moves number i to its place. A round
+    turns the columns by a random distance for each line, or the lines by one for each column. All distances are raw
+    random bits. So its state is eight times the root of the number of rows, and a part takes 13 ns a row. The table has
+    a few places after the last row. A number that lands on such a place goes through the network again.
 
     Safe to use from several threads.
 
@@ -138,7 +139,7 @@ class Permutation:
         if self._all is None:
             self._lines = math.isqrt(num_rows - 1) + 1
             self._columns = -(-num_rows // self._lines)
-            # A line or a column and a distance are added before the modulo is taken.
+            # A line or a column and a distance are added before the modulo.
             self._narrow: type[np.unsignedinteger[Any]] = np.uint16 if self._lines <= 1 << 15 else np.uint32
             self._wide = np.uint32 if self._lines * self._columns <= 1 << 32 else np.uint64
             self._distances = self._random_distances(philox(key))
@@ -160,7 +161,7 @@ class Permutation:
         for turn in range(_NETWORK_ROUNDS):
             count, below = (self._columns, self._lines) if turn % 2 == 0 else (self._lines, self._columns)
             words: npt.NDArray[np.uint64] = source.random_raw(count)
-            # 40 random bits times at most 24: a distance is off by one part in 2**16 of its chance at worst.
+            # 40 random bits times at most 24 bits: at worst, the chance of a distance is off by one part in 2**16.
             distances = (words >> np.uint64(24)) * np.uint64(below) >> np.uint64(40)
             found.append(_as_arrow(distances.astype(self._narrow)))
         return found
@@ -177,7 +178,7 @@ class Permutation:
         for turn, distances in enumerate(self._distances):
             moved, fixed = (line, column) if turn % 2 == 0 else (column, line)
             moved += _taken(distances, fixed)
-            # Modulo: what is negative here, is huge without a sign.
+            # Modulo: a number that is negative here is huge as an unsigned number.
             np.subtract(moved, self._narrow(self._lines if turn % 2 == 0 else self._columns), out=scratch)
             np.minimum(moved, scratch, out=moved)
         wide = line.astype(self._wide)
@@ -191,7 +192,7 @@ def _as_arrow(numbers: npt.NDArray[Any]) -> pa.Array:
 
 
 def _taken(values: pa.Array, places: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Returns the values at places that are known to be there: 0.4 ns each, where NumPy takes 0.7 with int64 alone."""
+    """Returns the values at places that all exist: 0.4 ns each; NumPy takes 0.7, and takes int64 alone."""
     found = pc.take(values, _as_arrow(places), boundscheck=False)
     return np.frombuffer(found.buffers()[1], places.dtype, len(places))
 
@@ -216,10 +217,10 @@ def _sorted(num_rows: int, source: np.random.Philox) -> npt.NDArray[np.uint32]:
 
 
 def _scattered(num_rows: int, source: np.random.Philox) -> npt.NDArray[np.uint32]:
-    """Spends the upper 12 of 32 bits a row on the digit, the lower 14 on the order within a block.
+    """Scatters rows: the upper 12 of 32 bits a row are the digit, the lower 14 give the order within a block.
 
-    Eight pairs of a block tie in 14 bits. If the index decided, rising neighbours would show it (at 14
-    standard deviations in 2**18 rows), so a scrambled index does.
+    Eight pairs of a block tie in 14 bits. If the index decided such ties, rising neighbours would show it (at 14
+    standard deviations in 2**18 rows). So a scrambled index decides.
     """
     coin, keys = _words(num_rows, "<u4", source)
     order = _stable_order((keys >> np.uint32(32 - _DIGIT_BITS)).astype(np.uint16))

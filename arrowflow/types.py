@@ -1,7 +1,7 @@
-"""The one table of types: what a column that an engine wrote, or a file held, is called in arrowflow.
+"""The one table of types: the arrowflow type of a column from an engine or a file.
 
-Engines disagree about the width of offsets and about views (Polars writes every text as `large_string`), so
-whatever they produce is brought to one spelling. What an expression does not write is never touched.
+Engines disagree about the width of offsets and about views (Polars writes every text as `large_string`). So their
+results are normalised to one spelling. Columns that no expression writes are never touched.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from arrowflow.workarounds.codes import has_dictionary, masked
 
 Array = npt.NDArray[Any]
 
-# By `id`: the hash of a type is that of its text, made anew each time.
+# The keys are ids: the hash of a type is the hash of its text, made anew each time.
 _FLAT: Final[dict[int, pa.DataType]] = {
     pa.string_view().id: pa.string(),
     pa.large_string().id: pa.string(),
@@ -34,7 +34,7 @@ _FLAT: Final[dict[int, pa.DataType]] = {
 }
 
 WITHOUT_ARRAYS: Final = (pa.lib.Type_INTERVAL_MONTHS, pa.lib.Type_INTERVAL_DAY_TIME)
-"""The ids of types that pyarrow knows, but has no arrays of: `KeyError: 21` is all that it says."""
+"""The ids of types for which pyarrow has no arrays; pyarrow itself only says `KeyError: 21`."""
 
 FIXED: Final[dict[int, np.dtype[Any]]] = {
     pa.int8().id: np.dtype(np.int8),
@@ -57,8 +57,8 @@ FIXED: Final[dict[int, np.dtype[Any]]] = {
 def normalise(type: pa.DataType) -> pa.DataType:
     """Returns the type that a column of `type` has inside a pipeline.
 
-    Views and large offsets become the plain `string`, `binary` and `list`; dictionaries and run-end encoded
-    columns become their values; nested types are normalised inside; every other type stays.
+    Views and large offsets become the plain `string`, `binary` and `list`. Dictionaries and run-end encoded columns
+    become their values. Nested types are normalised inside. Every other type stays.
 
     Example:
         >>> import pyarrow as pa
@@ -96,10 +96,10 @@ def _normalise_field(field: pa.Field) -> pa.Field:
 
 
 def arrow_type(value: object, *, operator: str) -> pa.DataType | pl.Enum:
-    """Returns a type of pyarrow or of Polars as the type that columns have here; an Enum stays what it is.
+    """Returns a type of pyarrow or of Polars as the type that columns have here; an Enum stays an Enum.
 
     Raises:
-        PlanError: It is neither, or is one whose codes would depend on the data.
+        PlanError: `value` is no such type, or its codes would depend on the data.
 
     Example:
         >>> import polars as pl, pyarrow as pa
@@ -126,7 +126,7 @@ def arrow_type(value: object, *, operator: str) -> pa.DataType | pl.Enum:
 
 
 def _as_dtype(value: Any) -> np.dtype[Any] | None:
-    """Returns the dtype of numbers that a value names, or None; `"float"` has 32 bits in Arrow and 64 in NumPy."""
+    """Returns the number dtype that a value names, or None; `"float"` has 32 bits in Arrow and 64 in NumPy."""
     if isinstance(value, np.dtype):
         found: np.dtype[Any] | None = value
     elif isinstance(value, type) and issubclass(value, np.generic):
@@ -138,12 +138,12 @@ def _as_dtype(value: Any) -> np.dtype[Any] | None:
 
 
 def convert(array: pa.Array, type: pa.DataType) -> pa.Array:
-    """Returns `array` as `type`, which is what `normalise` says of the array's own type.
+    """Returns `array` as `type`, which is the result of `normalise` for the array's own type.
 
     Raises:
         DataError: The values need offsets that `type` does not have (2 GiB of text in one array), or codes lie
             outside of their dictionary.
-        SchemaError: Arrow cannot decode such a type inside of another one.
+        SchemaError: Arrow cannot decode such a type inside of another type.
     """
     if array.type.equals(type):
         return array
@@ -162,10 +162,10 @@ def convert(array: pa.Array, type: pa.DataType) -> pa.Array:
 
 def _convert(array: pa.Array, type: pa.DataType) -> pa.Array:
     if pa.types.is_dictionary(array.type) and not pa.types.is_dictionary(type):
-        # Not `dictionary_decode`, which cannot take from views, as Polars has them.
+        # `dictionary_decode` cannot take from views, which Polars makes.
         array = convert(array.dictionary, type).take(array.indices)
     elif pa.types.is_run_end_encoded(array.type):
-        if has_dictionary(array.type):  # which Arrow cannot repeat
+        if has_dictionary(array.type):  # a type that Arrow cannot repeat
             values = convert(array.values, normalise(array.type.value_type))
             runs = pa.RunEndEncodedArray.from_arrays(array.run_ends, values)
             array = runs.slice(array.offset, len(array))
@@ -174,9 +174,9 @@ def _convert(array: pa.Array, type: pa.DataType) -> pa.Array:
 
 
 def numpy_dtype(type: pa.DataType) -> np.dtype[Any] | None:
-    """Returns the NumPy type of one stored value of `type`, or None when its values have no fixed width.
+    """Returns the NumPy type of one stored value of `type`, or None if its values have no fixed width.
 
-    Temporal types give the integer they are stored as; decimals of up to 18 digits their low 64 bits.
+    Temporal types give their stored integer type. Decimals of up to 18 digits give the type of their low 64 bits.
     """
     dtype = FIXED.get(type.id)
     if dtype is not None or isinstance(type, pa.BaseExtensionType):
@@ -194,14 +194,14 @@ def is_number(type: pa.DataType) -> bool:
 
 
 def scalar(value: Any, type: pa.DataType, given: pa.DataType | None = None) -> pa.Scalar:
-    """Returns `value` as an Arrow scalar of `type`, without importing pandas as `pa.scalar` does.
+    """Returns `value` as an Arrow scalar of `type`, without the import of pandas that `pa.scalar` makes.
 
-    With a temporal type `given` the value is the integer that is stored.
+    With a temporal type `given`, `value` is the stored integer.
 
     Raises:
-        PlanError: `value` cannot be held by `type`.
+        PlanError: `type` cannot hold `value`.
     """
-    if given is None and isinstance(value, int | float | str):  # for ten thousand columns it is the same
+    if given is None and isinstance(value, int | float | str):  # for ten thousand columns it is one value
         return _remembered_scalar(_Value(repr(value), value, type))
     return _scalar(value, type, given)
 
@@ -212,7 +212,7 @@ class _Value:
 
     text: str
     value: object = field(compare=False)
-    type: pa.DataType = field(hash=False)  # those that users write in Python have no hash
+    type: pa.DataType = field(hash=False)  # types that users write in Python have no hash
 
 
 @lru_cache(maxsize=64)
@@ -245,21 +245,21 @@ def _scalar(value: Any, type: pa.DataType, given: pa.DataType | None) -> pa.Scal
 
 
 def _loses(value: Any, found: pa.Scalar) -> bool:
-    """Returns whether `found` is less than `value`, of which neither Polars nor pyarrow say a word."""
+    """Returns whether `found` has lost a part of `value`: neither Polars nor pyarrow reports such a loss."""
     if pa.types.is_floating(found.type) and found.is_valid:
         number = value if isinstance(value, int | float | decimal.Decimal) else 0
         return math.isinf(found.as_py()) and not math.isinf(number)
     if isinstance(value, datetime.datetime) and pa.types.is_date(found.type):
         return value.time() != datetime.time()
-    # Pandas' moments and spans are also Python's, which hold no nanoseconds.
+    # Pandas' moments and spans are subclasses of Python's, whose fields hold no nanoseconds.
     return bool(getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0))
 
 
 def exact_values(array: pa.Array) -> list[Any]:
-    """Returns the values as Python objects that hold them exactly: times as the integers that they are stored as.
+    """Returns the values as Python objects that hold them exactly: times as their stored integers.
 
-    Python's own times end with the year 9999 and at microseconds, and those of nanoseconds would import pandas. Text
-    that is not UTF-8 comes as bytes.
+    Python's own times end with the year 9999 and at microseconds, and times in nanoseconds would import pandas. Text
+    that is not UTF-8 is returned as bytes.
 
     Example:
         >>> import pyarrow as pa
@@ -304,7 +304,7 @@ _READABLE: Final[tuple[Callable[[pa.DataType], bool], ...]] = (
 
 
 def polars_reads(type: pa.DataType) -> bool:
-    """Returns whether Polars can take a column of `type`; for the others it panics instead of raising."""
+    """Returns whether Polars can take a column of `type`; for other types Polars panics instead of raising."""
     if isinstance(type, pa.BaseExtensionType):
         return False
     if pa.types.is_dictionary(type):

@@ -1,1 +1,1 @@
-"""Caches on disk, and what a cache in memory moves there."""
+"""Caches on disk, and the files to which a cache in memory moves chunks."""

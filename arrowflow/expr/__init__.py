@@ -1,8 +1,8 @@
 """Expressions of Polars and of `pyarrow.compute`: parsed, checked, compiled, and run over record batches.
 
-`parse_expression` takes what a user wrote and refuses what is not element-wise. `compile_steps` turns filters and projections into
-a `Program`, which runs on NumPy where that gives the same, and on the engine that owns the expression elsewhere.
-`prunable` says which row groups a predicate rules out by their statistics.
+`parse_expression` takes an expression as a user wrote it, and refuses it if it is not element-wise. `compile_steps`
+turns filters and projections into a `Program`. A program runs on NumPy if NumPy gives the same values, else on the
+engine that owns the expression. `prunable` says which row groups a predicate rules out by their statistics.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Which row groups a predicate rules out by their statistics alone, without ever changing a result.
+"""Pruning rules out row groups by a predicate and their statistics alone, and never changes a result.
 
-A predicate becomes two questions about a row group: may it be true somewhere, may it be false somewhere? What is
-not understood answers "maybe" to both. `not` swaps the two; null is neither. Parquet's minimum and maximum leave
-out NaN, which for Polars is greater than everything, and for pyarrow is not comparable; so with floats only a
+A predicate becomes two questions about a row group: may it be true for some row, may it be false for some row? An
+unknown expression answers "maybe" to both. `not` swaps the two; null is neither. Parquet's minimum and maximum leave
+out NaN. For Polars NaN is greater than every number, and for pyarrow it is not comparable. So with floats, only a
 bound that NaN cannot pass prunes.
 """
 
@@ -35,12 +35,12 @@ from arrowflow.types import exact_values, numpy_dtype, temporal_array
 
 @dataclass(frozen=True, slots=True)
 class ColumnStatistics:
-    """What a file says about one column of one row group.
+    """The statistics of one column of one row group in a file.
 
     Attributes:
-        min: No value is smaller (NaN aside); None when unknown, or when there is no value.
-        max: No value is greater (NaN aside); None when unknown, or when there is no value.
-        null_count: How many rows are null; None when unknown.
+        min: No value is smaller (NaN aside); None if unknown, or if there is no value.
+        max: No value is greater (NaN aside); None if unknown, or if there is no value.
+        null_count: The number of nulls; None if unknown.
     """
 
     min: object | None
@@ -69,7 +69,7 @@ def prunable(expr: Expr, schema: pa.Schema) -> Callable[[Statistics, int], bool]
     The function takes the statistics of the row group's columns (any may be missing) and its number of rows.
 
     Returns:
-        The function, or None when nothing can be concluded from any statistics.
+        The function, or None if statistics cannot rule out anything.
 
     Example:
         >>> import polars as pl, pyarrow as pa
@@ -98,7 +98,7 @@ class _Reader:
     schema: pa.Schema
 
     def test(self, node: Node) -> Test | None:
-        """Returns the test of `node`, None when nothing can be concluded from it."""
+        """Returns the test of `node`, None if statistics say nothing about it."""
         if isinstance(node, Column):
             return self._flag(node.name)
         if not isinstance(node, Call) or node.function not in RULES:
@@ -130,7 +130,7 @@ class _Reader:
         return self._bounds("equal", name, [True])
 
     def null_test(self, call: Call, column: Node, *, nan_is_null: bool = False) -> Test | None:
-        """Returns the test of being null, or of not being it."""
+        """Returns the test of being null, or of not being null."""
         if not isinstance(column, Column) or nan_is_null:
             return None
 
@@ -166,8 +166,8 @@ class _Reader:
         nulls_equal: bool = False,
         null_matching_behavior: int = 0,
     ) -> Test | None:
-        """Returns the test of being in a list, which Polars has as an argument and pyarrow as an option."""
-        del nulls_equal, null_matching_behavior  # a list that holds a null is not understood anyway
+        """Returns the test of being in a list. Polars has the list as an argument, pyarrow as an option."""
+        del nulls_equal, null_matching_behavior  # a list with a null is not understood anyway
         values = value_set if values is None else values
         if (
             not isinstance(column, Column)
@@ -182,11 +182,11 @@ class _Reader:
         if not found or not all(found):
             return None
         tests = [self._bounds("equal", column.name, parts) for parts in found]
-        # Of a null, pyarrow says that it is not in the set.
+        # pyarrow says that a null is not in the set.
         return lambda statistics, rows: _May(any(test(statistics, rows).true for test in tests), True)
 
     def _comparable(self, literal: Literal, type: pa.DataType) -> list[Any]:
-        """What the engine may compare a column of `type` with when `literal` is written: none if not known."""
+        """The values with which the engine may compare a column of `type` for `literal`; empty if unknown."""
         value = literal.value
         if value is None or isinstance(value, bool) is not pa.types.is_boolean(type):
             return []
@@ -201,7 +201,7 @@ class _Reader:
                 decimal_digits(value, type)
             elif pa.types.is_integer(type):
                 exact_number(value, type)
-                # Polars 1.35 finds integers of two types in a list by way of floats.
+                # Polars 1.35 converts a list's integers of another type to floats.
                 alike = not self.polars or literal.type is None or literal.type.equals(type)
                 require(alike or (isinstance(value, int) and abs(value) <= _EXACT_FLOAT))
             elif not isinstance(value, str | bytes | bool):
@@ -211,7 +211,7 @@ class _Reader:
         return [value]
 
     def _stored(self, literal: Literal, type: pa.DataType) -> list[Any]:
-        # Polars compares in the coarser of two units, so that only equal units are understood.
+        # Polars compares in the coarser of two units, so only equal units are understood.
         if literal.type is None or (self.polars and not literal.type.equals(type)):
             return []
         if not pa.types.is_temporal(literal.type) or numpy_dtype(literal.type) is None:
@@ -224,7 +224,7 @@ class _Reader:
         given = temporal_array(literal.value, literal.type)
         try:
             found = given.cast(type)
-            # A date takes the day of a moment, and says nothing of the hours.
+            # A cast to a date takes the day of a moment, and drops its hours.
             return exact_values(found) if found.cast(literal.type).equals(given) else []
         except pa.ArrowException:
             return []
@@ -232,7 +232,7 @@ class _Reader:
     def _bounds(self, function: str, name: str, values: Sequence[Any]) -> Test:
         type = self.schema.field(name).type
         floating = pa.types.is_floating(type)
-        # What a NaN, which no statistics show, answers.
+        # The value of the comparison for a NaN, which no statistics show.
         nan = function == "not_equal" or (self.polars and function in ("greater", "greater_equal"))
 
         def test(statistics: Statistics, rows: int) -> _May:
@@ -268,7 +268,7 @@ _OPPOSITE: Final = {
     "greater": "less_equal",
     "greater_equal": "less",
 }
-# Above it, an integer written for a float column may be rounded, or compared in yet another type.
+# Above this limit, an integer written for a float column may be rounded, or compared in yet another type.
 _EXACT_FLOAT: Final = float(1 << 53)
 
 
@@ -291,15 +291,15 @@ _POSSIBLE: Final[dict[str, Callable[[Any, Any, Any], Any]]] = {
 
 
 def _bound(value: object, type: pa.DataType) -> object | None:
-    """Returns a minimum or maximum as what literals of `type` are compared as, None when it says nothing."""
+    """Returns a minimum or maximum in the form of literals of `type`, None if it says nothing."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
     if not pa.types.is_temporal(type) or isinstance(value, int):
         return value
     if pa.types.is_date32(type) and isinstance(value, datetime.date):
-        # The common case, 100 times as fast as the general one, which takes 0.1 ms a bound.
+        # This is the common case. It is 100 times as fast as the general case, which takes 0.1 ms a bound.
         return value.toordinal() - _EPOCH_ORDINAL
-    if getattr(type, "unit", None) == "ns":  # datetime cannot hold it
+    if getattr(type, "unit", None) == "ns":  # datetime has no nanoseconds
         return None
     try:
         return stored_integer(value, type)

@@ -1,6 +1,6 @@
 """File formats behind one protocol, and the registry that finds them by name.
 
-Packages of others derive from `Format`: see the `README.md` of this folder.
+Formats of other packages derive from `Format`: see the `README.md` of this folder.
 """
 
 from arrowflow.expr.pruning import ColumnStatistics

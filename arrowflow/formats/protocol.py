@@ -1,4 +1,4 @@
-"""What every file format offers: `Format`, the footers and splits it finds, and the check of schemas.
+"""The interface of every file format: `Format`, its footers and splits, and the check of schemas.
 
 `README.md` of this folder says how to add a format.
 """
@@ -24,7 +24,7 @@ class Split:
     """One row group of a Parquet file, one record batch of an IPC file, or one block of a text file.
 
     Attributes:
-        index: Its number in the file, whatever is pruned before it.
+        index: Its number in the file, whatever splits are pruned before it.
         num_rows: Its rows.
         num_bytes: Bytes of all its columns once decoded, estimated.
     """
@@ -36,14 +36,14 @@ class Split:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Footer:
-    """What a file says about itself. Picklable.
+    """The description of a file by the file itself. Picklable.
 
     Attributes:
         file: The file.
         schema: Its columns as `read` yields them: decoded types, everything nullable, no metadata.
         splits: Its row groups or record batches, in file order.
         num_rows: Rows of all splits.
-        details: The format's own; nobody else looks inside.
+        details: The format's own data; nobody else looks inside.
     """
 
     file: File
@@ -54,15 +54,15 @@ class Footer:
 
 
 MayMatch = Callable[[Mapping[str, ColumnStatistics], int], bool]
-"""A predicate over (statistics by column, number of rows) that is False only where provably no row matches. A
-column that is not in the mapping may hold anything."""
+"""A predicate over (statistics by column, number of rows). It is False only if provably no row matches. A column that
+is not in the mapping may hold any value."""
 
 
 @runtime_checkable
 class Format(Protocol):
-    """A file format. A subclass has a `name`, its `suffixes`, a `footer` and a `read`; the rest has defaults.
+    """A file format. A subclass has a `name`, its `suffixes`, a `footer` and a `read`; all other methods have defaults.
 
-    A format is a frozen dataclass, so that its copies are equal. Its fields are its options: users give them to
+    A format is a frozen dataclass, so that its copies are equal. Its fields are its options. Users give options to
     `arrowflow.read` by name, and `__post_init__` raises `PlanError` for bad values. A field with `compare=False` is no
     option.
 
@@ -70,10 +70,10 @@ class Format(Protocol):
     `ranges` and `read` becomes a `SourceError` that names the file and the split. Errors of this library keep their
     class.
 
-    A split of a local file is decoded from the file: `read` alone, in one call. Of any other file the bytes that
-    `ranges` names are fetched first, in a call of its own that takes no core; `read` then finds these bytes, and no
-    others, in its `store`, and waits for nothing. So a format reads through `store.open(footer.file)` or
-    `store.fetch(footer.file, …)` and need not know which of the two it is.
+    A split of a local file is decoded from the file: `read` alone, in one call. For any other file, a call of its own,
+    which takes no core, first fetches the bytes that `ranges` names. `read` then finds only these bytes in its `store`,
+    and waits for nothing. So a format reads through `store.open(footer.file)` or `store.fetch(footer.file, …)`, and
+    need not know whether the file is local.
 
     The classes after this one are capabilities. A format has one if it has its methods.
     """
@@ -86,11 +86,11 @@ class Format(Protocol):
     @property
     @abstractmethod
     def suffixes(self) -> tuple[str, ...]:
-        """Endings, in lower case, of the files that are taken from a directory."""
+        """Endings, in lower case, of the files that a directory gives to this format."""
 
     @abstractmethod
     def footer(self, store: Store, file: File) -> Footer:
-        """Reads what the file says about itself, with ranged reads only. Called once per file and epoch.
+        """Reads the file's description of itself, with ranged reads only. Called once per file and epoch.
 
         Raises:
             SourceError: The file is missing, truncated, corrupt, encrypted or of another format.
@@ -102,22 +102,22 @@ class Format(Protocol):
     ) -> Iterator[pa.RecordBatch]:
         """Decodes a split on the calling thread, without the GIL, and yields its rows from `offset_rows` on.
 
-        Yields at least one batch, of no rows if need be, and more than one only where one would be too large.
-        `arrowflow.formats.conform` makes such batches of a decoded one. Nothing stays open between
-        two batches that the batches themselves do not hold.
+        Yields at least one batch, of no rows if need be. Yields more than one batch only if a single one would be too
+        large. `arrowflow.formats.conform` makes such batches of a decoded batch. Between two batches nothing stays
+        open, except resources that the batches themselves hold.
 
         Args:
-            store: Where to read: the local file system, or a `Fetched` with the bytes of `ranges`. Only where
-                `store.is_local` may a reader open the path by itself, and only where not `store.is_python` may it
-                read on threads of its own.
+            store: The storage to read: the local file system, or a `Fetched` with the bytes of `ranges`. A reader
+                may open the path by itself only if `store.is_local`. A reader may use threads of its own only if not
+                `store.is_python`.
             footer: The file.
             split: One of its splits.
-            schema: Columns and exact types of what to yield. A column that the file lacks is null. There may be none:
-                then batches have rows, but no columns.
-            offset_rows: Rows of the split to leave out: fewer than it has.
+            schema: Columns and exact types of the batches. A column that the file lacks is null. The schema may
+                have no column: then batches have rows, but no columns.
+            offset_rows: Rows of the split to leave out: fewer than the split has.
 
         Raises:
-            SourceError: The split cannot be decoded, or is not what the footer says.
+            SourceError: The split cannot be decoded, or does not match the footer.
         """
 
     def column_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
@@ -128,22 +128,23 @@ class Format(Protocol):
         return split.num_bytes * len(columns) // max(1, len(footer.schema))
 
     def scratch_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
-        """Estimates what decoding them takes on top while it runs. Called as `column_bytes`.
+        """Estimates the memory that decoding takes besides its result. Called as `column_bytes`.
 
-        By default `split.num_bytes`, as for a copy of all that is stored.
+        The default is `split.num_bytes`, as for a copy of all stored values.
         """
         return split.num_bytes
 
     def ranges(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[Range]:
-        """Returns the bytes of the file that `read` needs for these columns; in any order, and they may overlap.
+        """Returns the byte ranges that `read` needs for these columns; in any order, and they may overlap.
 
-        Called once a split, and only for files that are not local. No I/O, cheap. What a corrupt footer says need
-        not be checked: ranges outside of the file are refused when they are to be fetched. By default the whole file.
+        Called once a split, and only for files that are not local. No I/O, cheap. The ranges of a corrupt footer need
+        no
+        check: a fetch refuses ranges outside of the file. The default is the whole file.
         """
         return [(0, footer.file.size)]
 
     def prune(self, footer: Footer, split: Split, may_match: MayMatch) -> bool:
-        """Returns whether the split provably holds no match, so that it need not be read. No I/O. By default it may."""
+        """Returns whether the split provably holds no match, so that it is not read. No I/O. The default is False."""
         return False
 
 
@@ -154,32 +155,32 @@ class StoredDecimals(Protocol):
     def with_stored(self, columns: frozenset[str]) -> Format:
         """Returns the format whose `read` may yield these decimals as the int64 that the file stores.
 
-        Called for columns that only arithmetic reads, when a kernel is made.
+        Called when a kernel is made, for columns that only arithmetic reads.
         """
 
 
 @runtime_checkable
 class PooledFormat(Protocol):
-    """A capability of a `Format` that may decode in another pool of threads than Arrow's."""
+    """A capability of a `Format` that may decode in a pool of threads other than Arrow's."""
 
     def with_threads(self, num_threads: int) -> Format:
-        """Returns the format that uses no pool with more threads than these, which are the CPU budget.
+        """Returns the format that uses no pool with more threads than `num_threads`, which is the CPU budget.
 
         Called when a kernel is made.
         """
 
     def engine(self, store: Store) -> str:
-        """Returns whose pools may decode files of a store, as `KernelSpec.engine` has it. No I/O."""
+        """Returns the engines whose pools may decode files of a store, as in `KernelSpec.engine`. No I/O."""
 
 
 @runtime_checkable
 class Unsure(Protocol):
-    """A capability of a `Format` whose footers do not always say what columns take once they are decoded."""
+    """A capability of a `Format` whose footers do not always tell the decoded size of columns."""
 
     def unsure(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[str]:
-        """Returns the columns that may take more than `Format.column_bytes`, which then is the least. No I/O.
+        """Returns the columns that may take more than `Format.column_bytes`, which is then a lower bound. No I/O.
 
-        Called once a split, from any worker. Until such a column has been decoded once, one split is read at a time.
+        Called once a split, from any worker. One split is read at a time until such a column has been decoded once.
         """
 
     def announced_bytes(self, store: Store, footer: Footer, split: Split, columns: Sequence[str]) -> int:
@@ -192,13 +193,13 @@ class Unsure(Protocol):
 
 @runtime_checkable
 class InPlaceFormat(Format, Protocol):
-    """A capability: files can be mapped and their rows gathered where they lie. A global `shuffle` needs it."""
+    """A capability: files can be mapped, and their rows gathered in place. A global `shuffle` needs this capability."""
 
     def is_mapped(self, store: Store, footer: Footer) -> bool:
-        """Returns whether what `read` yields are views of the mapped file. No I/O."""
+        """Returns whether `read` yields views of the mapped file. No I/O."""
 
     def only_maps(self, store: Store, footer: Footer, columns: Sequence[str]) -> bool:
-        """Returns whether `read` looks at no value of these columns: all it does is to make views. No I/O."""
+        """Returns whether `read` looks at no value of these columns, and only makes views. No I/O."""
 
     def check_in_place(self, store: Store, footer: Footer) -> None:
         """Raises `PlanError` if the rows of this file cannot be gathered in place. No I/O."""
@@ -206,12 +207,12 @@ class InPlaceFormat(Format, Protocol):
     def read_in_place(
         self, mapped: pa.Buffer, footer: Footer, split: Split, schema: pa.Schema, offset_rows: int = 0
     ) -> Iterator[tuple[pa.RecordBatch, tuple[pa.Buffer, ...]]]:
-        """Yields what `Format.read` does as views of the mapped file, and the buffers that are no views.
+        """Yields the batches of `Format.read` as views of the mapped file, and the buffers that are no views.
 
         Called once a split and epoch, for files that passed `check_in_place`.
 
         Raises:
-            SourceError: The split is not what the footer says.
+            SourceError: The split does not match the footer.
         """
 
 
@@ -223,7 +224,7 @@ class Untyped(Protocol):
         """Returns the format that reads the columns of all files as these types. Called when a plan is bound.
 
         Raises:
-            SchemaError: It cannot read one of the types.
+            SchemaError: The format cannot read one of the types.
         """
 
     def glance(self, store: Store, file: File) -> Footer:
@@ -234,18 +235,18 @@ class Untyped(Protocol):
         """
 
     def holds(self, store: Store, footer: Footer, names: Sequence[str]) -> list[str]:
-        """Returns which of these columns a file has, whatever types the format reads: as its first MiB tells.
+        """Returns the `names` that are columns of a file, whatever types the format reads, as its first MiB tells.
 
-        Called for files in folders that name columns, once a file and epoch; these must not be in both.
+        Called once a file and epoch, for files in folders that name columns; a column must not be in both.
         """
 
 
 @runtime_checkable
 class OwnArguments(Protocol):
-    """A capability of a `Format` whose rows depend on other things than its options."""
+    """A capability of a `Format` whose rows depend on more than its options."""
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns these things as JSON values. A state is compared by them, and without this by the options."""
+        """Returns the further dependencies as JSON values. States are compared by them, or else by the options."""
 
 
 def match(expected: pa.Schema, footer: Footer, *, widen: bool = False, operator: str | None = None) -> None:
@@ -257,8 +258,8 @@ def match(expected: pa.Schema, footer: Footer, *, widen: bool = False, operator:
     Args:
         expected: Columns to read.
         footer: The file.
-        widen: Whether a column may be absent (it is then null) or of a type whose values `expected` can all
-            hold: what a user's own `schema=` allows.
+        widen: Whether a column may be absent (it is then null), or of a type whose values all fit `expected`: a
+            user's own `schema=` allows this.
         operator: The operator to name in errors.
 
     Raises:
@@ -284,7 +285,7 @@ def match(expected: pa.Schema, footer: Footer, *, widen: bool = False, operator:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Raises `SchemaError` if a name occurs twice, which columns that are addressed by name cannot."""
+    """Raises `SchemaError` if a name occurs twice: columns are addressed by name, so names have to differ."""
     twice = repeated(names)
     if twice:
         raise SchemaError(f"expected columns of different names, found several called {twice}; rename them")
@@ -292,7 +293,7 @@ def check_names(names: Sequence[str]) -> None:
 
 @contextmanager
 def reading(operator: str, file: File, row_group: int | None = None) -> Iterator[None]:
-    """Turns whatever a reader raises inside into a `SourceError` that says where it happened."""
+    """Turns every error of a reader inside into a `SourceError` that says where the error happened."""
     try:
         yield
     except FileNotFoundError as error:

@@ -1,4 +1,4 @@
-"""The formats by name: those of this package, and those that other packages offer; and their options."""
+"""The registry of formats by name, from this package and from other packages; and the options of formats."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ FORMATS: Final[dict[str, Format]] = {
 }
 
 ENTRY_POINTS: Final = "arrowflow.formats"
-"""The group of entry points by which other packages offer formats: each a class, or an object of it."""
+"""The group of entry points by which other packages offer formats. An entry is a class, or an object of the class."""
 
 
 def find(name: str) -> Format:
-    """Returns the format of that name: one of `FORMATS`, else what a package offers as `arrowflow.formats`.
+    """Returns the format of this name: from `FORMATS`, else from a package's entry point `arrowflow.formats`.
 
     Raises:
-        PlanError: There is no such format, or what a package offers is none.
+        PlanError: There is no such format, or a package's entry point offers no format.
 
     Example:
         >>> find("parquet").suffixes
@@ -63,7 +63,7 @@ def configured(format: Format, options: Mapping[str, Any]) -> Format:
     """Returns the format with some of its options set.
 
     Raises:
-        PlanError: It has no such option, or the value makes no sense.
+        PlanError: The format has no such option, or the value makes no sense.
 
     Example:
         >>> configured(find("csv"), {"delimiter": ";"}).delimiter
@@ -80,7 +80,7 @@ def configured(format: Format, options: Mapping[str, Any]) -> Format:
 
 
 def arguments(format: Format) -> Mapping[str, Any]:
-    """Returns, as JSON values, what the rows depend on besides the files: the options, unless the format says.
+    """Returns as JSON values all that the rows depend on besides the files: the options, unless the format says.
 
     Example:
         >>> arguments(find("json"))

@@ -1,4 +1,4 @@
-"""Types at the scan: what a file's types decode to, what `schema=` may widen, and the conversion itself."""
+"""Types at the scan: decoded types of a file's types, the wider types that `schema=` allows, and conversions."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _FLAT: Final = frozenset(
         pa.timestamp("s"),
     )
 )
-"""Types of one fixed width that are read as they are: asked first, since files may have ten thousand columns."""
+"""Types of fixed width that need no decoding. They come first, since files may have ten thousand columns."""
 
 
 def decoded_type(type: pa.DataType) -> pa.DataType:
     """Returns the type that a column of `type` is read as.
 
-    Views become what they are views of, dictionaries and runs become their values, also inside of nested
-    types, whose children become nullable. Two files that differ in nothing else thus have the same type.
+    Views become the type that they view. Dictionaries and runs become their values, also inside of nested types. The
+    children of nested types become nullable. Two files that differ in nothing else thus have the same type.
 
     Example:
         >>> import pyarrow as pa
@@ -156,11 +156,11 @@ def _widens_offsets(found: pa.DataType, wanted: pa.DataType) -> bool:
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yields the rows of `batch` with the columns and types of `schema`, null where a column is absent.
 
-    One batch, without a copy of what has the right type already. Where a decoded column would need offsets
-    over 2 GiB the rows are halved until they fit.
+    Yields one batch, without a copy of columns that already have the right type. If a decoded column would need offsets
+    over 2 GiB, the rows are halved until they fit.
 
     Raises:
-        SchemaError: A column has a type of which pyarrow has no arrays.
+        SchemaError: A column has a type for which pyarrow has no arrays.
     """
     check_arrays(batch.schema)
     try:
@@ -171,7 +171,7 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch
             raise
     half = batch.num_rows // 2
     for part in (batch.slice(0, half), batch.slice(half)):
-        # A cast of a sliced list converts all values of the whole list, a concatenated one has only its own.
+        # A cast of a sliced list converts all values of the whole list. A concatenated list has only its own values.
         columns = [pa.concat_arrays([column]) for column in part.columns]
         yield from conform(pa.RecordBatch.from_arrays(columns, schema=batch.schema), schema)
 
@@ -198,7 +198,7 @@ def _convert_checked(array: pa.Array, type: pa.DataType) -> pa.Array:
 def _text_bytes(array: pa.Array) -> int:
     """Returns an upper bound of the bytes that the texts of views and dictionaries in `array` decode to.
 
-    Asked first because Arrow decodes past 2 GiB without an error: views in pyarrow 26, dictionaries in 22.
+    This check comes first because Arrow decodes past 2 GiB without an error: views in pyarrow 26, dictionaries in 22.
     """
     type = array.type
     if pa.types.is_string_view(type) or pa.types.is_binary_view(type):
@@ -225,7 +225,7 @@ def _longest(values: pa.Array) -> int:
 
 
 def convert(array: pa.Array, type: pa.DataType) -> pa.Array:
-    """Returns `array` as `type`, which is its `decoded_type` or one that widens it.
+    """Returns `array` as `type`, which is its `decoded_type` or a type that widens it.
 
     Raises:
         pa.ArrowInvalid: The values need offsets that `type` does not have.
@@ -249,7 +249,7 @@ def _is_list_view(type: pa.DataType) -> bool:
 
 
 def has_list_view(type: pa.DataType) -> bool:
-    """Returns whether a type is one of lists as views, or has one inside."""
+    """Returns whether a type is a list view, or has a list view inside."""
     return _is_list_view(type) or any(map(has_list_view, _children(type)))
 
 
@@ -258,7 +258,7 @@ def _children(type: pa.DataType) -> list[pa.DataType]:
 
 
 def _gather_list_view(array: pa.Array, type: pa.DataType) -> pa.Array:
-    """Copies the lists behind each other; `cast` makes lists that lack their last offset (pyarrow 22 to 26)."""
+    """Copies the lists one after the other; `cast` makes lists that lack their last offset (pyarrow 22 to 26)."""
     lengths = pc.fill_null(pc.list_value_length(array), 0)
     width = np.int32 if pa.types.is_list(type) else np.int64
     counts = np.frombuffer(lengths.buffers()[1], np.dtype(f"i{lengths.type.bit_width // 8}"), len(array))
@@ -273,7 +273,7 @@ def _gather_list_view(array: pa.Array, type: pa.DataType) -> pa.Array:
 
 
 def check_arrays(schema: pa.Schema) -> None:
-    """Raises `SchemaError` for a type that pyarrow knows, but has no arrays of: `KeyError: 21` is all that it says."""
+    """Raises `SchemaError` for a type without arrays in pyarrow, whose own message is only `KeyError: 21`."""
     for name, type in zip(schema.names, schema.types, strict=True):
         if any(leaf.id in WITHOUT_ARRAYS for leaf in leaf_types(type)):
             raise SchemaError(
@@ -283,9 +283,10 @@ def check_arrays(schema: pa.Schema) -> None:
 
 
 def check_texts(batch: pa.RecordBatch) -> None:
-    """Raises `pa.ArrowInvalid` where a text is no UTF-8, which Polars trusts and pyarrow's readers do not check.
+    """Raises `pa.ArrowInvalid` for a text that is no UTF-8.
 
-    Costs 0.4 ms a MiB, a fifth of what decoding the text from Parquet does.
+    Polars trusts texts, and pyarrow's readers do not check them. The check costs 0.4 ms a MiB, a fifth of the time to
+    decode the text from Parquet.
     """
     for index, type in enumerate(batch.schema.types):
         if type.id not in _FLAT and any(
@@ -295,7 +296,7 @@ def check_texts(batch: pa.RecordBatch) -> None:
 
 
 def _has_offsets(type: pa.DataType) -> bool:
-    """Returns whether a column of `type` has 32-bit offsets, of which a smaller batch needs smaller ones."""
+    """Returns whether a column of `type` has 32-bit offsets: a smaller batch then needs smaller offsets."""
     if any(
         test(type) for test in (pa.types.is_string, pa.types.is_binary, pa.types.is_list, pa.types.is_map)
     ):

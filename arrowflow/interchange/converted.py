@@ -1,7 +1,7 @@
-"""Columns of which more was asked than the array that they are: another dtype, no nulls, ragged or padded lists.
+"""Columns for which a user asked more than their plain array: another dtype, no nulls, ragged or padded lists.
 
-Each kernel finds the values that lie in all levels of lists, and which of them are there. A column without nulls that
-keeps its dtype is a view here too; what is put in place of a null is put into a copy.
+Each kernel finds the values inside all levels of lists, and the validity of these values. Here, too, a column without
+nulls that keeps its dtype is a view. A column whose nulls are replaced is a copy.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is asked of one column.
+    """The request of a user for one column.
 
     Attributes:
-        dtype: Dtype of its array, or None for the one that it has.
+        dtype: Dtype of its array, or None for its own dtype.
         null: `"error"`, `"nan"`, `"mask"`, or a value.
-        lists: What becomes of lists of any length.
+        lists: The layout for lists of any length.
     """
 
     dtype: np.dtype[Any] | None = None
@@ -58,10 +58,10 @@ class Wish:
 
 
 def converted_export(name: str, kind: Any, wish: Wish) -> ColumnExport:
-    """Returns how a column is exported as it is wished for.
+    """Returns the export of a column as the user requests it.
 
     Raises:
-        SchemaError: That cannot be; the message names a way out.
+        SchemaError: The request is impossible; the message names a way out.
 
     Example:
         >>> export = converted_export("x", pa.int32(), Wish(null="nan"))
@@ -78,9 +78,9 @@ def converted_export(name: str, kind: Any, wish: Wish) -> ColumnExport:
 
 
 def mask_export(name: str, kind: Any, lists: ListLayout) -> ColumnExport:
-    """Returns how the mask of a column is exported: True where there is a value.
+    """Returns the export of a column's mask: True for a value, False for a null.
 
-    It has the shape of the array, of which binaries of fixed width are one value.
+    The mask has the shape of the array, but a binary of fixed width counts as one value.
     """
     return _export(f"{name}_mask", kind, _Masks(name, kind), lists, "bit-packed in Arrow")
 
@@ -101,7 +101,7 @@ def _export(
 
 
 def validity(values: Any) -> Mask | None:
-    """Returns which values there are, or None for all of them.
+    """Returns the mask of valid values, or None if all values are valid.
 
     Example:
         >>> validity(pa.array([1, None])).tolist()
@@ -117,7 +117,7 @@ def validity(values: Any) -> Mask | None:
 
 
 class _Masks:
-    """Which values a column has at the end of all its lists."""
+    """The validity of a column's values inside all its lists."""
 
     def __init__(self, name: str, kind: Any) -> None:
         self.name = name
@@ -126,15 +126,15 @@ class _Masks:
         self.dtype = np.dtype(np.bool_)
 
     def read(self, values: Any, valid: Mask | None) -> Exported:
-        """Returns what is there, as a flat array."""
+        """Returns the validity of the values as a flat array."""
         return None, np.ones(len(values), np.bool_) if valid is None else valid
 
     def refuse_nulls(self, values: Any) -> None:
-        """Nulls are what is asked for."""
+        """Accepts nulls: a mask shows them."""
 
 
 class _Values:
-    """The values of a column at the end of all its lists, as they are wished for."""
+    """The values of a column inside all its lists, in the requested form."""
 
     def __init__(self, name: str, kind: Any, wish: Wish) -> None:
         self.name = name
@@ -164,9 +164,9 @@ class _Values:
         self.note = " unless there are nulls" if wish.keeps_nulls and self.copied is None else ""
 
     def read(self, values: Any, valid: Mask | None) -> Exported:
-        """Returns values as a flat array of the wished dtype, with the fill value where there are none."""
+        """Returns values as a flat array of the requested dtype, with the fill value for nulls."""
         if valid is not None and not valid.any():
-            # What lies under nulls alone need not be there.
+            # All values are null, and the memory under nulls need not exist.
             return None, np.full((len(values), *self.width), self.fill, self.dtype)
         buffer, flat = self.leaf(values)
         if self.width:
@@ -176,7 +176,7 @@ class _Values:
         missing = ~valid
         if self.convert is not None:
             safe = flat.copy()
-            safe[missing] = np.zeros((), flat.dtype)  # what lies under a null is no value, and need not fit
+            safe[missing] = np.zeros((), flat.dtype)  # the memory under a null is no value, and need not fit
             flat = self.convert(safe)
         elif buffer is not None:
             flat = flat.copy()
@@ -189,7 +189,7 @@ class _Values:
 
 
 def _own(name: str, kind: Any, value: Any, wish: Wish) -> tuple[np.dtype[Any], Kernel, str | None]:
-    """Returns dtype, kernel and reason to copy of flat values as they are without a wish."""
+    """Returns dtype, kernel and reason to copy of flat values without a request."""
     if pa.types.is_decimal(value) and wish.dtype is not None and is_float(wish.dtype):
         return np.dtype(np.float64), _decimals, "dtype"
     dtype = dtype_of_values(value)
@@ -209,7 +209,7 @@ def _decimals(values: Any) -> Exported:
 
 
 def _is_bits(kind: Any, target: np.dtype[Any]) -> bool:
-    """Whether binaries of fixed width are values of that dtype, as bfloat16 is stored."""
+    """Whether binaries of fixed width are the stored values of that dtype, as for bfloat16."""
     return (
         pa.types.is_fixed_size_binary(kind)
         and not pa.types.is_decimal(kind)
@@ -227,7 +227,7 @@ def _viewed(leaf: Kernel, target: np.dtype[Any]) -> Kernel:
 
 
 def _level(values: Any, first: int, size: int, valid: Mask | None) -> tuple[Any, Mask | None]:
-    """Returns what lies in lists of `size` values, and what of it is there."""
+    """Returns the values inside lists of `size` values, and the validity of these values."""
     inner = values.values.slice(first, len(values) * size)
     above = None if valid is None else np.repeat(valid, size)
     own = validity(inner)
@@ -235,7 +235,7 @@ def _level(values: Any, first: int, size: int, valid: Mask | None) -> tuple[Any,
 
 
 def _dense(leaves: _Values | _Masks) -> Kernel:
-    """Lists that all have one length, or a given one."""
+    """Lists that all have one length: the same or a given length."""
     layout, name = leaves.layout, leaves.name
     axes = (0, *(axis + 1 for axis in layout.order)) if layout.order else None
 
@@ -246,7 +246,7 @@ def _dense(leaves: _Values | _Masks) -> Kernel:
         sizes = []
         for given in layout.sizes:
             if given is None:
-                refuse_nulls(name, inside)  # a list that is missing has no length
+                refuse_nulls(name, inside)  # a null list has no length
                 first, size = rectangle(name, inside)
             else:
                 first, size = inside.offset * given, given
@@ -262,7 +262,7 @@ def _dense(leaves: _Values | _Masks) -> Kernel:
 
 
 def _ragged(leaves: _Values | _Masks) -> Kernel:
-    """All values of a batch behind each other, and where each list begins."""
+    """All values of a batch one after the other, and the start of each list."""
 
     def kernel(column: Any) -> Exported:
         refuse_nulls(leaves.name, column)
@@ -272,7 +272,7 @@ def _ragged(leaves: _Values | _Masks) -> Kernel:
 
 
 def _inside(leaves: _Values | _Masks, lists: Any) -> tuple[Any, Ragged]:
-    """Returns what lies in lists of any length, also in those that are null."""
+    """Returns the values inside lists of any length, including values in null lists."""
     offsets = offsets_of(lists)
     first = int(offsets[0])
     inside = lists.values.slice(first, int(offsets[-1]) - first)
@@ -289,7 +289,7 @@ def _inside(leaves: _Values | _Masks, lists: Any) -> tuple[Any, Ragged]:
 
 
 def _padded(leaves: _Values | _Masks) -> Kernel:
-    """Lists as long as the longest of the batch, with zeros behind them; a null list is all padding."""
+    """Lists as long as the longest list of the batch, padded with zeros; a null list is all padding."""
 
     def kernel(column: Any) -> Exported:
         leaves.refuse_nulls(column)

@@ -1,7 +1,8 @@
-"""Dtypes that users ask for: how they are named, and how arrays become arrays of them.
+"""Dtypes that users ask for: their names, and the conversion of arrays to them.
 
-What a value cannot be is refused when the dtype is asked for, and a value that does not fit when it comes by: nothing
-wraps around, and no number becomes infinite. Floats are rounded to what their dtype holds. Fractions do not become whole numbers here, since nobody says how: that is a `cast`.
+An impossible conversion is refused when the dtype is requested, and a value that does not fit is refused when it
+arrives. Nothing wraps around, and no number becomes infinite. Floats are rounded to the precision of their dtype.
+Fractions do not become whole numbers here, since nobody says how to round them: a `cast` does that.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ Conversion = Callable[[NumpyArray], NumpyArray]
 _NUMBERS = "biuf"
 _BFLOAT16_MAX = 3.3895313892515355e38
 _BFLOAT16_INFINITE = np.float32(3.3961776e38)
-"""From here on, half a step beyond the largest, numbers are rounded to an infinity."""
+"""From this number on, half a step above the largest bfloat16, rounding gives an infinity."""
 
 
 def dtype_named(value: Any) -> np.dtype[Any]:
-    """Returns a dtype, a scalar type or a name as a dtype of NumPy; bfloat16 is that of ml_dtypes.
+    """Returns a dtype, a scalar type or a name as a dtype of NumPy; ml_dtypes has bfloat16.
 
     Raises:
-        PlanError: It names none.
+        PlanError: `value` names no dtype.
 
     Example:
         >>> dtype_named("float32"), dtype_named(np.int8)
@@ -52,7 +53,7 @@ def is_float(dtype: np.dtype[Any]) -> bool:
 
 
 def conversion(name: str, source: np.dtype[Any], target: np.dtype[Any]) -> Conversion | None:
-    """Returns what makes arrays of one dtype arrays of another, in new memory; None where they are the same.
+    """Returns a function that converts arrays of one dtype to another, in new memory; None if the dtypes are equal.
 
     Raises:
         SchemaError: There is no such conversion; the message names another way.
@@ -105,7 +106,7 @@ def _to_float(name: str, source: np.dtype[Any], target: np.dtype[Any]) -> Conver
 
 
 def _check_finite(name: str, source: NumpyArray, infinite: NumpyArray, target: object) -> None:
-    """Raises `DataError` for the first number that is infinite in another dtype, and was not."""
+    """Raises `DataError` for the first finite number that becomes infinite in another dtype."""
     if infinite.any():
         became = infinite & np.isfinite(source)
         if became.any():
@@ -113,12 +114,12 @@ def _check_finite(name: str, source: NumpyArray, infinite: NumpyArray, target: o
 
 
 def check_bfloat16(name: str, array: NumpyArray) -> None:
-    """Raises `DataError` for the first number of an array of float32 that bfloat16 would make infinite."""
+    """Raises `DataError` for the first float32 of an array that becomes infinite in bfloat16."""
     _check_finite(name, array, np.abs(array) >= _BFLOAT16_INFINITE, "bfloat16")
 
 
 def _largest(dtype: np.dtype[Any]) -> float:
-    """Returns the largest number that an array holds, as a float."""
+    """Returns the largest number that a dtype can hold, as a float."""
     if dtype.kind == "b":
         return 1.0
     if dtype.kind in "iu":
@@ -127,7 +128,7 @@ def _largest(dtype: np.dtype[Any]) -> float:
 
 
 def in_unit(value: Any, target: np.dtype[Any]) -> Any:
-    """Returns dates or times in another unit, or None where that changes one.
+    """Returns dates or times in another unit, or None if that changes a value.
 
     Example:
         >>> in_unit(np.datetime64("3000-01-01"), np.dtype("datetime64[ns]")) is None  # after the year 2262
@@ -135,10 +136,10 @@ def in_unit(value: Any, target: np.dtype[Any]) -> Any:
     """
     given = np.asarray(value)
     if given.dtype == object:
-        given = np.asarray(value, f"{target.kind}8")  # in the unit that has all of it
+        given = np.asarray(value, f"{target.kind}8")  # in the unit that holds the exact value
     try:
         found = given.astype(target)
-    except OverflowError:  # of NumPy 2.5; earlier ones wrap around
+    except OverflowError:  # raised by NumPy 2.5; earlier releases wrap around
         return None
     same = (found.astype(given.dtype) == given) | np.isnat(given)
     return found if same.all() else None
@@ -148,7 +149,7 @@ def _to_finer_unit(name: str, source: np.dtype[Any], target: np.dtype[Any]) -> C
     def convert(array: NumpyArray) -> NumpyArray:
         found = in_unit(array, target)
         if found is None:
-            furthest = np.abs(array.view(np.int64)).argmax()  # of NaT it is negative
+            furthest = np.abs(array.view(np.int64)).argmax()  # NaT gives a negative number
             raise _refusal(name, array.flat[furthest], target)
         return np.asarray(found)
 

@@ -1,4 +1,4 @@
-"""NumPy arrays as Arrow arrays: views of their memory wherever the layouts agree."""
+"""NumPy arrays as Arrow arrays: views of NumPy's memory if the layouts agree."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def batch_from_arrays(
 ) -> pa.RecordBatch:
     """Returns arrays of one length as a record batch.
 
-    Arrays of numbers, dates and durations become views; further dimensions become nested `fixed_size_list`, or a
-    `fixed_shape_tensor` where `schema` has one of that shape and type; nothing else of it is heeded. Booleans are
-    packed, NaT and masked values become null, texts and Python objects are copied. So is, with `take_over`, what
-    others may write.
+    Arrays of numbers, dates and durations become views. Further dimensions become nested `fixed_size_list`, or a
+    `fixed_shape_tensor` if `schema` has a tensor of that shape and type. Nothing else of `schema` counts. Booleans are
+    packed. NaT and masked values become null. Texts and Python objects are copied. With `take_over`, memory that others
+    may write is copied, too.
 
     Raises:
-        SchemaError: Arrays differ in length, or one has no Arrow type.
+        SchemaError: Arrays differ in length, or an array has no Arrow type.
 
     Example:
         >>> batch_from_arrays({"x": np.zeros((2, 3), np.float32)}).schema.field("x").type
@@ -103,7 +103,7 @@ def _nested(array: np.ndarray[Any, Any]) -> pa.Array:
 
 
 def _tensors(array: np.ndarray[Any, Any], type: pa.FixedShapeTensorType) -> pa.Array | None:
-    """Returns one tensor a row, in the shape that loaders show; None where shape or type are others."""
+    """Returns one tensor a row, in the shape that loaders show; None if shape or type differ."""
     order = type.permutation or range(len(type.shape))
     if array.shape[1:] != tuple(type.shape[axis] for axis in order):
         return None
@@ -113,7 +113,7 @@ def _tensors(array: np.ndarray[Any, Any], type: pa.FixedShapeTensorType) -> pa.A
 
 
 def _is_masked(values: Any) -> bool:
-    """Whether this is a masked array; without importing their module, 15 ms, which whoever made one has done."""
+    """Whether `values` is a masked array. NumPy's module of masked arrays is not imported here: that takes 15 ms."""
     return "numpy.ma" in sys.modules and isinstance(values, np.ma.MaskedArray)
 
 
@@ -123,7 +123,7 @@ def _flat(array: np.ndarray[Any, Any]) -> pa.Array:
         return pa.Array.from_buffers(_TYPES[array.dtype], len(array), [None, pa.py_buffer(array)])
     if _is_masked(array):
         mask, array = np.ma.getmaskarray(array), np.ma.getdata(array)
-    if array.dtype.kind == "T":  # it has no byte order
+    if array.dtype.kind == "T":  # this dtype has no byte order
         return _objects(array, mask)
     dtype = array.dtype.newbyteorder("=")
     if dtype.kind == "b":
@@ -144,7 +144,7 @@ def _flat(array: np.ndarray[Any, Any]) -> pa.Array:
 
 def _temporal(array: np.ndarray[Any, Any]) -> tuple[pa.DataType, np.ndarray[Any, Any]]:
     unit, count = np.datetime_data(array.dtype)
-    if count != 1:  # weeks, as datetime64[7D]
+    if count != 1:  # for example weeks, as datetime64[7D]
         array = array.astype(f"{array.dtype.kind}8[{unit}]")
     if array.dtype.kind == "M" and unit == "D":
         days = np.where(np.isnat(array), np.iinfo(np.int32).min, array.view(np.int64))
@@ -165,7 +165,7 @@ def _objects(array: np.ndarray[Any, Any], mask: np.ndarray[Any, Any] | None) -> 
         values = [None if gone else value for value, gone in zip(values, mask, strict=True)]
     series = pl.Series(values, strict=True)
     if _holds_objects(series.dtype):
-        # Polars would hand out their addresses.
+        # Polars would hand out the addresses of the Python objects.
         raise TypeError("Polars knows its values only as Python objects")
     result = series.to_arrow()
     return convert(result, normalise(result.type))

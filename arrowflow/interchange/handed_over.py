@@ -1,9 +1,9 @@
-"""Memory that a user's code hands over: what of it that code could write again is copied before the code goes on.
+"""Memory that a user's code hands over: memory that the code could write again is copied before the code goes on.
 
-A generator may refill one array, and a function one that it keeps: what was yielded before would change on its way. So
-all is copied but what provably nobody writes: memory of the batch that the function was given, buffers that cannot be
-written, and arrays of NumPy to which there is no other reference. Arrow's own buffers can be written, and nothing tells
-them from arrays of NumPy that Arrow looks into; nor does anything tell what came from another library.
+A generator may refill one array, and a function an array that it keeps. Earlier results would then change on their way.
+So all memory is copied, unless provably nobody writes it. Nobody writes memory of the batch that the function was
+given, buffers that are read-only, and NumPy arrays without other references. Arrow's own buffers can be written, and
+look the same as NumPy arrays that Arrow views. The origin of memory from another library is unknown, too.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ def _references(holder: Any, key: Any) -> int:
 
 
 _ONE = _references([object()], 0)
-"""References to what only a list or dict holds, counted in the same way as all others."""
+"""The count of references to an object that only a list or dict holds, counted in the same way as all others."""
 
 _COUNTS = getattr(sys, "_is_gil_enabled", lambda: True)()
-"""Whether counts of references are exact; without an interpreter lock threads keep some to themselves."""
+"""Whether counts of references are exact; without an interpreter lock, threads keep some counts to themselves."""
 
 
 def unshared(holder: list[Any]) -> frozenset[str]:
     """Returns the names of arrays whose memory nobody else can reach.
 
     Args:
-        holder: Holds a dict of arrays, as the only one of this library.
+        holder: Holds a dict of arrays. Nothing else in this library refers to the dict.
 
     Example:
         >>> import numpy as np
@@ -57,7 +57,7 @@ def _is_unshared(holder: Any, key: Any) -> bool:
     base = [holder[key].base]
     if base[0] is None:
         return bool(holder[key].flags.owndata)
-    # The base is held by the array and by the list.
+    # The array and the list both hold the base.
     return (
         type(base[0]) is np.ndarray
         and base[0].base is None
@@ -68,7 +68,7 @@ def _is_unshared(holder: Any, key: Any) -> bool:
 
 
 def is_frozen(array: np.ndarray[Any, Any]) -> bool:
-    """Returns whether nobody can write what an array shows: bytes, or an Arrow buffer that cannot be written."""
+    """Returns whether nobody can write an array's memory: bytes, or a read-only Arrow buffer."""
     base: Any = array
     while isinstance(base, np.ndarray):
         if base.flags.writeable:
@@ -78,12 +78,12 @@ def is_frozen(array: np.ndarray[Any, Any]) -> bool:
 
 
 class TakeOver:
-    """Copies what a user's code could still write, of one thing that it handed over.
+    """Copies the memory of a handed-over object that a user's code could still write.
 
     Args:
-        given: What that was made from, whose memory is the library's.
+        given: The input of the user's code, whose memory is the library's.
         unshared: Names of arrays that nobody else can reach.
-        foreign: Whether it came through an interface that does not tell what may be written.
+        foreign: Whether the object came through an interface that does not tell which memory may be written.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class TakeOver:
         self._spans: tuple[list[int], list[int]] | None = None
 
     def array(self, name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Returns an array of which Arrow may show the memory."""
+        """Returns an array whose memory Arrow may show."""
         if array.dtype.kind not in "iufmM" or not array.flags.c_contiguous:
             return array  # Arrow gets a copy in any case
         if name in self._unshared or is_frozen(array) or self._is_given(array.ctypes.data, array.nbytes):
@@ -107,7 +107,7 @@ class TakeOver:
         return array.copy()
 
     def column(self, column: pa.Array) -> pa.Array:
-        """Returns a column that nobody else can write, of no more than its own rows where it is a copy."""
+        """Returns a column that nobody else can write; a copy has only the column's own rows."""
         for buffer in column.buffers():
             if buffer is None or not buffer.size or not (self._foreign or writable_root(buffer) is not None):
                 continue
@@ -116,7 +116,7 @@ class TakeOver:
         return column
 
     def batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Returns a batch of such columns."""
+        """Returns a batch whose columns nobody else can write."""
         columns = [self.column(column) for column in batch.columns]
         return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
@@ -126,7 +126,7 @@ class TakeOver:
         if self._spans is None:
             found = [buffer for column in self._given.columns for buffer in column.buffers()]
             spans = sorted((each.address, each.address + each.size) for each in found if each is not None)
-            # Of all that begin so far or before, one reaches furthest.
+            # For each span: the furthest end of all spans up to this one.
             self._spans = [low for low, _ in spans], list(accumulate((high for _, high in spans), max))
         starts, ends = self._spans
         index = bisect_right(starts, address) - 1
@@ -134,12 +134,12 @@ class TakeOver:
 
 
 def copied_from(operator: str) -> str:
-    """Returns the line of `explain(copies=True)` of an operator that takes over what a user's code made."""
+    """Returns the line of `explain(copies=True)` of an operator that takes over arrays of a user's code."""
     return f"{operator}: what its function could write again is copied: arrays that it keeps, memory of other libraries"
 
 
 def copied_value(value: Any) -> Any:
-    """Returns a value of a row that does not change when lists, dicts and arrays in it do."""
+    """Returns a value of a row that does not change when lists, dicts and arrays inside the original do."""
     kind = type(value)
     if kind is list or kind is tuple:
         plain = _CONTAINERS.isdisjoint(map(type, value))

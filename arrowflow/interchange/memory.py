@@ -1,7 +1,7 @@
-"""Who may write where: writable views of memory that Arrow calls immutable, although its owner made it writable.
+"""Writable views of memory that Arrow calls immutable, although its owner made it writable.
 
-A slice of a buffer never counts as mutable in Arrow, be it one of memory that may be written: of the body of an IPC
-message, or of a private map of a file. Whether it may be, the buffer at the root of all slices tells.
+Arrow never counts a slice of a buffer as mutable, even if its memory may be written: for example the body of an IPC
+message, or a private map of a file. The buffer at the root of all slices knows whether its memory may be written.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from arrowflow.interchange.to_numpy import NumpyArray, Ragged
 
 
 class _Memory:
-    """What NumPy reads an array from; keeps the view alive, and that the buffer."""
+    """The memory of a NumPy array: it keeps the view alive, and the view keeps the buffer alive."""
 
     __slots__ = ("__array_interface__", "view")
 
@@ -25,9 +25,9 @@ class _Memory:
 
 
 def writable_root(buffer: Any) -> Any:
-    """Returns the buffer that a buffer is a slice of, or itself, if it may be written without a crash; else None.
+    """Returns the root of a buffer's slices, or the buffer itself, if it may be written without a crash; else None.
 
-    It does not tell whether anybody else reads the memory.
+    The function does not tell whether anybody else reads the memory.
 
     Example:
         >>> import pyarrow as pa
@@ -40,7 +40,7 @@ def writable_root(buffer: Any) -> Any:
 
 
 class Roots:
-    """Writable arrays of flat columns that lie in slices of few buffers: 1 µs each, a third of `unlocked`."""
+    """Writable arrays of flat columns that are slices of few buffers: 1 µs each, a third of the time of `unlocked`."""
 
     __slots__ = ("_address", "_bytes", "_root")
 
@@ -50,7 +50,7 @@ class Roots:
         self._bytes = np.empty(0, np.uint8)
 
     def array(self, root: Any, address: int, count: int, dtype: np.dtype[Any]) -> NumpyArray:
-        """Returns `count` values from an address within a root."""
+        """Returns `count` values from an address within `root`."""
         if root.address != self._address:
             self._root, self._address = root, root.address
             self._bytes = np.frombuffer(root, np.uint8)
@@ -59,7 +59,7 @@ class Roots:
 
 
 def unlocked(view: Any) -> Any:
-    """Returns a writable view of the same memory, of a buffer that has a `writable_root`."""
+    """Returns a writable view of the same memory; the buffer has a `writable_root`."""
     if isinstance(view, Ragged):
         return view._replace(values=unlocked(view.values))
     if view.flags.writeable or view.dtype.hasobject:

@@ -1,4 +1,4 @@
-"""What takes the place of a null, as values of a dtype."""
+"""The replacement of a null, as a value of a dtype."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from arrowflow.interchange.to_numpy import is_text
 
 
 def is_policy(null: Any, policy: str) -> bool:
-    """Returns whether what is wanted in place of nulls is this policy, and no value."""
+    """Returns whether the user's choice for nulls is this policy, and no value."""
     return isinstance(null, str) and null == policy
 
 
 def empty_text(kind: Any) -> str | bytes:
-    """Returns the empty string, or the empty binary where values of this type are binaries."""
+    """Returns the empty string, or the empty binary if this type is a binary."""
     return "" if "string" in str(kind) else b""
 
 
 def fill_value(name: str, kind: Any, dtype: np.dtype[Any], null: Any) -> Any:
-    """Returns what stands in an array of `dtype` where a column of `kind` has a null.
+    """Returns the value that an array of `dtype` has for a null of a column of `kind`.
 
     Args:
         name: Name of the column.
@@ -34,7 +34,7 @@ def fill_value(name: str, kind: Any, dtype: np.dtype[Any], null: Any) -> Any:
         null: `"nan"`, `"mask"` (a zero) or a value.
 
     Raises:
-        SchemaError: There is no NaN, or the value is none of this dtype.
+        SchemaError: The dtype has no NaN, or cannot hold the value.
 
     Example:
         >>> fill_value("x", pa.float32(), np.dtype("float32"), "nan")
@@ -79,5 +79,5 @@ def _holds(kind: Any, dtype: np.dtype[Any], value: Any) -> bool:
     try:
         with np.errstate(over="ignore"):
             return bool(np.isfinite(np.array(value, dtype))) or not math.isfinite(value)
-    except OverflowError:  # an integer beyond all floats
+    except OverflowError:  # an integer too large for any float
         return False

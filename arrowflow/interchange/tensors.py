@@ -1,6 +1,7 @@
-"""Tensor columns of other libraries as `arrow.fixed_shape_tensor`: views, since all of them store values in a row.
+"""Tensor columns of other libraries as `arrow.fixed_shape_tensor`: views, since all store values one after another.
 
-`datasets` (`Array2D` and so on) stores nested lists, Ray Data one list; both have an extension type with a `shape`.
+`datasets` (`Array2D` and so on) stores nested lists, Ray Data one list; both have an extension type with a
+`shape`.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from arrowflow.errors import DataError
 
 
 def tensor_schema(schema: pa.Schema) -> pa.Schema:
-    """Returns the schema of what `tensor_table` makes of a table with this one."""
+    """Returns the schema of the result of `tensor_table` for a table with `schema`."""
     return pa.schema([pa.field(field.name, _tensor(field.type) or field.type) for field in schema])
 
 
 def tensor_table(table: pa.Table) -> pa.Table:
-    """Returns a table whose tensor columns are those that every loader knows.
+    """Returns a table whose tensor columns have the type that every loader knows.
 
     Raises:
         DataError: A tensor is null, or has another number of values than its type says.
@@ -32,7 +33,7 @@ def tensor_table(table: pa.Table) -> pa.Table:
 
 
 def _tensor(type: pa.DataType) -> pa.DataType | None:
-    if not isinstance(type, pa.ExtensionType):  # one that is written in Python
+    if not isinstance(type, pa.ExtensionType):  # an extension type that is written in Python
         return None
     shape = getattr(type, "shape", None)
     if not shape or not all(isinstance(size, int) and size > 0 for size in shape):

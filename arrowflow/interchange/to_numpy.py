@@ -1,7 +1,7 @@
-"""How each Arrow type becomes a NumPy array: what the loaders of all frameworks share.
+"""The conversion of each Arrow type to a NumPy array, which the loaders of all frameworks share.
 
-`column_export` decides once per column and returns a kernel for it; a kernel runs once per batch, on the
-thread of the consumer. Kernels go by buffers: `Array.to_numpy` imports pandas.
+`column_export` decides once per column and returns a kernel for the column. A kernel runs once per batch, on the
+consumer's thread. Kernels read buffers directly: `Array.to_numpy` would import pandas.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from arrowflow.errors import DataError, SchemaError
 
 NumpyArray = npt.NDArray[Any]
 Exported = tuple[Any, Any]
-"""An array, or a `Ragged` of arrays, after the Arrow buffer that it is a view of, or None where it is a copy."""
+"""An array, or a `Ragged` of arrays, and before it the Arrow buffer that it views, or None for a copy."""
 
 Kernel = Callable[[Any], Exported]
 
@@ -29,7 +29,7 @@ class Ragged(NamedTuple):
 
     Attributes:
         values: The values of all lists.
-        offsets: One more than there are lists; the first is 0.
+        offsets: One offset more than there are lists; the first is 0.
     """
 
     values: Any
@@ -77,18 +77,19 @@ _REMEDIES: Final[tuple[tuple[Callable[[Any], bool], str], ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class ColumnExport:
-    """What becomes of one column.
+    """The export of one column.
 
     Attributes:
         name: Name of the column.
         type: Its Arrow type.
         dtype: Dtype of the array.
-        row_shape: Shape of one row of it: `()` for flat columns, and None where each batch has a length of its own.
-        copied: Why the array is a copy, or None where it is a view of Arrow's memory.
+        row_shape: Shape of one row of the array: `()` for flat columns; None in place of a length that each batch
+            decides.
+        copied: The reason why the array is a copy, or None if it is a view of Arrow's memory.
         kernel: Makes the array of a column; raises `DataError` for nulls.
-        note: Where a view is a copy after all, for `explain`.
-        flat: Whether the array is nothing but the values as they lie in the column's one buffer of them.
-        by_slice: Whether slices of a chunk are converted one by one: rows of the array are not those of the column, or
+        note: The cases in which a view is a copy after all, for `explain`.
+        flat: Whether the array is exactly the values in the column's one data buffer.
+        by_slice: Whether slices of a chunk are converted one by one: the array's rows are not the column's rows, or
             cost too much to hold them all.
     """
 
@@ -109,10 +110,10 @@ class ColumnExport:
 
 
 def column_export(name: str, kind: Any) -> ColumnExport:
-    """Returns how the column `name` of type `kind` is exported.
+    """Returns the export of the column `name` of type `kind`.
 
     Raises:
-        SchemaError: There is no array for this type; the message names a way out.
+        SchemaError: This type has no array; the message names a way out.
 
     Example:
         >>> column_export("day", pa.date32()).dtype
@@ -134,9 +135,9 @@ def column_export(name: str, kind: Any) -> ColumnExport:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the values of a row lie: `sizes` of the nested lists, `shape` in memory, `order` of the axes.
+    """The layout of a row's values: `sizes` of the nested lists, `shape` in memory, `order` of the axes.
 
-    A size is None where the lists of one batch tell it.
+    A size is None if the lists of each batch decide it.
     """
 
     value: Any
@@ -147,7 +148,7 @@ class Layout:
 
     @property
     def width(self) -> tuple[int | None, ...]:
-        """The shape of one value: binaries of fixed width are arrays of bytes."""
+        """The shape of one value: a binary of fixed width is an array of bytes."""
         return () if self.extension else self.shape[len(self.sizes) :]
 
     @property
@@ -157,7 +158,7 @@ class Layout:
 
 
 def layout_of(kind: Any) -> Layout:
-    """Returns where the values of a type lie."""
+    """Returns the layout of the values of a type."""
     if isinstance(kind, pa.FixedShapeTensorType):
         shape = tuple(kind.shape)
         order = tuple(kind.permutation or ())
@@ -171,7 +172,7 @@ def layout_of(kind: Any) -> Layout:
 
 
 def dtype_of_values(kind: Any) -> np.dtype[Any] | None:
-    """Returns the dtype of flat values of this type, or None; an enum has that of its codes."""
+    """Returns the dtype of flat values of this type, or None; an enum has the dtype of its codes."""
     if pa.types.is_dictionary(kind):
         kind = kind.index_type
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
@@ -198,7 +199,7 @@ def dtype_of_values(kind: Any) -> np.dtype[Any] | None:
 
 
 def refusal(name: str, kind: Any, framework: str) -> str:
-    """Returns the message that says that `framework` has nothing for this type, and what to do."""
+    """Returns the message that `framework` has no counterpart for this type, and advice."""
     remedy = next((text for matches, text in _REMEDIES if matches(kind)), "drop it, or convert it with map")
     return f"column {name!r} has type {kind}, which {framework} cannot hold; {remedy.replace('NAME', name)}"
 
@@ -225,7 +226,7 @@ def _nested(name: str, leaf: Kernel, layout: Layout) -> Kernel:
 
 
 def offsets_of(lists: Any) -> NumpyArray:
-    """Returns where lists begin and end, as it lies in memory."""
+    """Returns the offsets of lists, as a view of Arrow's memory."""
     kind = np.dtype(np.int64 if pa.types.is_large_list(lists.type) else np.int32)
     if not len(lists):
         return np.zeros(1, kind)
@@ -233,7 +234,7 @@ def offsets_of(lists: Any) -> NumpyArray:
 
 
 def rectangle(name: str, lists: Any) -> tuple[int, int]:
-    """Returns where the values of lists without nulls begin, and the length that all of them have."""
+    """Returns the start of the values of lists without nulls, and the length that all these lists have."""
     rows = len(lists)
     if not rows:
         return 0, 0
@@ -266,7 +267,7 @@ def _flat(name: str, dtype: np.dtype[Any]) -> Kernel:
 
 
 def refuse_nulls(name: str, values: Any) -> None:
-    """Raises `DataError` where there are nulls."""
+    """Raises `DataError` if there are nulls."""
     if num_nulls := values.null_count:
         raise DataError(
             f"column {name!r} has {num_nulls} null{'s' * (num_nulls > 1)} among {len(values)} values, which "
@@ -276,7 +277,7 @@ def refuse_nulls(name: str, values: Any) -> None:
 
 
 def leaf_of(kind: Any, dtype: np.dtype[Any]) -> tuple[Kernel, str | None]:
-    """Returns what makes a flat array of values without nulls, and why that copies, if it does."""
+    """Returns the function that makes a flat array of values without nulls, and the reason if that is a copy."""
     if pa.types.is_boolean(kind):
         return unpacked_bits, "bit-packed in Arrow"
     if kind == pa.date32():
@@ -294,7 +295,7 @@ def leaf_of(kind: Any, dtype: np.dtype[Any]) -> tuple[Kernel, str | None]:
 
 
 def unpacked_bits(values: Any) -> Exported:
-    """Returns booleans, a byte each."""
+    """Returns booleans as one byte each."""
     buffer = values.buffers()[1]
     if not buffer:
         return None, np.empty(0, np.bool_)
@@ -325,10 +326,10 @@ def _objects(name: str) -> Kernel:
 
 
 def column_exports(schema: Any) -> tuple[ColumnExport, ...]:
-    """Returns how the columns of a schema are exported.
+    """Returns the exports of all columns of a schema.
 
     Raises:
-        SchemaError: There is no array for one of the types; the message names a way out.
+        SchemaError: A type has no array; the message names a way out.
     """
     return tuple(column_export(field.name, field.type) for field in schema)
 

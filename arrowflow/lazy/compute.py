@@ -1,4 +1,4 @@
-"""`pyarrow.compute`, and `acero` without what its public module imports."""
+"""`pyarrow.compute`, and `acero` without the imports of its public module."""
 
 from __future__ import annotations
 

@@ -16,10 +16,10 @@ SHARED = "shared: not every consumer of DLPack honours read-only"
 class DlpackExport:
     """Turns record batches of one schema into dicts of objects for `from_dlpack` of any framework.
 
-    The objects are NumPy arrays, whatever the version of pyarrow: unlike pyarrow's own, their DLPack export knows
-    booleans, tensors and, in versioned capsules, the read-only flag. Not every consumer honours that flag:
-    `torch.from_dlpack` makes a writable tensor of a read-only array. So what a batch does not own is copied, unless the
-    consumer is known to keep its hands off (`copy_shared=False`; NumPy honours the flag, JAX never writes).
+    The objects are NumPy arrays, whatever the version of pyarrow. Unlike the DLPack export of pyarrow, that of NumPy
+    knows booleans, tensors and, in versioned capsules, the read-only flag. Not every consumer honours that flag:
+    `torch.from_dlpack` makes a writable tensor of a read-only array. So memory that a batch does not own is copied,
+    unless the consumer is known never to write (`copy_shared=False`; NumPy honours the flag, JAX never writes).
 
     Example:
         >>> import numpy as np
@@ -42,7 +42,7 @@ class DlpackExport:
         """Decides on every column of `schema`; see `NumpyExport`.
 
         Raises:
-            SchemaError: A column has a type that DLPack does not know; the message names a way out.
+            SchemaError: DLPack does not know the type of a column; the message names a way out.
         """
         self._arrays = NumpyExport(schema, owned=owned, wishes=wishes)
         self._arrays.require(_KINDS, "DLPack")
@@ -58,12 +58,12 @@ class DlpackExport:
         return self._separated(self._arrays(batch))
 
     def chunk(self, batch: Any) -> Slicer:
-        """Converts a large batch once; copies, where there are any, are made slice by slice."""
+        """Converts a large batch once; copies, if there are any, are made slice by slice."""
         slicer = self._arrays.chunk(batch)
         return lambda start, stop: self._separated(slicer(start, stop))
 
     def explain(self) -> list[str]:
-        """Returns one line per column: zero-copy, or why not."""
+        """Returns one line per column: zero-copy, or the reason for a copy."""
         if self._owned or not self._copy_shared:
             return self._arrays.explain()
         return self._arrays.describe(f"copied: {SHARED}")

@@ -1,8 +1,8 @@
 """`JaxExport`: record batches as dicts of JAX arrays.
 
-JAX arrays never change, so one may only stand on memory that nobody writes: that of a batch which owns it. On the CPU
-JAX takes such memory as it is where it is aligned to 64 bytes, and copies it otherwise. Dtypes are those that JAX has:
-without `jax_enable_x64` those of 64 bits become 32, and a whole number that does not fit is an error instead of another.
+JAX arrays never change, so an array may only use memory that nobody writes: the memory of a batch that owns it. On the
+CPU JAX uses such memory without a copy if it is aligned to 64 bytes, and copies it otherwise. Dtypes are JAX's dtypes.
+Without `jax_enable_x64` 64-bit dtypes become 32-bit, and a whole number that does not fit is an error.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from arrowflow.loaders.wishes import Wishes
 from arrowflow.optional import optional
 
 ALIGNMENT: Final = 64
-"""Bytes that the address of memory is a multiple of which JAX takes as it is on the CPU."""
+"""The alignment in bytes of memory that JAX uses without a copy on the CPU."""
 
-_KINDS = "biufcV"  # the last is bfloat16
+_KINDS = "biufcV"  # V is bfloat16
 _PERMUTED: Final = "misaligned: the axes of the tensor lie in another order"
 _SHARED: Final = "shared: others may write what JAX takes to never change"
 
@@ -29,7 +29,7 @@ _SHARED: Final = "shared: others may write what JAX takes to never change"
 class JaxExport:
     """Turns record batches of one schema into dicts of JAX arrays; ragged lists into pairs of values and offsets.
 
-    Making one begins the transfer to the device and does not wait for it.
+    Each call begins the transfer to the device and does not wait for its end.
 
     Example:
         >>> import pyarrow as pa
@@ -53,12 +53,12 @@ class JaxExport:
         Args:
             schema: Schema of all batches to come.
             owned: Whether nobody else has the memory of a batch.
-            wishes: What the user asks for.
-            sharding: Where the parts of global arrays lie; each process has the rows of its own devices.
+            wishes: The user's requests.
+            sharding: The placement of the parts of global arrays; each process has the rows of its own devices.
 
         Raises:
             MissingPackageError: JAX is not installed.
-            SchemaError: A column has a type that no JAX array has; the message names a way out.
+            SchemaError: No JAX array has the type of a column; the message names a way out.
         """
         jax = self._jax = optional("jax", user="to_jax", extra="jax")
         self._arrays = NumpyExport(
@@ -79,17 +79,17 @@ class JaxExport:
         """Returns the arrays of a batch.
 
         Raises:
-            DataError: As `NumpyExport` does; or the rows of the batch cannot be shared by the devices.
+            DataError: As `NumpyExport` does; or the devices cannot share the rows of the batch evenly.
         """
         return self._put(self._arrays(batch))
 
     def chunk(self, batch: Any) -> Slicer:
-        """Converts a large batch once; what has to be copied is copied slice by slice."""
+        """Converts a large batch once; copies are made slice by slice."""
         slicer = self._arrays.chunk(batch)
         return lambda start, stop: self._put(slicer(start, stop))
 
     def explain(self) -> list[str]:
-        """Returns one line per column: zero-copy, or why not."""
+        """Returns one line per column: zero-copy, or the reason for a copy."""
         if not self._on_cpu:
             return self._arrays.describe("zero-copy on the host, copied to the device")
         if not self._owned:
@@ -117,7 +117,7 @@ class JaxExport:
             return array
         if self._strict:
             raise DataError(copy_refusal(name, ALIASED))
-        # Aligned, so that JAX does not copy once more.
+        # Aligned memory saves a second copy by JAX.
         copy: NumpyArray = np.ndarray(array.shape, array.dtype, pa.allocate_buffer(array.nbytes))
         copy[...] = array
         return copy

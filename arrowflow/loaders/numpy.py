@@ -14,13 +14,13 @@ from arrowflow.interchange.to_numpy import ColumnExport, Exported, NumpyArray, R
 from arrowflow.loaders.wishes import Wishes, wished_exports
 
 Arrays = dict[str, Any]
-"""Arrays by column; a `Ragged` of two for lists that stay ragged."""
+"""Arrays by column; for lists that stay ragged a `Ragged` of two arrays."""
 
 Given = tuple[ColumnExport, Any]
-"""How a column is exported, and the column."""
+"""The export of a column, and the column."""
 
 ALIASED: Final = "shared: a second column, or somebody else, has the memory"
-"""Why a column is copied for who can only have memory that nobody else writes."""
+"""The reason to copy a column for a consumer that needs memory which nobody else writes."""
 
 Slicer = Callable[[int, int], Arrays]
 """Gives the arrays of the rows from `start` to before `stop` of a converted chunk."""
@@ -32,13 +32,13 @@ class NumpyExport:
     Arrays are views of Arrow's memory and keep it alive, except where `explain` names a reason to copy.
 
     - Fixed-size lists and fixed-shape tensors become `(B, ...)`, fixed-size binaries `(B, width)` bytes.
-    - Lists become `(B, L)` where all rows of the batch have one length, as `padded_batch` makes them; `Wishes.lists`
-      names two other ways.
-    - Dates, timestamps (in UTC) and durations keep their unit; times become integers in theirs.
+    - Lists become `(B, L)` if all rows of the batch have one length, as `padded_batch` makes them. `Wishes.lists` names
+      two other layouts.
+    - Dates, timestamps (in UTC) and durations keep their unit; times become integers in their unit.
     - Enums become their codes. Strings and binaries become Python objects.
 
-    A view is writable only if the batch alone owns its memory, that is with `owned` and where that memory may be
-    written at all and belongs to no second column. Copies are writable always.
+    A view is writable only if the batch alone owns its memory. That needs `owned`, and memory that may be written at
+    all, and no second column with the same memory. Copies are always writable.
 
     Example:
         >>> import pyarrow as pa
@@ -63,14 +63,14 @@ class NumpyExport:
 
         Args:
             schema: Schema of all batches to come.
-            owned: Whether nothing else (no cache, file map, source or other batch) shares the rows of a
-                batch to come, so that its arrays may be written to.
-            wishes: What the user asks for.
-            canonical: Returns the dtype that a framework has in place of one.
+            owned: Whether each batch has its rows to itself, so that its arrays may be written to. No cache, file
+                map, source or other batch then shares the rows.
+            wishes: The user's requests.
+            canonical: Returns the dtype that a framework uses instead of a given dtype.
 
         Raises:
-            PlanError: A wish names a column that is not there.
-            SchemaError: A column has a type that no array has, or not the wished one; the message names a way out.
+            PlanError: A request names a column that does not exist.
+            SchemaError: No array has the type of a column, or the requested dtype; the message names a way out.
         """
         exports = wished_exports(schema, wishes, canonical)
         self.columns = tuple(column for _, column in exports)
@@ -88,16 +88,16 @@ class NumpyExport:
         """Returns the arrays of a batch.
 
         Raises:
-            DataError: A column has nulls, values that do not fit, or lists of different length; or, where copies are
-                an error, would be copied.
+            DataError: A column has nulls, values that do not fit, or lists of different length; or a copy would be
+            needed although copies are an error.
         """
         return self._convert(self._given(batch))
 
     def chunk(self, batch: Any) -> Slicer:
-        """Converts a large batch once, for cutting batches without common rows out of it.
+        """Converts a large batch once, to cut batches without common rows out of it.
 
-        Python objects are made slice by slice, and so is everything where there are nulls or lists of different
-        length: the error belongs to the slice that has them.
+        Python objects are made slice by slice. So are columns with nulls or with lists of different length: the error
+        belongs to the slice that has them.
         """
         columns = self._given(batch)
         arrays = self._whole(columns)
@@ -117,7 +117,7 @@ class NumpyExport:
         return mixed
 
     def whole(self, batch: Any) -> Arrays | None:
-        """Returns the arrays of a large batch, if batches are nothing but slices of them."""
+        """Returns the arrays of a large batch, if every batch is only a slice of them."""
         return None if self._by_slice else self._whole(self._given(batch))
 
     def _whole(self, columns: list[Given]) -> Arrays | None:
@@ -152,7 +152,7 @@ class NumpyExport:
         return arrays
 
     def require(self, kinds: str, framework: str) -> None:
-        """Raises `SchemaError` for a column whose dtype is of none of these kinds, as in `dtype.kind`."""
+        """Raises `SchemaError` for a column whose dtype is of none of these kinds (`dtype.kind`)."""
         for column in self.columns:
             dtype = column.dtype
             if dtype.kind not in kinds:
@@ -163,12 +163,12 @@ class NumpyExport:
                 )
 
     def explain(self) -> list[str]:
-        """Returns one line per column: zero-copy, or why not."""
+        """Returns one line per column: zero-copy, or the reason for a copy."""
         access = "writable unless a second column has the buffer" if self._owned else "read-only"
         return self.describe(f"zero-copy, {access}")
 
     def describe(self, views: str) -> list[str]:
-        """Returns one line per column, with `views` for those that are views of Arrow's memory."""
+        """Returns one line per column, with `views` for views of Arrow's memory."""
         notes = not views.startswith("copied")
         return [
             column.describe(f"copied: {column.copied}" if column.copied else views + column.note * notes)
@@ -177,7 +177,7 @@ class NumpyExport:
 
 
 def _sliced(export: ColumnExport, column: Any, roots: Roots) -> Exported:
-    """Returns a flat column, if it lies in a slice of memory that may be written as a view that may be written, too."""
+    """Returns a flat column that lies in a slice of writable memory as a writable view; any other unchanged."""
     buffer = column.buffers()[1]
     if column.null_count or buffer is None or buffer.is_mutable:
         return export.kernel(column)
@@ -189,7 +189,7 @@ def _sliced(export: ColumnExport, column: Any, roots: Roots) -> Exported:
 
 
 def copy_refusal(name: str, reason: str) -> str:
-    """Returns the message for a column that is copied where that is an error."""
+    """Returns the message for a column that is copied although copies are an error."""
     return (
         f"column {name!r} would be copied ({reason}), and strict_zero_copy=True refuses copies; explain(copies=True) "
         "lists them all"
@@ -197,7 +197,7 @@ def copy_refusal(name: str, reason: str) -> str:
 
 
 def map_arrays(arrays: Arrays, make: Callable[[str, NumpyArray], Any]) -> Arrays:
-    """Returns what `make` makes of each array, those in a `Ragged` too."""
+    """Returns the results of `make` for each array, including arrays in a `Ragged`."""
     return {
         name: Ragged(make(name, array.values), make(name, array.offsets))
         if array.__class__ is Ragged

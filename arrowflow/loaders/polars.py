@@ -34,8 +34,8 @@ _COPIED: Final[tuple[tuple[Callable[[Any], bool], str], ...]] = (
 class PolarsExport:
     """Turns record batches of one schema into Polars data frames, nulls and all.
 
-    Columns share Arrow's memory where Polars has the type. Extension types, tensors among them, arrive as
-    what they are stored as. Data frames are immutable, so it does not matter who else shares the memory.
+    Columns share Arrow's memory if Polars has the type. Extension types, including tensors, arrive as their storage
+    type. Data frames are immutable, so it does not matter who else shares the memory.
 
     Example:
         >>> import pyarrow as pa
@@ -53,16 +53,16 @@ class PolarsExport:
         owned: bool = False,
         wishes: Wishes = Wishes(),  # noqa: B008  # immutable
     ) -> None:
-        """Decides on every column of `schema`; `owned` is of no consequence here.
+        """Decides on every column of `schema`; `owned` has no effect here.
 
         Args:
             schema: Schema of all batches to come.
             owned: Whether nobody else has the memory of a batch.
-            wishes: What the user asks for: columns.
+            wishes: The user's requests: columns.
 
         Raises:
             PlanError: A column is unknown.
-            SchemaError: Polars has no such type as that of a column; the message says what to do.
+            SchemaError: Polars lacks the type of a column; the message says what to do.
         """
         columns = wishes.columns
         self._columns = None if columns is None else list(columns)
@@ -85,12 +85,12 @@ class PolarsExport:
         return polars_frame(batch, rechunk=False)
 
     def chunk(self, batch: Any) -> Callable[[int, int], pl.DataFrame]:
-        """Converts a large batch once, for cutting data frames out of it."""
+        """Converts a large batch once, to cut data frames out of it."""
         frame = self(batch)
         return lambda start, stop: frame.slice(start, stop - start)
 
     def explain(self) -> list[str]:
-        """Returns one line per column: zero-copy, or why not."""
+        """Returns one line per column: zero-copy, or the reason for a copy."""
         return [f"{field.name}: {field.type}: {_fate(field.type)}" for field in self._schema]
 
 
@@ -107,7 +107,7 @@ def _fate(kind: Any) -> str:
 
 
 def _parts(kind: Any) -> Iterator[Any]:
-    """Yields the type and all the types that it is made of."""
+    """Yields the type and all the types inside it."""
     kind = getattr(kind, "storage_type", kind)
     yield kind
     for i in range(kind.num_fields):

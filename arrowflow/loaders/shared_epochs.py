@@ -1,9 +1,9 @@
 """`SharedEpochs`: one count of epochs for all processes that have a copy of a dataset.
 
-PyTorch starts workers anew for each epoch, or keeps them, and tells the process that they belong to nothing of either.
-What the workers of one pass have in common is the seed that PyTorch draws for it. So they count together, in a small
-file: the first worker of a pass takes the next epoch in its name, the others find it there. A file, since it is found
-by its path from every kind of child process, and locked for a moment by whoever looks into it.
+PyTorch starts workers anew for each epoch, or keeps them, and tells the main process nothing of either. The workers of
+one pass have one thing in common: the seed that PyTorch draws for the pass. So they count together, in a small file.
+The first worker of a pass takes the next epoch in the pass's name, and the others find the epoch there. Every kind of
+child process finds a file by its path. A process locks the file for a moment when it reads the count.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from typing import Any, Final
 from arrowflow.delivery import EpochCounter
 
 MAX_PASSES: Final = 64
-"""Passes that are remembered: more than are ever at work at the same time."""
+"""The most passes that are remembered: more than ever run at the same time."""
 
 
 class SharedEpochs(EpochCounter):
     """Counts epochs in a file, which goes with the object that made it. Copies of the object use the same file.
 
     Attributes:
-        name: That of the pass over the data which is about to begin, the same in all processes that share it; None where
-            one process has it to itself.
+        name: Name of the pass over the data that is about to begin. All processes that share the pass use the same
+            name. None if one process has the pass to itself.
 
     Example:
         >>> epochs = SharedEpochs(3)
@@ -52,7 +52,7 @@ class SharedEpochs(EpochCounter):
 
     @property
     def next(self) -> int:
-        """The epoch that the next pass runs; once set, passes that share a name with earlier ones are new ones."""
+        """The epoch that the next pass runs. After an assignment, a pass with an earlier pass's name is a new pass."""
         with self._known() as known:
             return int(known["next"])
 
@@ -64,7 +64,7 @@ class SharedEpochs(EpochCounter):
                 known["taken"].clear()
 
     def take(self) -> int:
-        """Returns the epoch of the pass, which is the next one if this process is the first to ask."""
+        """Returns the epoch of the pass: the next epoch, if this process is the first to ask."""
         with self._known() as known:
             taken: dict[str, int] = known["taken"]
             if self.name is not None and self.name in taken:
@@ -79,9 +79,9 @@ class SharedEpochs(EpochCounter):
 
     @contextmanager
     def _known(self) -> Iterator[dict[str, Any]]:
-        """Yields what the file holds, to be changed while no other process sees it."""
+        """Yields the content of the file, to be changed while no other process sees it."""
         with os.fdopen(self._open(), "r+", encoding="utf-8") as file:
-            fcntl.lockf(file, fcntl.LOCK_EX)  # until it is closed, which is after it is written
+            fcntl.lockf(file, fcntl.LOCK_EX)  # until the file is closed, which is after it is written
             text = file.read()
             known = json.loads(text) if text else {"next": self._first, "taken": {}}
             yield known
@@ -92,7 +92,7 @@ class SharedEpochs(EpochCounter):
     def _open(self) -> int:
         try:
             return os.open(self._path, os.O_RDWR)
-        except FileNotFoundError:  # what this is a copy of is gone, and the count with it
+        except FileNotFoundError:  # the original object is gone, and the count with it
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
             weakref.finalize(self, _remove, self._path, os.getpid())
             return descriptor

@@ -19,14 +19,14 @@ from arrowflow.optional import optional
 _KINDS = "biufc"
 _SHARED: Final = "shared: PyTorch has no read-only tensors"
 BFLOAT16: Final = "bfloat16"
-"""The dtype that NumPy does not have: tensors are made of other ones."""
+"""The dtype that NumPy lacks: tensors of it are made from arrays of other dtypes."""
 
 
 def torch_dtype(value: Any) -> Any:
-    """Returns a dtype of PyTorch or NumPy, or a name, as one of NumPy; or `BFLOAT16`. Does not import PyTorch.
+    """Returns a dtype of PyTorch or NumPy, or a name, as a dtype of NumPy; or `BFLOAT16`. Does not import PyTorch.
 
     Raises:
-        PlanError: It names none.
+        PlanError: `value` names no dtype.
 
     Example:
         >>> torch_dtype("float32"), torch_dtype("bfloat16")
@@ -43,10 +43,10 @@ def torch_dtype(value: Any) -> Any:
 class TorchExport:
     """Turns record batches of one schema into dicts of PyTorch tensors.
 
-    A tensor is a view of Arrow's memory and keeps it alive if the batch alone owns that memory. PyTorch has
-    no read-only tensors: what is shared is copied, so that writing into a tensor never reaches anything else.
-    Booleans are unpacked, enums come as codes, ragged lists as jagged nested tensors; dates and times need an integer
-    dtype, decimals a float; strings have no tensor.
+    A tensor is a view of Arrow's memory and keeps it alive if the batch alone owns that memory. PyTorch has no
+    read-only tensors. So shared memory is copied, and writing into a tensor never reaches anything else. Booleans are
+    unpacked, enums become codes, and ragged lists become jagged nested tensors. Dates and times need an integer dtype,
+    decimals a float dtype. Strings have no tensor.
 
     Example:
         >>> import pyarrow as pa
@@ -68,7 +68,7 @@ class TorchExport:
 
         Raises:
             MissingPackageError: PyTorch is not installed.
-            SchemaError: A column has a type that no tensor has; the message names a way out.
+            SchemaError: No tensor has the type of a column; the message names a way out.
         """
         self._made = {name: _bits(schema, name) for name, dtype in wishes.dtypes.items() if dtype == BFLOAT16}
         carried = {name: np.dtype(np.uint16 if bits else np.float32) for name, bits in self._made.items()}
@@ -91,17 +91,17 @@ class TorchExport:
         return self._tensors(self._arrays(batch))
 
     def chunk(self, batch: Any) -> Callable[[int, int], dict[str, Any]]:
-        """Converts a large batch once; copies, where there are any, are made slice by slice."""
+        """Converts a large batch once; copies, if there are any, are made slice by slice."""
         arrays = self._arrays.whole(batch) if self._plain else None
         if arrays is not None and all(array.flags.behaved for array in arrays.values()):
-            # Tensors of their own and no views of one, which would count each other's changes for autograd.
+            # Each slice is a tensor of its own. Views of one tensor would count each other's changes for autograd.
             from_numpy, items = self._from_numpy, tuple(arrays.items())
             return lambda start, stop: {name: from_numpy(array[start:stop]) for name, array in items}
         slicer = self._arrays.chunk(batch)
         return lambda start, stop: self._tensors(slicer(start, stop))
 
     def explain(self) -> list[str]:
-        """Returns one line per column: zero-copy, or why not."""
+        """Returns one line per column: zero-copy, or the reason for a copy."""
         views = f"copied: {_SHARED}"
         if self._owned:
             views = "zero-copy unless misaligned or shared with a second column"
@@ -145,6 +145,6 @@ def _bits(schema: Any, name: str) -> bool:
     """Whether a column holds the bits of bfloat16, in binaries of two bytes."""
     number = schema.get_field_index(name)
     if number < 0:
-        return False  # which is refused with a better message
+        return False  # refused later, with a better message
     kind = schema.field(number).type
     return bool(kind == pa.binary(2))

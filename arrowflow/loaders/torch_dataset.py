@@ -1,9 +1,8 @@
-"""`TorchDataset`: the batches of a dataset as PyTorch's `DataLoader` takes them, with or without worker processes.
+"""`TorchDataset`: the batches of a dataset for PyTorch's `DataLoader`, with or without worker processes.
 
-With n workers each runs the whole pipeline, and worker i exports and delivers batches i, i + n, … of its one order, so
-that the `DataLoader`, which asks one worker after the other, puts them together again. What lies below is thus computed
-n times, each time with an n-th of the budgets; to compute it once is what `num_workers=0` is for, where arrowflow's own
-threads do the work.
+With n workers each worker runs the whole pipeline. Worker i exports and delivers batches i, i + n, … of the one order.
+The `DataLoader` asks one worker after the other, and so restores the order. The pipeline is thus computed n times, each
+time with an n-th of the budgets. `num_workers=0` computes it once: then arrowflow's own threads do the work.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _ENDED: Final = "ended"
 
 
 class Dealt(Generic[T]):
-    """Delivers every n-th batch; the others are passed over and never exported.
+    """Delivers every n-th batch; all other batches are skipped and never exported.
 
     Attributes:
         number: Number of the next batch in its epoch.
@@ -50,11 +49,11 @@ class Dealt(Generic[T]):
         return number % self._count == self._index
 
     def __call__(self, batch: pa.RecordBatch) -> Any:
-        """Returns the batch, or what says that it is somebody else's."""
+        """Returns the batch, or a marker that the batch belongs to another worker."""
         return self._delivery(batch) if self._is_next_mine() else _PASSED
 
     def slicer(self, chunk: pa.RecordBatch) -> Callable[[int, int], Any]:
-        """Converts a chunk once, if any of its batches is to be delivered."""
+        """Converts a chunk once, if this worker delivers any of its batches."""
         found: Callable[[int, int], T] | None = None
 
         def sliced(start: int, stop: int) -> Any:
@@ -68,14 +67,14 @@ class Dealt(Generic[T]):
         return sliced
 
     def arrived(self, made: Any) -> Any:
-        """Returns the batch, or what says that it is somebody else's."""
+        """Returns the batch, or a marker that the batch belongs to another worker."""
         return made if made is _PASSED else self._delivery.arrived(made)
 
 
 class Turns(Generic[T]):
-    """Iterates over the batches of a run that are to be delivered.
+    """Iterates over the batches of a run that this worker delivers.
 
-    It has no state: PyTorch asks the dataset for that, and would keep both.
+    The iterator has no state: PyTorch asks the dataset for its state, and would keep both states.
     """
 
     def __init__(self, run: Iterator[Any]) -> None:
@@ -92,7 +91,7 @@ class Turns(Generic[T]):
 
 
 def _parts_of(prepared: Callable[[], Prepared], count: int) -> Callable[[], Prepared]:
-    """Returns what prepares the part of one of several workers, for each time that the whole is prepared anew."""
+    """Returns a function that prepares one worker's part, each time that the whole is prepared anew."""
     latest: list[Prepared] = []  # the whole, and the part
 
     def prepare() -> Prepared:
@@ -107,7 +106,8 @@ def _parts_of(prepared: Callable[[], Prepared], count: int) -> Callable[[], Prep
 class TorchDataset(Loader[T]):
     """Batches of a dataset for `torch.utils.data.DataLoader`. Made by `Dataset.to_torch_dataset`.
 
-    In a worker process its state is that of the worker; `torchdata`'s `StatefulDataLoader` takes one of each.
+    In a worker process its state is the state of the worker; `torchdata`'s `StatefulDataLoader` takes one state of
+    each.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class TorchDataset(Loader[T]):
     ) -> None:
         super().__init__(prepared, counter, hand_over)
         self._epochs = counter
-        self._passes = 0  # of this process, as a worker
+        self._passes = 0  # made by this process, as a worker
         self._epoch = 0  # of the latest pass
         self._goes_on_ended = False
         self._loaded_by = os.getpid()
@@ -145,14 +145,14 @@ class TorchDataset(Loader[T]):
         progress = turn.progress
         dealt.number = progress.batches
         self._epoch = progress.epoch
-        if ended:  # the place is the start of the epoch after it
+        if ended:  # the place is the start of the next epoch
             self._epochs.next = progress.epoch
             self._epoch -= 1
             return iter(())
         return Turns[T](turn)
 
     def _take_up_again(self) -> None:
-        """Goes to the place of an iterator from which nothing was taken: PyTorch makes some to look at their states."""
+        """Goes back to the place of an iterator that delivered nothing; PyTorch makes such iterators for their state."""
         progress = self._progress
         if self._resume is None and progress is not None and progress.began is None:
             self._resume = progress.epoch, progress.position, progress.batches
@@ -170,7 +170,7 @@ class TorchDataset(Loader[T]):
             ) from error
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state after the last delivered batch; in a worker, after the last one of its own."""
+        """Returns the state after the last delivered batch; in a worker, after the last batch of its own."""
         return {**super().state_dict(), _ENDED: self._has_ended()}
 
     def _has_ended(self) -> bool:
@@ -181,8 +181,8 @@ class TorchDataset(Loader[T]):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Makes the next `iter()` go on with the batch after the state was taken.
 
-        A worker which had ended its epoch ends it again, while the others still go on with theirs; elsewhere the next
-        epoch comes.
+        A worker that had ended its epoch ends the epoch again, while the other workers still go on with theirs. Outside
+        of workers the next epoch follows.
 
         Raises:
             StateError: The state belongs to another pipeline; the message says what differs.
@@ -192,7 +192,7 @@ class TorchDataset(Loader[T]):
         self._loaded_by = os.getpid()
 
     def set_epoch(self, epoch: int) -> None:
-        """Makes the next `iter()` of a `DataLoader` run this epoch, in workers that live on, too."""
+        """Makes the next `iter()` of a `DataLoader` run this epoch, also in workers that live on."""
         super().set_epoch(epoch)
         self._progress = None
 
@@ -205,7 +205,7 @@ def _not_for_workers() -> StateError:
 
 
 def _check_same_order(prepared: Prepared) -> None:
-    """Raises `PlanError` where workers would not have the same batches under the same numbers."""
+    """Raises `PlanError` if workers would not have the same batches under the same numbers."""
     try:
         state.check_resumable(prepared.bound, deterministic=prepared.options.deterministic)
     except StateError as error:
@@ -216,7 +216,7 @@ def _check_same_order(prepared: Prepared) -> None:
 
 
 def torch_dataset(prepared: Callable[[], Prepared], counter: SharedEpochs, hand_over: HandOver[Any]) -> Any:
-    """Returns a `TorchDataset` that is an `IterableDataset`; also what pickles of it call.
+    """Returns a `TorchDataset` that is an `IterableDataset`. Its pickles call this function, too.
 
     Raises:
         MissingPackageError: PyTorch is not installed.
@@ -226,7 +226,7 @@ def torch_dataset(prepared: Callable[[], Prepared], counter: SharedEpochs, hand_
 
 @functools.cache
 def _iterable_dataset() -> type[Any]:
-    """Makes the class, whose second base is only there with PyTorch."""
+    """Makes the class, whose second base exists only with PyTorch."""
     own = {"__module__": __name__, "__doc__": TorchDataset.__doc__}
     bases = (TorchDataset, _data().IterableDataset)
     return types.new_class("TorchDataset", bases, exec_body=lambda space: space.update(own))

@@ -1,14 +1,14 @@
 """Tensors outside of Arrow's memory: in page-locked memory, or on a CUDA device.
 
-Page-locked memory is PyTorch's: its caching host allocator keeps blocks by size, and gives one out again only when all
-transfers that were begun from it are over, those of a user too.
+Page-locked memory is PyTorch's. PyTorch's caching host allocator keeps blocks by size. It gives a block out again only
+when all transfers from the block are over, a user's own transfers included.
 
 A batch for a device takes two steps, one batch apart:
 
-1. It is *made*. The consumer's thread copies each column into page-locked memory; from there the device copies it, on a
+1. It is *made*. The consumer's thread copies each column into page-locked memory. From there the device copies it, on a
    stream of its own, while it computes. An event marks the end.
-2. It is *delivered*. The consumer's stream waits for the event, its thread does not. The tensors are marked as used by
-   that stream: their memory, once let go of, goes to no later transfer while kernels may still read it.
+2. It is *delivered*. The consumer's stream waits for the event, but its thread does not. The tensors are marked as used
+   by that stream: their freed memory goes to no later transfer while kernels may still read it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def device_named(operator: str, device: Any, *, pin_memory: bool, strict_zero_co
     """Returns the name of the CUDA device that was asked for; None for the CPU.
 
     Raises:
-        PlanError: It names none, or none that is there; or pinned memory is asked for where there is none.
-        MissingPackageError: PyTorch is not installed, and one of the two is asked for.
+        PlanError: `device` names no device, or an absent device; or pinned memory is impossible here.
+        MissingPackageError: The user asks for a CUDA device or pinned memory, and PyTorch is not installed.
     """
     if not isinstance(pin_memory, bool):
         raise PlanError(f"{operator}: pin_memory is True or False, got {shown(pin_memory)}")
@@ -79,7 +79,7 @@ class PinnedExport(TorchExport):
 
     def __init__(self, schema: Any, *, owned: bool, wishes: Wishes) -> None:
         """Decides on every column of `schema`; see `TorchExport`."""
-        # Whoever has the memory: it is only read.
+        # `owned` does not matter: the memory is only read.
         super().__init__(schema, owned=False, wishes=wishes)
         self._dtypes: dict[Any, Any] = {}
 
@@ -104,7 +104,7 @@ class PinnedExport(TorchExport):
         return self._locked(tensor.shape, self._torch.bfloat16).copy_(tensor)
 
     def _locked(self, shape: Any, dtype: Any) -> Any:
-        # The device is named since users may set another default.
+        # The device has to be named, since users may set another default.
         return self._torch.empty(shape, dtype=dtype, device="cpu", pin_memory=True)
 
 
@@ -114,7 +114,7 @@ class Transfer:
 
     Attributes:
         tensors: The tensors, which no other stream may use yet.
-        event: What comes behind them on the stream that copies.
+        event: The event that follows the copies on the copying stream.
         current_stream: Returns the consumer's stream.
     """
 
@@ -143,8 +143,8 @@ class CudaExport(PinnedExport):
         Args:
             schema: Schema of all batches to come.
             owned: Whether nobody else has the memory of a batch.
-            wishes: What the user asks for.
-            device: Name of the device; without a number the current one.
+            wishes: The user's requests.
+            device: Name of the device; a name without a number means the current device.
         """
         super().__init__(schema, owned=owned, wishes=wishes)
         cuda = self._torch.cuda
@@ -178,5 +178,6 @@ class CudaExport(PinnedExport):
 
 @functools.cache
 def _copy_stream(device: str) -> Any:
-    # One for good: PyTorch keeps freed memory by stream, so that another one each epoch would keep more and more.
+    # One stream for good: PyTorch keeps freed memory by stream, so a new stream each epoch would keep more and more
+    # memory.
     return optional("torch", user="to_torch", extra="torch").cuda.Stream(device)

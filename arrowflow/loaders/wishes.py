@@ -1,8 +1,9 @@
-"""What users ask of a loader, and what that means for each column.
+"""The requests of users to a loader, and their effect on each column.
 
-A wish for one column by name is fulfilled or refused. One for all columns is fulfilled where it can be: the others stay
-as they are, so their nulls are an error. Types follow from the schema and never from data: with `null="mask"` each
-column that may have nulls gets a mask, and with `"nan"` its integers become float64, whether there are nulls or not.
+A request for one column by name is fulfilled or refused. A request for all columns is fulfilled for the columns that
+allow it. All other columns stay as they are, so their nulls are an error. Types follow from the schema and never from
+data. With `null="mask"` each column that may have nulls gets a mask, and with `"nan"` its integers become float64,
+whether there are nulls or not.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from arrowflow.interchange.null_values import is_policy
 from arrowflow.interchange.to_numpy import ColumnExport
 
 Dtype = Any
-"""What a framework's resolver makes of the dtype that a user named."""
+"""The result of a framework's resolver for the dtype that a user named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """What is asked of a loader, checked as far as no schema is needed.
+    """The requests to a loader, checked as far as no schema is needed.
 
     Attributes:
-        columns: Names of the columns in the order wanted, or None for all.
+        columns: Names of the columns in the wanted order, or None for all.
         dtypes: Dtype by column.
-        null: What becomes of nulls: a policy or a value, or one by column.
-        lists: What becomes of lists of any length.
+        null: The treatment of nulls: a policy or a value, or one for each column.
+        lists: The layout for lists of any length.
         strict_zero_copy: Whether a copy is an error.
     """
 
@@ -53,10 +54,10 @@ def wishes_of(
     strict_zero_copy: bool,
     resolve: Callable[[Any], Dtype] = dtype_named,
 ) -> Wishes:
-    """Returns arguments as users write them.
+    """Returns the requests for arguments as users write them.
 
     Raises:
-        PlanError: One of them is none.
+        PlanError: An argument has a wrong type or value.
     """
     if dtypes is not None and not _by_name(dtypes):
         raise PlanError(
@@ -95,16 +96,16 @@ def _by_name(value: object) -> bool:
 def wished_exports(
     schema: pa.Schema, wishes: Wishes, canonical: Callable[[np.dtype[Any]], np.dtype[Any]] | None = None
 ) -> list[tuple[int, ColumnExport]]:
-    """Returns how columns are exported, and masks behind them, each with the number of its column in a batch.
+    """Returns the exports of columns, then of masks, each with the number of its column in a batch.
 
     Args:
-        schema: That of all batches.
-        wishes: What is asked.
-        canonical: Returns the dtype that a framework has in place of one.
+        schema: The schema of all batches.
+        wishes: The requests.
+        canonical: Returns the dtype that a framework uses instead of a given dtype.
 
     Raises:
-        PlanError: A wish names a column that is not there, or a mask has a name that is taken.
-        SchemaError: There is no array for a column, or not the one that is wished for.
+        PlanError: A request names a column that does not exist, or a mask has a name that is taken.
+        SchemaError: A column has no array, or no array of the requested dtype.
     """
     names = list(schema.names) if wishes.columns is None else list(wishes.columns)
     _check_names(names, schema, wishes)
@@ -141,7 +142,7 @@ def _check_names(names: Sequence[str], schema: pa.Schema, wishes: Wishes) -> Non
 
 
 def check_known(argument: str, given: Iterable[str], known: Sequence[str]) -> None:
-    """Raises `PlanError` for a name that an argument has, and no column."""
+    """Raises `PlanError` for a name in an argument that no column has."""
     columns = frozenset(known)
     for name in given:
         if name not in columns:
@@ -151,7 +152,7 @@ def check_known(argument: str, given: Iterable[str], known: Sequence[str]) -> No
 def _export(
     field: pa.Field, wishes: Wishes, canonical: Callable[[np.dtype[Any]], np.dtype[Any]] | None
 ) -> tuple[ColumnExport, bool]:
-    """Returns how a column is exported, and whether its nulls are replaced."""
+    """Returns the export of a column, and whether its nulls are replaced."""
     plain = Wish(dtype=wishes.dtypes.get(field.name), lists=wishes.lists)
     wish = replace(plain, null=_null_of(field, wishes))
     if not wish.keeps_nulls:

@@ -1,4 +1,4 @@
-"""Where files are: listing them in a known order, and opening them on any file system.
+"""The places of files: lists of files in a known order, and access to files on any file system.
 
 Nothing here knows a format, a thread or a pipeline.
 """

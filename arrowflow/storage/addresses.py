@@ -1,4 +1,4 @@
-"""From what a user wrote (paths, globs, directories, URLs) to one `Store` and its sorted files."""
+"""Turns a user's paths, globs, directories and URLs into one `Store` and its sorted files."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def resolve(
 
     Args:
         paths: One path, URL, glob (`*`, `?`, `[a-z]`, `**`) or directory, or a sequence of them. In a URL `?`
-            starts the query and is no wildcard. In directories, and where wildcards meet them, names that
-            start with `.` or `_` are left out, and so are pipes, sockets, devices and links that lead nowhere. Links
-            to folders are followed, but no folder is listed twice, and no file comes twice from one of the paths.
+            starts the query and is no wildcard. Directories and wildcards leave out names that start with `.` or `_`.
+            They also leave out pipes, sockets, devices and broken links. Links to folders are followed, but no folder
+            is listed twice, and no file comes twice from one of the paths.
         filesystem: A `pyarrow.fs` or fsspec file system, to which all paths then belong.
         suffixes: Endings of the files that are taken from directories.
         operator: The operator to name in errors.
 
     Raises:
         SourceError: A path is missing, a glob or a directory is empty, a file system cannot be reached.
-        PlanError: `paths` is no path, or one of a pipe, socket or device; or they belong to different file systems.
+        PlanError: `paths` is no path, or is a pipe, socket or device; or paths belong to different file systems.
 
     Example:
         >>> import pathlib, tempfile
@@ -65,13 +65,13 @@ def resolve(
 def lists_anew(
     paths: object, files: tuple[File, ...], *, filesystem: Any, suffixes: tuple[str, ...], operator: str
 ) -> bool:
-    """Returns whether paths mean other files by now, or one of the files has changed; asked of local files alone."""
+    """Returns whether paths now mean other files, or a file has changed; only local files are looked at."""
     if not all(file.is_local for file in files):
         return False
     try:
         _, found = resolve(paths, filesystem=filesystem, suffixes=suffixes, operator=operator)
     except ArrowflowError:
-        return True  # which binding will say
+        return True  # binding will raise this error
     return found != files or [file.mtime_ns for file in found] != [file.mtime_ns for file in files]
 
 

@@ -1,4 +1,4 @@
-"""Folders that symbolic links lead to: followed, and none listed twice, so that a link to a folder above it does no harm."""
+"""Symbolic links to folders are followed, but no folder is listed twice: a link to a parent folder does no harm."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from arrowflow.lazy import fs as pafs
 
 
 def root_of(filesystem: Any) -> str | None:
-    """Returns where on this machine a file system begins, as the start of its paths; None if it is not local."""
+    """Returns the place of a file system on this machine, as the start of its paths; None if it is not local."""
     if isinstance(filesystem, pafs.SubTreeFileSystem):
         root = root_of(filesystem.base_fs)
         return None if root is None else posixpath.join(root, filesystem.base_path)
@@ -26,14 +26,14 @@ def is_link(filesystem: Any, path: str) -> bool:
 
 
 def below(filesystem: Any, base: str, *, hidden: bool = True) -> list[Any]:
-    """Returns what there is to know of all that lies below a folder, also behind links, but each real folder once.
+    """Returns the infos of everything inside a folder, also behind links, but each real folder once.
 
-    A folder that several paths lead to is listed by the one with the fewest links, and of these by the first in order.
+    If several paths lead to one folder, the path with the fewest links lists it; of several such paths, the first.
 
     Args:
         filesystem: The file system.
-        base: The folder; nothing need be there.
-        hidden: Whether folders are looked into whose names start with `.` or `_`.
+        base: The folder, which need not exist.
+        hidden: Whether to look into folders whose names start with `.` or `_`.
     """
     root = root_of(filesystem)
     if root is None:
@@ -64,7 +64,7 @@ def below(filesystem: Any, base: str, *, hidden: bool = True) -> list[Any]:
 
 
 def once(filesystem: Any, infos: Iterable[Any]) -> list[Any]:
-    """Returns files, but one that several paths lead to through links of folders only once, as `below` does."""
+    """Returns files; a file that several paths reach through links of folders is returned once, as by `below`."""
     root = root_of(filesystem)
     if root is None:
         return list(infos)
@@ -79,7 +79,7 @@ def once(filesystem: Any, infos: Iterable[Any]) -> list[Any]:
 
 
 def _real(root: str, path: str, known: dict[str, tuple[str, int]]) -> tuple[str, int]:
-    """Returns where a folder lies, and how many links lead there; at most one look at each folder."""
+    """Returns the real place of a folder, and the number of links to it; looks at each folder at most once."""
     if path not in known:
         above, name = posixpath.split(path)
         real, links = _real(root, above, known) if above != path else (os.path.realpath(root + path), 0)
@@ -90,9 +90,9 @@ def _real(root: str, path: str, known: dict[str, tuple[str, int]]) -> tuple[str,
 
 
 def listed_in(filesystem: Any, base: str, *, recursive: bool = False) -> list[Any]:
-    """Returns what there is to know of what a folder holds; nothing need be there."""
+    """Returns the infos of a folder's content; the folder need not exist."""
     selector = pafs.FileSelector(base, allow_not_found=True, recursive=recursive)
     try:
         return list(filesystem.get_file_info(selector))
-    except FileNotFoundError:  # Arrow found it, and another writer renamed it before it was listed
+    except FileNotFoundError:  # Arrow found a folder that another writer renamed before its listing
         return []

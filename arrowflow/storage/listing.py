@@ -21,11 +21,11 @@ _MAGIC: Final = re.compile(r"[*?\[]")
 
 
 def as_files(filesystem: Any, listed: list[tuple[Any, int | None]]) -> tuple[File, ...]:
-    """Returns what was listed as files, sorted by path."""
+    """Returns listed infos as files, sorted by path."""
     listed = sorted(listed, key=lambda each: each[0].path)
     paths = [info.path for info, _ in listed]
     root = posixpath.commonpath({path.rpartition("/")[0] for path in paths})
-    # Not `relpath`, which takes 12 µs a file: with 1,000 files that alone would double the time to the first batch.
+    # `relpath` takes 12 µs a file: with 1,000 files that alone would double the time to the first batch.
     start = len(root) + 1 if root and root != "/" else 0
     is_local = isinstance(filesystem, pafs.LocalFileSystem)
     return tuple(
@@ -44,10 +44,10 @@ def _size(filesystem: Any, info: Any) -> int:
 def list_paths(
     filesystem: Any, paths: list[str], suffixes: tuple[str, ...], operator: str
 ) -> list[tuple[Any, int | None]]:
-    """Returns what there is to know of each file, and where in its path that begins which was found."""
+    """Returns the info of each file, and the index in its path at which the part found by listing begins."""
     found: list[tuple[Any, int | None]] = []
     for path, info in zip(paths, filesystem.get_file_info(paths), strict=True):
-        # A directory has no size, and asking for that is 20 times as fast as for the type.
+        # A directory has no size. To ask for the size is 20 times as fast as to ask for the type.
         if info.size is not None or info.type in (pafs.FileType.File, pafs.FileType.Unknown):
             _check_regular(filesystem, info, operator)
             found.append((info, None))
@@ -63,7 +63,7 @@ def list_paths(
 
 
 def _check_regular(filesystem: Any, info: Any, operator: str) -> None:
-    """Raises `PlanError` for a pipe, socket or device of this machine, which to open may mean to wait for ever."""
+    """Raises `PlanError` for a pipe, socket or device of this machine: to open it may mean to wait for ever."""
     if info.size is None and info.type == pafs.FileType.Unknown and root_of(filesystem) is not None:
         raise PlanError(
             "expected a file, found a pipe, socket or device, which can be read but once; copy what comes from it into "
@@ -88,7 +88,7 @@ def _directory(filesystem: Any, path: str, suffixes: tuple[str, ...], operator: 
 
 def _glob(filesystem: Any, pattern: str, suffixes: tuple[str, ...], operator: str) -> list[Any]:
     base, rest = split_pattern(pattern)
-    found: dict[str, Any] = {}  # by path: `**` may come to a file by several ways
+    found: dict[str, Any] = {}  # by path: `**` may reach a file in several ways
     for info in _expand(filesystem, base, rest.strip("/").split("/")):
         if info.type == pafs.FileType.File:
             found[info.path] = info
@@ -132,7 +132,7 @@ def _matches_name(name: str, pattern: str) -> bool:
 
 
 def _checked(infos: list[Any], base: str) -> list[Any]:
-    """Returns what a folder holds; one in which a writer has not finished is refused, since that may be a part."""
+    """Returns the content of a folder. An unfinished writer's folder is refused, since its content may be partial."""
     depth = len(base.rstrip("/")) + 1
     for info in infos:
         is_marker = info.path.endswith(UNFINISHED) and info.base_name == UNFINISHED
@@ -145,7 +145,7 @@ def _checked(infos: list[Any], base: str) -> list[Any]:
 
 
 def split_pattern(path: str) -> tuple[str, str]:
-    """Returns the folders of a path in front of the first wildcard, and the rest from there."""
+    """Returns the folders of a path before the first wildcard, and the rest from there."""
     match = _MAGIC.search(path)
     if match is None:
         return path, ""

@@ -1,4 +1,4 @@
-"""Files on this machine: their paths, and what writers there have in common."""
+"""Files on this machine: their paths, and the rules that all local writers share."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Final
 from arrowflow.errors import PlanError
 
 UNFINISHED: Final = "_UNFINISHED"
-"""Name of the file that a writer keeps in a folder for as long as what lies there is not a whole dataset."""
+"""Name of the file that a writer keeps in a folder as long as the folder is not a whole dataset."""
 
 NO_ROOM: Final = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk is full to this user",
     errno.EFBIG: "a file may not be that large (see `ulimit -f`, and what the file system takes)",
 }
-"""Errors of the operating system that say that a file cannot grow, and what each of them means."""
+"""Errors of the operating system for a file that cannot grow, with the meaning of each."""
 
 
 def local_path(text: str, operator: str) -> str:

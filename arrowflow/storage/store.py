@@ -1,4 +1,4 @@
-"""Files and the file systems that they are read from, as far as readers see them."""
+"""Files and their file systems, as far as readers see them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from arrowflow.errors import SourceError
 from arrowflow.lazy import fs as pafs
 
 HOLE_BYTES: Final = 1 << 20
-"""Bytes between two ranges that are fetched along rather than asked for apart: a round trip's worth."""
+"""Bytes between two ranges that are fetched along instead of by a second request: the cost of a round trip."""
 
 MAX_RANGE_BYTES: Final = 64 << 20
-"""Most bytes that ranges are merged to, so that a file system which fetches ranges at once can do so."""
+"""Most bytes of a merged range, so that a file system which fetches ranges at once can do so."""
 
 Range = tuple[int, int]
 """Bytes of a file, from the first to before the second."""
@@ -29,12 +29,13 @@ class File:
 
     Attributes:
         path: Full path within its file system.
-        relative: Path below the folder that all files of the source have in common; the part of the path that
-            stays when the data move, which is what a state digests.
+        relative: Path below the folder that all files of the source have in common. This part of the path stays
+            when the data move, so a state digests it.
         size: Bytes.
-        start: Where in `path` that begins which was found by listing folders, behind the directory that was named or
-            in front of the first wildcard; None of a file that was named itself.
-        mtime_ns: When it was last changed, in nanoseconds since 1970, as its listing says; None if that says nothing.
+        start: The index in `path` at which the part found by listing begins: after a named directory, or before the
+            first wildcard. None for a file that the user named itself.
+        mtime_ns: Time of the last change, in nanoseconds since 1970, by its listing; None if the listing does not
+            say.
         is_local: Whether it lies on this machine's own file system.
     """
 
@@ -47,7 +48,7 @@ class File:
 
     @property
     def is_changed(self) -> bool:
-        """Whether it has another size or time than when it was listed, or is gone; asked of local files alone."""
+        """Whether its size or time differs from the listing, or it is gone; only local files are looked at."""
         if not self.is_local:
             return False
         try:
@@ -59,12 +60,12 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A file system as the readers see it. Picklable, and safe to use from many threads at the same time.
+    """A file system as the readers see it. Picklable; many threads may use it at the same time.
 
     Attributes:
-        filesystem: The `pyarrow.fs.FileSystem` that the paths belong to.
-        memory_map: Whether local files are mapped. A mapped file that another process shortens while it is
-            read kills the process (SIGBUS); False reads them instead.
+        filesystem: The `pyarrow.fs.FileSystem` of the paths.
+        memory_map: Whether local files are mapped. If another process shortens a mapped file while it is read, the
+            reading process dies (SIGBUS). False reads files instead.
     """
 
     filesystem: Any
@@ -90,7 +91,7 @@ class Store:
 
     @property
     def buffers(self) -> tuple[pa.Buffer, ...]:
-        """What it holds in memory: nothing, unless it is a `Fetched`."""
+        """The bytes that it holds in memory: none, unless it is a `Fetched`."""
         return ()
 
     def fetch_ahead(self, file: File, ranges: Iterable[Range]) -> Fetched:
@@ -132,7 +133,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fetched(Store):
-    """Some bytes of one file, held in memory: whoever reads them through it waits for nothing.
+    """Some bytes of one file, held in memory: a reader that reads through it waits for nothing.
 
     Attributes:
         file: The file.
@@ -150,21 +151,21 @@ class Fetched(Store):
 
     @property
     def is_local(self) -> bool:
-        """Never: there is no path that somebody else could open."""
+        """Never local: there is no path that somebody else could open."""
         return False
 
     @property
     def is_python(self) -> bool:
-        """Always: what `open` returns is written in Python, too."""
+        """Always in Python: the files that `open` returns are written in Python, too."""
         return True
 
     @property
     def buffers(self) -> tuple[pa.Buffer, ...]:
-        """All that it holds."""
+        """All bytes that it holds."""
         return tuple(self.held.values())
 
     def open(self, file: File) -> pa.NativeFile:
-        """Opens the file; only the bytes that are held can be read."""
+        """Opens the file; only the held bytes can be read."""
         whole = self.held.get((0, file.size))
         return pa.PythonFile(_FetchedFile(self), "r") if whole is None else pa.BufferReader(whole)
 
@@ -203,7 +204,7 @@ def coalesce(ranges: Iterable[Range], *, hole_bytes: int = HOLE_BYTES) -> list[R
 
 
 def _shares_files(filesystem: Any) -> bool:
-    """Whether all who open a file get one object, with one place to read from: `memory://` of fsspec."""
+    """Whether all openers of a file get one object, with one read position: `memory://` of fsspec."""
     handler = filesystem.handler
     return (
         isinstance(handler, pafs.FSSpecHandler)
@@ -217,7 +218,7 @@ def _read_at(source: Any, start: int, end: int) -> pa.Buffer:
 
 
 class _FetchedFile:
-    """A read-only file whose fetched bytes are served from memory; what `pa.PythonFile` needs of a file."""
+    """A read-only file whose fetched bytes come from memory; it has the methods that `pa.PythonFile` needs."""
 
     def __init__(self, source: Fetched) -> None:
         self._source = source

@@ -1,6 +1,6 @@
-"""Shipped test tools: contracts that every operator must pass, fault injectors, clocks that do not tick by themselves.
+"""Shipped test tools: contracts that every operator must pass, fault injectors, and clocks that a test moves.
 
-Useful to whoever writes an operator, a format or a loader of their own. Nothing here needs pytest.
+Authors of operators, formats and loaders can use them for their own. Nothing here needs pytest.
 """
 
 from arrowflow.testing.chunks import chunked, chunkings, cut

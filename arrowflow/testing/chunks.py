@@ -1,7 +1,7 @@
-"""A source whose chunks are cut as a test says: what no operator may let its result depend on.
+"""A source whose chunks a test cuts: no operator may let its result depend on chunk borders.
 
-`from_arrow` takes each record batch as a split and never passes on a chunk without rows. Here splits and chunks are
-given apart, and chunks without rows travel too.
+`from_arrow` takes each record batch as a split and never passes on a chunk without rows. This source takes splits and
+chunks separately, and passes on chunks without rows, too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Splits = Sequence[Sequence[pa.RecordBatch]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunks(Operator):
-    """Record batches as they are, also those without rows, in splits as they are.
+    """Record batches unchanged, also without rows, in the given splits.
 
     Row order: as given. Memory: none of its own. Deterministic. Resume: seeks to the chunk.
     """
@@ -103,7 +103,7 @@ def chunked(splits: Splits, schema: pa.Schema) -> Dataset:
 
 
 def cut(batch: pa.RecordBatch, sizes: Sequence[int]) -> list[pa.RecordBatch]:
-    """Returns slices of these sizes, in turn and again from the first one, until all rows are there.
+    """Returns slices of these sizes, in turn and again from the first size, until all rows are cut.
 
     Example:
         >>> [part.num_rows for part in cut(pa.record_batch({"x": [1, 2, 3, 4]}), [1, 0, 2])]
@@ -128,7 +128,7 @@ CUTS: dict[str, list[int]] = {
 def chunkings(table: pa.Table) -> dict[str, list[list[pa.RecordBatch]]]:
     """Returns the rows of a table in one split, cut into chunks in several ways, by a name for each way.
 
-    The uneven ones are no slices, but hold some: what a window of slices is, and what Arrow misreads in its own way.
+    The uneven chunks are no slices, but hold slices inside: as a window of slices does, and as Arrow misreads them.
     """
     batch = table.combine_chunks().to_batches()[0]
     found = {name: [cut(batch, sizes)] for name, sizes in CUTS.items()}
@@ -136,7 +136,7 @@ def chunkings(table: pa.Table) -> dict[str, list[list[pa.RecordBatch]]]:
 
 
 def holding_slices(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns a batch of which no column is a slice, but the values of its lists are.
+    """Returns a batch in which no column is a slice, but the values of its lists are.
 
     Example:
         >>> batch = pa.record_batch({"x": pa.array([[1], [2]], pa.list_(pa.int8(), 1))})

@@ -1,7 +1,7 @@
-"""Time and order in the hands of a test: a clock that is moved, and calls that happen in a given order.
+"""Time and order under the control of a test: a clock that is moved, and calls that happen in a given order.
 
-The one module outside of `executor/` that knows of threads: tests wait for events here and never sleep. What would
-hang fails after `PATIENCE_SECONDS`.
+This is the one module outside of `executor/` that knows of threads: tests wait for events here and never sleep. A wait
+that would hang fails after `PATIENCE_SECONDS`.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ class FakeClock:
         self._lock = threading.Lock()
 
     def now(self) -> float:
-        """Returns the seconds that it was moved so far."""
+        """Returns the seconds by which the clock was moved so far."""
         return self._seconds
 
     thread_cpu = now
 
     def meter(self, thread: int) -> FakeMeter:
-        """Returns the meter of a thread that computes all the time."""
+        """Returns the meter of a thread that always computes."""
         return FakeMeter(self)
 
     def advance(self, seconds: float) -> None:
-        """Moves it; from any thread."""
+        """Moves the clock; any thread may call it."""
         with self._lock:
             self._seconds += seconds
 
 
 class FakeMeter:
-    """What a thread used of the CPU by a fake clock: all the time there was."""
+    """The CPU use of a thread by a fake clock: all the time."""
 
     def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
 
     def cpu(self) -> float:
-        """Returns the seconds that the clock was moved so far."""
+        """Returns the seconds by which the clock was moved so far."""
         return self._clock.now()
 
     def queued(self) -> float:
-        """Returns 0: it never waits for a core."""
+        """Returns 0: the thread never waits for a core."""
         return 0.0
 
     def close(self) -> None:
@@ -74,7 +74,7 @@ class _Waits:
 
 
 class Gate(_Waits):
-    """Holds whoever passes until it is opened, and tells who is there.
+    """Holds every thread that passes until the gate is open, and counts arrivals.
 
     Example:
         >>> gate = Gate()
@@ -97,13 +97,13 @@ class Gate(_Waits):
             self._wait(lambda: self._open, "the gate to open")
 
     def open(self) -> None:
-        """Lets everybody through, now and later."""
+        """Lets every thread through, now and later."""
         with self._changed:
             self._open = True
             self._changed.notify_all()
 
     def wait_for(self, arrivals: int) -> None:
-        """Waits until that many have arrived, whether or not they went through."""
+        """Waits until `arrivals` threads have arrived, whether or not they went through."""
         with self._changed:
             self._wait(
                 lambda: self.arrived >= arrivals, f"{arrivals} arrivals at the gate, got {self.arrived}"

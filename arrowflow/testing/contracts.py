@@ -1,7 +1,7 @@
-"""What every operator and every dataset keeps, as checks that raise `AssertionError`.
+"""The contracts of every operator and every dataset, as checks that raise `AssertionError`.
 
-A check takes `make`, which builds a fresh equal dataset on each call, or `apply`, which puts an operator on top of
-a dataset. `check_operator` runs all that make sense for one operator.
+A check takes `make`, which builds a fresh equal dataset on each call, or `apply`, which puts an operator on top of a
+dataset. `check_operator` runs all checks that make sense for one operator.
 
 Each operator is checked in full once. Its other arguments are checked with `in_full=False`, which takes fewer cuts
 of the input and fewer places to resume from, at a fifth of the time.
@@ -29,7 +29,7 @@ Apply = Callable[[Dataset], Dataset]
 
 MAX_STATE_BYTES: Final = 64 << 10
 MAX_BATCHES: Final = 200
-"""More batches would make the checks slow, since they resume from each: use smaller data."""
+"""More batches would make the checks slow, since they resume from each batch: use smaller data."""
 
 
 def batches_of(dataset: Dataset, *, epoch: int = 0) -> list[pa.RecordBatch]:
@@ -58,11 +58,12 @@ def check_operator(
 
     Args:
         apply: Puts the operator on top of a dataset.
-        table: Some ten rows for it, with nulls where it takes them.
-        splits_matter: Whether its result may depend on where splits end, as that of an opaque function may.
+        table: Some ten rows for the operator, with nulls if the operator takes nulls.
+        splits_matter: Whether its result may depend on the borders of splits, as the result of an opaque function
+            may.
         epochs_differ: Whether each epoch has other rows or another order.
-        ordered_by: A column of distinct values, in the table and in the result, by which row order is followed.
-        in_full: Whether to try every way of cutting the input and to resume from every batch, or from a few.
+        ordered_by: A column of distinct values, in the table and in the result, that shows the row order.
+        in_full: Whether to try every cut of the input and to resume from every batch, or from a few.
     """
     check_any_chunks(apply, table, splits_matter=splits_matter, in_full=in_full)
     check_empty(apply, table.schema)
@@ -74,7 +75,7 @@ def check_operator(
 
 
 def check_dataset(make: Make, *, epochs_differ: bool = False, in_full: bool = True) -> None:
-    """Checks all contracts of a dataset: it resumes, pickles, declares what it yields, and has epochs."""
+    """Checks all contracts of a dataset: resume, pickling, declared schema and counts, and epochs."""
     check_declared(make())
     check_resume(make, in_full=in_full)
     check_pickles(make)
@@ -87,7 +88,7 @@ def check_dataset(make: Make, *, epochs_differ: bool = False, in_full: bool = Tr
 def check_any_chunks(
     apply: Apply, table: pa.Table, *, splits_matter: bool = False, in_full: bool = True
 ) -> None:
-    """Checks that the same rows come out however the input is cut into chunks, and into splits.
+    """Checks that the same rows come out for any cut of the input into chunks, and into splits.
 
     Where splits matter, the input's splits stay as they are and even the borders of the output have to be the same.
     """
@@ -110,7 +111,7 @@ def check_any_chunks(
 
 
 def check_empty(apply: Apply, schema: pa.Schema) -> None:
-    """Checks that nothing comes of nothing: no chunks, and chunks without rows; the schema stays declared."""
+    """Checks that no input gives no output: no chunks, and chunks without rows; the schema stays declared."""
     none = pa.RecordBatch.from_pylist([], schema=schema)
     for splits in ([], [[none]], [[none] * 3, [none]]):
         dataset = apply(chunked(splits, schema))
@@ -123,7 +124,7 @@ def check_empty(apply: Apply, schema: pa.Schema) -> None:
 
 
 def check_row_order(apply: Apply, table: pa.Table, key: str) -> None:
-    """Checks what the traits promise: one row for each row in the same order, or some of them in the same order."""
+    """Checks the promises of the traits: one row for each row in the same order, or some rows in the same order."""
     dataset = apply(chunked([table.to_batches()], table.schema))
     traits = [node.traits for node in post_order(dataset._plan) if node.inputs]
     found = joined(batches_of(dataset))
@@ -138,7 +139,7 @@ def check_row_order(apply: Apply, table: pa.Table, key: str) -> None:
 
 
 def check_columns_needed(apply: Apply, table: pa.Table) -> None:
-    """Checks that no column of the output depends on one that it says it does not need: rules do not read those."""
+    """Checks that no output depends on a column that the operator declares as not needed: rules drop such columns."""
     batch = table.combine_chunks().to_batches()[0]
     plain = apply(chunked([[batch]], table.schema))
     expected = joined(batches_of(plain))
@@ -152,7 +153,7 @@ def check_columns_needed(apply: Apply, table: pa.Table) -> None:
 
 
 def _needed_at_source(node: Node, wanted: Columns) -> Columns:
-    """Returns what is needed of the sources, together: of several inputs any may stand on the table."""
+    """Returns the columns needed of all sources together: any of several inputs may be the table."""
     if not node.inputs:
         return wanted
     asked = zip(node.inputs, node.columns_needed(wanted), strict=True)
@@ -174,11 +175,11 @@ def _scrambled(batch: pa.RecordBatch, kept: Columns) -> pa.RecordBatch:
 
 
 def check_resume(make: Make, *, epoch: int = 0, in_full: bool = True) -> None:
-    """Checks that a state taken after any batch goes on with exactly the next batch, and so does a state after that.
+    """Checks that a state after any batch goes on with exactly the next batch, and so does a state taken after that.
 
-    The states are taken from one iterator that reads ahead all the while. From each the rest of the epoch is read
-    by a fresh iterator of a fresh equal dataset; on its way another state is taken after a step or two, and read
-    to the end, too. A state taken after the end goes on with the next epoch.
+    One iterator, which reads ahead all the while, gives the states. For each state a fresh iterator of a fresh equal
+    dataset reads the rest of the epoch. On its way it takes another state after a step or two, from which the rest is
+    read to the end, too. A state taken after the end goes on with the next epoch.
     """
     whole, states = _deliver_with_states(make(), epoch)
     for step in range(len(states)) if in_full else _a_few(len(states)):
@@ -214,7 +215,7 @@ def _deliver_with_states(dataset: Dataset, epoch: int) -> tuple[list[pa.RecordBa
 
 
 def _stored(iterator: Iterator[Any]) -> dict[str, Any]:
-    """Returns an iterator's state as it comes back from a file."""
+    """Returns an iterator's state as it is after a trip through a file."""
     text = json.dumps(iterator.state_dict(), allow_nan=False)
     assert len(text) < MAX_STATE_BYTES, f"a state of {len(text)} bytes"
     return dict(json.loads(text))
@@ -241,7 +242,7 @@ def _rest(iterator: Iterator[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 
 def check_declared(dataset: Dataset) -> None:
-    """Checks that schema, number of rows and number of batches are as declared, where they are declared."""
+    """Checks that schema, number of rows and number of batches are as declared, if they are declared."""
     batches = batches_of(dataset)
     declared = dataset._ready().bound.schema
     for batch in batches:
@@ -257,7 +258,7 @@ def check_declared(dataset: Dataset) -> None:
 
 
 def check_pickles(make: Make) -> None:
-    """Checks that a dataset comes out of a pickle equal to itself, with its epochs at 0, and yields the same."""
+    """Checks that a pickled dataset equals the original, with its epochs at 0, and yields the same."""
     dataset = make()
     expected = list(dataset)
     copy = pickle.loads(pickle.dumps(dataset))
@@ -267,7 +268,7 @@ def check_pickles(make: Make) -> None:
 
 
 def check_epochs(make: Make, *, differ: bool) -> None:
-    """Checks that iterating again runs the next epoch, which is another one or the same, as documented."""
+    """Checks that a second iteration runs the next epoch, which differs or is the same, as documented."""
     dataset = make()
     epochs = [list(dataset), list(dataset)]
     for epoch, found in enumerate(epochs):

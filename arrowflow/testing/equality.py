@@ -1,6 +1,6 @@
-"""When two streams of batches are the same: types, validity, and values where they are valid.
+"""Equality of two streams of batches: types, validity, and valid values.
 
-What memory holds under a null is nobody's business, and a NaN is the same as another NaN.
+Memory under a null does not count, and a NaN equals another NaN.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def assert_same_rows(
     Args:
         found: Batches.
         expected: Batches.
-        what: What to call them in the message.
+        what: Their name in the message.
         ordered: Whether the rows have to come in the same order.
     """
     mine, theirs = joined(found), joined(expected)
@@ -84,7 +84,7 @@ def assert_same_rows(
 
 
 def joined(batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch | None:
-    """Returns all rows as one record batch, or None where there is no batch to tell the schema."""
+    """Returns all rows as one record batch, or None if there is no batch to tell the schema."""
     listed = list(batches)
     return pa.concat_batches(listed) if listed else None
 

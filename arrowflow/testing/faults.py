@@ -9,7 +9,7 @@ from typing import Any
 from arrowflow.testing.clocks import Gate
 
 Action = Callable[[Any], Any]
-"""What a fault does with the argument of the call that it hits."""
+"""The effect of a fault: a function of the argument of the call that the fault hits."""
 
 
 def raising(error: BaseException) -> Action:
@@ -22,12 +22,12 @@ def raising(error: BaseException) -> Action:
 
 
 def returning(result: Any) -> Action:
-    """Returns the action that returns `result`, whatever it is given."""
+    """Returns the action that returns `result`, whatever its argument."""
     return lambda value: result
 
 
 def waiting(gate: Gate) -> Action:
-    """Returns the action that waits at `gate` and then returns what it was given."""
+    """Returns the action that waits at `gate` and then returns its argument."""
 
     def action(value: Any) -> Any:
         gate.pass_through()
@@ -37,15 +37,15 @@ def waiting(gate: Gate) -> Action:
 
 
 class Fault:
-    """A user function that behaves, but for the calls that the fault hits.
+    """A user function that behaves, except for the calls that the fault hits.
 
-    Calls of several workers at once have no order: choose by the argument (`when`) where they may come.
+    Calls of several workers at once have no order. If there may be such calls, choose by the argument (`when`).
 
     Args:
-        action: What happens in the calls that are hit.
+        action: The action for the calls that are hit.
         at: Number of the call that is hit, from 0 on.
-        when: Tells by its argument whether a call is hit.
-        fn: What happens in all other calls.
+        when: Tells by the argument of a call whether the call is hit.
+        fn: The function for all other calls.
 
     Example:
         >>> fault = Fault(returning("wrong"), at=1)
@@ -71,7 +71,7 @@ class Fault:
 
     @property
     def calls(self) -> int:
-        """How many calls have begun."""
+        """The number of calls that have begun."""
         return len(self._begun)
 
     def __call__(self, value: Any, *more: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What every file format keeps, as one check that raises `AssertionError`."""
+"""The contracts of every file format, as one check that raises `AssertionError`."""
 
 from __future__ import annotations
 
@@ -41,18 +41,19 @@ def check_format(
     table: pa.Table | None = None,
     has_end: bool = True,
 ) -> None:
-    """Checks all contracts of a format, on local files and on such whose bytes are fetched.
+    """Checks all contracts of a format, on local files and on files whose bytes are fetched.
 
     Footers and splits add up to the rows. Any split alone, from any row on, gives the rows of the whole, and columns
-    can be picked. Datasets resume from every batch and come whole out of a pickle. Announced sizes hold. A file that is
-    empty, cut off or garbage ends in a typed error that names it.
+    can be picked. Datasets resume from every batch, and survive a pickle unchanged. Announced sizes hold. A file that
+    is empty, cut off or garbage ends in a typed error that names the file.
 
     Args:
         format: The format with its options, such that a file has several splits.
         files: Local files of some hundred rows at most; or a function that writes a table to a path.
-        table: The rows of the files in order, or what to write instead of 60 rows of an int64 `id`, a float64 `value`
-            and a string `text`, both with nulls.
-        has_end: Whether a file tells that it is cut off. Text files do not: they have to give the rows in front.
+        table: The rows of the files in order, or the rows to write. The default is 60 rows of an int64 `id`, a
+            float64 `value` and a string `text`, the latter two with nulls.
+        has_end: Whether a file tells that it is cut off. Text files do not: they have to give the rows before the
+            cut.
 
     Example:
         >>> import pyarrow.parquet as pq
@@ -76,7 +77,7 @@ def check_format(
 
 
 def _check_pickled_format(format: Format) -> None:
-    """Checks that copies of a format are equal, and that it has the words that it is found by."""
+    """Checks that copies of a format are equal, and that it has the words by which it is found."""
     assert isinstance(format, Format), f"{format!r} lacks methods: derive from arrowflow.formats.Format"
     copy = pickle.loads(pickle.dumps(format))
     assert copy == format, f"a copy of {format!r} is not equal to it: make it a frozen dataclass"
@@ -112,7 +113,7 @@ def _assert_same_table(found: pa.Table, expected: pa.Table, what: str) -> None:
 
 
 def _stores(path: Path) -> list[tuple[Store, File]]:
-    """Returns the ways to one file: mapped, opened, and on a file system of which all bytes are fetched."""
+    """Returns the ways to one file: mapped, opened, and on a file system from which all bytes are fetched."""
     local, (file,) = resolve(path, suffixes=(), operator="read")
     remote = pafs.SubTreeFileSystem(str(path.parent), pafs.LocalFileSystem())
     fetched, (other,) = resolve(path.name, filesystem=remote, suffixes=(), operator="read")
@@ -207,7 +208,7 @@ def _check_in_place(
 
 
 def _check_pipelines(format: Format, paths: Sequence[Path], whole: pa.Table) -> None:
-    """Checks that datasets of the files keep what all datasets keep, and that filters find all of their rows."""
+    """Checks that datasets of the files keep the contracts of all datasets, and that filters find all of their rows."""
     _assert_same_table(read(paths, format=format).to_table(), whole, "all files")
     check_resume(lambda: read(paths, format=format))
     size = max(1, whole.num_rows // 20)
@@ -224,7 +225,7 @@ def _check_pipelines(format: Format, paths: Sequence[Path], whole: pa.Table) -> 
 def _check_damaged(
     format: Format, path: Path, whole: pa.Table, folder: Path, *, has_end: bool = True
 ) -> None:
-    """Checks that a damaged copy of a file ends in a typed error that names it, or is read as far as it goes."""
+    """Checks that a damaged copy of a file ends in a typed error that names it, or yields its undamaged rows."""
     content = path.read_bytes()
     size = len(content)
     ends = sorted({0, 1, size // 3, size // 2, size - 1})
@@ -250,5 +251,5 @@ def _check_damaged(
 def _read_damaged(format: Format, path: Path, schema: pa.Schema) -> pa.Table | Exception:
     try:
         return read(path, format=format, schema=schema if isinstance(format, Untyped) else None).to_table()
-    except Exception as error:  # noqa: BLE001  # it is looked at
+    except Exception as error:  # noqa: BLE001  # the caller checks it
         return error

@@ -1,1 +1,1 @@
-"""Ways around mistakes of other libraries."""
+"""Workarounds for mistakes of other libraries."""

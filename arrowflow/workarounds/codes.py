@@ -25,10 +25,10 @@ def has_dictionary(type: pa.DataType) -> bool:
 
 
 def masked(array: pa.Array) -> pa.Array:
-    """Returns an array whose codes are null wherever a struct or list of fixed size around them is.
+    """Returns an array whose codes are null wherever a struct or list of fixed size around them is null.
 
-    pyarrow puts code 0 beneath a null, also where the dictionary is empty, and then can neither decode nor validate
-    what it has made itself (pyarrow 22 to 26). Codes that are out of range and not beneath a null stay.
+    pyarrow puts code 0 beneath a null, even for an empty dictionary. It can then neither decode nor validate its own
+    array (pyarrow 22 to 26). Codes that are out of range and not beneath a null stay.
 
     Example:
         >>> rows = pa.array([None], pa.struct([("x", pa.dictionary(pa.int8(), pa.string()))]))
@@ -55,7 +55,7 @@ def masked(array: pa.Array) -> pa.Array:
             array, pa.StructArray.from_arrays([masked(array.keys), masked(array.items)], fields=fields)
         )
     if pa.types.is_run_end_encoded(type) or pa.types.is_union(type):
-        return array  # nothing around their values is null
+        return array  # no null surrounds their values
     return _around(array, masked(array.values))
 
 
@@ -70,7 +70,7 @@ def _is_view(type: pa.DataType) -> bool:
 
 
 def _beneath(array: pa.Array) -> pa.Array:
-    """Returns the values of lists of fixed size, null where these are."""
+    """Returns the values of lists of fixed size, null where the lists are null."""
     size = array.type.list_size
     values = array.values.slice(array.offset * size, len(array) * size)
     if not array.null_count:

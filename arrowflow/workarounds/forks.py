@@ -1,8 +1,8 @@
-"""Forks of a process in which Polars has threads: in the child they are not there, and it would wait for them for ever.
+"""Forks of a process in which Polars has threads: the child lacks these threads, and would wait for them for ever.
 
-To be asked for a schema or a length is enough to start them, which is noted. A user's own frames are enough, too: so a
-process that is forked looks for threads by their name. Only systems with `/proc` tell; elsewhere forks are not what
-multiprocessing does.
+A question for a schema or a length starts the threads, and is noted. A user's own frames start them, too. So a forked
+process looks for the threads by their name. Only systems with `/proc` tell; on other systems multiprocessing does not
+fork by default.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ _THREADS: Final = Path("/proc/self/task")
 
 
 class _Polars:
-    """What is to be known of Polars.
+    """The process state of Polars.
 
     Attributes:
-        process: The process that had its threads when it was forked first; inherited by the child.
+        process: The process that had Polars' threads when it was forked first; the child inherits the value.
     """
 
     process: int | None = None
 
 
 def check_polars() -> None:
-    """Asked before each use of Polars that needs its threads.
+    """Called before each use of Polars that needs its threads.
 
     Raises:
-        ForkError: This process was forked from one that had them.
+        ForkError: This process was forked from a process that had Polars' threads.
     """
     if _Polars.process is not None and _Polars.process != os.getpid():
         raise ForkError(
@@ -38,7 +38,7 @@ def check_polars() -> None:
             'arrowflow), whose threads do not survive that; use the "spawn" or "forkserver" start method of '
             "multiprocessing, as in DataLoader(…, multiprocessing_context='forkserver'), or fork before"
         )
-    # Its threads take their names some time after they are started: a fork right behind this use would not find them.
+    # Threads get their names some time after their start: a fork right after this use would not find them.
     _Polars.process = os.getpid()
 
 
@@ -57,7 +57,7 @@ def _threads() -> list[Path]:
 def _is_worker(thread: Path) -> bool:
     try:
         name = (thread / "comm").read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:  # it has ended
+    except OSError:  # the thread has ended
         return False
     return name.startswith("polars-") and name[7:].isdigit()
 

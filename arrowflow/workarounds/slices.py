@@ -1,4 +1,4 @@
-"""Slices that Arrow misreads, and batches as Polars reads them right."""
+"""Slices that Arrow misreads, and batches in a form that Polars reads correctly."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from arrowflow.workarounds.forks import check_polars
 
 
 def rebased(array: pa.Array) -> pa.Array:
-    """Returns an array of which Arrow takes and filters the right rows.
+    """Returns an array from which Arrow takes and filters the right rows.
 
-    Of lists of fixed size inside of each other, `take` and `filter` read the first rows of the whole instead where the
-    array is a slice, or holds one inside (pyarrow 22 to 26). It is copied; all others are returned as they are.
+    Arrow misreads nested lists of fixed size (pyarrow 22 to 26). If such an array is a slice, or holds a slice inside,
+    `take` and `filter` read the first rows of the whole instead. Such an array is copied; others are returned
+    unchanged.
 
     Example:
         >>> inner = pa.array([[0], [1], [2]], pa.list_(pa.int8(), 1))
@@ -35,7 +36,7 @@ def is_misread(type: pa.DataType) -> bool:
 
 
 def _is_slice(array: pa.Array) -> bool:
-    """Whether an array or one inside it begins behind the first value of its buffers."""
+    """Whether an array or an array inside it begins after the first value of its buffers."""
     type = array.type
     if array.offset:
         return True
@@ -50,10 +51,10 @@ def _is_slice(array: pa.Array) -> bool:
 
 
 def readable(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns a batch that Polars reads right.
+    """Returns a batch that Polars reads correctly.
 
-    Of lists of fixed size with nulls it reads the validity of a slice as if it were that of the whole, and fails
-    (Polars 2.1). Such columns are copied; all others are returned as they are.
+    For lists of fixed size with nulls, Polars reads the validity of a slice as the validity of the whole, and fails
+    (Polars 2.1). Such columns are copied; others are returned unchanged.
 
     Raises:
         ForkError: Polars cannot read anything in this process.
@@ -92,12 +93,12 @@ def polars_frame(batch: pa.RecordBatch, *, rechunk: bool = True) -> pl.DataFrame
 
 
 def _holds_masked_slice(array: pa.Array) -> bool:
-    """Whether an array is, or has inside it, a slice of lists of fixed size with nulls."""
+    """Whether an array is a slice of lists of fixed size with nulls, or holds such a slice inside."""
     type = array.type
     if isinstance(type, pa.BaseExtensionType):
         return _holds_masked_slice(array.storage)
     if pa.types.is_fixed_size_list(type):
-        # Whether it has nulls itself says nothing of the array that it is handed over as a slice of.
+        # Nulls of the slice itself say nothing of nulls in the whole array, which Polars gets.
         masked = array.buffers()[0] is not None and len(array.values) != len(array) * type.list_size
         return masked or _holds_masked_slice(array.values)
     if pa.types.is_list(type) or pa.types.is_large_list(type):
@@ -110,10 +111,10 @@ def _holds_masked_slice(array: pa.Array) -> bool:
 
 
 def concatenable(array: pa.Array) -> pa.Array:
-    """Returns an array of Polars that Arrow can put behind another one.
+    """Returns an array of Polars in a form that Arrow can append to another array.
 
-    Of an empty slice inside a list Polars hands over where it begins, but no bytes, and `concat_arrays` looks behind
-    their end (Polars 2.1). Such an array is made anew; all others are returned as they are.
+    For an empty slice inside a list, Polars hands over its start but no bytes, and `concat_arrays` reads after their
+    end (Polars 2.1). Such an array is made anew; others are returned unchanged.
 
     Example:
         >>> nothing = pa.array([1, 2]).slice(2)

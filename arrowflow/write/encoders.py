@@ -1,4 +1,4 @@
-"""How one shard is encoded: a Parquet file by row groups, an Arrow IPC file by record batches."""
+"""The encoding of one shard: a Parquet file by row groups, an Arrow IPC file by record batches."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Encoder(Protocol):
         """Completes the file; the sink stays open."""
 
     def abandon(self) -> None:
-        """Lets go of a file that will not be completed. Raises nothing."""
+        """Closes a file that will not be completed. Raises nothing."""
 
 
 class ParquetEncoder:
     """A Parquet file with statistics, by which readers prune, and checksums, which `read_parquet` compares.
 
-    What pyarrow writes as other values, or cannot read back, is refused.
+    Types that pyarrow would write as other values, or could not read back, are refused.
     """
 
     suffix: ClassVar[str] = ".parquet"
@@ -95,7 +95,7 @@ class IpcEncoder:
 
 
 def _holds(type: pa.DataType, test: Callable[[pa.DataType], bool]) -> bool:
-    """Returns whether a type, or one inside of it, passes a test."""
+    """Returns whether a type, or a type inside it, passes a test."""
     if isinstance(type, pa.BaseExtensionType):
         return _holds(type.storage_type, test)
     return test(type) or any(_holds(type.field(index).type, test) for index in range(type.num_fields))
@@ -123,7 +123,7 @@ def check_codec(operator: str, compression: str | None, known: tuple[str, ...]) 
     """Returns the name of a compression; `"none"` for None.
 
     Raises:
-        PlanError: There is none of that name.
+        PlanError: There is no compression of that name.
     """
     given: Any = "none" if compression is None else compression
     if not isinstance(given, str) or given.lower() not in known:

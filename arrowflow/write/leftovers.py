@@ -1,13 +1,13 @@
-"""Hidden names beside a local target: of what a writer makes, of what it replaces, and of what nobody needs any more.
+"""Hidden names beside a local target: new data of a writer, the data that it replaces, and data to delete.
 
-* `.writing-K-T` and `.writing-K-T.lock`: the shards of a live writer, and the lock that it holds. The lock is there
-  before the folder and goes after it, and it dies with its process: so a lock that can be taken belongs to the dead.
-  File systems without locks keep what they have.
-* `.replaced-K-T`: a whole dataset that gave up its name, for as long as the next one has not taken that. Who finds the
+* `.writing-K-T` and `.writing-K-T.lock`: the shards of a live writer, and its lock. The lock exists before the folder
+  and goes after it, and dies with its process. So a lock that can be taken belongs to a dead writer. On file systems
+  without locks these names stay.
+* `.replaced-K-T`: a whole dataset that gave up its name, until the next dataset takes the name. A writer that finds the
   name free gives it back.
-* `.removed-K-T`: what is being deleted, and never a whole dataset again.
+* `.removed-K-T`: a dataset that is being deleted, and never a whole dataset again.
 
-K stands for the name of the target, T for nothing else.
+K stands for the name of the target; T makes the name unique.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ REMOVED: Final = ".removed-"
 LOCK: Final = ".lock"
 
 MAX_TRIES: Final = 8
-"""How often a lock is made anew that somebody took for a dead one's, between its making and its locking."""
+"""The most tries to make a lock, since others may take a new lock for a dead writer's before it is locked."""
 
 _NO_LOCKS: Final = frozenset({errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
 _TOKEN: Final = r"[0-9a-f]{16}-[0-9a-f]{16}"
 
 
 def new_name(target: Path) -> str:
-    """Returns the end of a hidden name that belongs to a target, and to nobody else."""
+    """Returns the end of a hidden name that belongs to one writer of a target alone."""
     return f"{_key(target)}-{os.urandom(8).hex()}"
 
 
@@ -46,7 +46,7 @@ def _key(target: Path) -> str:
 
 
 def begin(target: Path) -> tuple[Path, Claim | None]:
-    """Makes the hidden folder of a writer, and locks it; None where the file system has no locks."""
+    """Makes the hidden folder of a writer, and locks it; None if the file system has no locks."""
     for _ in range(MAX_TRIES):
         staging = target.with_name(WRITING + new_name(target))
         try:
@@ -74,7 +74,7 @@ def lock_of(staging: Path) -> Path:
 
 
 def end(staging: Path, held: Claim | None) -> None:
-    """Removes the hidden folder of a writer, if it is still there, and its lock. Raises nothing."""
+    """Removes the hidden folder of a writer, if it still exists, and its lock. Raises nothing."""
     shutil.rmtree(staging, ignore_errors=True)
     with suppress(OSError):
         lock_of(staging).unlink(missing_ok=True)
@@ -83,7 +83,7 @@ def end(staging: Path, held: Claim | None) -> None:
 
 
 def remove(replaced: Path) -> None:
-    """Removes a dataset that was replaced, so that at no time a part of it looks whole. Raises nothing."""
+    """Removes a replaced dataset, so that at no time a part of it looks whole. Raises nothing."""
     doomed = replaced.with_name(REMOVED + replaced.name.removeprefix(REPLACED))
     try:
         replaced.rename(doomed)
@@ -93,10 +93,10 @@ def remove(replaced: Path) -> None:
 
 
 def sweep(target: Path, is_replaceable: Callable[[Path], bool]) -> None:
-    """Removes what dead writers left beside a target, and gives back what lost its name to it. Raises nothing.
+    """Removes the remains of dead writers beside a target, and gives a lost name back. Raises nothing.
 
     Args:
-        target: The folder that is to be written.
+        target: The folder to write.
         is_replaceable: Whether a dataset may be deleted.
     """
     names = []
@@ -111,7 +111,7 @@ def sweep(target: Path, is_replaceable: Callable[[Path], bool]) -> None:
     replaced = [target.with_name(name) for name in names if name.startswith(f"{REPLACED}{_key(target)}-")]
     for path in sorted(replaced, key=_age):
         with suppress(OSError):
-            path.rename(target)  # only where there is nothing, or an empty folder
+            path.rename(target)  # succeeds only if there is nothing, or an empty folder
             continue
         with suppress(OSError):
             if is_replaceable(path):
@@ -119,7 +119,7 @@ def sweep(target: Path, is_replaceable: Callable[[Path], bool]) -> None:
 
 
 def _sweep_dead(path: Path) -> None:
-    """Removes a lock that nobody holds, and its folder; the folder first, so that the lock names all that is left."""
+    """Removes a lock that nobody holds, and its folder; the folder first, so that the lock names all remains."""
     with suppress(OSError):
         descriptor = lock(path, create=False)
         if descriptor is not None:
@@ -131,7 +131,7 @@ def _sweep_dead(path: Path) -> None:
 
 
 def _age(path: Path) -> int:
-    """Sorts those first that lost their name last."""
+    """Sorts the dataset first that lost its name last."""
     try:
         return -path.stat().st_ctime_ns
     except OSError:

@@ -1,8 +1,8 @@
-"""Rows into shards: where row groups and shards end is a function of the rows alone, not of how they arrive.
+"""Rows into shards: the ends of row groups and shards depend on the rows alone, not on the batches of their arrival.
 
-A row group ends after a number of rows, or after the row with which its values exceed a number of bytes. These are
-counted from types and offsets (`value_bits`), so that neither slices nor absent bitmaps change them. A shard ends with
-a row group. So the writer holds one row group, and a copy of it in one piece while it is encoded.
+A row group ends after a number of rows, or after the row with which its values exceed a number of bytes. The bytes are
+counted from types and offsets (`value_bits`), so neither slices nor absent bitmaps change them. A shard ends with a row
+group. So the writer holds one row group, and a copy of the row group in one piece while it is encoded.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from arrowflow.write.encoders import Encoder
 from arrowflow.write.targets import Target
 
 SHARD_BYTES: Final = 256 << 20
-"""Size of a shard where nobody says otherwise: few enough files to list, small enough to spread and to shuffle."""
+"""Default size of a shard: few enough files to list, small enough to spread and to shuffle."""
 
 GROUP_BYTES: Final = 64 << 20
-"""Values of a row group where nobody gives its rows: what a reader decodes, and holds, in one call."""
+"""Default bytes of a row group, if its rows are not given: a reader decodes, and holds, this much in one call."""
 
 
 MAX_SHARDS: Final = 100_000
-"""As many as have names of five digits."""
+"""The number of names with five digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What a writer has written.
+    """The files that a writer has written.
 
     Attributes:
         files: Paths of the shards in their order, as the file system names them.
@@ -49,13 +49,13 @@ class Written:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """When row groups and shards end.
+    """The sizes at which row groups and shards end.
 
     Attributes:
         group_rows: Most rows of a row group.
         group_bytes: Bytes of values after which a row group ends, or None.
         shard_rows: Most rows of a shard, or None.
-        shard_bytes: Bytes of a file after which the next one begins, or None.
+        shard_bytes: Bytes of a file after which the next file begins, or None.
     """
 
     group_rows: int
@@ -77,7 +77,7 @@ def write_shards(
     suffix: str,
     operator: str,
 ) -> Written:
-    """Writes all rows and makes them visible; whatever goes wrong, nothing of them is.
+    """Writes all rows and makes them visible; after any error, no row is visible.
 
     Raises:
         WriteError: The target is taken, the disk full, a type has no place in the format.
@@ -86,7 +86,7 @@ def write_shards(
     with explained(operator, target):
         try:
             target.begin()
-            shards.open()  # before the first row is asked for: types that the format lacks are found here
+            shards.open()  # before the first row is asked for: finds types that the format lacks
             for batch in batches:
                 shards.push(batch)
             shards.finish()
@@ -100,7 +100,7 @@ def write_shards(
 
 @contextmanager
 def explained(operator: str, target: Target) -> Iterator[None]:
-    """Says who writes where, and makes what file systems and encoders raise a `WriteError`."""
+    """Adds operator and target to errors, and turns errors of file systems and encoders into a `WriteError`."""
     try:
         yield
     except ArrowflowError as error:
@@ -112,7 +112,7 @@ def explained(operator: str, target: Target) -> Iterator[None]:
 
 
 class ShardWriter:
-    """Cuts rows into row groups, and these into shards."""
+    """Cuts rows into row groups, and row groups into shards."""
 
     def __init__(
         self, target: Target, make: MakeEncoder, schema: pa.Schema, sizes: Sizes, suffix: str
@@ -134,7 +134,7 @@ class ShardWriter:
         """Begins the next shard.
 
         Raises:
-            WriteError: There are too many: with longer names they would sort before others.
+            WriteError: There are too many shards: longer names would sort before others.
         """
         if len(self.names) == MAX_SHARDS:
             raise WriteError(
@@ -147,7 +147,7 @@ class ShardWriter:
         self._shard_rows = 0
 
     def push(self, batch: pa.RecordBatch) -> None:
-        """Takes rows; writes those row groups that are full with them."""
+        """Takes rows; writes the row groups that are now full."""
         start = 0
         while start < batch.num_rows:
             rows, is_full = self._fitting(batch.slice(start))
@@ -158,13 +158,13 @@ class ShardWriter:
                 self._write_group()
 
     def finish(self) -> None:
-        """Writes what is left, and completes the last shard."""
+        """Writes the remaining rows, and completes the last shard."""
         if self._held_rows:
             self._write_group()
         self._complete()
 
     def abandon(self) -> None:
-        """Lets go of the file that is being written. Raises nothing."""
+        """Closes the unfinished file. Raises nothing."""
         encoder, sink, self._encoder, self._sink = self._encoder, self._sink, None, None
         self._held.clear()
         if encoder is not None:
@@ -174,7 +174,7 @@ class ShardWriter:
                 sink.close()
 
     def _fitting(self, batch: pa.RecordBatch) -> tuple[int, bool]:
-        """Returns how many rows of a batch belong to the row group, and whether it is full with them."""
+        """Returns the number of a batch's rows that belong to the row group, and whether the group is then full."""
         sizes, written = self._sizes, 0 if self._is_full() else self._shard_rows
         room = sizes.group_rows - self._held_rows
         if sizes.shard_rows is not None:
@@ -203,7 +203,7 @@ class ShardWriter:
         self._held_rows = self._held_bits = 0
 
     def _is_full(self) -> bool:
-        """Whether what comes next belongs to another shard; asked only then, so that no shard is left empty."""
+        """Whether the next row belongs to another shard; asked only when a row comes, so that no shard is empty."""
         rows, num_bytes = self._sizes.shard_rows, self._sizes.shard_bytes
         if not self._shard_rows:
             return False
@@ -222,17 +222,17 @@ class ShardWriter:
 
 
 def _in_one_piece(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
-    """Copies rows behind each other, so that the bytes of a file do not depend on how they arrived."""
+    """Copies rows into one piece, so that the bytes of a file do not depend on the batches of their arrival."""
     columns = [[batch.column(index) for batch in batches] for index in range(len(schema))]
     try:
         return pa.Table.from_arrays([pa.concat_arrays(column) for column in columns], schema=schema)
     except pa.ArrowInvalid:
-        # Offsets over 2 GiB, for who asks for row groups as large as that: as few pieces as can be.
+        # Such large row groups have offsets over 2 GiB: the rows go into as few pieces as possible.
         return pa.Table.from_batches(batches, schema).combine_chunks()
 
 
 def value_bits(rows: pa.RecordBatch) -> int:
-    """Returns the bits that the values of some rows take; of two batches together exactly the sum.
+    """Returns the bits that the values of some rows take; two batches together take exactly the sum.
 
     Example:
         >>> batch = pa.record_batch({"x": pa.array([1, 2], pa.int32()), "s": ["a", "bcd"]})
@@ -269,7 +269,7 @@ def _bits(array: pa.Array) -> int:
 
 
 def _offset_width(type: pa.DataType) -> np.dtype[Any] | None:
-    """Returns the type of the offsets of texts, bytes, lists and maps, which end where the next one starts."""
+    """Returns the type of the offsets of texts, bytes, lists and maps; a value ends where the next one starts."""
     small = (pa.types.is_string, pa.types.is_binary, pa.types.is_list, pa.types.is_map)
     large = (pa.types.is_large_string, pa.types.is_large_binary, pa.types.is_large_list)
     if any(test(type) for test in small):

@@ -1,17 +1,17 @@
-"""Where shards go, so that a half-written dataset never looks whole.
+"""The targets of shards: a half-written dataset never looks whole.
 
-* **On the local file system** shards are written into a hidden folder beside the target, each is flushed to the disk,
-  and the folder takes the target's name in one step. Whoever lists the target sees nothing, what was there before, or
-  all of it. With `overwrite` the old folder is renamed away right before: between these two steps there is none. Who
-  finds then that another writer has taken the name replaces that one's, too; so the last to finish is seen.
-* **Elsewhere** (object stores) no step moves a folder. Shards are written below a hidden prefix of the target; when
-  all are there, a marker named `_UNFINISHED` is put, what they replace is deleted, they are moved to their names, and
-  the marker is removed: the step that makes them visible. Until then `read_parquet` and its kind refuse the target;
+* **On the local file system** shards are written into a hidden folder beside the target. Each shard is flushed to the
+  disk, and the folder takes the target's name in one step. A listing of the target shows nothing, the old content, or
+  all of the new. With `overwrite` the old folder is renamed away right before: between these two steps there is no
+  target. If another writer has then taken the name, its dataset is replaced, too: the last writer to finish is seen.
+* **Elsewhere** (object stores) no step moves a folder. Shards are written below a hidden prefix of the target. When
+  all shards exist, a marker named `_UNFINISHED` is put, the old shards are deleted, and the new shards are moved to
+  their names. The removal of the marker makes them visible. Until then `read_parquet` and its kind refuse the target;
   other readers do not know the marker. Two writers to one target at the same time are not told apart there.
 
-A process that is killed leaves a folder that readers skip (`.writing-…`, `_writing-…`), or the marker; at worst,
-between the two renames of an overwrite, also the old dataset under the name `.replaced-…`. The next writer of a local
-folder sees to that: `leftovers.py`.
+A killed process leaves a folder that readers skip (`.writing-…`, `_writing-…`), or the marker. At worst, between the
+two renames of an overwrite, it also leaves the old dataset under the name `.replaced-…`. The next writer of a local
+folder clears this up: `leftovers.py`.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ from arrowflow.write import leftovers
 logger = logging.getLogger("arrowflow")
 
 _KEPT_BY_WRITERS: Final = re.compile(r"(^|/)(_[^/]*|\.[^/]*\.crc|\.DS_Store)$")
-"""Names of files that other writers and file managers put beside shards, and that go with these."""
+"""Names of files that other writers and file managers put beside shards, and that are deleted with the shards."""
 
 
 class Target(Protocol):
-    """A folder that is to be written. Used by one thread."""
+    """A folder to write. Used by one thread."""
 
     @property
     def path(self) -> str:
-        """The folder, as errors name it."""
+        """The name of the folder in errors."""
 
     def check(self) -> None:
-        """Looks at what is there, and makes nothing.
+        """Checks the existing content, and makes nothing.
 
         Raises:
-            WriteError: There is something that is not to be replaced, or nothing can be put in its place.
+            WriteError: There is content that must not be replaced, or the folder cannot be written.
         """
 
     def begin(self) -> None:
-        """Looks again, and makes the place where shards are hidden.
+        """Checks again, and makes the hidden place for shards.
 
         Raises:
-            WriteError: As of `check`.
+            WriteError: As for `check`.
         """
 
     def open(self, name: str) -> Any:
@@ -70,16 +70,16 @@ class Target(Protocol):
         """Makes all shards visible at once, and returns their paths."""
 
     def discard(self) -> None:
-        """Removes what is hidden and not published. Called at most once, after any error. Raises nothing."""
+        """Removes hidden shards that are not published. Called at most once, after any error. Raises nothing."""
 
 
 def target_of(
     path: str | os.PathLike[str], *, filesystem: Any, suffix: str, overwrite: bool, operator: str
 ) -> Target:
-    """Returns where a path or URL is; makes nothing yet.
+    """Returns the target of a path or URL; makes nothing yet.
 
     Raises:
-        PlanError: It is no path.
+        PlanError: `path` is no path.
         SourceError: The file system cannot be reached.
     """
     found, place = locate(path, filesystem=filesystem, operator=operator)
@@ -92,7 +92,7 @@ class LocalFolder:
     """A folder of this machine's file system."""
 
     def __init__(self, path: str, *, suffix: str, overwrite: bool) -> None:
-        self._path = Path(os.path.realpath(path))  # also of links that lead to each other
+        self._path = Path(os.path.realpath(path))  # unlike `resolve`, it does not fail on links in a circle
         self._suffix = suffix
         self._overwrite = overwrite
         self._staging: Path | None = None
@@ -126,15 +126,15 @@ class LocalFolder:
         return self._filesystem.open_output_stream(str(self._hidden / name), compression=None)
 
     def seal(self, name: str) -> None:
-        """See `Target.seal`: a name must never be there before what it names is on the disk."""
+        """See `Target.seal`: a name must never exist before its content is on the disk."""
         flush(self._hidden / name)
 
     def publish(self, names: Sequence[str]) -> tuple[str, ...]:
-        """See `Target.publish`. Of writers that overwrite at the same time each takes the name, the last one keeps it."""
+        """See `Target.publish`. Of several overwriting writers each takes the name, and the last one keeps it."""
         flush(self._hidden)
         while not self._take_name():
-            pass  # another writer was faster, and is done
-        with suppress(OSError):  # it is visible and whole, whatever comes of it
+            pass  # another writer was faster, and has finished
+        with suppress(OSError):  # the dataset is visible and whole in any case
             flush(self._path.parent)
         for replaced in self._replaced:
             leftovers.remove(replaced)
@@ -142,7 +142,7 @@ class LocalFolder:
         return tuple(str(self._path / name) for name in names)
 
     def discard(self) -> None:
-        """See `Target.discard`: what was renamed away comes back, unless something else is in its place."""
+        """See `Target.discard`: renamed content comes back, unless other content has its place."""
         for replaced in reversed(self._replaced):
             with suppress(OSError):
                 replaced.rename(self._path)
@@ -160,7 +160,7 @@ class LocalFolder:
         return self._staging
 
     def _take_name(self) -> bool:
-        """Gives the shards their name; False where somebody else has taken it, and what that one wrote is replaced."""
+        """Gives the shards their name; False if another writer has the name, and its content has to be replaced."""
         if self._overwrite:
             self._take_away()
         try:
@@ -176,7 +176,7 @@ class LocalFolder:
         return True
 
     def _take_away(self) -> None:
-        """Renames what is there; what may be deleted is looked at once nobody can add to it by its name."""
+        """Renames existing content away, and then checks it: under its new name nobody can add to it."""
         replaced = self._path.with_name(leftovers.REPLACED + leftovers.new_name(self._path))
         self._replaced.append(replaced)
         try:
@@ -226,7 +226,7 @@ class RemoteFolder:
         return self._filesystem.open_output_stream(f"{self._staging}/{name}", compression=None)
 
     def seal(self, name: str) -> None:
-        """See `Target.seal`: a store has an object, once it is closed, or has not."""
+        """See `Target.seal`: a store has an object once the object is closed, and not before."""
 
     def publish(self, names: Sequence[str]) -> tuple[str, ...]:
         """See `Target.publish`."""
@@ -248,7 +248,7 @@ class RemoteFolder:
         return tuple(f"{self._path}/{name}" for name in names)
 
     def discard(self) -> None:
-        """See `Target.discard`: the marker stays where what is left may not be whole."""
+        """See `Target.discard`: the marker stays if the remaining content may not be whole."""
         if self._is_published:
             return
         moved = [f"{self._path}/{name}" for name in self._names]
@@ -266,14 +266,14 @@ class RemoteFolder:
 
 
 def check_free(filesystem: Any, path: str, suffix: str, *, overwrite: bool, but: str = "") -> None:
-    """Raises `WriteError` where a dataset must not be written because of what is there.
+    """Raises `WriteError` if existing content forbids to write a dataset.
 
     Args:
         filesystem: The file system.
         path: The folder to write.
         suffix: Ending of the files that may be replaced.
-        overwrite: Whether they may be.
-        but: A folder in it that does not count.
+        overwrite: Whether such files may be replaced.
+        but: A folder inside that does not count.
     """
     (info,) = filesystem.get_file_info([path])
     if info.type in (pafs.FileType.File, pafs.FileType.Unknown):
@@ -293,7 +293,7 @@ def check_free(filesystem: Any, path: str, suffix: str, *, overwrite: bool, but:
 def _check_replaceable(
     filesystem: Any, path: str, suffix: str, *, but: str = "", named: str | None = None
 ) -> None:
-    """Raises `WriteError` where a folder holds other files than shards; it may be `named` otherwise in errors."""
+    """Raises `WriteError` if a folder holds files besides shards; errors may call the folder `named`."""
     found = [
         info.path[len(path) :]
         for info in _listed(filesystem, path, but=but)

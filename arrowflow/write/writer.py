@@ -1,4 +1,4 @@
-"""What `write_parquet` and `write_ipc` check and decide before the pipeline runs."""
+"""The checks and decisions of `write_parquet` and `write_ipc` before the pipeline runs."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Kind(NamedTuple):
 
     Attributes:
         operator: Name of the method that writes them.
-        encoder: What makes one file.
+        encoder: The encoder of one file.
         codecs: Names of compressions.
         rows: Name of the argument for the rows of a row group or record batch.
-        default_rows: What it is where nobody has named it.
+        default_rows: The default of that argument.
     """
 
     operator: str
@@ -47,14 +47,14 @@ IPC: Final = Kind("write_ipc", IpcEncoder, IPC_CODECS, "batch_rows", MAX_CHUNK_R
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
-    """One call of a writer, with its arguments found to be good.
+    """One call of a writer, with checked arguments.
 
     Attributes:
         operator: Name of the method.
-        target: Where the shards go.
-        encoder: What makes one file.
+        target: The target of the shards.
+        encoder: The encoder of one file.
         suffix: Ending of the files.
-        sizes: When row groups and shards end.
+        sizes: The sizes at which row groups and shards end.
     """
 
     operator: str
@@ -64,10 +64,10 @@ class Writer:
     sizes: Sizes
 
     def check(self) -> None:
-        """Looks at the target, so that a pipeline need not start to find it taken.
+        """Checks the target, so that a pipeline need not start only to find it taken.
 
         Raises:
-            WriteError: There is something that is not to be replaced.
+            WriteError: There is content that must not be replaced.
         """
         with explained(self.operator, self.target):
             self.target.check()
@@ -100,12 +100,12 @@ def writer_of(
     filesystem: Any,
     overwrite: bool,
 ) -> Writer:
-    """Returns what writes files of a kind; the arguments are those of `Dataset.write_parquet` and `write_ipc`."""
+    """Returns the writer of files of a kind; the arguments are those of `Dataset.write_parquet` and `write_ipc`."""
     operator, suffix = kind.operator, kind.encoder.suffix
     codec = check_codec(operator, compression, kind.codecs)
     if shard_bytes is None and shard_rows is None:
         shard_bytes = SHARD_BYTES
-    # What nobody named has a limit only where it needs one.
+    # A size that the user did not name has a limit only where it needs a limit.
     sizes = Sizes(
         group_rows=kind.default_rows if group_rows is None else check_size(operator, kind.rows, group_rows),
         group_bytes=GROUP_BYTES if group_rows is None else None,

@@ -1,4 +1,4 @@
-"""Arrow arrays by what they mean: not by what lies under nulls, before a slice or behind its end."""
+"""Arrow arrays by their values. Memory under nulls, before a slice or after its end does not count."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Put = Callable[[Any], None]
 Mask = npt.NDArray[np.bool_]
 
 _known: dict[int, tuple[weakref.ref[Any], bytes]] = {}
-"""Digests of record batches that are alive, by `id`: of data in memory that plans are made of again and again."""
+"""Digests of record batches that are alive, by `id`: plans are made again and again from the same data in memory."""
 
 
 def batch_digest(batch: pa.RecordBatch, once: bool = True) -> bytes:
@@ -25,7 +25,7 @@ def batch_digest(batch: pa.RecordBatch, once: bool = True) -> bytes:
 
     Args:
         batch: The batch.
-        once: It is read the first time only; not for one whose memory somebody may write to.
+        once: Whether the batch is read the first time only; not for a batch whose memory somebody may write to.
 
     Example:
         >>> one = pa.record_batch({"x": [1, None, 3]})
@@ -56,7 +56,7 @@ def array_digest(array: pa.Array) -> bytes:
 
 
 def type_bytes(type: pa.DataType) -> bytes:
-    """Returns what identifies a type, with all that its text leaves out."""
+    """Returns the bytes that identify a type, with the parts that its text leaves out."""
     return bytes(pa.schema([pa.field("", type)]).serialize())
 
 
@@ -70,7 +70,7 @@ def _putter(hasher: Any) -> Put:
 
 
 def write_values(put: Put, array: pa.Array) -> None:
-    """Hands out the bytes that, with its type, say what an array holds."""
+    """Hands out the bytes that, together with its type, identify an array's values."""
     type = array.type
     put(len(array).to_bytes(8, "little"))
     if isinstance(type, pa.BaseExtensionType):
@@ -116,7 +116,7 @@ def _write_numbers(put: Put, array: pa.Array, valid: Mask | None) -> None:
 
 
 def _offsets(array: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Returns where each value begins, and how long each is."""
+    """Returns the start of each value, and its length."""
     large = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
     wide = large or pa.types.is_large_list(array.type)
     raw = np.frombuffer(array.buffers()[1], np.int64 if wide else np.int32)
@@ -159,7 +159,7 @@ def _write_structs(put: Put, array: pa.Array, valid: Mask | None) -> None:
 
 
 def _write_whole(put: Put, array: pa.Array, valid: Mask | None) -> None:
-    """Of types that are rare: as Arrow would send them."""
+    """Writes a rare type in Arrow's own message format."""
     put(pa.RecordBatch.from_arrays([array], names=[""]).serialize())
 
 
@@ -180,4 +180,4 @@ _WRITERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Put, pa.Array, Ma
     (pa.types.is_fixed_size_list, _write_fixed_lists),
     (pa.types.is_struct, _write_structs),
 )
-"""Which types are written how: the first that fits."""
+"""The writers of types: the first that fits writes."""

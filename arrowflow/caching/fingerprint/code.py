@@ -1,4 +1,4 @@
-"""Code objects: what they do, as a text that is the same in every process, and the names that they use."""
+"""Code objects: their behaviour as a text that is the same in every process, and the names that they use."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _ATTRIBUTES = frozenset(("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_
 _NAMELESS = frozenset(("LOAD_CONST", "LOAD_CLOSURE"))
 
 _LONG_BITS = 10_000
-"""Python does not write all integers that are longer as decimals."""
+"""Python refuses to write some longer integers as decimals."""
 
 
 class Import(NamedTuple):
     """An `import` within a function.
 
     Attributes:
-        module: What is imported, as written.
-        level: The dots in front of it.
-        names: What is imported from it; nothing where it is imported itself.
+        module: The imported module, as written.
+        level: The number of dots before it.
+        names: The names imported from the module; empty if the module itself is imported.
     """
 
     module: str
@@ -33,13 +33,13 @@ class Import(NamedTuple):
 
 
 class Names(NamedTuple):
-    """What a function's code, and the code of functions inside it, refers to by name. Each is sorted.
+    """The names that a function's code, and the code of functions inside it, refers to. Each tuple is sorted.
 
     Attributes:
         globals: Names that are no variables of its own.
         attributes: Names of attributes, of whatever object.
-        imports: What it imports.
-        bare: Names of which something else is done than to take an attribute: whatever may be done to a module.
+        imports: The imports.
+        bare: Names that code uses for more than to take an attribute; such code may do anything to a module.
     """
 
     globals: tuple[str, ...]
@@ -58,7 +58,7 @@ def code_parts(code: types.CodeType) -> tuple[Any, ...]:
 
 
 def code_text(code: types.CodeType) -> str:
-    """Returns all that decides what code does: `code_parts`, how it is called, and where its handlers are."""
+    """Returns all that decides the behaviour of code: `code_parts`, its signature, and its exception handlers."""
     return repr([_called(each) for each in nested(code)]) + repr(code_parts(code))
 
 
@@ -94,7 +94,7 @@ def nested(code: types.CodeType) -> Iterator[types.CodeType]:
 
 @lru_cache(maxsize=1024)
 def names_in(code: types.CodeType) -> Names:
-    """Returns what code refers to by name.
+    """Returns the names that code refers to.
 
     Example:
         >>> names_in((lambda x: [abs(y.real) for y in x]).__code__)[:2]
@@ -110,7 +110,7 @@ def names_in(code: types.CodeType) -> Names:
             elif instruction.opname in _ATTRIBUTES:
                 found["attributes"].add(instruction.argval)
             elif instruction.opname == "IMPORT_NAME":
-                # The level and the names that are wanted have been put on the stack right before.
+                # The level and the imported names are put on the stack right before.
                 level, names = (before.argval for before in instructions[index - 2 : index])
                 imports.add(Import(instruction.argval, int(level or 0), tuple(names or ())))
         found["bare"] |= _bare(instructions)
@@ -119,7 +119,7 @@ def names_in(code: types.CodeType) -> Names:
 
 
 def _bare(instructions: list[dis.Instruction]) -> set[str]:
-    """Returns the names of which something else is done than to take an attribute; of imports, as they are called."""
+    """Returns the names that code uses for more than to take an attribute; an import counts by its local name."""
     bare: set[str] = set()
     called: dict[str, set[str]] = {}
     for one, following in itertools.pairwise(instructions):

@@ -1,4 +1,4 @@
-"""How arrays, tables, types and expressions of NumPy, Arrow, Polars and PyTorch are written."""
+"""Writers for arrays, tables, types and expressions of NumPy, Arrow, Polars and PyTorch."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from arrowflow.expr.parse.expression import Expr
 from arrowflow.plan.identity import Unknown
 
 _EXTENDED_BITS, _EXTENDED_BYTES = 63, 10
-"""Of numbers of x86 with extended precision: those of the fraction, and those that are not padding."""
+"""Of x86's numbers with extended precision: the bits of the fraction, and the bytes that are not padding."""
 
 _PICKLED = re.compile(r'"(?!Binary")\w+":\[(80,76,80,89,|(\d+,){0,4}128,[2-5],149,)')
-"""How pickled functions begin in the JSON of an expression: as Polars marks them, or behind a few bytes of versions."""
+"""The start of pickled functions in the JSON of an expression: Polars' mark, or a few bytes of versions before them."""
 
 _DRAWS = "it goes on to another state with each call; map(fn, seed=…) hands a generator to `fn`"
 
 
 def write_data(encoder: Encoder, value: Any) -> bool:
-    """Writes what holds or describes data."""
-    # A module is known by what it exports; one that nobody has imported has made no objects.
+    """Writes a value that holds or describes data."""
+    # PyTorch is looked up, not imported: a module that nobody has imported has made no objects.
     return (
         _write_numpy(encoder, value)
         or _write_arrow(encoder, value)
@@ -66,7 +66,7 @@ def _write_numpy(encoder: Encoder, value: Any) -> bool:
 
 
 def _write_array(encoder: Encoder, array: npt.NDArray[Any]) -> None:
-    """Writes what the bytes of an array say, without those that pad them."""
+    """Writes the meaning of an array's bytes, without the padding."""
     if array.dtype.names:
         for name in array.dtype.names:
             _write_array(encoder, array[name])
@@ -145,7 +145,7 @@ def _serialised(encoder: Encoder, value: pl.Expr) -> bytes:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            text = value.meta.serialize(format="json")  # it has no NaN, so it tells less than the other form
+            text = value.meta.serialize(format="json")  # has no NaN, so it tells less than the binary form
             data = value.meta.serialize()
         except (pl.exceptions.PolarsError, TypeError, ValueError) as error:
             raise encoder.refusal(value, f"Polars cannot serialise it ({error})") from error
@@ -172,7 +172,7 @@ def _write_torch(encoder: Encoder, value: Any) -> bool:
 
 
 def _write_own(encoder: Encoder, value: Any) -> bool:
-    """Writes what this library makes: expressions, formats and the like, by what they are compared by."""
+    """Writes objects of this library, such as expressions and formats, by the values by which they are compared."""
     if isinstance(value, Unknown):
         raise encoder.refusal(value, value.reason)
     if isinstance(value, Expr):

@@ -1,9 +1,9 @@
-"""Values of any kind as a digest that is the same in every process, or an error that names the part which has none.
+"""Values of any kind as a digest that is the same in every process, or an error that names the part without a digest.
 
-What has parts is written part by part. So that two values with the same digest are the same, each part says its kind
-and its length. What can refer to itself (functions, classes, objects, lists, dicts) is written once and then named by
-the number of its first appearance, which is how cycles end and how shared parts stay shared. The bodies of functions
-and classes come after all else, one after the other, so that the depth of recursion is that of data and not of calls.
+A value with parts is written part by part. Each part says its kind and its length, so that two values with the same
+digest are the same. Functions, classes, objects, lists and dicts can refer to themselves. So each is written once, and
+then named by the number of its first appearance: thus cycles end and shared parts stay shared. The bodies of functions
+and classes come after all else, one after the other. So recursion is as deep as the data, and not as the calls.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from arrowflow.errors import ArrowflowError, FingerprintError, said
 
 Writer = Callable[["Encoder", Any], bool]
-"""Writes a value if it is of a kind that it knows; says whether it was."""
+"""Writes a value if it knows the value's kind; says whether it does."""
 
 HINT = 'give cache(path, key="…"), and another key whenever something changes that the key stands for'
 
@@ -26,11 +26,12 @@ class Encoder:
     """Writes values, one after the other.
 
     Args:
-        writers: Who knows how to write which kind of value; the first that does is asked.
-        steps: Where the value stands, for errors: from the outside in.
+        writers: The writers of the kinds of values; the first writer that knows the value writes it.
+        steps: The path to the value, for errors: from the outside in.
 
     Attributes:
-        is_data: Whether the values are what a source yields, which nobody changes while a plan of it is in use.
+        is_data: Whether the values come from a source, whose values nobody changes while a plan with the source is
+            in use.
     """
 
     def __init__(self, writers: Sequence[Writer], steps: Sequence[str] = ()) -> None:
@@ -39,7 +40,7 @@ class Encoder:
         self._steps = list(steps)
         self._hasher = hashlib.blake2b(digest_size=16)
         self._numbers: dict[int, int] = {}
-        self._kept: list[Any] = []  # as long as they live, no other object has their `id`
+        self._kept: list[Any] = []  # while these objects live, no other object has their `id`
         self._later: deque[tuple[list[str], Callable[[], None]]] = deque()
 
     def put(self, kind: str, *parts: Any) -> None:
@@ -51,10 +52,10 @@ class Encoder:
             self._hasher.update(view)
 
     def write(self, value: Any, step: str | None = None) -> None:
-        """Writes a value; `step` says where in the value around it it stands.
+        """Writes a value; `step` says its place in the value around it.
 
         Raises:
-            FingerprintError: Nothing tells it, or a part of it, from others of its kind.
+            FingerprintError: Nothing distinguishes the value, or a part of it, from others of its kind.
         """
         with self.at(step):
             try:
@@ -82,11 +83,11 @@ class Encoder:
         return alone.digest()
 
     def later(self, write: Callable[[], None]) -> None:
-        """Calls `write` after all that is being written now."""
+        """Calls `write` after all that is now being written."""
         self._later.append((list(self._steps), write))
 
     def digest(self) -> bytes:
-        """Returns 16 bytes that identify what was written."""
+        """Returns 16 bytes that identify all written values."""
         while self._later:
             self._steps, write = self._later.popleft()
             write()
@@ -94,7 +95,7 @@ class Encoder:
 
     @contextmanager
     def at(self, step: str | None) -> Iterator[None]:
-        """Notes for errors where the values stand that are written meanwhile."""
+        """Notes, for errors, the place of the values that are written in the meantime."""
         if step is None:
             yield
             return
@@ -121,7 +122,7 @@ class Encoder:
         )
 
     def _place(self) -> str:
-        """Returns where the value at hand stands, as in "attribute 'lock' of global 'model' of `decode`"."""
+        """Returns the place of the current value, as in "attribute 'lock' of global 'model' of `decode`"."""
         functions = [index for index, step in enumerate(self._steps) if step.startswith("`")]
         last = functions[-1] if functions else 0
         place = " of ".join(reversed(self._steps[last:])) or "the value"

@@ -1,17 +1,17 @@
-"""The fingerprint of a plan: what names the entry of a cache on disk, so that no other plan and no other data share it.
+"""The fingerprint of a plan: the name of a cache's entry on disk, which no other plan and no other data share.
 
-It covers the plan as written and bound, and all that decides its rows, their order, their borders and the positions
-that travel with them:
+The fingerprint covers the plan as written and bound. It covers all that decides the rows, their order, their borders
+and the positions that travel with them:
 
-* of each operator, in post order: its name, its `identity()`, and its number in the plan where random values follow
-  from that. Operators without one (`prefetch`, `with_options`) have no say, and are left out;
-* of sources, what they read: files by path, size and time or etag; data in memory by their values;
-* of user functions, what they do: see `functions.py`;
+* of each operator, in post order: its name, its `identity()`, and its number in the plan if random values follow from
+  this number. Operators without an identity (`prefetch`, `with_options`) are left out;
+* of sources, the data that they read: files by path, size and time or etag; data in memory by their values;
+* of user functions, their behaviour: see `functions.py`;
 * of the options, `seed`, `max_chunk_rows` and the rules that are off, since positions follow the optimised plan;
 * the versions of arrowflow, pyarrow, Polars, NumPy and Python.
 
-A **key** stands for user functions, for streams and for whatever else has no identity. It does not stand for the rest:
-other arguments, another order of operators, other files or data in memory make another fingerprint with a key, too.
+A **key** stands for user functions, for streams and for all else without an identity. It does not stand for the rest:
+with a key, too, other arguments, another order of operators, other files or data in memory make another fingerprint.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from arrowflow.plan.identity import Code, Unknown
 from arrowflow.plan.node import Node
 
 VERSION: Final = 2
-"""Of what goes in, and how it is written."""
+"""The version of the content and of the encoding."""
 
 
 def _write_dataset(encoder: Encoder, value: Any) -> bool:
-    """Writes a dataset that a function refers to: bound, so that the files which it reads now count."""
+    """Writes a dataset that a function refers to: bound, so that the files which it would read now count."""
     plan = getattr(value, "_plan", None) if type(value).__module__ == "arrowflow.dataset" else None
     if not isinstance(plan, Node):
         return False
@@ -75,28 +75,30 @@ WRITERS: Final = (write_plain, write_container, _write_dataset, write_data, writ
 
 
 def fingerprint(plan: Node, options: ResolvedOptions) -> str:
-    """Returns 32 hexadecimal digits that two plans share only if they yield the same.
+    """Returns 32 hexadecimal digits that two plans share only if they yield the same rows.
 
     Args:
-        plan: What is below the cache: bound and as written, not optimised.
-        options: Those of the whole pipeline.
+        plan: The part of the plan before the cache: bound and as written, not optimised.
+        options: The options of the whole pipeline.
 
     Raises:
-        FingerprintError: A function refers to something, or a source is something, that has no identity.
+        FingerprintError: A source, or something that a function refers to, has no identity.
     """
     return _digits(None, plan, options)
 
 
 def fingerprint_of_key(key: str, plan: Node, options: ResolvedOptions) -> str:
-    """Returns 32 hexadecimal digits that two plans share only if they have the same key and yield the same but for it.
+    """Returns 32 hexadecimal digits for a plan with a key.
+
+    Two plans share them only if their keys are equal, and all else that decides their rows is, too.
 
     Args:
-        key: What stands for user functions, for streams, and for sources that have no identity.
-        plan: What is below the cache: bound and as written, not optimised.
-        options: Those of the whole pipeline.
+        key: The text that stands for user functions, for streams, and for sources that have no identity.
+        plan: The part of the plan before the cache: bound and as written, not optimised.
+        options: The options of the whole pipeline.
 
     Raises:
-        FingerprintError: An argument that is none of these has no identity.
+        FingerprintError: An argument that the key does not stand for has no identity.
     """
     return _digits(key, plan, options)
 
@@ -123,7 +125,7 @@ def _digits(key: str | None, plan: Node, options: ResolvedOptions) -> str:
 
 
 def _nodes(node: Node) -> Iterator[Node]:
-    """Yields the nodes in post order, without those below one that stands for them."""
+    """Yields the nodes in post order, except for inputs of a node that stands for its inputs."""
     if node.known_as is None:
         for child in node.inputs:
             yield from _nodes(child)
@@ -136,7 +138,7 @@ def _versions() -> tuple[Any, ...]:
 
 
 def _of_node(with_code: bool, identity: Mapping[str, Any]) -> bytes:
-    """Returns what identifies one operator. Each has its own numbers, so that it matters not what two of them share."""
+    """Returns the digest of one operator. Operators are digested apart: objects that two of them share do not matter."""
     encoder = Encoder(WRITERS)
     for name in sorted(identity):
         value = identity[name]
@@ -155,7 +157,7 @@ def _of_node(with_code: bool, identity: Mapping[str, Any]) -> bytes:
 
 
 def _step(name: str, value: Any) -> str | None:
-    """Returns how errors call an argument; None where what it is names itself."""
+    """Returns the name of an argument in errors; None if the argument names itself."""
     if isinstance(value, type | types.FunctionType | types.MethodType | functools.partial):
         return None
     return f"`{type(value).__qualname__}`" if callable(value) else repr(name)

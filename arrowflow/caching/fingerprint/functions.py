@@ -1,7 +1,7 @@
-"""How functions, classes and modules are written.
+"""Writers for functions, classes and modules.
 
-What is installed is known by its name and its package's version; what is the user's own, by its code and by all that
-the code refers to: defaults, closure, globals, and so on from there.
+Installed code is known by its name and its package's version. The user's own code is known by the code itself and by
+all that it refers to: defaults, closure, globals, and so on from there.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ _MADE_BY_PYTHON = frozenset(
         "_value2member_map_",
     )
 )
-"""Attributes of classes that say nothing, or nothing that others do not say."""
+"""Attributes of classes that say nothing, or nothing that other attributes do not say."""
 
 _SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
 _MADE_AT_RUN_TIME = 1 << 9
-"""The flag of all classes that Python code made, and of some that are part of a compiled module."""
+"""The flag of all classes that Python code made, and of some classes that are part of a compiled module."""
 
 
 def write_code(encoder: Encoder, value: Any) -> bool:
@@ -68,7 +68,7 @@ def write_code(encoder: Encoder, value: Any) -> bool:
 
 
 def _write_named(encoder: Encoder, value: Any) -> bool:
-    """Writes what an installed module has under a name."""
+    """Writes a value that an installed module has under a name."""
     if not isinstance(value, type) and not callable(value):
         return False
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
@@ -145,7 +145,7 @@ def _write_globals(encoder: Encoder, function: types.FunctionType) -> None:
 
 
 def _write_used(encoder: Encoder, value: Any, name: str, names: Names) -> None:
-    """Writes the value of a variable, of which code may use these attributes, which matters where it is a module."""
+    """Writes the value of a variable. For a module, `names` says which of its attributes the code may use."""
     if isinstance(value, types.ModuleType):
         _write_attributes(encoder, value, names, name in names.bare)
     else:
@@ -153,7 +153,7 @@ def _write_used(encoder: Encoder, value: Any, name: str, names: Names) -> None:
 
 
 def _write_import(encoder: Encoder, function: types.FunctionType, imported: Import, names: Names) -> None:
-    """Writes what a function imports when it is called. The user's own modules are imported for that, as it would."""
+    """Writes the modules that a function imports when it is called. The user's own modules are imported for that."""
     package = function.__globals__.get("__package__") or ""
     parents = package.split(".")[: len(package.split(".")) - imported.level + 1] if imported.level else []
     name = ".".join([*filter(None, parents), *filter(None, [imported.module])])
@@ -173,7 +173,7 @@ def _write_import(encoder: Encoder, function: types.FunctionType, imported: Impo
                 importlib.import_module(f"{name}.{each}")
     top, _, _ = name.partition(".")
     with encoder.at(f"import of {name!r}"):
-        if not imported.names and top != name:  # binds the package that is around it
+        if not imported.names and top != name:  # such an import binds the outer package
             _write_attributes(encoder, sys.modules[top], names, top in names.bare)
         _write_attributes(
             encoder, module, names, not imported.names and name.rpartition(".")[2] in names.bare
@@ -187,7 +187,7 @@ def _write_module(encoder: Encoder, module: types.ModuleType) -> None:
 def _write_attributes(
     encoder: Encoder, module: types.ModuleType, names: Names, whole: bool, outer: tuple[Any, ...] = ()
 ) -> None:
-    """Writes a module: of the user's own what may be used of it, and all of it if nothing says what is."""
+    """Writes a module. Of the user's own modules, only used attributes count, or all if nothing says which are used."""
     if is_installed(module.__name__):
         encoder.put("module", module.__name__, version_of(module.__name__))
         return
@@ -210,7 +210,8 @@ def _write_class(encoder: Encoder, cls: type) -> None:
         return
     encoder.put("class", cls.__qualname__ if is_installed(cls.__module__) else cls.__name__)
     if is_installed(cls.__module__) and "<" not in cls.__qualname__:
-        # One that its module hides, or one of the user's that `make_dataclass` or `new_class` made in its name.
+        # The class may be hidden by its module, or be a user's class that `make_dataclass` or `new_class` made in its
+        # name.
         encoder.put("installed", cls.__module__, version_of(cls.__module__))
         if not _is_compiled(cls):
             encoder.later(lambda: _write_members(encoder, cls))
@@ -221,7 +222,7 @@ def _write_class(encoder: Encoder, cls: type) -> None:
 
 
 def _is_compiled(cls: type) -> bool:
-    """Returns whether a class is part of a compiled module: it has methods that are none of Python's."""
+    """Returns whether a class is part of a compiled module: it has methods that are not Python's."""
     methods = (each for each in vars(cls).values() if not isinstance(each, _SLOTS))
     return not cls.__flags__ & _MADE_AT_RUN_TIME or any(
         getattr(each, "__objclass__", None) is cls for each in methods
@@ -243,7 +244,7 @@ def _write_members(encoder: Encoder, cls: type) -> None:
 
 
 def _write_annotations(encoder: Encoder, cls: type) -> None:
-    """Writes what a class says of its attributes, for code that asks. Classes that it names count by their names."""
+    """Writes a class's annotations, for code that reads them. Classes in the annotations count by their names."""
     for name, value in sorted(vars(cls).get("__annotations__", {}).items()):
         encoder.put("annotation", name)
         encoder.write(f"{value.__module__}.{value.__qualname__}" if isinstance(value, type) else value)
@@ -292,4 +293,4 @@ _WRITERS: tuple[tuple[Any, Callable[[Encoder, Any], None]], ...] = (
     (functools.cached_property, lambda encoder, value: encoder.write(value.func)),
     (types.CodeType, lambda encoder, code: encoder.put("code", code_text(code))),
 )
-"""Which kinds are written how."""
+"""The writers by kind."""

@@ -1,4 +1,4 @@
-"""Where code comes from: a release of a package, which its version tells from others, or the user's own files."""
+"""The origin of code: a release of a package, which has a version, or the user's own files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WITHOUT_FILES = ("built-in", "frozen")
 
 @lru_cache(maxsize=4096)
 def is_installed(module: str) -> bool:
-    """Returns whether a module belongs to Python or to an installed package, so that its version says what it does.
+    """Returns whether a module belongs to Python or to an installed package, so that its version tells its behaviour.
 
     Example:
         >>> is_installed("json.decoder"), is_installed("numpy"), is_installed("__main__")
@@ -27,13 +27,13 @@ def is_installed(module: str) -> bool:
     top = module.partition(".")[0]
     if top == "arrowflow" or _is_of_python(top):
         return True
-    if top == "__main__":  # also that of an installed command: its name says nothing
+    if top == "__main__":  # an installed command is `__main__`, too: the name says nothing
         return False
     return any(map(_is_in_packages, _places(top)))
 
 
 def _is_of_python(top: str) -> bool:
-    """Returns whether a module is one of Python's own: its name may be that of one of the user's that hides it."""
+    """Returns whether a module is one of Python's own. A user's module may have the same name and hide Python's."""
     if top not in sys.stdlib_module_names and top not in sys.builtin_module_names:
         return False
     places = _places(top)
@@ -59,7 +59,7 @@ def _library() -> tuple[str, ...]:
 
 
 def _places(top: str) -> list[str]:
-    """Returns the files or folders of a top-level module, which is not imported for that."""
+    """Returns the files or folders of a top-level module, without an import of the module."""
     module = sys.modules.get(top)
     spec = getattr(module, "__spec__", None)
     if spec is None and module is None:
@@ -74,10 +74,10 @@ def _places(top: str) -> list[str]:
 
 @lru_cache(maxsize=1024)
 def version_of(module: str) -> str:
-    """Returns the version of the package that an installed module belongs to; of Python's own, nothing.
+    """Returns the version of the package to which an installed module belongs; for Python's own modules, "".
 
-    The same whether or not the module has been imported. Of what was put among the packages without being one, the
-    digest of its files.
+    The result does not depend on whether the module has been imported. A module in the folder of packages that belongs
+    to no package has the digest of its files as its version.
 
     Example:
         >>> import numpy
@@ -89,7 +89,7 @@ def version_of(module: str) -> str:
         return ""
     if top == "arrowflow":
         return str(importlib.import_module(top).__version__)
-    metadata = importlib.import_module("importlib.metadata")  # 20 ms, for few
+    metadata = importlib.import_module("importlib.metadata")  # takes 20 ms, and few need it
     try:
         return str(metadata.version(top))
     except metadata.PackageNotFoundError:
@@ -100,7 +100,7 @@ def version_of(module: str) -> str:
 
 
 def _files_digest(places: list[str]) -> str:
-    """Returns what tells the files and folders of a module from others, as text."""
+    """Returns a text that distinguishes the files and folders of a module from others."""
     paths = {Path(place) for place in places}
     paths |= {inner for folder in paths if folder.is_dir() for inner in folder.rglob("*")}
     suffixes = (".py", *EXTENSION_SUFFIXES)
@@ -116,7 +116,7 @@ def _distributions(metadata: Any) -> dict[str, list[str]]:
 
 
 def compiled_file(module: str) -> bytes | None:
-    """Returns the digest of the file of a compiled module that is imported; None if it is none."""
+    """Returns the digest of the file of an imported compiled module; None for any other module."""
     file = getattr(sys.modules.get(module), "__file__", None)
     if file is None or not file.endswith(tuple(EXTENSION_SUFFIXES)):
         return None
@@ -124,7 +124,7 @@ def compiled_file(module: str) -> bytes | None:
 
 
 def resolved(module: str, qualname: str) -> Any:
-    """Returns what a module that is imported has under a name; None if it has nothing there."""
+    """Returns the object that an imported module has under a name; None if it has none."""
     found: Any = sys.modules.get(module)
     for name in qualname.split("."):
         found = getattr(found, name, None)

@@ -1,4 +1,4 @@
-"""Modules of the user's own of which nothing says what is used: by their files, and those of the modules they use."""
+"""The user's own modules whose used parts are unknown: they count by their files, and by the modules that they use."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from arrowflow.caching.fingerprint.installed import is_installed, version_of
 
 
 def write_whole_module(encoder: Encoder, module: types.ModuleType) -> None:
-    """Writes the files of a module and its package, and of all own modules that what it holds is or comes from.
+    """Writes the files of a module and its package, and of all own modules that its values are or come from.
 
-    Of one that has no file, made while the program runs, the values that it holds.
+    A module without a file, made while the program runs, counts by its values.
     """
     if is_installed(module.__name__):
         encoder.put("module", module.__name__, version_of(module.__name__))
@@ -48,7 +48,7 @@ def _write_values(encoder: Encoder, module: types.ModuleType) -> None:
 
 
 def _reached(module: types.ModuleType) -> list[types.ModuleType]:
-    """Returns the own modules that a module holds, or that what it holds comes from, in the order of their names."""
+    """Returns the own modules among a module's values, and those own modules that made its values, ordered by name."""
     names = {module.__name__}
     found: list[types.ModuleType] = []
     inside = [each for name, each in sys.modules.copy().items() if name.startswith(f"{module.__name__}.")]

@@ -1,4 +1,4 @@
-"""How plain values, containers and objects are written."""
+"""Writers for plain values, containers and objects."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _TEXT: dict[type, Callable[[Any], str]] = {
     datetime.timedelta: repr,
 }
 _JSON = frozenset((str, int, float, bool, type(None)))
-"""What JSON tells apart."""
+"""The types that JSON distinguishes."""
 
 _BYTES: dict[type, Callable[[Any], Any]] = {
     str: lambda value: value.encode("utf-8", "surrogatepass"),
@@ -62,20 +62,20 @@ def write_plain(encoder: Encoder, value: Any) -> bool:
     elif isinstance(value, enum.Enum):
         encoder.put("member", value.name or "")
         encoder.write(kind)
-        if not value.name or not is_installed(kind.__module__):  # flags that were combined have no name
+        if not value.name or not is_installed(kind.__module__):  # a combination of flags has no name
             encoder.write(value._value_)
     elif isinstance(value, logging.Logger):
         encoder.put("logger")
     elif isinstance(value, types.GenericAlias | types.UnionType) or kind.__module__ == "typing":
         encoder.put("annotation", repr(value))
-        encoder.write(typing.get_origin(value))  # a class with arguments may be called as the class is
+        encoder.write(typing.get_origin(value))  # a class with arguments may be called like the class
     else:
         return False
     return True
 
 
 def write_container(encoder: Encoder, value: Any) -> bool:
-    """Writes tuples, lists, dicts in their order, and sets whatever theirs is."""
+    """Writes tuples and lists, dicts in their order, and sets whatever their order."""
     kind = type(value)
     if kind is set or kind is frozenset:
         encoder.put(kind.__name__)
@@ -110,19 +110,19 @@ def _write_items(encoder: Encoder, value: Any) -> None:
 
 
 def _as_json(value: Any) -> str | None:
-    """Returns the JSON of a tuple, list or dict of plain values: 30 times as fast as one by one; None of others."""
+    """Returns the JSON of a tuple, list or dict of plain values, 30 times as fast as each value alone; else None."""
     if isinstance(value, dict):
         is_plain = {str}.issuperset(map(type, value)) and _JSON.issuperset(map(type, value.values()))
     else:
         is_plain = _JSON.issuperset(map(type, value))
     try:
         return json.dumps(value, ensure_ascii=False) if is_plain else None
-    except ValueError:  # an integer with more digits than Python writes
+    except ValueError:  # an integer with more digits than Python allows
         return None
 
 
 def _sorted(encoder: Encoder, values: Any) -> list[Any]:
-    """Returns what stands for the values of a set, in an order that follows from them alone."""
+    """Returns digests of the values of a set, in an order that follows from the values alone."""
     if {str}.issuperset(map(type, values)) or {int}.issuperset(map(type, values)):
         return sorted(values)
     return sorted(encoder.digest_of(each, "an item") for each in values)
@@ -138,7 +138,7 @@ def _short(key: object) -> str:
 
 
 def write_object(encoder: Encoder, value: Any) -> bool:
-    """Writes any other object: its class, and what `pickle` would keep of it. Nothing is pickled."""
+    """Writes any other object: its class, and the state that `pickle` would keep. Nothing is pickled."""
     kind = type(value)
     if isinstance(value, random.Random):
         raise encoder.refusal(
@@ -162,7 +162,7 @@ def write_object(encoder: Encoder, value: Any) -> bool:
     function, arguments, state, items, pairs = (*parts[:5], None, None, None)[:5]
     encoder.put("object")
     encoder.write(kind)
-    if function is not copyreg.__newobj__:  # type: ignore[attr-defined]  # private to the typeshed only
+    if function is not copyreg.__newobj__:  # type: ignore[attr-defined]  # private in the typeshed only
         encoder.write(function)
     for argument in arguments:
         if argument is not kind:
@@ -176,7 +176,7 @@ def write_object(encoder: Encoder, value: Any) -> bool:
 
 
 def _write_state(encoder: Encoder, state: Any) -> None:
-    """Attributes in the order of their names: which was set first means nothing."""
+    """Writes attributes in the order of their names: the order of assignment means nothing."""
     if type(state) is not dict or not all(isinstance(key, str) for key in state):
         encoder.write(state)
         return

@@ -1,10 +1,10 @@
-"""Chunks: the files of a cache on disk. One is written as a whole, and known to be whole from its name alone.
+"""Chunks: the files of a cache on disk. A chunk is written as a whole, and its name alone shows that it is whole.
 
 A chunk is an Arrow IPC file of the record batches of a group of items. Its name has the first row, the number of rows
-and a checksum of all its bytes, and comes into being by a rename, when the bytes are on the disk. So the listing of a
-folder says which rows it has, and a chunk that was damaged, cut or renamed is told from its name and its header: a JSON
-text in the footer's metadata with the fingerprint of the plan, the first row again, the position before the chunk and
-one `Link` an item. An item without rows has a link and no record batch.
+and a checksum of all its bytes. The name comes into being by a rename, when the bytes are on the disk. So the listing
+of a folder says which rows it has. The name and the header reveal a chunk that was damaged, cut or renamed. The header
+is a JSON text in the footer's metadata. It has the fingerprint of the plan, the first row again, the position before
+the chunk and one `Link` an item. An item without rows has a link and no record batch.
 
 **Reading.** A file is mapped, and its descriptor closed: thousands of chunks can be open. Uncompressed columns are views
 of the map, aligned to 64 bytes. A mapping outlives the removal of its file.
@@ -32,24 +32,24 @@ from arrowflow.storage import NO_ROOM
 from arrowflow.workarounds.codes import has_dictionary
 
 VERSION: Final = 2
-"""Version of the header; chunks of another one are not read."""
+"""Version of the header; chunks of another version are not read."""
 
 HEADER: Final = "arrowflow.cache"
 """Key of the header in the metadata of the file's footer."""
 
 TEMPORARY: Final = ".tmp-"
-"""With this start the names of chunks that are being written, or whose writer was killed."""
+"""The start of the names of chunks that are being written, or whose writer was killed."""
 
 _NAME: Final = re.compile(r"([0-9]{15,})-([0-9]+)-([0-9a-f]{16})(-end)?\.arrow")
 _counter: Final = itertools.count()
 
 
 class ChunkError(ArrowflowError):
-    """A file is not the chunk that its name says: damaged, cut, renamed, foreign, or of another plan."""
+    """A file does not match its chunk's name: damaged, cut, renamed, foreign, or of another plan."""
 
 
 class Link(NamedTuple):
-    """What a chunk knows of one item.
+    """The data of one item in a chunk.
 
     Attributes:
         rows: Its rows.
@@ -65,10 +65,10 @@ class Link(NamedTuple):
 
 
 class Name(NamedTuple):
-    """What the name of a chunk says.
+    """The content of a chunk's name.
 
     Attributes:
-        first_row: Number of its first row among all of the entry.
+        first_row: Number of its first row among all rows of the entry.
         num_rows: Its rows.
         checksum: XXH3 of the file, in 64 bits.
         end: Whether no row follows it.
@@ -87,7 +87,7 @@ class Name(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Name | None:
-        """Returns what a name says; None where it is not that of a chunk."""
+        """Returns a chunk's name from a text; None if the text is not the name of a chunk."""
         match = _NAME.fullmatch(text)
         if match is None:
             return None
@@ -114,20 +114,22 @@ def write_chunk(
     end: bool,
     compression: str | None = None,
 ) -> Name:
-    """Writes a chunk and returns its name. From then on it is on the disk, whatever happens to process and power.
+    """Writes a chunk and returns its name.
+
+    After the return the chunk is on the disk, whatever happens to process and power.
 
     Args:
         folder: The folder of the entry.
         first_row: Number of its first row.
         before: The position before its first item.
-        items: Each item's record batch and link. A column has the same dictionary in all of them (see `same_file`).
+        items: Each item's record batch and link. A column has the same dictionary in all batches (see `same_file`).
         schema: Schema of the record batches.
-        fingerprint: That of the plan.
+        fingerprint: The fingerprint of the plan.
         end: Whether no row follows.
         compression: `"lz4"`, `"zstd"` or None.
 
     Raises:
-        CacheFullError: The disk, or the user's share of it, has no room; nothing is left there.
+        CacheFullError: The disk, or the user's share of it, has no room. Nothing of the chunk is left there.
         WriteError: The file cannot be written, or pyarrow cannot write these batches to one file.
         SchemaError: A record batch has other columns than `schema`.
     """
@@ -160,10 +162,10 @@ def write_chunk(
 
 
 def of_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Returns a batch with the very schema of its chunk: pyarrow's writer compares nullability too.
+    """Returns a batch with exactly the schema of its chunk: pyarrow's writer compares nullability too.
 
     Raises:
-        SchemaError: It has other columns.
+        SchemaError: The batch has other columns.
     """
     if not batch.num_rows or batch.schema.equals(schema, check_metadata=True):
         return batch
@@ -178,8 +180,8 @@ def of_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _commit(folder: Path, fill: Callable[[int], Name]) -> Name:
-    """Fills a new file and gives it its name. An error leaves nothing behind, unless it comes after that."""
-    # Once all chunks are seen another thread may rename the folder, so what is flushed is opened before that.
+    """Fills a new file and gives it its name. An error before the naming leaves nothing behind."""
+    # Once all chunks are seen another thread may rename the folder. So the folder is opened for its flush before that.
     names = os.open(folder, os.O_RDONLY)
     try:
         temporary, descriptor = _create(folder)
@@ -201,7 +203,7 @@ def _commit(folder: Path, fill: Callable[[int], Name]) -> Name:
 
 
 def _create(folder: Path) -> tuple[Path, int]:
-    """Opens a new file. One that another process with this number has, in a container or in the past, is let be."""
+    """Opens a new file. A file of another process with this number, in a container or in the past, stays untouched."""
     while True:
         path = folder / f"{TEMPORARY}{os.getpid()}-{next(_counter)}"
         with contextlib.suppress(FileExistsError):
@@ -209,10 +211,10 @@ def _create(folder: Path) -> tuple[Path, int]:
 
 
 def batch_bytes(batch: pa.RecordBatch) -> int:
-    """Returns the bytes of the rows themselves."""
+    """Returns the bytes of the rows themselves, without the rest of their buffers."""
     try:
         return int(batch.nbytes)
-    except pa.ArrowTypeError:  # pyarrow 22 cannot tell that of views
+    except pa.ArrowTypeError:  # pyarrow 22 cannot tell the bytes of views
         return int(batch.get_total_buffer_size())
 
 
@@ -237,16 +239,16 @@ def _failure(error: OSError, folder: Path, num_bytes: int) -> ArrowflowError:
 
 
 def open_chunk(folder: str | os.PathLike[str], name: Name, *, fingerprint: str, verify: bool) -> Chunk:
-    """Maps a chunk and checks that it is what its name says.
+    """Maps a chunk and checks that it matches its name.
 
     Args:
         folder: The folder of the entry.
-        name: Which chunk.
-        fingerprint: That of the plan.
-        verify: Whether the checksum is compared, for which all of the file is read.
+        name: The chunk.
+        fingerprint: The fingerprint of the plan.
+        verify: Whether to compare the checksum, for which the whole file is read.
 
     Raises:
-        ChunkError: It is not that chunk.
+        ChunkError: The file is not that chunk.
         FileNotFoundError: There is no such file.
         SourceError: The file cannot be read.
     """
@@ -262,7 +264,7 @@ def _opened(path: Path, name: Name, fingerprint: str, *, verify: bool) -> Chunk:
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # one look: another process may move the folder, and back
             raise ChunkError("expected a chunk of a cache, found what is no file")
-        # Closing gives the descriptor back; the map stays as long as a buffer of it.
+        # Closing frees the descriptor. The map stays as long as a buffer of the map.
         with pa.memory_map(str(path)) as source:
             mapped = source.read_buffer()
     except FileNotFoundError:
@@ -307,9 +309,9 @@ class Chunk:
 
     Attributes:
         name: Its name.
-        mapped: The whole file. Columns that are not compressed are views of it.
+        mapped: The whole file. Uncompressed columns are views of it.
         before: The position before its first item.
-        links: What it knows of each item.
+        links: The data of each item.
         schema: Schema of its record batches.
     """
 
@@ -344,7 +346,7 @@ class Chunk:
         return self.name.end
 
     def batch(self, number: int) -> pa.RecordBatch:
-        """Returns the rows of item `number` (as in `links`); a view of the map unless they are compressed.
+        """Returns the rows of item `number` (as in `links`): a view of the map, or a copy if they are compressed.
 
         Raises:
             ChunkError: The file is damaged.
@@ -368,8 +370,9 @@ class Chunk:
     def _read(self, index: int) -> pa.RecordBatch:
         if self._primed:
             return self._reader.get_batch(index)
-        # In its first call a reader decodes the dictionaries, which must not race with another call. So whoever is
-        # first, and several may be, uses a reader of its own, and shows it when that call is over.
+        # In its first call a reader decodes the dictionaries, which must not race with another call. So each thread
+        # that comes before the first call is over uses a reader of its own. It shares this reader when its own first
+        # call is over.
         reader = pa.ipc.open_file(pa.BufferReader(self.mapped))
         batch = reader.get_batch(index)
         self._reader = reader

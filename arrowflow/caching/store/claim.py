@@ -1,4 +1,4 @@
-"""Locks of the operating system: who holds one does what others would do again. They die with their process."""
+"""Locks of the operating system. The holder does the work, so that no other process repeats it. Locks die with it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _live: weakref.WeakSet[Claim] = weakref.WeakSet()
 
 
 class Claim:
-    """The lock of an entry, held until `release` or until nobody refers to it any more."""
+    """The lock of an entry, held until `release`, or until nobody refers to the claim any more."""
 
     __slots__ = ("__weakref__", "_descriptor", "_path")
 
@@ -26,7 +26,7 @@ class Claim:
         _live.add(self)
 
     def release(self) -> None:
-        """Gives the lock back. A child that was forked meanwhile has the descriptor too, so closing is not enough."""
+        """Gives the lock back. A forked child may have the descriptor too, so closing the descriptor is not enough."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             _held.discard(self._path)
@@ -38,11 +38,11 @@ class Claim:
 
 
 def _forget_in_child() -> None:
-    """Lets a forked child give up its part in its parent's locks: else they would outlive the parent."""
+    """Makes a forked child give up its part in its parent's locks: else the locks would outlive the parent."""
     for one in list(_live):
         descriptor, one._descriptor = one._descriptor, None
         if descriptor is not None:
-            os.close(descriptor)  # not unlocked: it is the parent's
+            os.close(descriptor)  # not unlocked: the lock is the parent's
     _held.clear()
 
 
@@ -50,17 +50,17 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def lock(path: Path, *, create: bool = True) -> int | None:
-    """Opens a file and locks it, until the descriptor is closed; None where somebody else has.
+    """Opens a file and locks it, until the descriptor is closed; None if another holder has the lock.
 
     Raises:
-        FileNotFoundError: It is not there, or not any more.
-        OSError: It cannot be opened; a symbolic link never is.
+        FileNotFoundError: The file does not exist, or was removed.
+        OSError: The file cannot be opened; a symbolic link never is.
     """
     made = os.O_CREAT if create else 0
     descriptor = os.open(path, os.O_RDWR | made | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Between opening and locking the folder may have been removed, and another one made in its place.
+        # Between opening and locking somebody may have removed the folder, and made another in its place.
         if not os.path.samestat(os.fstat(descriptor), path.stat()):
             raise FileNotFoundError(path)
     except BlockingIOError:
@@ -73,7 +73,7 @@ def lock(path: Path, *, create: bool = True) -> int | None:
 
 
 def claim(path: Path) -> Claim | None:
-    """Takes a lock, or returns None where somebody holds it."""
+    """Takes a lock, or returns None if another holder has it."""
     descriptor = lock(path)
     return None if descriptor is None else Claim(descriptor, str(path))
 

@@ -1,20 +1,20 @@
 """`Entry`: the folder of one cached plan, as one process sees it.
 
-The listing of the folder is its manifest. A chunk's name says which rows it holds, its checksum, and whether it is the
-last one; it appears by a rename, when it is whole and on the disk. So whoever lists the folder at whatever moment, also
-after a power cut, finds a set of whole chunks, and the entry is complete when they follow each other from row 0 to one
-that is the last. Nothing else has to be kept consistent: no index, no counter.
+The listing of the folder is its manifest. A chunk's name has its rows, its checksum, and whether it is the last chunk.
+The name appears by a rename, when the chunk is whole and on the disk. So any listing, also after a power cut, shows
+whole chunks alone. The entry is complete when chunks follow each other from row 0 to a last chunk. No index and no
+counter has to be kept consistent.
 
-**Who computes.** The one who holds the lock of the entry, which is the operating system's and dies with its process.
-The lock keeps two from doing the same work, and nothing more: chunks are right whoever writes them, since what is below
-a cache is deterministic. So one that has waited for too long may compute without it.
+**Who computes.** The holder of the entry's lock computes. The lock is the operating system's and dies with its process.
+The lock only keeps two processes from doing the same work. Chunks are right whoever writes them, since the plan before
+a cache is deterministic. So a process that has waited for too long may compute without the lock.
 
-**Inputs that are not repeatable** (generators, one-shot streams) are written into a folder of their own, which gets the
-entry's name when it is complete: chunks of two runs never meet.
+**Inputs that are not repeatable** (generators, one-shot streams) are written into a folder of their own. This folder
+gets the entry's name when it is complete: chunks of two runs never meet.
 
-Any thread may use an entry: each attribute is replaced as a whole, and never changed. Whoever takes the one `_turn`
-finishes it; who finds it taken goes on, since the rows of that one's chunk are still to come. Another process may finish
-its own at the same moment, so what has made place is looked at again.
+Any thread may use an entry: each attribute is replaced as a whole, and never changed. The thread that takes the one
+`_turn` finishes the entry. A thread that finds it taken goes on, since its rows come with the other thread's chunk.
+Another process may finish its own entry at the same moment, so a folder that was renamed away is looked at again.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ logger = logging.getLogger("arrowflow")
 
 
 class Place(NamedTuple):
-    """Where to go on in an entry.
+    """The place in an entry at which to go on.
 
     Attributes:
-        chunk: The chunk to go on in; None at the start.
-        start: Items of the chunk that are before it.
+        chunk: The chunk that holds the place; None at the start.
+        start: The number of the chunk's items before the place.
     """
 
     chunk: Chunk | None
@@ -68,12 +68,12 @@ class Entry:
 
     Args:
         root: The folder of the cache.
-        fingerprint: What the plan and its sources are, as hexadecimal digits.
-        about: What `entry.json` says of it.
-        repeatable: Whether the input can be gone on with from any position, so that single chunks are of use.
-        verify: Whether the checksum of a chunk is looked at when this process first maps it.
-        compression: How record batches are compressed, or None.
-        folder: Where the chunks lie, if not in the entry's own folder.
+        fingerprint: The identity of the plan and its sources, as hexadecimal digits.
+        about: The content of `entry.json`.
+        repeatable: Whether the input can go on from any position, so that single chunks are of use.
+        verify: Whether to check the checksum of a chunk when this process first maps it.
+        compression: The compression of record batches, or None.
+        folder: The folder of the chunks, if not the entry's own folder.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Entry:
         self._listing = NOTHING
         self._chunks: dict[Name, Chunk] = {}
         self._damaged: set[Name] = set()
-        # The first row of the chunk with a position that was looked for before.
+        # For each position that was searched before, the first row of its chunk.
         self._rows: dict[Position, int] = {}
         self._own_lock: Claim | None = None
         self._turn = deque([True])
@@ -105,7 +105,7 @@ class Entry:
     # ------------------------------------------------------------------ looking
 
     def refresh(self) -> Listing:
-        """Looks what there is by now."""
+        """Lists the chunks that exist now."""
         self._listing = found = listed(self.folder, self._damaged)
         if not found.names:
             self._chunks = {}
@@ -113,21 +113,21 @@ class Entry:
 
     @property
     def num_rows(self) -> int | None:
-        """Its rows if it was complete when it was last looked at, else None."""
+        """Its rows if the last listing was complete, else None."""
         return self._listing.num_rows
 
     @property
     def share(self) -> str:
-        """How much of it there is, in words."""
+        """The share of its chunks that exist, in words."""
         names = self._listing.names
         if self.num_rows is not None:
             return f"complete, {self.num_rows:,} rows"
         return f"{sum(name.num_rows for name in names.values()):,} rows so far" if names else "empty"
 
     def chunk_at(self, row: int) -> Chunk | None:
-        """Returns the chunk that begins with this row, mapped and checked; None where there is none, or no longer.
+        """Returns the chunk that begins with this row, mapped and checked; None if there is none, or no longer.
 
-        One that is damaged is removed, so that it is computed again.
+        A damaged chunk is removed, so that its rows are computed again.
         """
         while (name := self._listing.names.get(row)) is not None:
             chunk = self._chunks.get(name)
@@ -137,13 +137,13 @@ class Entry:
                 chunk = open_chunk(self.folder, name, fingerprint=self.fingerprint, verify=self._verify)
                 return self._chunks.setdefault(name, chunk)
             except FileNotFoundError:
-                if (self.folder / name.render()).is_symlink():  # to nothing: it would be found for ever
+                if (self.folder / name.render()).is_symlink():  # a link to nothing is found for ever
                     self._damaged.add(name)
             except ChunkError as error:
                 logger.warning("cache: %s; its rows are computed again", error)
                 try:
                     (self.folder / name.render()).unlink()
-                except OSError:  # a folder that is not ours to write, or no file: it stays where it is
+                except OSError:  # not our folder to write, or no file: it stays
                     self._damaged.add(name)
             self._forget()
         return None
@@ -153,17 +153,17 @@ class Entry:
         self.refresh()
 
     def find(self, position: Position) -> Place | None:
-        """Returns where to go on behind a position; None where that lies behind what is there."""
+        """Returns the place right after a position; None if the existing chunks do not reach it."""
         if position is None:
             return Place(None, 0)
-        # Also behind a gap: what lies there need not be computed again.
+        # The search also covers chunks after a gap: their rows need not be computed again.
         known = self._rows.get(position)
         rows = sorted(self._listing.names)
         for row in rows if known is None else (known, *rows):
             seen = self._glance(row)
             if seen is None or start_in(seen, position) is None:
                 continue
-            # Should that be damaged, or cleared, another one comes, which may end earlier.
+            # If this chunk is damaged or cleared, another chunk replaces it, which may end earlier.
             chunk = self.chunk_at(row)
             start = None if chunk is None else start_in(chunk, position)
             if chunk is not None and start is not None:
@@ -171,7 +171,7 @@ class Entry:
         return None
 
     def _glance(self, row: int) -> Chunk | None:
-        """Maps the chunk that begins with a row only to look where it lies: 0.2 ms, without its checksum."""
+        """Maps the chunk that begins with a row only to find positions in it: 0.2 ms, without its checksum."""
         name = self._listing.names.get(row)
         if name is None:
             return None
@@ -183,9 +183,9 @@ class Entry:
             return None
 
     def position_behind(self, rows: int) -> tuple[Position, int] | None:
-        """Returns the position behind the last item that ends within the first `rows` rows, and the rows before it.
+        """Returns the position after the last item that ends within the first `rows` rows, and the rows before it.
 
-        None where it is not complete. One chunk is opened, however many there are.
+        Returns None if the entry is not complete. One chunk is opened, however many there are.
         """
         listing = self._listing
         if listing.num_rows is None or rows <= 0:
@@ -208,19 +208,19 @@ class Entry:
 
     @property
     def lock_path(self) -> Path:
-        """The lock of who computes."""
+        """The lock file of the process that computes."""
         return self.folder / LOCK if self.repeatable else self.root / f".{self.fingerprint}.{LOCK}"
 
     @property
     def progress(self) -> object:
-        """Changes whenever whoever computes has got on."""
+        """A value that changes whenever the computing process has made progress."""
         if self.repeatable:
             return len(self._listing.names)
         pattern = f"{self.fingerprint}{FILLING}*"
         return sorted(len(listed(folder).names) for folder in self.root.glob(pattern))
 
     def claim(self) -> Claim | None:
-        """Takes the lock, making the folder if need be; None where somebody has it.
+        """Takes the lock, and makes the folder if need be; None if another holder has the lock.
 
         Raises:
             WriteError: The folder cannot be written.
@@ -252,7 +252,7 @@ class Entry:
         return taken
 
     def filling(self) -> Entry:
-        """Returns a folder of its own for an input that is not repeatable."""
+        """Returns an entry in a folder of its own, for an input that is not repeatable."""
         folder = self.root / f"{self.fingerprint}{FILLING}{os.urandom(8).hex()}"
         entry = Entry(
             self.root,
@@ -263,9 +263,9 @@ class Entry:
             compression=self._compression,
             folder=folder,
         )
-        # Nobody takes it for a leftover.
+        # With its lock held, nobody takes the folder for a leftover.
         entry._own_lock = entry.claim()
-        # Unless it was renamed, being whole, nobody else can use it.
+        # Nobody else can use the folder, unless it is whole and was renamed.
         weakref.finalize(entry, _remove, folder, os.getpid())
         return entry
 
@@ -278,11 +278,11 @@ class Entry:
         *,
         end: bool,
     ) -> Name:
-        """Writes a chunk. When this returns it is on the disk and everybody sees it.
+        """Writes a chunk. When this returns, the chunk is on the disk and everybody sees it.
 
         Raises:
-            CacheFullError: There is no room for it.
-            WriteError: It cannot be written.
+            CacheFullError: There is no room for the chunk.
+            WriteError: The chunk cannot be written.
         """
         if not self.folder.is_dir():  # cleared meanwhile
             self.claim()
@@ -297,7 +297,7 @@ class Entry:
             compression=self._compression,
         )
         self._damaged.discard(name)
-        # Without the mark another one was faster: it is complete, and needs no other chunk.
+        # Without the mark, another process was faster: the entry is complete, and needs no other chunk.
         if not (self.folder / UNFINISHED).exists():
             self._remove_others()
         return name
@@ -306,7 +306,7 @@ class Entry:
         """Maps a chunk that was just committed.
 
         Raises:
-            WriteError: It is not there any more.
+            WriteError: The chunk was removed in the meantime.
         """
         try:
             try:
@@ -322,7 +322,7 @@ class Entry:
         return self._chunks.setdefault(name, chunk)
 
     def finish(self) -> None:
-        """Gives a complete entry its looks, once all chunks are there."""
+        """Turns an entry into its final form, once all its chunks exist."""
         while self._turn and self.refresh().num_rows is not None:
             with contextlib.suppress(IndexError):  # another thread takes it, too
                 self._turn.pop()
@@ -343,14 +343,14 @@ class Entry:
         flush(self.root)
 
     def _remove_others(self) -> bool:
-        """Removes chunks with rows that the others have; returns whether it is complete, else nothing is removed."""
+        """Removes chunks whose rows others hold. Returns whether the entry is complete; if not, removes nothing."""
         listing = self.refresh()
         if listing.num_rows is not None:
             remove_others(self.folder, listing)
         return listing.num_rows is not None
 
     def whole(self) -> tuple[Chunk, ...] | None:
-        """Returns all chunks of a complete entry, mapped and checked; else None, also where it has become another one."""
+        """Returns all chunks of a complete entry, mapped and checked; else None, also if the entry was replaced."""
         listing = self._listing
         if listing.num_rows is None:
             return None
@@ -359,18 +359,18 @@ class Entry:
         return found if [chunk.name for chunk in found] == listing.chain else None
 
     def touch(self) -> None:
-        """Notes that it is used."""
+        """Notes that the entry is in use."""
         with contextlib.suppress(OSError):
             os.utime(self.folder / USED)
 
 
 def _remove(folder: Path, owner: int) -> None:
-    if os.getpid() == owner:  # and no child that was forked
+    if os.getpid() == owner:  # not a child that was forked
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def start_in(chunk: Chunk, position: Position) -> int | None:
-    """Returns how many items of a chunk are in front of a position; None where it lies outside of it."""
+    """Returns the number of a chunk's items before a position; None if the position is outside of the chunk."""
     if chunk.before == position:
         return 0
     return next((start for start, link in enumerate(chunk.links, start=1) if link.position == position), None)
@@ -390,8 +390,8 @@ def entry(
     verify: bool,
     compression: str | None,
 ) -> Entry:
-    """Returns the entry of this process: what one pipeline has mapped and checked, others need not."""
-    path = Path(os.path.realpath(root))  # which links that lead to each other do not stop
+    """Returns the entry of this process: pipelines share the chunks that one of them has mapped and checked."""
+    path = Path(os.path.realpath(root))  # unlike `resolve`, it does not fail on links in a circle
     key = (path, fingerprint, repeatable, verify, compression)
     found = _entries.get(key)
     if found is None:

@@ -1,4 +1,4 @@
-"""The folder of an entry: what lies in it beside the chunks, and how it comes into being as a whole."""
+"""The folder of an entry: its files beside the chunks, and its creation as a whole."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ NEW: Final = ".new-"
 REMOVED: Final = ".removed-"
 
 MAX_TRIES: Final = 5
-"""Somebody may clear the cache at any moment, and again."""
+"""The limit of tries: somebody may clear the cache at any moment, and again."""
 
 
 def make_folder(root: Path, folder: Path, about: Mapping[str, Any]) -> None:
-    """Makes the folder of an entry, by a rename; it may be there when that is over, since another process has made it.
+    """Makes the folder of an entry, by a rename. Another process may make the folder first; then that folder stays.
 
-    One that has no description gets it: what was not a cache's has stayed in it when the entry was removed.
+    A folder without a description gets one: files that are not a cache's stayed in it when the entry was removed.
 
     Args:
         root: The folder of the cache.
-        folder: That of the entry.
-        about: What `entry.json` says.
+        folder: The folder of the entry.
+        about: The content of `entry.json`.
     """
     root.mkdir(parents=True, exist_ok=True)
     new = root / f"{NEW}{os.urandom(8).hex()}"
@@ -56,7 +56,7 @@ def make_folder(root: Path, folder: Path, about: Mapping[str, Any]) -> None:
 
 
 def remove_others(folder: Path, listing: Listing) -> None:
-    """Removes the chunks of a complete entry whose rows others have: two may have computed the same, cut otherwise."""
+    """Removes chunks of a complete entry whose rows others hold: two processes may cut the same rows differently."""
     chain = {name.render() for name in listing.chain}
     with suppress(FileNotFoundError):  # cleared meanwhile
         for path in list(folder.iterdir()):
@@ -66,18 +66,18 @@ def remove_others(folder: Path, listing: Listing) -> None:
 
 
 def take_name(folder: Path, final: Path) -> bool:
-    """Renames a complete folder; False where another one was first, and this one stays for as long as it is read."""
+    """Renames a complete folder. False if another folder has the name; then this folder stays while it is read."""
     for _ in range(MAX_TRIES):
         with suppress(OSError):
             folder.rename(final)
             return True
         if listed(final).num_rows is not None:
             return False
-        # One that lost a chunk makes place.
+        # A folder that has lost a chunk makes way.
         removed = final.with_name(f"{REMOVED}{os.urandom(8).hex()}")
         with suppress(OSError):
             final.rename(removed)
-            if listed(removed).num_rows is not None:  # it is whole: another one took the name meanwhile
+            if listed(removed).num_rows is not None:  # whole: another process took the name meanwhile
                 removed.rename(final)
         shutil.rmtree(removed, ignore_errors=True)
     return False

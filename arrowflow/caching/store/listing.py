@@ -1,4 +1,4 @@
-"""What the names in the folder of an entry say: which chunks there are, and whether they are all."""
+"""The listing of an entry's folder: which chunks exist, and whether they are all chunks."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from arrowflow.errors import SourceError
 
 
 class Listing(NamedTuple):
-    """What a folder held when it was looked at.
+    """The chunks that a folder held at one moment.
 
     Attributes:
-        names: The chunk that begins at each row; the last one, or the longest, should there be several.
+        names: The chunk that begins at each row. Of several chunks, the last chunk of the entry, or else the
+            longest.
         num_rows: The rows of a complete entry, else None.
     """
 
@@ -23,7 +24,7 @@ class Listing(NamedTuple):
 
     @property
     def chain(self) -> Sequence[Name]:
-        """The chunks that follow each other from row 0, up to the last one or to the first gap."""
+        """The chunks that follow each other from row 0, up to the entry's last chunk or to the first gap."""
         found: list[Name] = []
         row = 0
         while (name := self.names.get(row)) is not None:
@@ -38,7 +39,7 @@ NOTHING: Final = Listing({}, None)
 
 
 def listing_of(files: Iterable[str], left_out: Collection[Name] = ()) -> Listing:
-    """Returns what the names of files say, but for some chunks."""
+    """Returns the listing of files by their names, without the chunks `left_out`."""
     names: dict[int, Name] = {}
     for file in files:
         name = Name.parse(file)
@@ -49,7 +50,7 @@ def listing_of(files: Iterable[str], left_out: Collection[Name] = ()) -> Listing
 
 
 def listed(folder: Path, left_out: Collection[Name] = ()) -> Listing:
-    """Returns what a folder holds now, but for some chunks."""
+    """Returns the current listing of a folder, without the chunks `left_out`."""
     try:
         files = [found.name for found in folder.iterdir()]
     except (FileNotFoundError, NotADirectoryError):  # never begun, or cleared
@@ -62,7 +63,7 @@ def listed(folder: Path, left_out: Collection[Name] = ()) -> Listing:
 
 
 def _better(name: Name, other: Name | None) -> bool:
-    """Whether one of two chunks that begin with the same row is to be used: the last one, or the longer one."""
+    """Whether `name` is better than another chunk with the same first row: the last of the entry, or the longer one."""
     return other is None or (name.end, name.num_rows, name.checksum) > (
         other.end,
         other.num_rows,

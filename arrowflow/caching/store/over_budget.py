@@ -1,4 +1,4 @@
-"""What is said where the rows that a cache keeps in memory take more than the budget."""
+"""The error for rows that a cache keeps in memory and that exceed the budget."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def over_budget(
     """Returns the error.
 
     Args:
-        chunks: What is, or was to be, cached.
-        total_bytes: Bytes that it takes, each buffer counted once.
-        budget_bytes: Those that it may take.
+        chunks: The rows that are, or were to be, cached.
+        total_bytes: Their bytes, each buffer counted once.
+        budget_bytes: The bytes that they may take.
         all_rows: Rows that were to be cached in all, or None if that is not known.
-        spills: Whether what does not fit would go into files.
+        spills: Whether rows that do not fit would go into files.
     """
     text = f"the cached rows take {total_bytes:,} bytes, {total_bytes - budget_bytes:,} more than ram_budget allows"
     text += f" ({budget_bytes:,})"
@@ -43,10 +43,10 @@ def over_budget(
 
 
 def _whole(chunks: Sequence[pa.RecordBatch], total_bytes: int, all_rows: int) -> int:
-    """Returns about how many bytes all rows take.
+    """Returns the approximate bytes of all rows.
 
-    Buffers do not tell: one that the chunks share, or that is a slice's, is there once however many rows come. So only
-    what belongs to the rows themselves counts for those that are to come.
+    Buffers do not tell: a buffer that the chunks share, or a slice's buffer, exists once for any number of rows. So for
+    the rows that are still to come, only bytes that belong to the rows themselves count.
     """
     rows = sum(chunk.num_rows for chunk in chunks)
     of_rows = sum(int(chunk.nbytes) for chunk in chunks)

@@ -1,12 +1,12 @@
-"""`SpillFile`: record batches moved out of memory into files that have no name, and mapped back.
+"""`SpillFile`: record batches moved out of memory into files without a name, and mapped back.
 
-* **Nothing is left behind.** The files are made without a name where the system can (Linux), and lose it at once
-  elsewhere; their space is freed with the last record batch that lies in them, however the process ends.
-* **Few maps.** A process may have some 65,000 of them, and 1,024 descriptors, and a cache more chunks than that. So
-  chunks lie behind each other in segments, each twice as large as the one before; a segment is mapped once, as a whole,
-  before anything is in it: holes take no space. The next run writes on where the one before it has stopped.
-* **A full disk is an error, not a signal.** The map is only read. What is in it was written through the descriptor,
-  which says when there is no room.
+* **Nothing is left behind.** The files are made without a name if the system can do so (Linux), and lose their name at
+  once elsewhere. Their space is freed with the last record batch in them, however the process ends.
+* **Few maps.** A process may have some 65,000 maps and 1,024 descriptors; a cache may have more chunks. So chunks lie
+  one after the other in segments, each twice as large as the segment before. A segment is mapped once, as a whole,
+  while it is still empty: holes take no space. The next run continues where the run before it stopped.
+* **A full disk is an error, not a signal.** The map is only read. Its content was written through the descriptor, which
+  reports when there is no room.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Spilled(NamedTuple):
 
     Attributes:
         chunk: The rows, mapped.
-        num_bytes: What they take there.
+        num_bytes: The bytes that they take there.
     """
 
     chunk: pa.RecordBatch
@@ -64,10 +64,10 @@ class Spilled(NamedTuple):
 class SpillFile:
     """Moves record batches into a folder's file system. Used by one thread at a time.
 
-    A process that was forked has the descriptor too, and would write to the same place: it begins a segment of its own.
+    A forked process shares the descriptor, and would write to the same place. So it begins a segment of its own.
 
     Args:
-        folder: Where the files lie.
+        folder: The folder of the files.
     """
 
     __slots__ = ("_folder", "_next_bytes", "_process", "_segment")
@@ -79,11 +79,11 @@ class SpillFile:
         self._process = os.getpid()
 
     def move(self, chunk: pa.RecordBatch) -> Spilled:
-        """Writes a chunk and returns it as it lies in the file. It may be used for as long as anybody likes.
+        """Writes a chunk, and returns the chunk as a view of the file. The view may be used without a limit of time.
 
         Raises:
-            CacheFullError: There is no room for it.
-            WriteError: It cannot be written.
+            CacheFullError: There is no room for the chunk.
+            WriteError: The chunk cannot be written.
 
         Example:
             >>> chunk = pa.record_batch({"x": [1, 2, 3]})
@@ -128,9 +128,9 @@ class SpillFile:
 
 
 class SpillFiles:
-    """The same for any number of threads: each takes a file that nobody is using, and gives it back.
+    """Spill files for any number of threads: each thread takes a file that nobody uses, and gives it back.
 
-    So there are as many as have been in use at the same time. There is no lock: `list.pop` is a single step.
+    So there are as many files as were in use at the same time. There is no lock: `list.pop` is a single step.
     """
 
     __slots__ = ("_free",)
@@ -151,7 +151,7 @@ class SpillFiles:
 
 
 class Sink:
-    """What Arrow writes into: a part of a file."""
+    """The sink that Arrow writes into: a part of a file."""
 
     closed = False
 
@@ -160,7 +160,7 @@ class Sink:
         self._place = start
 
     def write(self, data: Any) -> None:
-        """Writes all of it; a disk that fills up takes a part first."""
+        """Writes all of `data`; a disk that fills up takes only a part at first."""
         view = memoryview(data).cast("B")
         while view:
             count = os.pwrite(self._descriptor, view, self._place)
@@ -168,21 +168,21 @@ class Sink:
             view = view[count:]
 
     def tell(self) -> int:
-        """Returns where the next byte goes."""
+        """Returns the place of the next byte."""
         return self._place
 
     def flush(self) -> None:
-        """Does nothing: what is written is seen by the map at once."""
+        """Does nothing: the map sees written bytes at once."""
 
     def close(self) -> None:
         """Does nothing: the segment closes its file."""
 
 
 def spill_folder(spill: str | os.PathLike[str] | None) -> str | None:
-    """Returns `Cache.spill` of what a user gives.
+    """Returns the value of `Cache.spill` for a user's argument.
 
     Raises:
-        PlanError: It is no path.
+        PlanError: The argument is no path.
     """
     if spill is None:
         return None
@@ -212,7 +212,7 @@ def _read(written: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
 def _open_unnamed(folder: str) -> int:
     flag = getattr(os, "O_TMPFILE", None)
     if flag is not None:
-        # Not every file system can; where something else is wrong, it is so below, too.
+        # Some file systems cannot make a file without a name. Any other error happens again in the code after this.
         with contextlib.suppress(OSError):
             return os.open(folder, flag | os.O_RDWR | os.O_CLOEXEC, 0o600)
     descriptor, path = tempfile.mkstemp(prefix=".spilled-", dir=folder)

@@ -1,10 +1,10 @@
-"""Upkeep of cache folders: what is in them, and removing some of it beside running pipelines.
+"""Upkeep of cache folders: listing their entries, and removing some of them beside running pipelines.
 
-* **Nobody sees half an entry.** Its folder is renamed first, and then emptied; who has mapped a chunk keeps its pages.
-* **Nobody's work is removed.** Who computes an entry holds its lock, and then it stays. What has no lock yet, since it
-  is being made, stays for a minute.
-* **Nothing else is removed.** Only files of the names that caches give are, one by one; no symbolic link is followed,
-  and a folder in which something else is left gets its name back.
+* **Nobody sees half an entry.** Its folder is renamed first, and then emptied. A mapped chunk keeps its pages.
+* **Nobody's work is removed.** The process that computes an entry holds its lock, and the entry then stays. An entry
+  that is still being made has no lock yet, and stays for a minute.
+* **Nothing else is removed.** Only files with a cache's names are removed, one by one. No symbolic link is followed,
+  and a folder with other files left in it gets its name back.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from arrowflow.options import parse_bytes
 from arrowflow.storage import UNFINISHED, local_path
 
 GRACE: Final = timedelta(minutes=1)
-"""How long what has no lock may be on its way: between a folder and its lock there are two system calls."""
+"""The time for which an entry without a lock may be in the making: two system calls lie between folder and lock."""
 
 MAX_TRIES: Final = 8
-"""How often a folder is emptied in which somebody who has found it by its old name makes a lock."""
+"""The most tries to empty a folder, while other processes that know its old name make locks in it."""
 
 _ENTRY: Final = re.compile(r"[0-9a-f]{32}(-[a-z0-9]+)?")
 _LEFTOVER: Final = re.compile(
@@ -47,19 +47,19 @@ Files = Mapping[str, os.stat_result]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheEntry:
-    """What is cached of one plan over certain data, in a folder of `cache(path)`.
+    """The cache of one plan over certain data, in a folder of `cache(path)`.
 
     Attributes:
         path: Its folder.
-        fingerprint: What plan and data are; the name of the folder.
+        fingerprint: The identity of plan and data; the name of the folder.
         num_chunks: Files with rows.
-        num_rows: Rows in them.
-        bytes: Size of its files, but for those that caches did not make.
-        complete: Whether all rows of an epoch are there.
-        created: When it was begun, in UTC.
-        last_used: When it was begun or a pipeline last read it to its end, in UTC.
-        plan: The operators below the cache, one a line; empty where that cannot be read.
-        problem: What is wrong with the description of the entry, or None; the rows are not looked at.
+        num_rows: Rows in these files.
+        bytes: Size of its files, without files that caches did not make.
+        complete: Whether it has all rows of an epoch.
+        created: The time when it was begun, in UTC.
+        last_used: The time when it was begun, or when a pipeline last read it to its end, in UTC.
+        plan: The operators before the cache, one a line; empty if that cannot be read.
+        problem: The fault in the description of the entry, or None; the rows are not checked.
     """
 
     path: str
@@ -75,15 +75,15 @@ class CacheEntry:
 
 
 def cache_info(path: str | os.PathLike[str]) -> list[CacheEntry]:
-    """Returns what the folder of `cache(path)` holds, the least recently used entry first.
+    """Returns the entries in the folder of `cache(path)`, the least recently used entry first.
 
-    Looks at names and descriptions alone, so it is quick, and may be called beside running pipelines. Whatever else
-    lies in the folder is passed over, and so is what an input that cannot be repeated is just written to; a folder
-    that is not there holds nothing.
+    The function looks at names and descriptions alone, so it is quick, and may run beside pipelines. It ignores all
+    other files in the folder, and the unfinished output of inputs that cannot be repeated. A folder that does not exist
+    has no entries.
 
     Raises:
         PlanError: `path` is no path of a local folder.
-        SourceError: It cannot be listed, or is a file.
+        SourceError: The folder cannot be listed, or is a file.
 
     Example:
         >>> import arrowflow as af
@@ -99,24 +99,24 @@ def cache_clear(
     older_than: timedelta | float | None = None,
     max_bytes: int | str | None = None,
 ) -> list[CacheEntry]:
-    """Removes entries from the folder of `cache(path)` and returns those that it has removed.
+    """Removes entries from the folder of `cache(path)` and returns the removed entries.
 
-    Safe beside running pipelines: an entry that is being computed stays, and who reads chunks that are removed reads
-    on in them, and computes those that it has not come to. What processes that were killed have left behind is
-    removed, too; what caches did not make never is.
+    The call is safe beside running pipelines. An entry that is being computed stays. A pipeline that reads removed
+    chunks reads on in them, and computes the chunks that it has not yet reached. Remains of killed processes are
+    removed, too. Files that caches did not make are never removed.
 
     Args:
         path: The folder.
         older_than: Removes entries that were last used longer ago than this, a `timedelta` or seconds.
-        max_bytes: Removes the least recently used entries until the rest takes no more than this, a number or a text
-            like `"10GiB"`. Entries that stay since they are being computed count.
+        max_bytes: Removes the least recently used entries until the rest takes at most this size, a number or a
+            text like `"10GiB"`. Entries that stay because they are being computed count.
 
-    Without `older_than` and `max_bytes` all entries are removed; with both, those that either names.
+    Without `older_than` and `max_bytes` all entries are removed. With both, an entry that matches either is removed.
 
     Raises:
-        PlanError: An argument is not what it should be.
+        PlanError: An argument has a wrong type or value.
         SourceError: The folder cannot be listed, or is a file.
-        WriteError: Something cannot be removed; all else has been.
+        WriteError: A file cannot be removed; all others have been.
 
     Example:
         >>> import arrowflow as af
@@ -147,10 +147,10 @@ def cache_clear(
 
 
 def local_folder(operator: str, path: str | os.PathLike[str]) -> Path:
-    """Returns the absolute path of a local folder, which need not be there.
+    """Returns the absolute path of a local folder, which need not exist.
 
     Raises:
-        PlanError: It is the address of something else, or no path.
+        PlanError: `path` is a remote address, or no path.
     """
     given: Any = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(given, str) or not given or "://" in given:
@@ -177,7 +177,7 @@ def _entries(root: Path) -> list[CacheEntry]:
 
 
 def _folders(root: Path) -> list[Path]:
-    """Returns the folders in a folder, without links to some."""
+    """Returns the folders in a folder, without links to folders."""
     try:
         with os.scandir(root) as found:
             return [root / each.name for each in found if each.is_dir(follow_symlinks=False)]
@@ -192,7 +192,7 @@ def _folders(root: Path) -> list[Path]:
 
 
 def _files(folder: Path) -> Files:
-    """Returns what a folder holds, less what vanishes meanwhile; nothing where it cannot be listed."""
+    """Returns the files of a folder, less files that vanish meanwhile; empty if it cannot be listed."""
     found = {}
     with suppress(OSError), os.scandir(folder) as listed:
         for each in listed:
@@ -202,7 +202,7 @@ def _files(folder: Path) -> Files:
 
 
 def _look(folder: Path) -> CacheEntry | None:
-    """Returns what a folder is as an entry; None where it is none, or vanishes meanwhile."""
+    """Returns the entry in a folder; None if the folder is no entry, or vanishes meanwhile."""
     files = _files(folder)
     listing = listing_of(files)
     if ABOUT not in files and not listing.names:
@@ -227,10 +227,10 @@ def _look(folder: Path) -> CacheEntry | None:
 
 
 def _about(folder: Path) -> tuple[Mapping[str, Any] | None, str | None]:
-    """Returns the description of an entry, and what is wrong with it; None if the folder has vanished."""
+    """Returns the description of an entry, and its fault; None if the folder has vanished."""
     path = folder / ABOUT
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # who reads a pipe may wait for ever
+        if not stat.S_ISREG(path.stat().st_mode):  # a reader of a pipe may wait for ever
             return {}, f"{ABOUT} is no file"
         about = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -256,7 +256,7 @@ def _time(seconds: float) -> datetime:
 
 
 def _is_ours(name: str) -> bool:
-    """Whether a file of an entry is one that caches make."""
+    """Whether a file of an entry has a name that caches give."""
     return (
         name in {ABOUT, LOCK, UNFINISHED, USED} or name.startswith(TEMPORARY) or Name.parse(name) is not None
     )
@@ -267,9 +267,9 @@ def _is_ours(name: str) -> bool:
 
 @contextmanager
 def _lock(folder: Path) -> Iterator[bool]:
-    """Holds the lock of a folder, or says that somebody else does; `FileNotFoundError` where the folder is gone.
+    """Holds the lock of a folder; False if another process does. `FileNotFoundError` if the folder is gone.
 
-    Nobody makes a lock in a folder that is being emptied: who has removed that one could not remove the folder.
+    Nobody makes a lock in a folder that is being emptied: with a new lock file the folder could not be removed.
     """
     descriptor = lock(folder / LOCK, create=not folder.name.startswith(REMOVED))
     try:
@@ -280,10 +280,10 @@ def _lock(folder: Path) -> Iterator[bool]:
 
 
 def _remove(folder: Path, failed: list[WriteError]) -> bool:
-    """Removes an entry or what is left of one; False where somebody works on it, has removed it, or it failed."""
+    """Removes an entry or the remains of one. False if another process uses or has removed it, or on failure."""
     try:
         if folder.name.startswith(REMOVED) and LOCK not in _files(folder):
-            _remove_whole(folder)  # the lock goes last, so nobody is at work
+            _remove_whole(folder)  # the lock file goes last, so nobody else is at work
             return True
         with _lock(folder) as is_held:
             if not is_held:
@@ -306,7 +306,7 @@ def _remove(folder: Path, failed: list[WriteError]) -> bool:
 
 
 def _remove_whole(folder: Path) -> bool:
-    """Removes the files that caches make and then the folder; False where something else is left in it."""
+    """Removes the files that caches make and then the folder; False if other files are left in it."""
     for _ in range(MAX_TRIES):
         for name in sorted(_removable(_files(folder)), key=lambda name: name == LOCK):
             (folder / name).unlink(missing_ok=True)
@@ -334,7 +334,7 @@ def _remove_leftovers(root: Path, now: datetime, failed: list[WriteError]) -> No
         if _ENTRY.fullmatch(folder.name):
             _remove_temporary(folder, now)
             files = _files(folder)
-            # Without a description and rows it is no entry, but what the removal of one has left.
+            # Without a description and rows the folder is no entry, but the remains of a removal.
             if files and files.keys() <= {LOCK, UNFINISHED, USED} and _is_past(folder, now):
                 _remove(folder, failed)
         elif _LEFTOVER.fullmatch(folder.name):

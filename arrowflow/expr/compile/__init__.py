@@ -1,1 +1,1 @@
-"""From trees to graphs of NumPy kernels, where these are exact."""
+"""Trees become graphs of NumPy kernels, where these kernels are exact."""

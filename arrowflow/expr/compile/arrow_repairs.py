@@ -1,4 +1,4 @@
-"""Calls of `pyarrow.compute` that write where they must not: other calls that give the same run in their place."""
+"""Replacements for calls of `pyarrow.compute` that write outside their memory: other calls with the same result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ARGUMENT: Final = "argument"
 
 @lru_cache(maxsize=1024)
 def repaired(data: bytes) -> bytes | None:
-    """Returns the serialised expression `data` without the calls of `_REPAIRS`, None where there are none."""
+    """Returns the serialised expression `data` without the calls of `_REPAIRS`, None if it has no such call."""
     entries = arrow_tree.entries(data)
     if not any(_is_broken(entry) for entry in entries):
         return None
@@ -32,7 +32,7 @@ def _is_broken(entry: tuple[str, str]) -> bool:
 
 
 def _rewritten(entries: Entries, constants: list[pa.Array]) -> Entries:
-    """Returns the entries with other calls; appends the constants of these."""
+    """Returns the entries with the calls replaced, and appends the constants of the new calls."""
     found: Entries = []
     at = 0
     while at < len(entries):
@@ -59,7 +59,7 @@ def _end(entries: Entries, start: int) -> int:
 
 
 def _instead(function: str, constants: list[pa.Array]) -> Entries:
-    """Returns the entries of what runs instead of a function of `_ARGUMENT`, and appends its constants."""
+    """Returns the entries that replace a function of `_ARGUMENT`, and appends their constants."""
     data = _serialised(function)
     first = len(constants)
     constants.extend(arrow_tree.constants(data).columns)
@@ -75,7 +75,7 @@ def _serialised(function: str) -> bytes:
 
 
 def _year_month_day() -> pc.Expression:
-    """Its builder appends beyond 32 rows without asking for memory: https://github.com/apache/arrow/issues/38655."""
+    """Pyarrow's builder appends beyond 32 rows without more memory: https://github.com/apache/arrow/issues/38655."""
     argument = pc.field(_ARGUMENT)
     names = ["year", "month", "day"]
     parts = [pc.year(argument), pc.month(argument), pc.day(argument)]
@@ -84,9 +84,10 @@ def _year_month_day() -> pc.Expression:
 
 
 def _of_a_copy(function: str) -> Callable[[], pc.Expression]:
-    """It takes the offsets as they are and the bytes from the first one on, so that the first one has to be 0.
+    """The function needs 0 as its first offset: it copies the offsets unchanged, but the bytes from the first on.
 
-    A cast of a slice from large_string is such an array, and files may hold some: a trim of nothing copies it.
+    A cast of a slice from large_string makes an array with another first offset, and files may hold such arrays.
+    A trim of no characters copies the array.
     """
     return lambda: getattr(pc, function)(pc.ascii_trim(pc.field(_ARGUMENT), characters=""))
 

@@ -1,7 +1,7 @@
 """The typed graph of operations that NumPy runs.
 
 An `Op` is one operation on whole blocks of values, with its NumPy and its Arrow type decided. A `Graph` makes
-each distinct operation once, so that what several outputs share is computed once.
+each distinct operation once, so that operations that several outputs share are computed once.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Op:
     """One operation.
 
     Attributes:
-        number: Its place in the graph; what it reads has smaller numbers.
-        kernel: What it does: `INPUT`, `CONSTANT`, or a name that `numpy_kernels` knows.
-        args: What it reads.
+        number: Its place in the graph. Its arguments have smaller numbers.
+        kernel: The name of its function: `INPUT`, `CONSTANT`, or a name that `numpy_kernels` knows.
+        args: The operations that it reads.
         param: The name of the column, the constant, or a setting of the kernel.
         dtype: The NumPy type of its values.
         type: The Arrow type of its values.
@@ -48,9 +48,9 @@ class Graph:
 
     def op(self, kernel: str, args: tuple[Op, ...], type: pa.DataType, param: Any = None) -> Op:
         """Returns the operation `kernel` on `args` with values of `type`."""
-        # A constant's bytes tell -0.0 from 0.0, which compare as equal.
+        # A constant's bytes distinguish -0.0 from 0.0, which compare as equal.
         shown = (param.dtype.str, param.tobytes()) if isinstance(param, np.generic) else param
-        # The hash of a type is that of its text; most are told apart by their number.
+        # The hash of a type is the hash of its text, and slow. Most types are distinct by their number.
         key = (kernel, type.id if type.id in FIXED else type, shown, *[arg.number for arg in args])
         found = self.ops.get(key)
         if found is None:
@@ -66,7 +66,7 @@ class Graph:
     def gather(self, name: str, type: pa.DataType) -> Op | None:
         """Returns the input column `name` for copying only, or None when its values have no fixed width."""
         if pa.types.is_decimal128(type):
-            # Sixteen bytes that NumPy moves in one go.
+            # One row is sixteen bytes, which NumPy moves as one value.
             key = (INPUT, (), type, name, "whole")
             return self.ops.setdefault(key, Op(len(self.ops), INPUT, (), name, np.dtype(np.complex128), type))
         return self.input(name, type) if numpy_dtype(type) is not None else None
@@ -89,7 +89,7 @@ class Graph:
 
 
 def reachable(roots: Iterable[Op]) -> list[Op]:
-    """Returns every operation that `roots` need, in an order in which they can run: arguments right before their use."""
+    """Returns every operation that `roots` need in an order of execution: arguments right before their use."""
     found: dict[int, Op] = {}
     stack = list(roots)[::-1]
     while stack:

@@ -1,7 +1,7 @@
 """How `pyarrow.compute` expressions, and pyarrow's casts, become NumPy kernels.
 
-Comparisons are IEEE's; a null condition gives null; what pyarrow checks (overflow, division by zero, lossy casts)
-stays with pyarrow, unless the types alone say that the check cannot fail.
+Comparisons follow IEEE. A null condition gives null. Operations that pyarrow checks (overflow, division by zero,
+lossy casts) stay with pyarrow, unless the types alone say that the check cannot fail.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ArrowLowering(Lowering):
     rules: ClassVar[dict[str, Callable[..., Op]]]
 
     def widens(self, source: pa.DataType, target: pa.DataType) -> bool:
-        """Returns whether a constant of the one type may be taken as the other without a change of meaning."""
+        """Returns whether a constant of type `source` may be taken as `target` without a change of meaning."""
         return _fits(source, target)
 
     def comparison(self, call: Call, left: Node, right: Node) -> Op:
@@ -39,8 +39,8 @@ class ArrowLowering(Lowering):
         op = self.lower(left)
         if op.type.equals(right.type) or (op.type in FLOATS and pa.types.is_integer(right.type)):
             return super().comparison(call, left, right)
-        # Compared in the wider of both types; pyarrow checks the conversion of 64 bits, which may fail. Where a float32
-        # holds the constant, pyarrow takes one.
+        # pyarrow compares in the wider of both types. Its conversion of 64 bits is checked, and may fail. pyarrow takes
+        # a constant as a float32 where a float32 holds the constant.
         require(_fits(op.type, right.type) and (right.type not in FLOATS or _fits(op.type, pa.float32())))
         constant = self.constant(right, right.type)
         return self.compare(call.function, self.graph.convert(op, right.type), constant, constant=True)
@@ -88,7 +88,7 @@ def safe_cast(graph: Graph, op: Op, type: pa.DataType) -> Op:
     """Returns `op` cast to `type` by pyarrow's rules, where no value of its type can fail.
 
     Raises:
-        Unsupported: There are values that pyarrow would refuse, or that it converts in its own way.
+        Unsupported: pyarrow would refuse some values of this type, or converts them in its own way.
     """
     source = op.type
     if source.equals(type):
@@ -109,7 +109,7 @@ def safe_cast(graph: Graph, op: Op, type: pa.DataType) -> Op:
 
 
 def _fits(source: pa.DataType, target: pa.DataType) -> bool:
-    """Whether every number of `source` is one of `target`, so that no check can fail."""
+    """Whether every number of `source` is also a number of `target`, so that no check can fail."""
     if not is_number(source) or not is_number(target):
         return False
     given, wanted = numpy_dtype(source), numpy_dtype(target)

@@ -1,7 +1,7 @@
 """How Polars' expressions become NumPy kernels.
 
-NaN equals itself and is greater than everything; integers wrap around; a null condition is false; a bare number
-takes the type of its neighbour; decimals become floats by division.
+NaN equals itself and is greater than every other number. Integers wrap around. A null condition is false. A bare
+number takes the type of its neighbour. A division makes floats of decimals.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from arrowflow.expr.parse.tree import BETWEEN, COMPARISONS, Call, Literal, Node,
 from arrowflow.lazy import compute as pc
 from arrowflow.types import is_number, numpy_dtype, scalar
 
-# A decimal of so many digits is exact in a float64, in which Polars divides it by its power of ten.
+# A decimal of up to 15 digits is exact in a float64. Polars divides this float64 by the decimal's power of ten.
 EXACT_DIGITS: Final = 15
 
 
@@ -28,7 +28,7 @@ class PolarsLowering(Lowering):
     rules: ClassVar[dict[str, Callable[..., Op]]]
 
     def widens(self, source: pa.DataType, target: pa.DataType) -> bool:
-        """Returns whether a constant of the one type may be taken as the other without a change of meaning."""
+        """Returns whether a constant of type `source` may be taken as `target` without a change of meaning."""
         given, wanted = numpy_dtype(source), numpy_dtype(target)
         return target in FLOATS or (
             given is not None and wanted is not None and np.can_cast(given, wanted, "safe")
@@ -40,7 +40,7 @@ class PolarsLowering(Lowering):
         if left.type not in FLOATS:
             require(not pa.types.is_float16(left.type))
             return super().compare(function, left, right, constant=constant)
-        if constant:  # which is not NaN: then NaN is greater, and not (x <= c) says so
+        if constant:  # a constant is not NaN: a NaN in the column is greater, as not (x <= c) says
             if function in ("greater", "greater_equal"):
                 opposite = "less_equal" if function == "greater" else "less"
                 return graph.op("not", (graph.op(opposite, (left, right), boolean),), boolean)
@@ -53,7 +53,7 @@ class PolarsLowering(Lowering):
         if function in ("less", "less_equal"):
             mirrored = "greater" if function == "less" else "greater_equal"
             return self.compare(mirrored, right, left, constant=False)
-        # Not Kleene's logic: a null on either side is null.
+        # This is not Kleene's logic: a null on either side gives null.
         if function == "greater_equal":
             larger = graph.op(function, (left, right), boolean)
             return graph.op("either", (larger, graph.op("is_nan", (left,), boolean)), boolean)
@@ -62,7 +62,7 @@ class PolarsLowering(Lowering):
         return graph.op("both", (larger, number), boolean)
 
     def compared(self, literal: Literal, type: pa.DataType) -> Op:
-        """Returns the operation that compares two operands of one type."""
+        """Returns the operation for `literal`, with which a column of `type` is compared."""
         if literal.type is None and type in FLOATS and isinstance(literal.value, float):
             return self.constant_as(literal, type)
         return self.constant(literal, type)
@@ -83,16 +83,16 @@ class PolarsLowering(Lowering):
         return self.graph.op(call.function, (first, second), type)
 
     def _check_constant(self, function: str, value: Any, type: pa.DataType) -> None:
-        """Refuses constants that Polars adds to, or divides, a column of `type` in a way of its own."""
+        """Refuses constants that Polars adds to a column of `type`, or divides it by, in a special way."""
         require(value is not None)
         if function in ("add", "subtract"):
-            require(value != 0)  # it yields the other side, of which -0.0 keeps its sign, or negates it
+            require(value != 0)  # 0 yields the other side, of which -0.0 keeps its sign, or negates it
         if function == "divide" and pa.types.is_unsigned_integer(type):
-            require(value >= 0)  # else both are signed integers first, which may not hold them
+            require(value >= 0)  # else Polars makes both signed integers first, which may not hold them
 
     def integer_division(self, call: Call, dividend: Node, divisor: Node) -> Op:
         """Lowers `//` and `%`."""
-        # Only by a positive constant: division by zero is null, and floats are divided by another algorithm.
+        # The divisor has to be a positive constant. A division by zero is null, and floats take another algorithm.
         type = self.type_of(call)
         require(pa.types.is_integer(type) and isinstance(divisor, Literal))
         operands = (self.operand(dividend, type), self.operand(divisor, type))
@@ -120,9 +120,10 @@ class PolarsLowering(Lowering):
         number = base.value if isinstance(base, Literal) else None
         if not isinstance(number, int | float) or number <= 1:
             raise Unsupported
-        # As Polars does it: of a float32 e, the logarithm is not 1.
+        # Polars divides two logarithms, too. The logarithm of e as a float32 is not 1.
         natural = self.graph.op("log", (op,), op.type)
-        # By the C library, as Polars: that of another library may be an ulp away, which the quotient would double.
+        # Polars uses the C library. The logarithm of another library may be an ulp away, and the quotient would double
+        # that.
         divisor = self.graph.constant(op.dtype.type(pc.ln(scalar(number, op.type)).as_py()), op.type)
         return self.graph.op("divide", (natural, divisor), op.type)
 
@@ -174,7 +175,7 @@ class PolarsLowering(Lowering):
 
 
 def _counts(type: pa.DataType) -> bool:
-    """Whether Polars stores `type` as Arrow does: seconds become milliseconds there, times nanoseconds."""
+    """Whether Polars stores `type` as Arrow does: seconds become milliseconds, and times become nanoseconds."""
     if pa.types.is_timestamp(type) or pa.types.is_duration(type):
         return bool(type.unit != "s")
     return bool(pa.types.is_time64(type) and type.unit == "ns")

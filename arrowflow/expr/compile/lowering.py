@@ -1,7 +1,7 @@
-"""Lowering: expressions become graphs of NumPy kernels where these give exactly what the owning engine gives.
+"""Lowering: expressions become graphs of NumPy kernels where the kernels give exactly the owning engine's values.
 
-`Lowering` holds what Polars and pyarrow agree on; `lower_polars` and `lower_arrow` hold where they differ. A node
-without a rule, or with an option that its rule does not read (see `apply`), raises `Unsupported`, and the whole
+`Lowering` holds the rules that Polars and pyarrow share; `lower_polars` and `lower_arrow` hold the rules that differ.
+A node without a rule raises `Unsupported`, and so does an option that its rule does not read (see `apply`). The whole
 expression then runs on its engine. The choice depends on the plan alone, never on the data.
 """
 
@@ -43,9 +43,9 @@ class Lowering:
     """Lowers the nodes of one engine's expressions.
 
     Attributes:
-        graph: Where the operations go.
-        env: Returns the operation that a column stands for, None for one that NumPy cannot read.
-        type_of: Says, by asking the engine, which type a call yields.
+        graph: The graph that receives the operations.
+        env: Returns the operation that computes a column, None for a column that NumPy cannot read.
+        type_of: Asks the engine for the type that a call yields.
     """
 
     rules: ClassVar[dict[str, Callable[..., Op]]] = {}
@@ -91,7 +91,7 @@ class Lowering:
         return self.graph.convert(op, type)
 
     def constant_as(self, literal: Literal, type: pa.DataType) -> Op:
-        """Returns `literal` as the engine converts it for arithmetic in `type`: rounded, if that is a float."""
+        """Returns `literal` as the engine converts it for arithmetic in `type`: rounded, if `type` is a float."""
         value = literal.value
         if type in FLOATS and isinstance(value, float | int) and not isinstance(value, bool):
             require(isinstance(value, float) or abs(value) <= 1 << 24)
@@ -119,7 +119,7 @@ class Lowering:
         return self.compare(function, op, other, constant=isinstance(right, Literal))
 
     def compared(self, literal: Literal, type: pa.DataType) -> Op:
-        """Returns `literal` as what a column of `type` is compared with."""
+        """Returns `literal` as the operand with which a column of `type` is compared."""
         return self.constant(literal, type)
 
     def compare(self, function: str, left: Op, right: Op, *, constant: bool) -> Op:
@@ -127,7 +127,7 @@ class Lowering:
         return self.graph.op(function, (left, right), pa.bool_())
 
     def logic(self, call: Call, *args: Node) -> Op:
-        """Lowers and, or, not: with nulls, as both engines do it."""
+        """Lowers and, or, not; both engines treat nulls alike."""
         ops = tuple(self.lower(arg) for arg in args)
         require(all(pa.types.is_boolean(op.type) for op in ops))
         return self.graph.op(call.function, ops, pa.bool_())
@@ -156,7 +156,7 @@ class Lowering:
         return self.graph.op("fill", (op, self.branch(other, op.type)), op.type)
 
     def branch(self, node: Node, type: pa.DataType) -> Op:
-        """Returns `node` as one of several values of `type` from which each row takes one."""
+        """Returns `node` as one of the values of `type` between which a condition chooses for each row."""
         if isinstance(node, Literal):
             return self.constant_as(node, type) if is_number(type) else self.constant(node, type)
         op = self.lower(node)

@@ -1,4 +1,4 @@
-"""What an output column of a stage is made of, decided when a program is compiled."""
+"""The slots of a stage: a slot says how an output column is made, as decided when a program is compiled."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Passed:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """What NumPy computes."""
+    """An output column that NumPy computes."""
 
     op: Op
     type: pa.DataType
@@ -57,7 +57,7 @@ class Stacked:
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """What the engine that owns the expression computes."""
+    """An output column that is computed by the engine that owns the expression."""
 
     expr: Expr
     type: pa.DataType
@@ -65,7 +65,7 @@ class Foreign:
 
 @dataclass(frozen=True, slots=True)
 class Eager:
-    """What a pyarrow function makes of the input columns `names`."""
+    """An output column that a pyarrow function makes from the input columns `names`."""
 
     names: tuple[str, ...]
     type: pa.DataType
@@ -76,7 +76,7 @@ Slot = Passed | Computed | Stacked | Foreign | Eager
 
 
 def names_of(slot: Slot) -> tuple[str, ...]:
-    """Returns the input columns that `slot` reads by itself; for what NumPy computes see `ops_of`."""
+    """Returns the input columns that `slot` reads by itself; `ops_of` returns the operations that NumPy runs for it."""
     if isinstance(slot, Passed):
         return (slot.name,)
     if isinstance(slot, Foreign):
@@ -92,7 +92,7 @@ def ops_of(slot: Slot) -> tuple[Op, ...]:
 
 
 def metadata_of(slot: Slot, schema: pa.Schema) -> Mapping[bytes, bytes] | None:
-    """Returns what the field of an output says besides its type: of an enum, what its codes stand for."""
+    """Returns the metadata of an output's field: of an enum, the values of its codes."""
     if not pa.types.is_dictionary(slot.type):
         return None
     if isinstance(slot, Passed):
@@ -131,7 +131,7 @@ def type_of_expr(expr: Expr, schema: pa.Schema) -> pa.DataType:
 
 
 def steady(expr: Expr, type: pa.DataType, schema: pa.Schema) -> Expr:
-    """Returns `expr`, which yields `type`, as its engine is to run it: so that chunks change nothing."""
+    """Returns `expr`, which yields `type`, in the form that its engine runs: chunk borders then change no value."""
     if expr.engine == "arrow":
         data = repaired(bytes(expr.serialised()))  # type: ignore[arg-type]
         return expr if data is None else Expr("arrow", arrow_tree.deserialise(data), expr.name, expr.columns)
@@ -149,7 +149,7 @@ def lowered(expr: Expr, type: pa.DataType, env: Env, schema: pa.Schema, graph: G
         op = engine.lower(expr.tree())
     except Unsupported:
         return None
-    decimals = pa.types.is_decimal(op.type)  # of which only the low word was read
+    decimals = pa.types.is_decimal(op.type)  # NumPy has read only the low word of a decimal
     return op if op.type.equals(type) and op.kernel != CONSTANT and not decimals else None
 
 
@@ -187,7 +187,7 @@ def _expr_slot(expr: Expr, env: Env, schema: pa.Schema, graph: Graph) -> Slot:
     (expr,) = parts
     tree = expr.tree()
     if isinstance(tree, Column):
-        # No engine is asked: there are types that Polars cannot read, and their columns pass all the same.
+        # No engine is asked: Polars cannot read some types, and their columns pass all the same.
         check_columns((tree.name,), schema)
         return Passed(tree.name, schema.field(tree.name).type)
     type = type_of_expr(expr, schema)

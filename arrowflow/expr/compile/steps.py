@@ -1,4 +1,4 @@
-"""The steps that a program is compiled from: `Where` drops rows, `Project` says what each output column is."""
+"""The steps of a program: `Where` drops rows, and `Project` says what each output column is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from arrowflow.expr.parse.expression import Expr
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """The input column `name`, untouched: the very same buffers where no row is dropped."""
+    """The input column `name`, unchanged: with the same buffers if no row is dropped."""
 
     name: str
 
@@ -21,7 +21,7 @@ class Keep:
 class Cast:
     """The input column `name` as `type`, by pyarrow's safe rules: a value that does not fit is a `DataError`.
 
-    To an Enum, Polars casts.
+    A cast to an Enum runs in Polars.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Cast:
 
 @dataclass(frozen=True, slots=True)
 class FillNull:
-    """The input column `name` with its nulls replaced by `value`, of the column's type. NaN is not null."""
+    """The input column `name` with its nulls replaced by `value`, which has the column's type. NaN is not null."""
 
     name: str
     value: object
@@ -42,7 +42,7 @@ class Stack:
 
     Attributes:
         names: The columns, of one fixed-width numeric or boolean type unless `type` is given.
-        type: What every column is cast to first, by pyarrow's safe rules.
+        type: The type to which every column is cast first, by pyarrow's safe rules.
     """
 
     names: tuple[str, ...]

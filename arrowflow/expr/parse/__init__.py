@@ -1,1 +1,1 @@
-"""From an expression as a user wrote it to one checked tree."""
+"""An expression as a user wrote it becomes one checked tree."""

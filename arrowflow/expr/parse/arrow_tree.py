@@ -1,8 +1,8 @@
 """`pyarrow.compute` expressions, read from their serialised form into `tree` nodes.
 
-pyarrow shows no parts of an expression, and its text is ambiguous, but it pickles one as an Arrow file whose
-schema metadata is the tree in prefix order: `call`, `field_ref`, `literal`, `options`, `end`. Keys repeat, so that
-the dict which pyarrow makes of it is useless; the list is read from the file's footer itself.
+pyarrow shows no parts of an expression, and its text is ambiguous. But pyarrow pickles an expression as an Arrow file.
+The schema metadata of this file is the tree in prefix order: `call`, `field_ref`, `literal`, `options`, `end`. Keys
+repeat, so pyarrow's dict of the metadata is useless. This module reads the list from the footer of the file itself.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _FUNCTIONS: Final = {
     "if_else": "if_else",
     "cast": "cast",
 }
-# Scalar by its kind in the registry, yet not a function of the row.
+# The registry calls these functions scalar, but they do not depend on the row alone.
 _NOT_DETERMINISTIC: Final = frozenset(("random",))
 
 
@@ -69,7 +69,7 @@ def serialise(expr: pc.Expression) -> bytes:
     """Returns the serialised form of `expr`.
 
     Raises:
-        PlanError: It names a column by position, which pyarrow cannot serialise.
+        PlanError: The expression names a column by position, which pyarrow cannot serialise.
     """
     try:
         return bytes(expr.__reduce__()[1][0])
@@ -80,7 +80,7 @@ def serialise(expr: pc.Expression) -> bytes:
 
 
 def shown(expr: object) -> str:
-    """Returns the text of an expression of either engine; pyarrow has none where a literal is not UTF-8."""
+    """Returns the text of an expression of either engine; pyarrow has no text for a literal that is not UTF-8."""
     try:
         return str(expr)
     except UnicodeDecodeError:
@@ -94,7 +94,7 @@ def deserialise(data: bytes) -> pc.Expression:
 
 @lru_cache(maxsize=1024)
 def check(data: bytes) -> str | None:
-    """Returns why the serialised expression `data` is not element-wise, None when it is."""
+    """Returns the reason why the serialised expression `data` is not element-wise, None if it is element-wise."""
     for key, value in entries(data):
         if key == "call" and value != "cast" and (value in _NOT_DETERMINISTIC or _kind(value) != "scalar"):
             return f"`{value}` (a {_kind(value)} function)"
@@ -116,7 +116,7 @@ def read(data: bytes) -> Node:
 
 @lru_cache(maxsize=1024)
 def text(data: bytes) -> str:
-    """Returns a text that two serialised expressions share only when they mean the same."""
+    """Returns a text that two serialised expressions share only if they mean the same."""
     values = constants(data)
     names = {"literal", "options"}
     lines = [
@@ -137,8 +137,8 @@ def _constant(column: pa.Array) -> object:
 def entries(data: bytes) -> list[tuple[str, str]]:
     """Returns the metadata of the schema of the Arrow file `data`, in order and with repeated keys.
 
-    The file ends in a flatbuffer `Footer`, its length in four bytes, and `ARROW1`; its field 1 is the schema,
-    whose field 2 is a vector of tables of two strings.
+    The file ends in a flatbuffer `Footer`, the length of the footer in four bytes, and `ARROW1`. Field 1 of the footer
+    is the schema. Field 2 of the schema is a vector of tables of two strings.
     """
     (length,) = struct.unpack_from("<i", data, len(data) - 10)
     footer = data[len(data) - 10 - length : len(data) - 10]
@@ -151,7 +151,7 @@ def entries(data: bytes) -> list[tuple[str, str]]:
 
 def written(parts: list[tuple[str, str]], values: Sequence[pa.Array]) -> bytes:
     """Returns the serialised expression of the entries `parts` and the constants `values`."""
-    # A batch without columns cannot say that it has one row.
+    # A batch without columns cannot have one row.
     columns = list(values) or [pa.Array.from_buffers(pa.null(), 1, [None])]
     fields = [(str(index), column.type) for index, column in enumerate(columns)]
     batch = pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields, pa.KeyValueMetadata(parts)))
@@ -166,7 +166,7 @@ def _follow(data: bytes, at: int) -> int:
 
 
 def _field(data: bytes, table: int, number: int) -> int:
-    """The place of field `number` of the flatbuffer table at `table`, 0 when it is absent."""
+    """The place of field `number` of the flatbuffer table at `table`, 0 if the field is absent."""
     vtable = table - struct.unpack_from("<i", data, table)[0]
     (size,) = struct.unpack_from("<H", data, vtable)
     slot = 4 + 2 * number
@@ -181,7 +181,7 @@ def _string(data: bytes, table: int, number: int) -> str:
 
 
 def constants(data: bytes) -> pa.RecordBatch:
-    """Returns the constants of the serialised expression `data`, a column each, which entries name by number."""
+    """Returns the constants of the serialised expression `data`, one column each; entries name a constant by number."""
     return pa.ipc.open_file(pa.py_buffer(data)).get_batch(0)
 
 
@@ -223,18 +223,18 @@ class _Reader:
         return Call(function, tuple(args), tuple(sorted(options.items())), self._part(start))
 
     def _part(self, start: int) -> bytes:
-        """The serialised form of what was read since `start`, as an expression of its own."""
+        """The serialised form of the entries since `start`, as an expression of its own."""
         return written(self.entries[start : self.at], self.constants.columns)
 
 
 def _options(column: pa.Array) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for index, part in enumerate(column.type.fields):
-        if part.name == "_type_name":  # of the options' class
+        if part.name == "_type_name":  # the name of the options' class
             continue
         value = exact_values(column.field(index))[0]
         found[part.name] = tuple(value) if isinstance(value, list) else value
-        if part.name == "to_type":  # the type of a null
+        if part.name == "to_type":  # a null, which has this type
             found[part.name] = part.type
         elif part.name == "value_set":
             found[part.name] = Literal(value, part.type)

@@ -27,10 +27,10 @@ class Expr:
     """An element-wise expression and the engine that owns it. Make one with `parse`.
 
     Attributes:
-        engine: Who evaluates it, and so defines what it means for null, NaN and overflow.
+        engine: The engine that evaluates the expression, and so defines its result for null, NaN and overflow.
         source: The expression as the user wrote it.
-        name: What its output is called; None where that is not known (pyarrow's calls, selectors).
-        columns: The columns it reads, sorted. Of selectors nothing is known before `expand`.
+        name: The name of its output; None if the name is not known (pyarrow's calls, selectors).
+        columns: The columns that it reads, sorted. The columns of a selector are unknown before `expand`.
 
     Example:
         >>> import polars as pl
@@ -46,7 +46,8 @@ class Expr:
     _serialised: str | bytes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        # Once: a plan is compiled several times while rules rewrite it, and asks for it hundreds of times.
+        # This happens once: a plan is compiled several times while rules rewrite it, and reads this value hundreds of
+        # times.
         data = (polars_tree if self.engine == "polars" else arrow_tree).serialise(self.source)
         object.__setattr__(self, "_serialised", data)
 
@@ -64,7 +65,7 @@ class Expr:
         data = self.serialised()
         if isinstance(data, bytes):
             data = arrow_tree.text(data)
-        elif '"Float":null' in data:  # JSON has no NaN and no infinity; the text of the expression has
+        elif '"Float":null' in data:  # JSON has no NaN and no infinity; the expression's text has
             data += str(self.source)
         return f"{self.engine}:{hashlib.sha256(data.encode()).hexdigest()[:32]}"
 
@@ -83,7 +84,7 @@ def parse_expression(value: object, *, operator: str, allow_name: bool = False) 
 
     Args:
         value: A Polars or a `pyarrow.compute` expression; with `allow_name` also the name of a column.
-        operator: Who asks, for messages.
+        operator: The name of the calling operator, for messages.
         allow_name: Whether a string means a column.
 
     Raises:

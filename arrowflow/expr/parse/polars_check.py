@@ -1,7 +1,7 @@
-"""Which Polars expressions are element-wise: an allow-list over the tree that Polars serialises.
+"""The check that a Polars expression is element-wise: an allow-list over the tree that Polars serialises.
 
-`Expr.meta.is_row_separable()` says True for `x - x.mean()`, and new functions appear with every release, so only
-what is listed here passes. Names are those of Polars' own serialisation, oldest and newest supported release.
+`Expr.meta.is_row_separable()` says True for `x - x.mean()`, and every release adds functions. So only the functions
+listed here pass. Names are the names in Polars' own serialisation, of the oldest and the newest supported release.
 """
 
 from __future__ import annotations
@@ -98,14 +98,15 @@ _OPERATORS: Final = frozenset(
         "LogicalOr",
     ]
 )
-# Inside `list.eval` and `list.agg` a row is the whole world, so that aggregates are per row; these are still not.
+# Inside `list.eval` and `list.agg`, an aggregate sees the list of one row alone, so it is per row. These functions are
+# not element-wise even there.
 _NEVER: Final = frozenset(
     ("Random", "Sample", "AnonymousFunction", "Hash", "Window", "Series", "RenameAlias")
 )
 
 
 def blame(tree: Json) -> str | None:
-    """Returns what keeps the serialised expression `tree` from being element-wise, None when nothing does."""
+    """Returns the part that keeps the serialised expression `tree` from being element-wise, None if there is none."""
     return next(_faults(tree), None)
 
 
@@ -190,7 +191,7 @@ def _struct_eval(body: Json) -> Iterator[str]:
 
 
 def _keys(node: Json) -> Iterator[str]:
-    """Every key and bare name below `node`."""
+    """Every key and bare name in `node` and its children."""
     if isinstance(node, dict):
         for key, value in node.items():
             yield key
@@ -237,7 +238,7 @@ def _function(body: Json) -> Iterator[str]:
         yield from _faults(arg)
 
 
-# Arguments of which every row sees all values: sets, mappings, and holidays.
+# Every row sees all values of these arguments: sets, mappings, and holidays.
 _CONSTANTS: Final = {
     ("Boolean", "IsIn"): (1, 2),
     ("", "Replace"): (1, 3),
@@ -250,14 +251,14 @@ _SPELLED: Final = {"IsIn": "is_in", "ReplaceStrict": "replace_strict"}
 
 
 def _is_constant(node: Json) -> bool:
-    """Whether `node` is a constant, a list of them, or a cast of such."""
+    """Whether `node` is a constant, a list of constants, or a cast of either."""
     if isinstance(node, dict) and "Cast" in node:
         return next(_cast(node["Cast"]), None) is None and _is_constant(node["Cast"]["expr"])
     return is_literal_list(node)
 
 
 def is_literal_list(node: Json) -> bool:
-    """Returns whether `node` is a constant list: a literal, or the implode of one."""
+    """Returns whether `node` is a constant list: a literal, or the implode of a literal."""
     if not isinstance(node, dict):
         return False
     if "Literal" in node:

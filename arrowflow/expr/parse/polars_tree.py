@@ -1,6 +1,6 @@
 """Polars expressions, read from their JSON form into `tree` nodes.
 
-What has no counterpart becomes a `polars:` call: it runs on Polars as a whole and is never taken apart.
+An expression without a counterpart becomes a `polars:` call: it runs on Polars as a whole and is never taken apart.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def serialise(expr: pl.Expr) -> str:
     """Returns the JSON form of `expr`.
 
     Raises:
-        PlanError: Polars cannot serialise it, because it holds a Python function.
+        PlanError: Polars cannot serialise the expression, because it holds a Python function.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -87,7 +87,7 @@ def serialise(expr: pl.Expr) -> str:
 
 
 def deserialise(text: str) -> pl.Expr | None:
-    """Returns the expression whose JSON form is `text`, None where JSON cannot say it (it has no NaN)."""
+    """Returns the expression whose JSON form is `text`, None if JSON cannot express it (JSON has no NaN)."""
     floats = {found for found in _FLOAT_OR_TEXT.findall(text) if found[0] != '"'}
     spelled = {found: _spelled(found) for found in floats}
     if None in spelled.values():
@@ -109,10 +109,10 @@ _FLOAT_OR_TEXT: Final = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+(?:[eE][-+]?
 
 @lru_cache(maxsize=1024)
 def _spelled(text: str) -> str | None:
-    """Returns how to write the float `text` so that Polars reads it back, None if there is no way.
+    """Returns a spelling of the float `text` that Polars reads back exactly, None if there is none.
 
-    One in seventy floats of 15 digits, and one in ten of 17, comes back as the next one to it (Polars 1.35 to 2.1);
-    with more digits nearly all come back as they are.
+    Polars (1.35 to 2.1) reads one in seventy floats of 15 digits, and one in ten of 17, as a neighbouring float. With
+    more digits Polars reads nearly all floats exactly.
     """
     value = decimal.Decimal(float(text))
     for spelling in (text, *(format(value, f".{digits}e") for digits in range(14, 25))):
@@ -124,7 +124,7 @@ def _spelled(text: str) -> str | None:
 
 @lru_cache(maxsize=1024)
 def check(text: str) -> str | None:
-    """Returns why the expression with the JSON form `text` is not element-wise, None when it is."""
+    """Returns the reason why the expression with the JSON form `text` is not element-wise, None if it is."""
     return blame(json.loads(text))
 
 
@@ -136,11 +136,11 @@ def read(text: str) -> Node:
 
 @lru_cache(maxsize=1024)
 def spread(text: str) -> str | None:
-    """Returns the JSON form of an expression that gives the same for a row, whichever rows are beside it.
+    """Returns the JSON form of an expression whose value for a row does not depend on the rows beside it.
 
-    Where all rows of a chunk take the same constant from `when` or `coalesce`, Polars goes on with that constant
-    instead of a column, and treats it as one: it divides by its reciprocal, and compares it to a single row. So these
-    constants become columns, if anything is computed from them. None where there are none.
+    All rows of a chunk may take the same constant from `when` or `coalesce`. Polars then goes on with this constant
+    instead of a column: it divides by the constant's reciprocal, and compares the constant as a single row. So these
+    constants become columns, if anything is computed from them. Returns None if the expression has no such constant.
     """
     tree = json.loads(text)
     found = _spread(tree, used=False)
@@ -164,7 +164,7 @@ def _spread(node: Json, *, used: bool) -> Json:
 def _branch(node: Json, *, used: bool) -> Json:
     if not used or not _is_constant(node):
         return _spread(node, used=used)
-    # Not a cast or a call: a bare number still takes its type from what is around it.
+    # Neither a cast nor a call, so that a bare number still takes its type from the expression around it.
     return {"Ternary": {"predicate": json.loads(_every_other()), "truthy": node, "falsy": node}}
 
 
@@ -180,7 +180,7 @@ class Part(NamedTuple):
     """A part of an expression, which can be evaluated alone.
 
     Attributes:
-        expr: It by itself.
+        expr: The part by itself.
         text: Its JSON form.
         columns: The columns that it reads.
     """
@@ -192,7 +192,7 @@ class Part(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def cast_to_temporal(text: str) -> tuple[Part, ...]:
-    """Returns what the expression with the JSON form `text` casts to temporal types."""
+    """Returns the parts that the expression with the JSON form `text` casts to temporal types."""
     casts = (body for kind, body in _nodes(json.loads(text)) if kind == "Cast")
     return _parts(
         body["expr"] for body in casts if _kinds(body["dtype"]) & _TEMPORAL and _roots(body["expr"])
@@ -201,7 +201,7 @@ def cast_to_temporal(text: str) -> tuple[Part, ...]:
 
 @lru_cache(maxsize=1024)
 def cast_to_struct(text: str) -> tuple[Part, ...]:
-    """Returns what the expression with the JSON form `text` casts to structs."""
+    """Returns the parts that the expression with the JSON form `text` casts to structs."""
     casts = (body for kind, body in _nodes(json.loads(text)) if kind == "Cast")
     return _parts(
         body["expr"]
@@ -212,10 +212,10 @@ def cast_to_struct(text: str) -> tuple[Part, ...]:
 
 @lru_cache(maxsize=1024)
 def choices(text: str) -> tuple[Part, ...]:
-    """Returns each `when` beside bare numbers, which take their types from what is around them, in an expression."""
+    """Returns each `when` with bare numbers, which take their types from the nodes around them, in an expression."""
     if '"Ternary"' not in text or '"Dyn"' not in text:
         return ()
-    # Polars writes NaN and infinity as null, and does not read that. Any other float has their type.
+    # Polars writes NaN and infinity as null, but cannot read this null. Any other float has the same type.
     text = text.replace('{"Dyn":{"Float":null}}', '{"Dyn":{"Float":0.5}}')
     found = ({kind: body} for kind, body in _nodes(json.loads(text)) if _chooses(kind, body))
     return _parts(node for node in found if {"Ternary", "Dyn"} <= _kinds(node))
@@ -223,12 +223,12 @@ def choices(text: str) -> tuple[Part, ...]:
 
 def _chooses(kind: str, body: Json) -> bool:
     if kind == "Ternary":
-        return "Field" not in _kinds(body)  # of a struct, which is known to what is around it
+        return "Field" not in _kinds(body)  # a field of a struct, which the node around it knows
     return kind == "StructEval" or (kind == "Function" and body["function"] == {"StructExpr": "WithFields"})
 
 
 def _nodes(node: Json) -> Iterator[tuple[str, Json]]:
-    """Yields the kinds and bodies of all nodes, but for what is evaluated inside of lists and structs."""
+    """Yields the kinds and bodies of all nodes, except for nodes that are evaluated inside of lists and structs."""
     if isinstance(node, dict):
         for key, part in node.items():
             yield key, part
@@ -273,7 +273,7 @@ def _read(node: Json) -> Node:
 
 
 def _rest(body: Json, *read: str) -> tuple[tuple[str, object], ...]:
-    """What `body` says besides what was `read` of it."""
+    """The settings in `body` besides the keys `read`."""
     return tuple((name, value) for name, value in body.items() if name not in read)
 
 
@@ -290,7 +290,7 @@ def _read_function(node: Json, body: Json) -> Node:
 
 
 def _folded(node: Json) -> Literal | None:
-    """A constant such as `pl.date(1995, 1, 1)`, which Polars writes as a cast of another one."""
+    """A constant such as `pl.date(1995, 1, 1)`, which Polars writes as a cast of another constant."""
     return _constant(node) if _is_constant(node) else None
 
 
@@ -306,7 +306,7 @@ def _constant(node: Json) -> Literal | None:
             return None
         array = series.to_arrow()
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, pa.ArrowException):
-        return None  # it fails at run time, in its own words, or is of a type that Arrow does not have
+        return None  # Polars fails at run time with its own message, or Arrow lacks the type
     type = normalise(array.type)
     return Literal(exact_values(convert(array, type))[0], type)
 
@@ -331,7 +331,7 @@ def _roots(node: Json) -> list[str]:
         return []
     if "Column" in node:
         return [node["Column"]]
-    # What `list.eval` evaluates names the element of the list, not a column.
+    # Names inside `list.eval` mean the element of the list, not a column.
     hidden = ("evaluation",) if "variant" in node and "StructEval" not in node else ()
     return [name for key, part in node.items() if key not in hidden for name in _roots(part)]
 
@@ -340,7 +340,8 @@ def _read_literal(node: Json) -> Node:
     dynamic = node["Literal"].get("Dyn") if isinstance(node.get("Literal"), dict) else None
     if dynamic is not None:
         ((_, value),) = dynamic.items()
-        # JSON has no NaN and no infinity: Polars writes null for them, and only Polars itself knows which.
+        # JSON has no NaN and no infinity. Polars writes null for both, and only Polars itself knows which of them was
+        # meant.
         return _opaque(node) if value is None or isinstance(value, str) else Literal(value, None)
     found = _constant(node) if is_literal_list(node) else None
     return found or _opaque(node)

@@ -1,7 +1,7 @@
 """The library's own form of an expression: a tree of columns, literals and calls.
 
-Both engines' expressions are read into it (`polars_tree`, `arrow_tree`). It decides nothing about meaning: the
-engine that owns the expression does, which is why lowering and pruning ask for it.
+`polars_tree` and `arrow_tree` read both engines' expressions into this tree. The tree decides nothing about meaning:
+the engine that owns the expression decides, so lowering and pruning ask for the engine.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Literal:
     """A constant.
 
     Attributes:
-        value: It as a Python object, of a date or time the integer that is stored; None is null. A list of them for
-            `is_in`.
+        value: The constant as a Python object; a date or time is its stored integer, and None is null. `is_in` has
+            a list of constants.
         type: Its Arrow type, or None for a bare Python number in Polars, which takes its neighbour's type.
     """
 
@@ -43,10 +43,10 @@ class Call:
     """A function of other nodes.
 
     Attributes:
-        function: The function under one name for both engines where they agree (`add`, `greater`), else
+        function: The name of the function: one name for both engines if they agree (`add`, `greater`), else
             `polars:` or `arrow:` and the engine's own name.
-        args: What it is applied to.
-        options: All its constant settings, as pairs of names and values; only a rule may read them: see `apply`.
+        args: The nodes that the function takes.
+        options: All constant settings, as pairs of names and values. Only a rule may read them: see `apply`.
         source: The engine's own serialised form of this node, from which it can be rebuilt alone.
     """
 
@@ -77,14 +77,14 @@ BETWEEN: Final = {
 
 
 class Unsupported(Exception):
-    """There is no rule that provably knows the meaning of a call."""
+    """No rule provably knows the meaning of a call."""
 
 
 def apply(rule: Callable[..., T], owner: object, call: Call) -> T:
-    """Returns `rule(owner, call, *arguments, **options)`: a rule takes all that `call` says, or nothing.
+    """Returns `rule(owner, call, *arguments, **options)`: a rule takes all parts of `call`, or nothing.
 
-    A rule names its arguments by position and its options by keyword, so that its signature refuses the others. What
-    an engine's next release adds to a function is thus never ignored.
+    A rule names its arguments by position and its options by keyword, so that its signature refuses all others. An
+    option that an engine's next release adds is thus never ignored.
 
     Raises:
         Unsupported: The rule lacks a parameter for an argument or an option, or refuses the call itself.
@@ -102,7 +102,7 @@ def _signature(rule: Callable[..., object]) -> Signature:
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """Yields `node` and everything below it, parents first."""
+    """Yields `node` and all its descendants, parents first."""
     yield node
     if isinstance(node, Call):
         for arg in node.args:

@@ -1,1 +1,1 @@
-"""A compiled program, run over a batch."""
+"""The run of a compiled program over a batch."""

@@ -1,7 +1,7 @@
 """Runs a graph over a batch, block by block: each block's values stay in the cache from input to output.
 
-A `BlockPlan` is made once per program and shared by all threads. What a run writes to in between is a `Scratch`,
-which runs take from and give back to a pool: `deque.pop` and `append` are atomic.
+A `BlockPlan` is made once per program and shared by all threads. A run writes its intermediate values to a `Scratch`.
+Runs take a scratch from a pool and give it back: `deque.pop` and `append` are atomic.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Sink(Protocol):
 
 @dataclass(slots=True)
 class Scratch:
-    """What one run writes to: an array per slot, and the current block's values and validities per operation."""
+    """The memory of one run: an array per slot, and the current block's values and validities per operation."""
 
     slots: list[Array]
     values: list[Any]
@@ -43,13 +43,13 @@ class _Instruction(NamedTuple):
     """One operation of the plan.
 
     Attributes:
-        at: Where its values go in `Scratch.values`.
-        args: Where its arguments are there.
-        slot: The scratch array that it writes to; -1 for outputs.
-        outputs: The sinks it writes to.
-        column: The input it reads, -1 for none.
-        kernel: What it computes, unless it is an input.
-        validity: The same for kernels that see validity.
+        at: The index of its values in `Scratch.values`.
+        args: The indices of its arguments there.
+        slot: The scratch array for its values; -1 for outputs.
+        outputs: The sinks for its values.
+        column: The input that it reads, -1 for none.
+        kernel: The function for its values, unless the operation is an input.
+        validity: The function instead, for kernels that see validity.
     """
 
     at: int
@@ -79,7 +79,7 @@ class BlockPlan:
         self._code, self._dtypes = _assemble(ops, self.roots, self.inputs)
 
     def run(self, columns: Mapping[str, pa.Array], blocks: Iterable[Block], sinks: Sequence[Sink]) -> None:
-        """Computes every root over `blocks` of `columns` into the sink of the same place in `sinks`.
+        """Computes every root over `blocks` of `columns` into the sink at the same place in `sinks`.
 
         Any number of threads may call this at the same time.
         """
@@ -90,7 +90,8 @@ class BlockPlan:
             for block in blocks:
                 self._run_block(scratch, sources, sinks, block, done)
                 done += len(block)
-        # Not given back after an error: nobody relies on it, and the pool must not grow by broken runs.
+        # After an error the scratch is not given back: nobody relies on it, and broken runs must not make the pool
+        # grow.
         self._give_back(scratch)
 
     def _run_block(
@@ -150,7 +151,7 @@ def _deliver(
 def _assemble(
     ops: Sequence[Op], roots: Sequence[Op], inputs: Sequence[Op]
 ) -> tuple[tuple[_Instruction, ...], list[np.dtype[Any]]]:
-    """Gives every operation but outputs a scratch array that nobody else needs while its values do."""
+    """Gives every operation but outputs a scratch array that no other operation uses while its values are needed."""
     place = {op.number: index for index, op in enumerate(ops)}
     last_use = {arg.number: index for index, op in enumerate(ops) for arg in op.args}
     column = {op.number: index for index, op in enumerate(inputs)}

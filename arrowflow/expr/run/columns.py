@@ -1,4 +1,4 @@
-"""Arrow columns as NumPy arrays and back: views where columns are read, Arrow's own memory where they are written."""
+"""Arrow columns as NumPy arrays and back: reads are views, and writes go to memory of Arrow's own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from arrowflow.types import Array
 
 @dataclass(slots=True)
 class Block:
-    """Rows `start` to `stop` of a batch; `rows`, counted from `start`, are those that pass (None: all)."""
+    """Rows `start` to `stop` of a batch. `rows`, counted from `start`, are the rows that pass (None: all)."""
 
     start: int
     stop: int
@@ -26,7 +26,7 @@ class Block:
         return self.stop - self.start if self.rows is None else len(self.rows)
 
     def stepped(self, step: int) -> Array:
-        """Returns `rows` for arrays of which one row takes `step` places; made once for all columns."""
+        """Returns `rows` for arrays in which one row takes `step` places; made once for all columns."""
         if self._stepped is None or self._stepped[0] != step:
             assert self.rows is not None
             self._stepped = step, self.rows * step
@@ -39,7 +39,7 @@ class Source:
 
     Attributes:
         values: The stored values from row 0 on; for booleans the bytes that hold the bits.
-        step: How many `values` one row takes: 2 for decimals of which only the low word is read.
+        step: The number of `values` for one row: 2 for a decimal, of which only the low word is read.
         valid: The bytes of the validity bitmap, None when no row is null.
         offset: The bit of row 0 in bitmaps.
         bits: Whether `values` are bits.
@@ -54,8 +54,7 @@ class Source:
     def read(self, block: Block, out: Array | None) -> tuple[Array, Valid]:
         """Returns values and validity of the rows of `block` that pass.
 
-        Where `out` is None, which needs a block of which all rows pass, the values may be a view; else they are
-        written there.
+        The values are written to `out`. `out` may be None if all rows of the block pass; the values may then be a view.
         """
         start, stop, rows = block.start, block.stop, block.rows
         valid = None if self.valid is None else self._unpack(self.valid, start, stop)
@@ -72,7 +71,7 @@ class Source:
             else:
                 values = values[:: self.step]
         if rows is not None:
-            # Rows are in range: "wrap" is the fastest way to say so, and like "clip" writes straight to `out`.
+            # Rows are in range. "wrap" is the fastest mode, and like "clip" writes straight to `out`.
             values.take(rows, out=out, mode="wrap")
         elif out is None:
             return values, valid
@@ -89,7 +88,7 @@ class Source:
 
 
 def source(array: pa.Array, dtype: np.dtype[Any]) -> Source:
-    """Returns `array` for reading as values of `dtype`, without a copy."""
+    """Returns a reader of `array` as values of `dtype`, without a copy."""
     validity, data = array.buffers()[:2]
     valid = None if validity is None or array.null_count == 0 else np.frombuffer(validity, np.uint8)
     if dtype == np.bool_:

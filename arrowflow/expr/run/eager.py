@@ -1,4 +1,4 @@
-"""Casts, fills and stacks that NumPy has no kernel for, by pyarrow's functions on whole columns."""
+"""Casts, fills and stacks that NumPy has no kernel for: pyarrow's functions compute them on whole columns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Casting:
     type: pa.DataType
 
     def __call__(self, array: pa.Array) -> pa.Array:
-        """Returns `array` cast.
+        """Returns `array` as `type`.
 
         Raises:
             DataError: A value does not fit.
@@ -40,7 +40,7 @@ class Filling:
     value: pa.Scalar
 
     def __call__(self, array: pa.Array) -> pa.Array:
-        """Returns `array` without nulls, itself if it has none."""
+        """Returns `array` without nulls, or `array` itself if it has none."""
         return pc.fill_null(array, self.value) if array.null_count else array
 
 
@@ -55,7 +55,7 @@ class Stacking:
         """Returns the stack of `arrays`.
 
         Raises:
-            DataError: A value does not fit, or one is null.
+            DataError: A value does not fit, or is null.
         """
         check_nulls({name: array.null_count for name, array in zip(self.names, arrays, strict=True)})
         dtype = numpy_dtype(self.type)

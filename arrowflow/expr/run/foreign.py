@@ -1,7 +1,7 @@
 """Evaluation by the engine that owns an expression: Polars in its own pool, pyarrow through Acero.
 
-Both see only the columns an expression reads, without a copy, and what they give back is normalised by the one
-table of types. On a batch without rows the same calls say which types an expression yields.
+Both engines see only the columns that an expression reads, without a copy. The one table of types normalises their
+results. The same calls on a batch without rows say which types an expression yields.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from arrowflow.workarounds.slices import concatenable, polars_frame
 
 T = TypeVar("T")
 
-# Polars panics, which is no `Exception`, where a kernel lacks a type.
+# A Polars kernel that lacks a type panics, and a panic is no `Exception`.
 POLARS_ERRORS = (
     pl.exceptions.PolarsError,
     pl.exceptions.PanicException,
@@ -45,21 +45,21 @@ def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
 
 
 def empty_array(type: pa.DataType) -> pa.Array:
-    """Returns an array of `type` without values, without importing pandas as `pa.array` does."""
+    """Returns an array of `type` without values. `pa.array` would import pandas."""
     return pa.nulls(0, type)
 
 
 def empty_frame(schema: pa.Schema) -> pl.DataFrame:
-    """Returns a Polars frame without rows; columns that Polars cannot read are there by name, as nulls."""
+    """Returns a Polars frame without rows. Columns that Polars cannot read are in the frame by name, as nulls."""
     types = [(field.name, field.type if polars_reads(field.type) else pa.null()) for field in schema]
     return _frame(empty_batch(pa.schema(types)), [name for name, _ in types])
 
 
 def evaluate_empty(exprs: pl.Expr | Sequence[pl.Expr], frame: pl.DataFrame) -> pl.Schema:
-    """Returns what one or several Polars expressions yield on `frame`: several at once, since each call looks at all columns.
+    """Returns the types of Polars expressions on `frame`. One call takes several, since each call looks at all columns.
 
     Raises:
-        PlanError: Polars cannot evaluate them on such columns.
+        PlanError: Polars cannot evaluate the expressions on such columns.
     """
     return _guard(PlanError, exprs, lambda: frame.select(exprs).schema)
 
@@ -67,18 +67,18 @@ def evaluate_empty(exprs: pl.Expr | Sequence[pl.Expr], frame: pl.DataFrame) -> p
 def run_polars(
     exprs: Sequence[tuple[pl.Expr, pa.DataType]], batch: pa.RecordBatch, *, inside_lists: bool = False
 ) -> list[pa.Array]:
-    """Returns what each Polars expression yields on `batch`, as the type it is paired with.
+    """Returns the result of each Polars expression on `batch`, as the type it is paired with.
 
     Args:
         exprs: The expressions.
         batch: The columns that they read.
-        inside_lists: Whether one of them is evaluated on the values inside of lists, too.
+        inside_lists: Whether an expression is also evaluated on the values inside of lists.
 
     Raises:
-        DataError: Polars cannot evaluate one of them on these values.
+        DataError: Polars cannot evaluate an expression on these values.
     """
-    # Of one row, or one value in all lists, Polars cannot tell a column from a constant, and rounds a division otherwise:
-    # such a chunk would not be like its neighbours.
+    # With one row, or one value in all lists, Polars cannot tell a column from a constant, and rounds a division
+    # otherwise. Such a chunk would then differ from its neighbours.
     run = _run_twice if batch.num_rows == 1 or inside_lists else _run_polars
     return _guard(DataError, [expr for expr, _ in exprs], lambda: run(exprs, batch))
 
@@ -98,7 +98,7 @@ def _run_polars(exprs: Sequence[tuple[pl.Expr, pa.DataType]], batch: pa.RecordBa
 
 
 def _evaluated(frame: pl.DataFrame, exprs: Sequence[pl.Expr]) -> list[pl.Series]:
-    """Constants, and what Polars finds to be one, yield a single row, however many the frame has."""
+    """A constant yields a single row, however many the frame has; so does an expression that Polars finds constant."""
     try:
         found = frame.select(*exprs)
         if found.height == frame.height:
@@ -128,21 +128,21 @@ ENUM_VALUES: Final = "enum_values"
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """What type an expression has on some columns: the same for the same text and types."""
+    """The question which type an expression has on some columns: equal text and types have an equal answer."""
 
     text: str
-    fields: tuple[tuple[str, pa.DataType], ...] = field(hash=False)  # as in `program`
+    fields: tuple[tuple[str, pa.DataType], ...] = field(hash=False)  # without a hash, as in `program`
     expr: pl.Expr = field(compare=False)
 
 
 def polars_type(expr: pl.Expr, text: str, schema: pa.Schema, columns: Sequence[str]) -> pa.DataType:
     """Returns the normalised type that the Polars expression yields on `schema`, of which it reads `columns`.
 
-    Asked once for each form `text` of an expression and types of columns: a plan is compiled several times while
-    rules rewrite it, and a dry run takes 0.3 ms.
+    The answer is kept for each form `text` of an expression and types of columns: a plan is compiled several times
+    while rules rewrite it, and a dry run takes 0.3 ms.
 
     Raises:
-        PlanError: Polars cannot evaluate it on such columns.
+        PlanError: Polars cannot evaluate the expression on such columns.
     """
     return _answered(expr, text, schema, columns).type
 
@@ -150,7 +150,7 @@ def polars_type(expr: pl.Expr, text: str, schema: pa.Schema, columns: Sequence[s
 def enum_metadata(
     expr: pl.Expr, text: str, schema: pa.Schema, columns: Sequence[str]
 ) -> Mapping[bytes, bytes] | None:
-    """Returns what the field of an enum says of its codes: see `ENUM_VALUES`. None of other types.
+    """Returns the metadata of an enum's field, which holds the values of its codes (`ENUM_VALUES`); None for others.
 
     Raises:
         PlanError: As `polars_type`.
@@ -160,7 +160,7 @@ def enum_metadata(
 
 
 def has_single_type(expr: pl.Expr, text: str, schema: pa.Schema, columns: Sequence[str]) -> bool:
-    """Returns whether Polars knows which type the expression has, whatever the rows; else the rows decide.
+    """Returns whether Polars knows the type of the expression for any rows; else the rows decide.
 
     Raises:
         PlanError: As `polars_type`.
@@ -218,10 +218,10 @@ def _answer(question: _Question) -> pa.Field:
 
 
 def run_arrow(exprs: Sequence[tuple[pc.Expression, pa.DataType]], batch: pa.RecordBatch) -> list[pa.Array]:
-    """Returns what each pyarrow expression yields on `batch`, as the type it is paired with.
+    """Returns the result of each pyarrow expression on `batch`, as the type it is paired with.
 
     Raises:
-        DataError: pyarrow cannot evaluate one of them on these values.
+        DataError: pyarrow cannot evaluate an expression on these values.
     """
     sources = [expr for expr, _ in exprs]
     table = _guard(DataError, sources, lambda: _acero(sources, batch))
@@ -232,7 +232,7 @@ def arrow_type(expr: pc.Expression, names: Sequence[str], schema: pa.Schema) -> 
     """Returns the normalised type that the pyarrow expression, which reads `names`, yields on `schema`.
 
     Raises:
-        PlanError: pyarrow cannot evaluate it on such columns.
+        PlanError: pyarrow cannot evaluate the expression on such columns.
     """
     read = empty_batch(pa.schema([schema.field(name) for name in names]))
     table = _guard(PlanError, expr, lambda: _acero([expr], read))
@@ -255,7 +255,7 @@ def _acero(exprs: Sequence[pc.Expression], batch: pa.RecordBatch) -> pa.Table:
 
 
 def check_columns(columns: Sequence[str], schema: pa.Schema) -> None:
-    """Raises `PlanError` with the closest names when one of `columns` is not in `schema`."""
+    """Raises `PlanError` with the closest names if a name in `columns` is not in `schema`."""
     for name in columns:
         if not schema.get_all_field_indices(name):  # `schema.names` is a new list each time
             raise PlanError(f"unknown column {name!r}: {closest(name, schema.names)}")

@@ -1,7 +1,7 @@
-"""The NumPy kernels: what each operation of a graph does to one block of values.
+"""The NumPy kernels: a kernel computes one operation of a graph on one block of values.
 
-A kernel writes into an array that it is given (`out`) and looks at no validity, save for those in `VALIDITY`,
-where null is more than "null in, null out". NumPy releases the GIL in all of them.
+A kernel writes into a given array (`out`) and looks at no validity. The kernels in `VALIDITY` are the exception:
+their nulls follow more than "null in, null out". NumPy releases the GIL in all kernels.
 
 These kernels give what the engine gives, bit for bit, with four exceptions: `exp`, `log` (to any base), `log1p`, and
 pyarrow's `power` with exponent 2. Their results are within two ulps (units in the last place) of the engine's. They may
@@ -19,7 +19,7 @@ import numpy as np
 from arrowflow.types import Array
 
 Operand = Any  # an array of the block's length, or a NumPy scalar
-Valid = Array | None  # True where there is a value; None when there is one everywhere
+Valid = Array | None  # True for a value, False for a null; None when there is no null
 Kernel = Callable[[tuple[Operand, ...], Array], None]
 
 
@@ -30,7 +30,7 @@ def _ufunc(function: Callable[..., Any]) -> Kernel:
 def _in_float64(function: Callable[..., Any]) -> Kernel:
     """Computes in float64 and rounds once.
 
-    NumPy's own loops for float32 are up to 4 ulps (`log`) and 3 (`exp`) from the engines where the CPU has AVX2.
+    NumPy's own float32 loops are up to 4 ulps (`log`) and 3 ulps (`exp`) from the engines if the CPU has AVX2.
     """
     return lambda args, out: function(args[0], out=out, dtype=np.float64, casting="unsafe")
 
@@ -40,7 +40,7 @@ def _convert(args: tuple[Operand, ...], out: Array) -> None:
 
 
 def _quotient(args: tuple[Operand, ...], out: Array) -> None:
-    # In one call, which holds the interpreter lock once: as two it is no faster alone, and waits twice for others.
+    # One call takes the interpreter lock once. Two calls are no faster alone, and wait twice for other threads.
     np.divide(args[0], args[1], out=out, dtype=np.float64, casting="unsafe")
 
 
@@ -49,7 +49,7 @@ def _square(args: tuple[Operand, ...], out: Array) -> None:
 
 
 def _decimal_to_float32(args: tuple[Operand, ...], out: Array) -> None:
-    """Pyarrow's own: within 24 bits one multiplication, else the whole and the fraction apart, all in float32."""
+    """Pyarrow's own rule: one multiplication within 24 bits, else whole and fraction apart, all in float32."""
     digits, power = args
     scale = np.float32(1) / np.float32(power) if power > 1 else np.float32(1)
     if max(digits.max(), -digits.min()) < 1 << 24:
@@ -97,19 +97,19 @@ KERNELS: Final[dict[str, Kernel]] = {
     "decimal_to_float32": _decimal_to_float32,
 }
 
-# Kernels that see validity get values and validities of their arguments and return the validity of their result.
+# Kernels that see validity get the values and validities of their arguments, and return the validity of their result.
 ValidityKernel = Callable[[tuple[Operand, ...], tuple[Valid, ...], Array], Valid]
 
 
 def _and(args: tuple[Operand, ...], valids: tuple[Valid, ...], out: Array) -> Valid:
-    """Kleene: false and null is false."""
-    # The value under a null is arbitrary, but where the other side decides, it does not matter.
+    """Kleene's logic: false and null is false."""
+    # The value under a null is arbitrary. It does not matter if the other side decides.
     np.logical_and(args[0], args[1], out=out)
     return _decided(args, valids, False)
 
 
 def _or(args: tuple[Operand, ...], valids: tuple[Valid, ...], out: Array) -> Valid:
-    """Kleene: true or null is true."""
+    """Kleene's logic: true or null is true."""
     np.logical_or(args[0], args[1], out=out)
     return _decided(args, valids, True)
 
@@ -190,7 +190,7 @@ def _if_else_null(args: tuple[Operand, ...], valids: tuple[Valid, ...], out: Arr
 
 
 def both(left: Valid, right: Valid) -> Valid:
-    """Returns where both have a value."""
+    """Returns the validity of rows in which both sides have a value."""
     if left is None or left is right:
         return right
     return left if right is None else left & right

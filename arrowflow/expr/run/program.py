@@ -1,4 +1,4 @@
-"""`compile` turns steps into a `Program`: neighbouring steps fused into as few passes over a batch as possible."""
+"""`compile_steps` turns steps into a `Program`: neighbouring steps fuse into as few passes over a batch as possible."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Program:
     """Compiled steps. Immutable; any number of threads may `run` it at the same time.
 
     Attributes:
-        schema: The schema of what `run` returns; it depends on the input schema alone.
-        columns: The input columns that are read; `run` needs no others.
+        schema: The schema of the batches that `run` returns; it depends on the input schema alone.
+        columns: The input columns that `run` reads; it needs no others.
     """
 
     schema: pa.Schema
@@ -47,17 +47,17 @@ class Program:
 
     @property
     def stored(self) -> frozenset[str]:
-        """The decimal input columns that `run` also takes as the 64-bit integers that they are stored as."""
+        """The decimal input columns that `run` also takes in stored form, as 64-bit integers."""
         return self.stages[0].stored if self.stages else frozenset()
 
     def run(self, batch: pa.RecordBatch, recycler: Recycler | None = None) -> pa.RecordBatch:
         """Returns the rows of `batch` that pass, with the output columns.
 
-        Columns that are only passed through are the same arrays when every row passes. Others are made in memory that the
-        recycler hands out, if there is one.
+        Columns that only pass through are the same arrays if every row passes. The memory for other columns comes from
+        the recycler, if there is one.
 
         Raises:
-            DataError: A value cannot be computed with: a null in a stack, a number that a cast cannot hold.
+            DataError: A value breaks a computation: a null in a stack, a number that a cast cannot hold.
 
         Example:
             >>> import polars as pl, pyarrow as pa
@@ -91,7 +91,7 @@ def compile_steps(steps: Sequence[Step], schema: pa.Schema) -> Program:
     """Returns `steps`, one after another, as one program for batches of `schema`.
 
     Raises:
-        PlanError: A step reads a column that is not there, or cannot compute with its type.
+        PlanError: A step reads a column that does not exist, or cannot compute with its type.
     """
     steps = tuple(steps)
     for asked, on, program in tuple(_latest):
@@ -104,19 +104,19 @@ def compile_steps(steps: Sequence[Step], schema: pa.Schema) -> Program:
 
 
 _latest: Final[deque[tuple[tuple[Step, ...], pa.Schema, Program]]] = deque(maxlen=1)
-"""The question that came last, and comes again for each rule: to tell it by its keys takes as long as to make a plan."""
+"""The last question, which each rule asks again. To find it by its keys takes as long as to make a plan."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Question:
-    """Steps on a schema. Asked several times for one plan: each rule that rebuilds a node compiles it again."""
+    """Steps on a schema. One plan asks several times: each rule that rebuilds a node compiles it again."""
 
     keys: tuple[Any, ...]
     schema: pa.Schema
     steps: tuple[Step, ...]
 
     def __eq__(self, other: object) -> bool:
-        # With metadata, which say of an enum what its codes stand for.
+        # The keys hold metadata, because the metadata of an enum holds the values of its codes.
         return (
             isinstance(other, _Question)
             and self.keys == other.keys
@@ -128,7 +128,7 @@ class _Question:
 
 
 def _key(step: Step) -> Iterator[object]:
-    """Yields what tells steps apart: no tuples, of which there would be so many that the garbage collector cared."""
+    """Yields the keys that tell steps apart: no tuples, since so many tuples would start the garbage collector."""
     if isinstance(step, Where):
         yield Where
         yield step.predicate.digest()
@@ -144,7 +144,7 @@ def _key(step: Step) -> Iterator[object]:
             yield output.name
         elif isinstance(output, FillNull):
             yield output.name
-            # Not by value: 0, 0.0, -0.0 and False are equal, but not the same.
+            # The value alone is not enough: 0, 0.0, -0.0 and False are equal, but not the same.
             yield type(output.value)
             yield repr(output.value)
         elif isinstance(output, Cast):
@@ -172,16 +172,16 @@ def _compiled(question: _Question) -> Program:
 
 
 def forget_compiled() -> None:
-    """Lets go of the programs that are remembered, and so of their scratch memory, once a plan is made."""
+    """Forgets all compiled programs, and so frees their scratch memory, once a plan is made."""
     _compiled.cache_clear()
     _latest.clear()
 
 
 def output_fields(expr: Expr, schema: pa.Schema) -> list[pa.Field]:
-    """Returns what `expr` yields on `schema`, a field for each output; one without a name is called "".
+    """Returns a field for each output of `expr` on `schema`; an output without a name is called "".
 
     Raises:
-        PlanError: `expr` reads a column that is not there, or its engine cannot compute with its type.
+        PlanError: `expr` reads a column that does not exist, or its engine cannot compute with its type.
 
     Example:
         >>> import polars as pl, pyarrow as pa
@@ -203,7 +203,7 @@ def _check_names(names: Sequence[str]) -> None:
 
 
 def _pruned(stages: Sequence[Stage]) -> list[Stage]:
-    """Leaves out of every stage but the last what the next one does not read."""
+    """Drops from every stage but the last the columns that the next stage does not read."""
     kept = [stages[-1]]
     for stage in reversed(stages[:-1]):
         read = set(kept[0].columns)
@@ -233,7 +233,7 @@ class _Builder:
         if self.predicate is None:
             self.predicate = predicate
         elif isinstance(predicate, Op) and isinstance(self.predicate, Op):
-            # NumPy's kernels raise nothing, so that the second may see rows that the first drops.
+            # NumPy's kernels raise nothing, so the second predicate may see rows that the first drops.
             self.predicate = self.graph.op("and", (self.predicate, predicate), pa.bool_())
         else:
             return False
@@ -266,7 +266,7 @@ class _Builder:
         return True
 
     def _env(self, name: str) -> Op | None:
-        """Returns the operation that the column `name` stands for, or None where NumPy cannot read it."""
+        """Returns the operation that computes the column `name`, or None if NumPy cannot read the column."""
         slot = self.slots.get(name)
         if isinstance(slot, Computed):
             return slot.op
@@ -275,11 +275,11 @@ class _Builder:
         return None
 
     def _rebased(self, slot: Slot) -> Slot | None:
-        """Returns `slot`, which reads the columns so far, as one that reads the stage's input, if that is one."""
+        """Returns `slot`, which reads the current columns, as a slot on the stage's input, None if there is none."""
         if isinstance(slot, Passed):
             return self.slots[slot.name]
         if isinstance(slot, Computed):
-            # An input alone is the same values under another type.
+            # An input alone has the same values under another type.
             return Passed(slot.op.param, slot.type) if slot.op.kernel == INPUT else slot
         reads = {name: self.slots[name] for name in names_of(slot)}
         passed = {name: source.name for name, source in reads.items() if self._same_type(source)}
@@ -293,7 +293,7 @@ class _Builder:
         return isinstance(slot, Passed) and slot.type.equals(self.input.field(slot.name).type)
 
     def described_schema(self) -> pa.Schema:
-        """Returns the columns so far, and of enums what their codes stand for."""
+        """Returns the schema of the current columns, with the values of the codes of enums."""
         fields = [
             field if pa.types.is_dictionary(field.type) else pa.field(field.name, field.type)
             for field in self.schema
@@ -301,5 +301,5 @@ class _Builder:
         return pa.schema(fields)
 
     def stage(self) -> Stage:
-        """Returns the steps taken in so far as one stage."""
+        """Returns one stage for all steps that were added."""
         return Stage(self.slots, self.predicate, self.graph)

@@ -1,4 +1,4 @@
-"""Where computed blocks go: columns, masks, and the columns of a stack."""
+"""Sinks receive computed blocks: a sink for a column, for a mask, and for a column of a stack."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ColumnSink:
     _valid: Array | None = None
 
     def __post_init__(self) -> None:
-        if self.dtype == np.bool_:  # bits are packed at the end: blocks do not begin at whole bytes
+        if self.dtype == np.bool_:  # packed into bits at the end: blocks do not begin at whole bytes
             self.values = np.empty(self.rows, np.bool_)
         else:
             self._buffer, self.values = allocate(self.rows, self.dtype, self.recycler)
@@ -42,7 +42,7 @@ class ColumnSink:
         self._valid[start:stop] = True if valid is None else valid
 
     def array(self) -> pa.Array:
-        """Returns the column, once every row was written."""
+        """Returns the column, once all its rows are written."""
         nulls = 0 if self._valid is None else self.rows - int(np.count_nonzero(self._valid))
         valid = bitmap(self._valid) if self._valid is not None and nulls else None
         data = bitmap(self.values) if self._buffer is None else self._buffer
@@ -51,7 +51,7 @@ class ColumnSink:
 
 @dataclass(slots=True)
 class MaskSink:
-    """The rows that pass a predicate: null does not."""
+    """The rows that pass a predicate: a null does not pass."""
 
     values: Array
 
@@ -101,7 +101,7 @@ class Matrix:
         """Returns the stack, once its sinks have every row.
 
         Raises:
-            DataError: One of them saw a null.
+            DataError: A column of the stack has a null.
         """
         check_nulls({sink.name: sink.nulls for sink in self.sinks})
         data = bitmap(self._values) if self._buffer is None else self._buffer
@@ -110,7 +110,7 @@ class Matrix:
 
 
 def check_nulls(nulls: dict[str, int]) -> None:
-    """Raises `DataError` when a column to be stacked has nulls: `nulls` counts them by name."""
+    """Raises `DataError` if a column for a stack has nulls: `nulls` counts them by name."""
     found = [f"{name!r} ({count:,})" for name, count in nulls.items() if count]
     if found:
         shown = ", ".join(found[:20]) + (f", … {len(found)} columns in all" if len(found) > 20 else "")

@@ -30,7 +30,8 @@ class Stage:
 
     Attributes:
         slots: The output columns, by name and in order.
-        predicate: Which rows pass: an operation for NumPy, an expression for its engine, or None for all.
+        predicate: The test for rows that pass: an operation for NumPy, an expression for its engine, or None for all
+        rows.
         graph: The graph that holds the operations.
     """
 
@@ -63,7 +64,7 @@ class Stage:
 
     @property
     def stored(self) -> frozenset[str]:
-        """The decimal columns of which only the low words are read: they may come as 64-bit integers."""
+        """The decimal columns of which only the low words are read: they may also arrive as 64-bit integers."""
         others = {name for slot in self.slots.values() for name in names_of(slot)}
         if isinstance(self.predicate, Expr):
             others.update(self.predicate.columns)
@@ -81,7 +82,7 @@ class Stage:
         return {name: (op,) for name, op in gathers.items() if op is not None}
 
     def run(self, columns: Columns, num_rows: int, recycler: Recycler | None) -> tuple[Columns, int]:
-        """Returns the output columns for the input `columns` of `num_rows` rows, and how many rows they have.
+        """Returns the output columns for the input `columns` of `num_rows` rows, and their number of rows.
 
         Any number of threads may call this at the same time.
         """
@@ -95,7 +96,7 @@ class Stage:
         return self._finish(made, dict(zip(self._filtered, filtered, strict=True)), kept), kept
 
     def _finish(self, made: dict[str, pa.Array], columns: Columns, rows: int) -> Columns:
-        """Adds what NumPy did not make: `columns` are the inputs, of only the rows that pass."""
+        """Adds the columns that NumPy did not make: `columns` are the inputs, with only the rows that pass."""
         for foreigners in self._foreign:
             made.update(foreigners.run(columns, rows))
         for name, slot in self.slots.items():
@@ -119,7 +120,7 @@ class Stage:
         return values if valid is None else values & valid
 
     def explain(self) -> list[str]:
-        """Returns a line for the predicate and one for each output: what runs where."""
+        """Returns a line for the predicate and a line for each output: which engine runs it."""
         lines = [f"{name}: {_where(name, slot)}" for name, slot in self.slots.items()]
         if self.predicate is None:
             return lines
@@ -144,7 +145,7 @@ class _Foreigners:
 
     def run(self, columns: Columns, rows: int) -> dict[str, pa.Array]:
         reads = {name: columns[name] for slot in self.slots for name in slot.expr.columns}
-        # Constants alone still need to know how many rows there are.
+        # Constants alone still need the number of rows.
         reads = reads or {"": pa.nulls(rows)}
         batch = pa.RecordBatch.from_arrays(list(reads.values()), names=list(reads))
         exprs = [(slot.expr.source, slot.type) for slot in self.slots]

@@ -1,12 +1,12 @@
-"""Writes Arrow IPC files in which every buffer starts at a multiple of 64 bytes, as Arrow recommends for what is mapped.
+"""Writes Arrow IPC files in which every buffer starts at a multiple of 64 bytes, as Arrow recommends for mapped files.
 
-pyarrow aligns to 8 bytes and offers no more. So it writes its file into a sink that keeps what it is given, which
-for columns are views of their memory, and each message goes on to the file with room behind its metadata and between
-its buffers. Three things in the metadata say where something lies and are changed to match: where each buffer starts
-in the body, the size of the body, and the list of all messages in the footer.
+pyarrow aligns to 8 bytes and offers no other alignment. So pyarrow writes its file into a sink that keeps all pieces
+that it gets. For columns these pieces are views of their memory. Each message then goes on to the file, with padding
+after its metadata and between its buffers. Three places in the metadata hold positions and are changed to match: the
+start of each buffer in the body, the size of the body, and the list of all messages in the footer.
 
-Everything that is written passes one checksum on its way, in blocks that are still in the processor's cache when the
-operating system copies them.
+All written bytes pass one checksum on their way, in blocks that are still in the processor's cache when the operating
+system copies them.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ _TRAILER_BYTES: Final = 10
 _ZEROS: Final = memoryview(bytes(ALIGNMENT))
 _BLOCK_BYTES: Final = 1 << 20
 _BLOCK_PIECES: Final = 512
-"""Half of what Linux takes in one call."""
+"""Pieces in one call: half of Linux's limit."""
 
 
 class Written(NamedTuple):
-    """What there is to say of a file that was written.
+    """The size and the checksum of a written file.
 
     Attributes:
         num_bytes: Its size.
-        checksum: The XXH3 of all of it, in 64 bits: 0.02 ms a megabyte, where `zlib.crc32` takes 0.25.
+        checksum: The XXH3 of all its bytes, in 64 bits: 0.02 ms a megabyte, where `zlib.crc32` takes 0.25.
     """
 
     num_bytes: int
@@ -62,14 +62,14 @@ def write_aligned(
     compression: str | None = None,
     metadata: Mapping[str, str] | None = None,
 ) -> Written:
-    """Writes a whole file, without a copy of what the batches hold, save where pyarrow packs slices.
+    """Writes a whole file, without a copy of the batches' values, except where pyarrow packs slices.
 
     Args:
-        descriptor: Where it goes, from the first byte on.
+        descriptor: The open file, which is written from its first byte on.
         schema: Schema of the batches.
         batches: The record batches; a column's dictionary is the same in all of them.
         compression: `"lz4"`, `"zstd"` or None.
-        metadata: What the footer says besides.
+        metadata: Further entries for the footer.
 
     Raises:
         OSError: The file cannot be written.
@@ -77,7 +77,7 @@ def write_aligned(
     """
     collected = _Collected()
     messages = _Messages(collected, _Output(descriptor))
-    # Given options keep variables of the environment, which ask for formats of old, from having a say.
+    # Explicit options override environment variables, which may ask for old formats.
     options = pa.ipc.IpcWriteOptions(compression=compression)
     sink = pa.PythonFile(collected, mode="w")
     with pa.ipc.new_file(sink, schema, options=options, metadata=metadata) as writer:
@@ -88,7 +88,7 @@ def write_aligned(
 
 
 class _Collected:
-    """The file that pyarrow takes this for: keeps views of all that it is given until they are taken."""
+    """A sink that pyarrow takes for a file: it keeps views of all pieces that it gets, until they are taken."""
 
     closed = False
 
@@ -135,7 +135,7 @@ class _Collected:
 
 
 class _Messages:
-    """Moves messages from what pyarrow wrote to the file, and remembers for the footer where they went."""
+    """Moves messages from pyarrow's output to the file, and remembers their new places for the footer."""
 
     def __init__(self, source: _Collected, output: _Output) -> None:
         self._source = source
@@ -146,7 +146,7 @@ class _Messages:
         self._ended = False
 
     def move(self) -> None:
-        """Moves all messages that are there."""
+        """Moves all messages that pyarrow has written so far."""
         if not self._started:
             self._output.add(memoryview(self._source.read(len(_START))))
             self._started = True
@@ -154,7 +154,7 @@ class _Messages:
             self._move_next()
 
     def finish(self) -> Written:
-        """Moves what is left, and the footer."""
+        """Moves the remaining messages, and the footer."""
         self.move()
         footer = self._source.read_all()
         view = memoryview(footer)[:-_TRAILER_BYTES]

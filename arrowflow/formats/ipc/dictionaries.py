@@ -1,4 +1,4 @@
-"""Which record batches go into one Arrow IPC file: it holds one dictionary for each column that has one."""
+"""The choice of record batches for one Arrow IPC file: a file holds only one dictionary for each encoded column."""
 
 from __future__ import annotations
 
@@ -38,5 +38,5 @@ def _dictionaries(array: pa.Array) -> Iterator[pa.Array]:
     elif pa.types.is_struct(type) or pa.types.is_union(type):
         for index in range(type.num_fields):
             yield from _dictionaries(array.field(index))
-    else:  # lists of all kinds, and runs
+    else:  # lists of all kinds, and run-end-encoded arrays
         yield from _dictionaries(array.values)

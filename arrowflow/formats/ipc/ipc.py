@@ -1,4 +1,4 @@
-"""Arrow IPC files (Feather V2): a split is a record batch, mapped where it is local and uncompressed."""
+"""Arrow IPC files (Feather V2): a split is a record batch, mapped if the file is local and uncompressed."""
 
 from __future__ import annotations
 
@@ -29,25 +29,26 @@ _TAIL_BYTES: Final = 64 << 10
 _TRAILER: Final = struct.Struct("<i6s")
 _LENGTH: Final = struct.Struct("<q")
 _INFLATION: Final = 4
-"""How much larger compressed bytes of texts and lists are taken to become, where only decoding would tell."""
+"""The assumed growth of compressed texts and lists, where only decoding would tell their size."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Details:
-    """What `IpcFormat` keeps of a file.
+    """The details that `IpcFormat` keeps of a file.
 
     Attributes:
         head: The schema message, with which a stream of batches starts.
         names: Names of the columns, in the order of the file.
-        unsafe: Numbers of those with offsets, codes or texts; other values can only be wrong.
-        dictionaries: Blocks that every reader needs.
+        unsafe: Numbers of the columns with offsets, codes or texts, which are checked; in other columns a bad value
+            is only wrong.
+        dictionaries: Blocks of the dictionaries, which every reader needs.
         batches: Block of each record batch.
         compressed: Whether the record batches are compressed.
         column_bytes: Decoded bytes of each column (second axis) in each batch (first axis), estimated.
-        first_buffers: For each column the number of its first buffer, then the number of all.
-        buffers: See `Batch.buffers`, of each batch that is compressed or not local; None for others, and where only the
-            data tell the layout.
-        encoded: Numbers of the columns that come as codes, and are decoded.
+        first_buffers: For each column the number of its first buffer, then the number of all buffers.
+        buffers: `Batch.buffers` of each batch that is compressed or not local. None for other batches, and where
+            only the data tell the layout.
+        encoded: Numbers of the columns that the file holds as codes, and that are decoded.
     """
 
     head: pa.Buffer
@@ -70,7 +71,7 @@ class IpcFormat(Format):
     suffixes: ClassVar[tuple[str, ...]] = (".arrow", ".feather", ".ipc")
 
     def footer(self, store: Store, file: File) -> Footer:
-        """See `Format.footer`: the footer, and the metadata of each batch for its number of rows."""
+        """See `Format.footer`: reads the footer, and the metadata of each batch for its number of rows."""
         start, tail = _read_tail(store, file)
         stored = _read_schema(tail)
         dictionaries, blocks = parse_footer(memoryview(tail)[:-_TRAILER_BYTES])
@@ -103,22 +104,22 @@ class IpcFormat(Format):
         return Footer(file, decoded_schema(stored), splits, num_rows, details)
 
     def column_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
-        """See `Format.column_bytes`: exact unless dictionaries, compressed texts or lists are among them."""
+        """See `Format.column_bytes`: exact for all but dictionaries, compressed texts and compressed lists."""
         details: _Details = footer.details
         return int(details.column_bytes[split.index, _wanted(details, columns)].sum())
 
     def scratch_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
-        """See `Format.scratch_bytes`: at most the stored bytes, where they are not mapped."""
+        """See `Format.scratch_bytes`: at most the stored bytes, and none if they are mapped."""
         return footer.details.batches[split.index].body_bytes
 
     def unsure(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[str]:
-        """See `Unsure.unsure`: columns of codes, and those that are compressed and have no fixed width."""
+        """See `Unsure.unsure`: columns of codes, and compressed columns without a fixed width."""
         details: _Details = footer.details
         unsure = details.encoded | (details.unsafe if details.compressed[split.index] else frozenset())
         return [details.names[index] for index in _wanted(details, columns) if index in unsure]
 
     def announced_bytes(self, store: Store, footer: Footer, split: Split, columns: Sequence[str]) -> int:
-        """See `Unsure.announced_bytes`: compressed buffers begin with what they become. What is mapped takes none."""
+        """See `Unsure.announced_bytes`: a compressed buffer begins with its decoded size. Mapped batches take none."""
         details: _Details = footer.details
         block, buffers = details.batches[split.index], details.buffers[split.index]
         wanted = _wanted(details, columns)
@@ -126,7 +127,7 @@ class IpcFormat(Format):
             is_mapped = store.is_local and store.memory_map
             return 0 if is_mapped else self.column_bytes(footer, split, columns)
         if buffers is None:
-            return 0  # only the data tell where the buffers lie
+            return 0  # only the data tell the places of the buffers
         fixed = [index for index in wanted if index not in details.unsafe]
         body = block.offset + block.metadata_bytes
         starts = [
@@ -137,9 +138,7 @@ class IpcFormat(Format):
             if size >= _LENGTH.size
         ]
         found = store.fetch(footer.file, [(start, start + _LENGTH.size) for start in starts])
-        lengths = (
-            _LENGTH.unpack(part)[0] for part in found
-        )  # -1 of a buffer that is not compressed after all
+        lengths = (_LENGTH.unpack(part)[0] for part in found)  # -1 marks a buffer that is stored uncompressed
         return int(details.column_bytes[split.index, fixed].sum()) + sum(max(0, each) for each in lengths)
 
     def ranges(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[Range]:
@@ -162,7 +161,7 @@ class IpcFormat(Format):
         return store.is_local and store.memory_map and not any(footer.details.compressed)
 
     def only_maps(self, store: Store, footer: Footer, columns: Sequence[str]) -> bool:
-        """See `InPlaceFormat.only_maps`: offsets and texts are checked, and codes decoded."""
+        """See `InPlaceFormat.only_maps`: texts and offsets are checked, and codes are decoded."""
         return self.is_mapped(store, footer) and footer.details.unsafe.isdisjoint(
             _wanted(footer.details, columns)
         )
@@ -184,7 +183,7 @@ class IpcFormat(Format):
     def read_in_place(
         self, mapped: pa.Buffer, footer: Footer, split: Split, schema: pa.Schema, offset_rows: int = 0
     ) -> Iterator[tuple[pa.RecordBatch, tuple[pa.Buffer, ...]]]:
-        """See `InPlaceFormat.read_in_place`: columns are copies only where they are decoded or widened."""
+        """See `InPlaceFormat.read_in_place`: columns are copies only if they are decoded or widened."""
         low, high = mapped.address, mapped.address + mapped.size
         wanted = _wanted(footer.details, schema.names)
         batch = _read_opened(pa.BufferReader(mapped), split, wanted, is_view=True) if wanted else None
@@ -208,7 +207,7 @@ def _decode(store: Store, footer: Footer, split: Split, schema: pa.Schema) -> pa
 
 
 def _checked(batch: pa.RecordBatch | None, split: Split, footer: Footer, wanted: list[int]) -> pa.RecordBatch:
-    """Returns a batch that is safe to use; one without columns where none was read."""
+    """Returns a batch that is safe to use; if no batch was read, a batch without columns."""
     if batch is None:
         return pa.RecordBatch.from_struct_array(pa.nulls(split.num_rows, pa.struct([])))
     if batch.num_rows != split.num_rows:
@@ -231,7 +230,7 @@ def _wanted(details: _Details, columns: Sequence[str]) -> list[int]:
 
 
 def _batch_ranges(details: _Details, index: int, wanted: list[int]) -> list[Range]:
-    """Returns the metadata of a batch and what its body holds of some columns; the whole where that is not known."""
+    """Returns the metadata of a batch and the columns' parts of its body; the whole block if the parts are unknown."""
     block = details.batches[index]
     buffers = details.buffers[index]
     if buffers is None:
@@ -245,10 +244,11 @@ def _batch_ranges(details: _Details, index: int, wanted: list[int]) -> list[Rang
 
 
 def _read_local(store: Store, footer: Footer, split: Split, wanted: list[int]) -> pa.RecordBatch:
-    # Choosing fields makes Arrow copy what it would map, and saves decoding only where there is any.
+    # With a choice of fields Arrow copies the columns that it would else map. The choice saves decoding only if there
+    # is any.
     if store.memory_map and not footer.details.compressed[split.index]:
         try:
-            # A map of its own: the batch may be written, and neither the file nor another batch changes.
+            # Each batch has a map of its own: writes to the batch change neither the file nor another batch.
             mapped = map_private(footer.file.path, *footer.details.batches[split.index].range)
         except OSError as error:
             if error.errno != errno.ENOMEM:
@@ -269,7 +269,8 @@ def _read_opened(source: pa.NativeFile, split: Split, wanted: list[int], *, is_v
 def _read_fetched(store: Store, footer: Footer, split: Split, wanted: list[int]) -> pa.RecordBatch:
     """Reads the batch as a stream of its own: Arrow opens *files* in its I/O threads, which must not meet Python.
 
-    The stream has the batch's whole length, but of its body only what the wanted columns need is written, or read.
+    The stream has the batch's whole length. Of its body, only the parts that the wanted columns need are written or
+    read.
     """
     details: _Details = footer.details
     batch = details.batches[split.index]
@@ -287,7 +288,7 @@ def _read_fetched(store: Store, footer: Footer, split: Split, wanted: list[int])
 
 
 def _join(parts: Sequence[pa.Buffer], *, more_bytes: int = 0) -> pa.Buffer:
-    """Copies into Arrow's memory, which any thread may let go of, whatever holds the GIL; leaves room at the end."""
+    """Copies into Arrow's memory, which any thread may free whether it has the GIL or not; leaves room at the end."""
     joined = pa.allocate_buffer(sum(part.size for part in parts) + more_bytes)
     view, position = memoryview(joined).cast("B"), 0
     for part in parts:
@@ -297,7 +298,7 @@ def _join(parts: Sequence[pa.Buffer], *, more_bytes: int = 0) -> pa.Buffer:
 
 
 def _read_schema(tail: pa.Buffer) -> pa.Schema:
-    """Opens the footer as if it were a file, so that Arrow verifies all of it before `parse_footer` reads it."""
+    """Opens the footer as a file, so that Arrow verifies all of it before `parse_footer` reads it."""
     with pa.ipc.open_file(pa.BufferReader(_join([_FILE_START, tail]))) as opened:
         return opened.schema
 
@@ -356,7 +357,7 @@ def _read_metadata(store: Store, file: File, blocks: Sequence[Block]) -> list[Ba
 
 
 def _known_buffers(batch: Batch, firsts: tuple[int, ...]) -> npt.NDArray[np.int64] | None:
-    """Returns a copy, which keeps nothing else of the file in memory; None where a column's cannot be told."""
+    """Returns a copy, which keeps no other part of the file in memory; None if the buffers of a column are unknown."""
     is_known = batch.fills_block and firsts and firsts[-1] == len(batch.buffers)
     return batch.buffers.copy() if is_known else None
 

@@ -1,8 +1,8 @@
-"""The few fields of IPC metadata that pyarrow does not offer: where batches and their buffers lie, how many rows.
+"""Fields of IPC metadata that pyarrow does not offer: places of batches and of their buffers, and numbers of rows.
 
-`RecordBatchFileReader` tells the rows of a batch only by decoding it. The metadata are FlatBuffers; this reads
-`Footer` and `RecordBatch` of them (see format/File.fbs and format/Message.fbs in apache/arrow), trusts no
-offset, and raises ValueError where one points outside. It also finds what `ipc_aligned` changes in them.
+`RecordBatchFileReader` has to decode a batch to tell its rows. The metadata are FlatBuffers. This module reads their
+`Footer` and `RecordBatch` (see format/File.fbs and format/Message.fbs in apache/arrow). It trusts no offset, and raises
+ValueError for an offset that points outside. It also finds the fields that `aligned` changes.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _VARIADIC: Final = (
     pa.types.is_union,
 )
 CONTINUATION: Final = 0xFFFFFFFF
-"""With this each message starts, before the size of its metadata."""
+"""Each message starts with this mark, before the size of its metadata."""
 
 DICTIONARY: Final = 2
 RECORD_BATCH: Final = 3
 BLOCK: Final = struct.Struct("<qi4xq")
-"""How a footer lists a `Block`."""
+"""The layout of a `Block` in a footer."""
 
 
 class Block(NamedTuple):
@@ -49,13 +49,13 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What the metadata of a record batch say.
+    """The metadata of a record batch.
 
     Attributes:
         num_rows: Its rows.
         is_compressed: Whether its buffers are compressed.
-        fills_block: Whether the metadata end where the block has its body start, as they should.
-        buffers: Of each of its buffers where it starts in the body, and its stored bytes.
+        fills_block: Whether the metadata end where the body of the block starts, as they should.
+        buffers: For each buffer its start in the body, and its stored bytes.
     """
 
     num_rows: int
@@ -65,14 +65,15 @@ class Batch:
 
 
 class Message(NamedTuple):
-    """Where the metadata of a message say what its body is like; positions in bytes.
+    """The places in a message's metadata that describe its body; positions in bytes.
 
     Attributes:
         kind: `DICTIONARY`, `RECORD_BATCH`, or another number.
         body_bytes: Size of the body.
-        body_field: Position of that size; None where it is 0 and was left out.
-        buffers: Position of the buffers, each the start in the body and the bytes, as two 64-bit numbers.
-        num_buffers: How many there are.
+        body_field: Position of that size; None if the size is 0 and was left out.
+        buffers: Position of the list of buffers; each entry is the start in the body and the bytes, as two 64-bit
+            numbers.
+        num_buffers: The number of buffers.
     """
 
     kind: int
@@ -83,7 +84,7 @@ class Message(NamedTuple):
 
 
 def locate_message(data: memoryview) -> Message:
-    """Returns where to find what in the metadata of a message; `data` start behind their size."""
+    """Returns the places in the metadata of a message; `data` start after the size of the metadata."""
     message = _Table.root(data)
     kind = message.scalar(1, "<B")
     batch = message.table(2)
@@ -95,7 +96,7 @@ def locate_message(data: memoryview) -> Message:
 
 
 def locate_blocks(data: memoryview) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Returns from where to where a footer lists the blocks of the dictionaries, and those of the record batches."""
+    """Returns the ranges of a footer that list the blocks of the dictionaries, and the blocks of the record batches."""
     root = _Table.root(data)
     return root.vector_range(2, BLOCK.size), root.vector_range(3, BLOCK.size)
 
@@ -107,7 +108,7 @@ def parse_footer(data: memoryview) -> tuple[list[Block], list[Block]]:
 
 
 def parse_batch(data: memoryview, body_bytes: int) -> Batch:
-    """Returns what the metadata of a block say; `data` are its first `metadata_bytes`."""
+    """Returns the parsed metadata of a block; `data` are its first `metadata_bytes`."""
     start = 8 if _unpack("<I", data, 0) == CONTINUATION else 4
     fills_block = start + _unpack("<I", data, start - 4) == len(data)
     message = _Table.root(data[start:])
@@ -124,7 +125,7 @@ def parse_batch(data: memoryview, body_bytes: int) -> Batch:
 
 
 def first_buffers(schema: pa.Schema) -> tuple[int, ...]:
-    """Returns for each column the number of its first buffer, then the number of all; () where the data decide."""
+    """Returns the number of each column's first buffer, then the number of all; () if these depend on the data."""
     counts = [_num_buffers(type) for type in schema.types]
     if None in counts:
         return ()
@@ -132,7 +133,7 @@ def first_buffers(schema: pa.Schema) -> tuple[int, ...]:
 
 
 def _num_buffers(type: pa.DataType) -> int | None:
-    """Returns how many buffers a column has in a message, or None where that depends on the data."""
+    """Returns the number of a column's buffers in a message, or None if that depends on the data."""
     if isinstance(type, pa.BaseExtensionType):
         return _num_buffers(type.storage_type)
     if pa.types.is_null(type):

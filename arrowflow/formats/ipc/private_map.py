@@ -1,8 +1,8 @@
-"""Files mapped into memory that may be written, without the file or any other map of it seeing what is written.
+"""Files mapped into writable memory. Writes change neither the file nor any other map of it.
 
-So a batch of a mapped file belongs to whoever reads it, as a decoded one does, and is no copy: pages are those of the
-page cache until one is written, which copies that page. Arrow's maps are shared or read-only, and Python's `mmap` keeps
-a file descriptor open for as long as the memory is used, of which a loop that keeps its batches would run out.
+So a batch of a mapped file belongs to its reader, as a decoded batch does, and is no copy. A page is the page cache's
+page until it is written; the write copies the page. Arrow's maps are shared or read-only. Python's `mmap` keeps a file
+descriptor open for as long as the memory is used, so a loop that keeps its batches would run out of descriptors.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ import numpy as np
 import pyarrow as pa
 
 _FAILED: Final = ctypes.c_void_p(-1).value
-# Memory that is never written needs no swap space set aside for it; Python has names for it from 3.13 on.
+# Memory that is never written needs no reserved swap space. Python names these flags from 3.13 on.
 _NO_RESERVE: Final = getattr(
     mmap, "MAP_NORESERVE", {"Linux": 0x4000, "Darwin": 0x40}.get(os.uname().sysname, 0)
 )
 MAX_MAPS: Final = 1 << 15
-"""Maps that are made, give or take a few, as long as all are in use: Linux allows 65,530, and heaps need some, too."""
+"""The approximate limit of maps that are in use at once: Linux allows 65,530, and heaps need some of these."""
 
 
 class _PrivateMap:
-    """A map of a whole file, as NumPy sees memory. Unmapped when nobody refers to it any more."""
+    """A map of a whole file, in NumPy's array interface. It is unmapped when nobody refers to it any more."""
 
     def __init__(self, path: str, start: int, stop: int) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -53,11 +53,12 @@ def map_private(path: str, start: int = 0, stop: int = 0) -> pa.Buffer:
 
     Args:
         path: The file.
-        start: First byte of what is needed soon, so that the system begins to read it.
-        stop: The byte after the last of these.
+        start: First byte that is needed soon, so that the system begins to read it.
+        stop: The byte after the last byte that is needed soon.
 
     Raises:
-        OSError: The file cannot be mapped; with `ENOMEM` there is no room for one more map, and reading may still do.
+        OSError: The file cannot be mapped. `ENOMEM` means that there is no room for one more map, and reading may still
+        work.
 
     Example:
         >>> import pathlib, tempfile
@@ -87,20 +88,20 @@ def _mapped(descriptor: int, size: int) -> int:
 
 
 def _begin_reading(descriptor: int, start: int, stop: int) -> None:
-    """Asks the system to read a range of which an end is not in memory; to look at all pages takes it 12 µs a MiB."""
+    """Asks the system to read a range with an end that is not in memory. A look at all pages would take 12 µs a MiB."""
     if not hasattr(os, "posix_fadvise"):
         return
     try:
         for place in (start, stop - 1):
             os.preadv(descriptor, [bytearray(1)], place, os.RWF_NOWAIT)
-    # It would have to wait; or the file system, the kernel or this build of Python cannot tell.
+    # The system would have to wait; or the file system, the kernel or this build of Python cannot tell.
     except (OSError, AttributeError, NotImplementedError):
         os.posix_fadvise(descriptor, start, stop - start, os.POSIX_FADV_WILLNEED)
 
 
 @cache
 def _mmap() -> Any:
-    # It takes 2 µs, and letting go of the interpreter lock may cost the time that another thread keeps it: 5 ms.
+    # The call takes 2 µs. To release the interpreter lock may cost 5 ms, for which another thread then keeps the lock.
     function = ctypes.PyDLL(None, use_errno=True).mmap
     function.restype = ctypes.c_void_p
     function.argtypes = [

@@ -1,13 +1,13 @@
 """Decimals as the integers that Parquet stores.
 
 Arrow widens a DECIMAL that a file stores as INT64 to 16 bytes a value. Arithmetic on such columns (see
-`Program.stored`) then reads every other word of them. Where nothing else reads a column, the reader is given a footer
-that does not call it a decimal, so that 8 bytes are decoded and read: 1.2 times the rows a second of the stream
-benchmark.
+`Program.stored`) then reads only every other word. If nothing else reads a column, the reader gets a footer that does
+not call it a decimal. The reader then decodes 8 bytes a value. The stream benchmark delivers 1.2 times the rows a
+second this way.
 
-Only the schema, the second field of the footer's Thrift structure, is written anew, without the annotations of those
-columns; and the embedded Arrow schema, which repeats them, is hidden under another key. The file itself is not
-touched.
+Only the schema, the second field of the footer's Thrift structure, is rewritten: without the annotations of these
+columns. The embedded Arrow schema, which repeats the annotations, is hidden under another key. The file itself does not
+change.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ANNOTATIONS: Final = (6, 7, 8, 10)
 
 @lru_cache(maxsize=8)
 def as_integers(metadata: pq.FileMetaData, leaves: frozenset[int]) -> pq.FileMetaData:
-    """Returns the footer with these leaf columns as plain integers. Remembers the last 8 files."""
+    """Returns the footer with these leaf columns as plain integers. The results for the last 8 files are kept."""
     footer = _without_annotations(footer_bytes(metadata), leaves)
     footer = footer.replace(b"ARROW:schema", b"arrow-schema")
     rewritten = _MAGIC + footer + len(footer).to_bytes(4, "little") + _MAGIC

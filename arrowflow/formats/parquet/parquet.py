@@ -24,31 +24,31 @@ _TAIL_BYTES: Final = 8
 _PART_ROWS: Final = 4096
 _TEXT_SCRATCH_BYTES: Final = 24
 _SIGNATURE_BYTES: Final = 28
-"""What follows a footer that is not encrypted although columns are: a nonce and a tag."""
+"""The bytes after a footer that is not encrypted although columns are: a nonce and a tag."""
 
 _SIGNED_BITS: Final = 256
-"""Taken for a text of a file that does not say how long its texts are."""
+"""The assumed size of a text if the file does not say how long its texts are."""
 
 _ENCODED: Final = frozenset(("PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BYTE_ARRAY"))
-"""Encodings in which texts take less than they do in memory."""
+"""Encodings that store texts in fewer bytes than they take in memory."""
 
 _OFFSET_BITS: Final = 32
 _PADDING_BYTES: Final = 100
-"""What Arrow reads behind a column chunk of parquet-mr before 1.2.9, whose sizes leave a header out (PARQUET-816)."""
+"""The bytes that Arrow reads after a column chunk of parquet-mr before 1.2.9. Its sizes omit a header (PARQUET-816)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Details:
-    """What `ParquetFormat` keeps of a footer.
+    """The details that `ParquetFormat` keeps of a footer.
 
     Attributes:
         metadata: The parsed footer, handed to every reader so that it is parsed once.
-        leaves: For each column the numbers of its first leaf and of the one after its last.
+        leaves: For each column the number of its first leaf, and the number after its last leaf.
         leaf_bits: For each leaf the bits of one value, or None if that depends on the value.
         column_bits: The same for each column.
-        is_signed: Whether some columns are encrypted and the footer is not. To ask pyarrow for the metadata of such
-            a column ends the process.
-        text_sizes: What it says of the texts of each column chunk.
+        is_signed: Whether some columns are encrypted and the footer is not. The process ends if pyarrow is asked
+            for the metadata of an encrypted column.
+        text_sizes: The sizes of the texts of each column chunk, as the footer says.
     """
 
     metadata: pq.FileMetaData
@@ -61,10 +61,10 @@ class _Details:
 
 @dataclass(frozen=True, slots=True)
 class ParquetFormat(Format):
-    """Apache Parquet, read by Arrow C++, or by Polars where it is faster and may.
+    """Apache Parquet, read by Arrow C++, or by Polars where Polars is faster and allowed.
 
     Attributes:
-        stored: Decimals that may come as integers.
+        stored: Decimals that may be read as integers.
         num_threads: The most threads that Polars' pool may have.
     """
 
@@ -100,11 +100,11 @@ class ParquetFormat(Format):
         return Footer(file, schema, tuple(_splits(metadata, fixed)), metadata.num_rows, details)
 
     def column_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
-        """See `Format.column_bytes`: exact for flat columns of fixed width, the least for the others."""
+        """See `Format.column_bytes`: exact for flat columns of fixed width, a lower bound for others."""
         return sum(self._sizes(footer, split, columns))
 
     def unsure(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[str]:
-        """See `Unsure.unsure`: encoded texts of files that do not say how long these are."""
+        """See `Unsure.unsure`: encoded texts of files that do not say how long these texts are."""
         details: _Details = footer.details
         bits = details.column_bits
         texts = [name for name in columns if name in bits and bits[name] is None]
@@ -123,14 +123,14 @@ class ParquetFormat(Format):
         ]
 
     def announced_bytes(self, store: Store, footer: Footer, split: Split, columns: Sequence[str]) -> int:
-        """See `Unsure.announced_bytes`: what the footer says."""
+        """See `Unsure.announced_bytes`: the bytes that the footer says."""
         return self.column_bytes(footer, split, columns)
 
     def scratch_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
-        """See `Format.scratch_bytes`: pages of all columns at once, and the views that texts are read as.
+        """See `Format.scratch_bytes`: pages of all columns at once, and the views that Arrow reads texts as.
 
-        Measured on lineitem and on a table of 40 numbers: 0.6 to 2 times the output for numbers, and up to 20
-        bytes a row more for each text.
+        Measured on lineitem and on a table of 40 numbers: numbers take 0.6 to 2 times the output, and each text takes
+        up to 20 bytes a row more.
         """
         texts = sum(1 for name in columns if footer.details.column_bits.get(name, 64) is None)
         return (
@@ -141,7 +141,7 @@ class ParquetFormat(Format):
         details: _Details = footer.details
         group = None
         for name in columns:
-            bits = details.column_bits.get(name, 64)  # a column that the file lacks is filled with null
+            bits = details.column_bits.get(name, 64)  # null fills a column that the file lacks
             if bits is None and not details.is_signed:
                 group = group or details.metadata.row_group(split.index)
                 leaves = range(*details.leaves[name])
@@ -150,7 +150,7 @@ class ParquetFormat(Format):
                 yield split.num_rows * (_SIGNED_BITS if bits is None else bits) // 8 + 1
 
     def _leaf_bytes(self, details: _Details, group: Any, row_group: int, leaf: int) -> int:
-        """Returns the bytes of a decoded leaf; of encoded texts that nothing is known of, those that are stored."""
+        """Returns the bytes of a decoded leaf; for encoded texts of unknown size, the stored bytes."""
         column, bits = group.column(leaf), details.leaf_bits[leaf]
         values = int(column.num_values)
         if bits is not None:
@@ -197,7 +197,7 @@ class ParquetFormat(Format):
 
 
 def _integers(footer: Footer, schema: pa.Schema, stored: frozenset[str]) -> frozenset[str]:
-    """Returns which of the `stored` columns are decimals, wanted as such, that the file has as 64-bit integers."""
+    """Returns the `stored` columns that are wanted as decimals, and that the file has as 64-bit integers."""
     details: _Details = footer.details
     return frozenset(
         name
@@ -210,7 +210,7 @@ def _integers(footer: Footer, schema: pa.Schema, stored: frozenset[str]) -> froz
 
 
 def _rows_from(batches: Iterable[pa.RecordBatch], offset: int) -> Iterator[pa.RecordBatch]:
-    """Drops the first `offset` rows, but yields an empty batch rather than none."""
+    """Drops the first `offset` rows, but yields an empty batch if no row is left."""
     dropped = None
     for batch in batches:
         if 0 < batch.num_rows <= offset:
@@ -264,7 +264,7 @@ def _read(reader: Any, index: int, indices: list[int]) -> pa.Table:
 
 def _check_lengths(table: pa.Table, split: Split) -> None:
     with suppress(pa.ArrowInvalid):
-        table.validate()  # that all columns are of one length
+        table.validate()  # all columns must have one length
         if table.num_rows == split.num_rows:
             return
     for name, column in zip(table.column_names, table.columns, strict=True):

@@ -1,8 +1,8 @@
-"""The second Parquet decoder: Polars, for row groups of flat numbers, where it is the faster one.
+"""The second Parquet decoder: Polars, for row groups of flat numbers, which it decodes faster.
 
-Measured on 2 cores with 2 workers: 4 M rows of 40 int32 and nullable float32, zstd, row groups of 250,000 rows
-decode at 16 M rows/s here and at 9 M rows/s in Arrow C++. It runs in Polars' own pool, one thread per call.
-What it decodes equals what Arrow decodes, or is not taken.
+Measured on 2 cores with 2 workers: 4 M rows of 40 int32 and nullable float32, zstd, row groups of 250,000 rows decode
+at 16 M rows/s here and at 9 M rows/s in Arrow C++. Polars decodes in its own pool, one thread per call. Its values
+equal Arrow's values, or Arrow decodes instead.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from arrowflow.formats.protocol import Footer, Split
 from arrowflow.storage import Store
 
 _MIN_VALUES: Final = 2_000_000
-"""Values (rows times columns) below which a row group is not worth the set-up of a query: with 2.5 M and 4.5 M
+"""Values (rows times columns) below which a row group does not repay the set-up of a query. With 2.5 M and 4.5 M
 values Polars delivers 1.5 times the rows a second of Arrow, with 0.65 M values 0.9 times."""
 
 _FOOTER_SHARE: Final = 64
-"""Polars parses the footer once per row group; no more than this part of the decoded bytes may be footer."""
+"""Polars parses the footer once per row group. The footer may be at most this part of the decoded bytes."""
 
 _HEADER_BYTES: Final = 32
 _I32_FIELD: Final = 0x15
@@ -38,7 +38,7 @@ _FLAT: Final = (
 
 
 def suits(store: Store, footer: Footer, split: Split, names: Sequence[str], num_threads: int) -> bool:
-    """Returns whether `decode` is worth a try and keeps within `num_threads`, going by the footer alone."""
+    """Returns whether `decode` is worth a try and stays within `num_threads`, by a look at the footer alone."""
     return (
         store.is_local
         and split.num_rows * len(names) >= _MIN_VALUES
@@ -49,14 +49,14 @@ def suits(store: Store, footer: Footer, split: Split, names: Sequence[str], num_
 
 
 def fits(num_threads: int) -> bool:
-    """Whether Polars' pool is within a CPU budget; its size is fixed when Polars is imported."""
+    """Whether Polars' pool fits a CPU budget; the pool's size is fixed when Polars is imported."""
     return 1 < pl.thread_pool_size() <= num_threads  # one thread would decode one row group at a time
 
 
 def decode(store: Store, footer: Footer, split: Split, names: Sequence[str]) -> pa.RecordBatch | None:
-    """Returns these columns of a row group, or None where Arrow has to decode them.
+    """Returns these columns of a row group, or None if Arrow has to decode them.
 
-    That is also where Polars fails: so a broken file always ends in Arrow's error.
+    Arrow also decodes after a failure of Polars, so a broken file always ends in Arrow's error.
     """
     if _has_checksums(store, footer, split, names[0]):
         return None
@@ -78,7 +78,7 @@ def _collect(footer: Footer, split: Split, names: Sequence[str]) -> pl.DataFrame
 
 
 def _is_flat(name: str, type: pa.DataType) -> bool:
-    return any(test(type) for test in _FLAT) and not name.startswith("^")  # which Polars takes for a regex
+    return any(test(type) for test in _FLAT) and not name.startswith("^")  # a regex for Polars
 
 
 def _has_checksums(store: Store, footer: Footer, split: Split, name: str) -> bool:
@@ -100,9 +100,9 @@ def chunk_range(column: Any) -> tuple[int, int]:
 
 
 def has_checksum(header: bytes) -> bool:
-    """Returns whether a `PageHeader` has its fourth field, `crc`; True if it cannot be told.
+    """Returns whether a `PageHeader` has its fourth field, `crc`; True if that is unknown.
 
-    The three fields before are always there: type, uncompressed and compressed size (parquet.thrift).
+    The three fields before `crc` are always present: type, uncompressed and compressed size (parquet.thrift).
 
     Example:
         >>> has_checksum(bytes([0x15, 0, 0x15, 0x80, 1, 0x15, 0x80, 1, 0x15, 7, 0x1C]))

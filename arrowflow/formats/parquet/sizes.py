@@ -1,7 +1,7 @@
-"""How many bytes texts take once decoded, where a Parquet footer says so.
+"""The bytes that decoded texts take, if a Parquet footer says so.
 
-A dictionary holds each text once, so encoded sizes tell nothing of decoded ones. `SizeStatistics` tell, which
-Arrow C++ writes whatever else it is told to leave out, and which pyarrow does not offer. See parquet.thrift:
+A dictionary holds each text once, so encoded sizes tell nothing of decoded sizes. `SizeStatistics` do tell. Arrow C++
+writes them whatever else it is told to leave out, but pyarrow does not offer them. See parquet.thrift:
 `FileMetaData.row_groups`, `RowGroup.columns`, `ColumnChunk.meta_data`, `ColumnMetaData.size_statistics`,
 `SizeStatistics.unencoded_byte_array_data_bytes`.
 """
@@ -16,11 +16,11 @@ from arrowflow.lazy import parquet as pq
 _ROW_GROUPS, _COLUMNS, _METADATA, _SIZES, _TEXT_BYTES = 4, 1, 3, 16, 1
 
 _MAX_CHUNKS: Final = 10_000
-"""Column chunks of a footer, at most, that are looked at: each takes some 50 µs."""
+"""The most column chunks of a footer that are read: each takes some 50 µs."""
 
 
 class TextSizes:
-    """The unencoded bytes of the texts of a file; its footer is parsed when the first one is asked for."""
+    """The unencoded bytes of the texts of a file; its footer is parsed at the first question."""
 
     __slots__ = ("_found", "_metadata")
 
@@ -29,7 +29,7 @@ class TextSizes:
         self._found: list[list[int | None]] | None = None
 
     def of(self, row_group: int, leaf: int) -> int | None:
-        """Returns the bytes of all texts of a column chunk, without offsets; None where the file does not say."""
+        """Returns the bytes of all texts of a column chunk, without offsets; None if the file does not say."""
         if self._found is None:
             few = self._metadata.num_row_groups * self._metadata.num_columns <= _MAX_CHUNKS
             self._found = _text_bytes(footer_bytes(self._metadata)) if few else []
@@ -37,7 +37,7 @@ class TextSizes:
 
 
 def _text_bytes(footer: bytes) -> list[list[int | None]]:
-    """Returns for each row group what each of its column chunks says."""
+    """Returns for each row group the text bytes of each of its column chunks."""
     groups = _field(footer, 0, _ROW_GROUPS)
     if groups is None:
         return []
@@ -47,7 +47,7 @@ def _text_bytes(footer: bytes) -> list[list[int | None]]:
         own = list(fields(footer, at))
         columns = next(field for field in own if field.number == _COLUMNS)
         found.append(_of_columns(footer, columns))
-        at = own[-1].end + 1  # behind the byte 0 that ends a structure
+        at = own[-1].end + 1  # after the byte 0 that ends a structure
     return found
 
 
@@ -67,7 +67,7 @@ def _of_column(footer: bytes, metadata: Field | None) -> int | None:
     if text_bytes is None:
         return None
     value = varint(footer, text_bytes.start)[0]
-    return None if value & 1 else value >> 1  # negative where the lowest bit is set
+    return None if value & 1 else value >> 1  # negative if the lowest bit is set
 
 
 def _field(data: bytes, at: int, number: int) -> Field | None:

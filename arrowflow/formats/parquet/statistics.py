@@ -1,4 +1,4 @@
-"""Statistics of Parquet row groups, as bounds that a predicate may be tested against."""
+"""Statistics of Parquet row groups, as bounds against which a predicate may be tested."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PER_SECOND: Final = {"milliseconds": 10**3, "microseconds": 10**6, "nanoseconds
 class RowGroupStatistics(Mapping[str, ColumnStatistics]):
     """The statistics of one row group, looked up column by column when a predicate asks.
 
-    A column is absent where the file says nothing, or where what it says cannot be trusted or compared.
+    A column is absent if the file has no statistics for it, or if these cannot be trusted or compared.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ from arrowflow.lazy import parquet as pq
 _MAGIC_BYTES, _TRAILER_BYTES = 4, 8
 _BINARY, _LIST, _STRUCT = 8, 9, 12
 _VARINTS: Final = (4, 5, 6)
-_FIXED_BYTES: Final = {1: 0, 2: 0, 3: 1, 7: 8}  # booleans are in the header of their field
+_FIXED_BYTES: Final = {1: 0, 2: 0, 3: 1, 7: 8}  # a boolean is in the header of its field
 
 
 class Field(NamedTuple):
@@ -28,7 +28,7 @@ class Field(NamedTuple):
 
 
 def footer_bytes(metadata: pq.FileMetaData) -> bytes:
-    """Returns a footer as a file has it."""
+    """Returns the bytes of a footer as a file has them."""
     sink = pa.BufferOutputStream()
     metadata.write_metadata_file(sink)
     return sink.getvalue().to_pybytes()[_MAGIC_BYTES:-_TRAILER_BYTES]
@@ -52,7 +52,7 @@ def fields(data: bytes, at: int) -> Iterator[Field]:
 
 
 def _skip(data: bytes, at: int, kind: int) -> int:
-    """Returns where the value that starts at `at` ends."""
+    """Returns the end of the value that starts at `at`."""
     if kind in _FIXED_BYTES:
         return at + _FIXED_BYTES[kind]
     if kind in _VARINTS:
@@ -73,7 +73,7 @@ def _skip(data: bytes, at: int, kind: int) -> int:
 
 
 def list_header(data: bytes, at: int) -> tuple[int, int, int]:
-    """Returns length and type of the elements of a list, and where the first one starts."""
+    """Returns length and element type of a list, and the start of its first element."""
     count, element = data[at] >> 4, data[at] & 15
     at += 1
     if count == 15:
@@ -82,7 +82,7 @@ def list_header(data: bytes, at: int) -> tuple[int, int, int]:
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
-    """Returns an unsigned number, and where it ends."""
+    """Returns an unsigned number, and its end."""
     value = shift = 0
     while True:
         byte: Any = data[at]

@@ -1,7 +1,7 @@
-"""Blocks of text files: bytes that are read in order, decompressed where need be, and cut where records end.
+"""Blocks of text files: bytes that are read in order, decompressed if need be, and cut where records end.
 
 A block holds the records that start in one stretch of `block_bytes` bytes. The stretches are counted from the start of
-the file, so that borders are a pure function of the file and of `block_bytes`, whatever was scanned at a time.
+the file. So borders depend only on the file and on `block_bytes`, and not on the size of the scanned windows.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from arrowflow.formats.text.scan import Bytes, Flags, Offsets, Scanner
 from arrowflow.storage import File, Store
 
 CODECS: Final = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
-"""Endings of compressed files, and what pyarrow calls the codec."""
+"""Endings of compressed files, and pyarrow's names of the codecs."""
 
 _WINDOW_BYTES: Final = 1 << 20
-"""Bytes scanned at a time: with their temporaries they stay in the second cache, 1.5 times as fast as 4 MiB."""
+"""Bytes scanned at a time: a window and its temporaries fit the second cache, 1.5 times as fast as 4 MiB."""
 
 _PIECE_BYTES: Final = 8 << 20
 """Bytes fetched or decompressed at a time."""
 
 _MAX_RECORD_BYTES: Final = 64 << 20
-"""What is larger is no record, but text behind a quote that nothing closes: so much of it is held in memory."""
+"""The most bytes of a record that are held in memory. Larger text is no record, but follows a quote without end."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,10 +36,10 @@ class Blocks:
     """The blocks of a file that hold rows.
 
     Attributes:
-        starts: First byte of each.
-        stops: Byte behind each.
-        rows: Rows of each.
-        rows_before: Rows in front of each.
+        starts: First byte of each block.
+        stops: The byte after each block.
+        rows: Rows of each block.
+        rows_before: Rows before each block.
     """
 
     starts: Offsets
@@ -57,11 +57,11 @@ class Source(Protocol):
     """The bytes of a file, decompressed."""
 
     def window(self, start: int, size: int) -> Bytes:
-        """Returns bytes, fewer than `size` only where the file ends. `start` never decreases."""
+        """Returns `size` bytes, or fewer if the file ends. `start` never decreases."""
 
 
 class _Mapped:
-    """A local file: nothing is copied where it is mapped."""
+    """A local file: nothing is copied if the file is mapped."""
 
     def __init__(self, file: pa.NativeFile) -> None:
         self._file = file
@@ -72,7 +72,7 @@ class _Mapped:
 
 
 class _Streamed:
-    """Bytes that come in order; those in front of the last window are let go."""
+    """Bytes that arrive in order; the bytes before the last window are freed."""
 
     def __init__(self, pieces: Iterator[pa.Buffer]) -> None:
         self._pieces = pieces
@@ -103,17 +103,17 @@ def codec_of(file: File) -> str | None:
 
 
 def with_codecs(*suffixes: str) -> tuple[str, ...]:
-    """Returns the suffixes, alone and with those of compressed files."""
+    """Returns the suffixes, alone and followed by the suffixes of compressed files."""
     return (*suffixes, *(suffix + codec for suffix in suffixes for codec in CODECS))
 
 
 def as_bytes(data: object) -> Bytes:
-    """Returns a view of what is a buffer."""
+    """Returns a view of a buffer."""
     return np.frombuffer(data, np.uint8)  # type: ignore[call-overload]
 
 
 def owned(data: Bytes, end: bytes = b"") -> pa.Buffer:
-    """Copies into Arrow's memory, which any thread of Arrow's may let go of, whatever holds the GIL."""
+    """Copies into Arrow's memory, which any thread of Arrow's may free, whether it has the GIL or not."""
     buffer = pa.allocate_buffer(data.size + len(end))
     view = as_bytes(buffer)
     view[: data.size] = data
@@ -123,7 +123,7 @@ def owned(data: Bytes, end: bytes = b"") -> pa.Buffer:
 
 @contextmanager
 def opened(store: Store, file: File) -> Iterator[Source]:
-    """Opens a file for one pass; a few MiB of what is not local, or compressed, are in memory at a time."""
+    """Opens a file for one pass. Of a remote or compressed file, a few MiB are in memory at a time."""
     codec = codec_of(file)
     if codec is not None:
         with store.open(file) as stored, pa.CompressedInputStream(stored, codec) as stream:
@@ -136,7 +136,7 @@ def opened(store: Store, file: File) -> Iterator[Source]:
 
 
 def inflated(store: Store, file: File, codec: str) -> Source:
-    """Returns the bytes of a compressed file, of which nothing stays open."""
+    """Returns the bytes of a compressed file; nothing of the file stays open."""
     with store.open(file) as stored:
         data = stored.read_buffer(file.size)
     return _Streamed(_read(pa.CompressedInputStream(pa.BufferReader(data), codec)))
@@ -158,10 +158,10 @@ def _fetch(store: Store, file: File) -> Iterator[pa.Buffer]:
 def cut(
     source: Source, scanner: Scanner, start: int, block_bytes: int, *, only_first: bool = False
 ) -> Blocks:
-    """Finds the blocks of the records from byte `start` on; or not much more than the first.
+    """Finds the blocks of the records from byte `start` on; or little more than the first block.
 
     Raises:
-        SourceError: What is there are no records.
+        SourceError: The file holds no records there.
     """
     found: list[tuple[Offsets, Offsets, Offsets, Offsets]] = []
     size, is_last = _WINDOW_BYTES, False
@@ -194,7 +194,7 @@ def _larger(size: int, start: int, data: Bytes, scanner: Scanner) -> int:
 def _group(
     ends: Offsets, start: int, is_row: Flags, block_bytes: int
 ) -> tuple[Offsets, Offsets, Offsets, Offsets]:
-    """Returns number, start, stop and rows of each block that records of one window belong to."""
+    """Returns number, start, stop and rows of each block to which records of one window belong."""
     starts = np.concatenate([[start], ends[:-1]])
     numbers = starts // block_bytes
     firsts = np.flatnonzero(np.diff(numbers, prepend=-1))
@@ -203,7 +203,7 @@ def _group(
 
 
 def _merge(found: list[tuple[Offsets, Offsets, Offsets, Offsets]]) -> Blocks:
-    """Joins the parts of blocks that windows cut."""
+    """Joins the parts of blocks that a window border divides."""
     none = np.zeros(0, np.int64)
     if not found:
         return Blocks(none, none, none, none)
@@ -219,7 +219,7 @@ def _merge(found: list[tuple[Offsets, Offsets, Offsets, Offsets]]) -> Blocks:
 def first_records(
     source: Source, scanner: Callable[[], Scanner], start: int, num_bytes: int
 ) -> tuple[Bytes, Flags]:
-    """Returns the whole records within some bytes, or the first row if none is; and which of them are rows."""
+    """Returns the whole records within some bytes, or else the first row; and flags of the records that are rows."""
     while True:
         data = source.window(start, num_bytes)
         is_last = data.size < num_bytes

@@ -24,13 +24,14 @@ _COLUMN: Final = re.compile(r"In CSV column #(\d+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvFormat(TextFormat):
-    """Lines of fields. A line without a byte is no row.
+    """Lines of fields. An empty line is no row.
 
     Attributes:
-        delimiter: Between fields, or None for a comma, and a tab in files that end in `.tsv`.
-        quote_char: Around texts that hold it, delimiters or line ends; doubled inside. None for no quoting.
+        delimiter: The character between fields, or None for a comma, and a tab in files that end in `.tsv`.
+        quote_char: The character around texts that hold it, delimiters or line ends; doubled inside. None for no
+            quoting.
         column_names: Names of the columns of files that have no header.
-        null_values: What stands for null where it is not quoted.
+        null_values: Unquoted texts that mean null.
     """
 
     name: ClassVar[str] = "csv"
@@ -87,7 +88,7 @@ class CsvFormat(TextFormat):
         return CsvLines(self._delimiter(file), self.quote_char)
 
     def layout(self, source: Source, start: int, file: File) -> Layout:
-        """See `TextFormat.layout`: the header, and types by the rows behind it."""
+        """See `TextFormat.layout`: reads the header, and infers types from the rows after it."""
         scanner = partial(self.scanner, "", file)
         names = self.column_names
         if names is None:
@@ -113,7 +114,7 @@ class CsvFormat(TextFormat):
         return names
 
     def _inferred(self, data: Bytes, names: tuple[str, ...], file: File) -> pa.Schema:
-        """Returns types that hold the values of a sample; texts where there are none."""
+        """Returns types that hold the values of a sample; texts if there are no values."""
         if not data.size:
             return pa.schema([(name, pa.string()) for name in names])
         with self._explained():
@@ -152,7 +153,7 @@ class CsvFormat(TextFormat):
         return "\t" if path.endswith(with_codecs(".tsv")) else ","
 
     def _parse(self, file: File) -> csv.ParseOptions:
-        # Quoted line ends are read all the same: the option is for those who cut files where lines end.
+        # Quoted line ends are read all the same: this option concerns only readers that cut files at line ends.
         return csv.ParseOptions(
             delimiter=self._delimiter(file),
             quote_char=self.quote_char if self.quote_char is not None else False,

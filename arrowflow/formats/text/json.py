@@ -1,4 +1,4 @@
-"""JSON files: objects, one a line or as the elements of one array; a split is a block of them, decoded by pyarrow."""
+"""JSON files: objects, one a line or as the elements of one array. pyarrow decodes a split, a block of objects."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _EMPTY: Final = "the file has no rows to take columns from; pass schema=, or lea
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonFormat(TextFormat):
-    """Objects, whose keys are columns: null where a key is absent; keys that are no column are ignored."""
+    """Objects, whose keys are columns. An absent key is null; a key that is no column is ignored."""
 
     name: ClassVar[str] = "json"
     suffixes: ClassVar[tuple[str, ...]] = with_codecs(".json", ".jsonl", ".ndjson")
@@ -41,7 +41,7 @@ class JsonFormat(TextFormat):
         return JsonElements() if kind == _ARRAY else JsonLines()
 
     def layout(self, source: Source, start: int, file: File) -> Layout:
-        """See `TextFormat.layout`: whether it is an array, and types by the first rows."""
+        """See `TextFormat.layout`: finds out whether the file is an array, and infers types from the first rows."""
         kind = ""
         while (data := source.window(start, SAMPLE_BYTES)).size:
             shown = np.flatnonzero(data > ord(" "))
@@ -65,7 +65,7 @@ class JsonFormat(TextFormat):
         )
 
     def holds(self, store: Store, footer: Footer, names: Sequence[str]) -> list[str]:
-        """See `Untyped.holds`: those with a value, since pyarrow does not say which keys it ignores."""
+        """See `Untyped.holds`: columns with a value, since pyarrow does not say which keys it ignores."""
         layout = footer.details.layout
         known = frozenset(layout.schema.names)
         with opened(store, footer.file) as source:
@@ -103,23 +103,23 @@ def _parse(data: pa.Buffer, types: pa.Schema | None) -> pa.Table:
 
 
 def _has_values(lines: pa.Buffer, names: Sequence[str]) -> bool:
-    """Returns whether one of these keys has another value than null, which is the only one of type null."""
+    """Returns whether one of these keys has a value besides null: the type null has no other value."""
     try:
         _parse(lines, pa.schema([(name, pa.null()) for name in names]))
     except pa.ArrowInvalid as error:
-        return "changed from null" in str(error)  # anything else is found, and told, when rows are decoded
+        return "changed from null" in str(error)  # any other error is found, and told, when rows are decoded
     return False
 
 
 def _as_lines(data: Bytes) -> pa.Buffer:
-    """Returns elements of an array with a newline behind each, instead of the comma or the bracket."""
+    """Returns the elements of an array, with a newline after each instead of the comma or the bracket."""
     lines = owned(data)
     as_bytes(lines)[element_ends(data) - 1] = ord("\n")
     return lines
 
 
 def _parsed(type: pa.DataType) -> pa.DataType:
-    """Returns the type that pyarrow can parse and that is then cast: it knows no lists but one kind."""
+    """Returns a type that pyarrow can parse and that is then cast: pyarrow parses only one kind of list."""
     if pa.types.is_struct(type):
         return pa.struct([(each.name, _parsed(each.type)) for each in type.fields])
     if any(test(type) for test in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)):
@@ -128,7 +128,7 @@ def _parsed(type: pa.DataType) -> pa.DataType:
 
 
 def _textual(type: pa.DataType) -> pa.DataType:
-    """Returns the type with texts for times, which JSON does not have: pyarrow takes texts for them that look so."""
+    """Returns the type with texts for times, which JSON lacks: pyarrow takes some texts for times."""
     if pa.types.is_timestamp(type):
         return pa.string()
     if pa.types.is_struct(type):

@@ -1,8 +1,8 @@
-"""Where records end in CSV and JSON text, by whole windows of bytes in NumPy: a few GB/s for plain lines.
+"""Finds the ends of records in CSV and JSON text, by whole windows of bytes in NumPy: a few GB/s for plain lines.
 
-Scanners start at the start of a record and look at what follows, so that they hold no state but what spans the whole
-file: what a window leaves unfinished is looked at again with more bytes behind it. They agree with the lexers of
-pyarrow, byte by byte; `blocks.py` compares the number of rows once a block is decoded.
+A scanner begins at the start of a record. Its only state concerns the whole file. A record that a window leaves
+unfinished is scanned again with more bytes after it. Scanners agree with the lexers of pyarrow, byte by byte;
+`blocks.py` compares the number of rows once a block is decoded.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ class Scanner(Protocol):
     """Finds records."""
 
     def scan(self, data: Bytes, is_last: bool, base: int = 0) -> tuple[Offsets, Flags]:
-        """Returns where records end, and which of them are rows; others are blank.
+        """Returns the ends of records, and flags of the records that are rows; others are blank.
 
         Args:
             data: Bytes from the start of a record on.
-            is_last: Whether the file ends with them; then the last record ends, too.
-            base: Number of the first of them in the file.
+            is_last: Whether the file ends with these bytes; then the last record ends, too.
+            base: Number of the first of these bytes in the file.
 
         Raises:
             SourceError: The file ends within a record.
         """
 
     def open_quote(self, data: Bytes) -> int | None:
-        """Returns where the text starts within which the first record's line ends, if quotes may hold line ends."""
+        """Returns the start of the text in which the first record's line ends, if quotes may hold line ends."""
 
 
 class CsvLines:
-    """Records of CSV: lines, of which those without a byte are no rows; quoted texts may hold line ends.
+    """Records of CSV: lines. An empty line is no row; quoted texts may hold line ends.
 
     As in pyarrow a quote opens a text only at the start of a field, and a lone carriage return ends a line.
     """
@@ -94,7 +94,7 @@ class CsvLines:
         return int(toggles[inside[0] - 1]) if inside.size else None
 
     def _toggles(self, data: Bytes, quote: int) -> Offsets:
-        """Returns the quotes that open or close a text; not those inside of a field that does not start with one."""
+        """Returns the quotes that open or close a text. A field that does not start with a quote holds none of these."""
         quotes = np.flatnonzero(data == quote)
         opening = quotes[::2]
         may_open = self._starts_field[data[np.maximum(opening, 1) - 1]] | (opening == 0)
@@ -113,7 +113,7 @@ class CsvLines:
 
 
 class JsonLines:
-    """Records of newline-delimited JSON: lines, of which those of spaces alone are no rows."""
+    """Records of newline-delimited JSON: lines. A line of spaces alone is no row."""
 
     def scan(self, data: Bytes, is_last: bool, base: int = 0) -> tuple[Offsets, Flags]:
         """See `Scanner.scan`."""
@@ -131,7 +131,7 @@ class JsonLines:
 
 
 class JsonElements:
-    """Records of a JSON array, behind its bracket: its elements, each with the comma or the bracket behind it."""
+    """Records of a JSON array, after its bracket: its elements, each with the comma or the bracket after it."""
 
     def __init__(self) -> None:
         self._elements = 0
@@ -161,19 +161,19 @@ class JsonElements:
         return ends, is_row
 
     def open_quote(self, data: Bytes) -> int | None:
-        """See `Scanner.open_quote`: elements do not end where lines do."""
+        """See `Scanner.open_quote`: line ends do not end elements."""
         return None
 
 
 def element_ends(data: Bytes) -> Offsets:
-    """Returns where the elements of an array end, each with the comma or the bracket behind it."""
+    """Returns the ends of the elements of an array, each with the comma or the bracket after it."""
     return _elements(data)[0]
 
 
 def _elements(data: Bytes) -> tuple[Offsets, bool]:
-    """Returns where elements end, and whether the array does with the last of them."""
+    """Returns the ends of elements, and whether the array ends with the last element."""
     quotes = _json_quotes(data)
-    folded = data | 0x20  # which makes brackets braces
+    folded = data | 0x20  # this makes brackets braces
     brackets = _outside(np.flatnonzero((folded == ord("{")) | (folded == ord("}"))), quotes)
     depths = np.cumsum(_DEPTH[data[brackets]], dtype=np.int64)
     behind = brackets[(depths == 0) & (_DEPTH[data[brackets]] < 0)] + 1
@@ -185,7 +185,7 @@ def _elements(data: Bytes) -> tuple[Offsets, bool]:
 
 
 def _elements_by_commas(data: Bytes, quotes: Offsets) -> tuple[Offsets, bool]:
-    """As `_elements`, with blanks in front of commas, and where the array ends: half as fast."""
+    """As `_elements`, with blanks before commas, and for the end of the array: half as fast."""
     marks = _outside(np.flatnonzero(_IS_MARK[data]), quotes)
     depths = np.cumsum(_DEPTH[data[marks]], dtype=np.int64)
     closing = np.flatnonzero(depths < 0)
@@ -202,7 +202,7 @@ def _outside(places: Offsets, quotes: Offsets) -> Offsets:
 
 
 def _json_quotes(data: Bytes) -> Offsets:
-    """Returns the quotes that no backslash escapes: those behind an even number of backslashes."""
+    """Returns the quotes that no backslash escapes: quotes after an even number of backslashes."""
     quotes = np.flatnonzero(data == _QUOTE)
     is_behind = data[np.maximum(quotes, 1) - 1] == _BACKSLASH
     if not is_behind.any():
@@ -216,7 +216,7 @@ def _json_quotes(data: Bytes) -> Offsets:
 
 
 def _line_stops(data: Bytes, is_last: bool) -> Offsets:
-    """Returns the last byte of each line end; a carriage return is one where no newline follows."""
+    """Returns the last byte of each line end; a carriage return is a line end if no newline follows."""
     stops = np.flatnonzero(data == _NEWLINE)
     is_return = data == _RETURN
     if not is_return.any():
@@ -231,7 +231,7 @@ def _line_stops(data: Bytes, is_last: bool) -> Offsets:
 
 
 def _starts(ends: Offsets) -> Offsets:
-    """Returns where records start."""
+    """Returns the starts of records."""
     starts = np.zeros_like(ends)
     starts[1:] = ends[:-1]
     return starts

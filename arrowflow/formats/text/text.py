@@ -1,13 +1,13 @@
-"""What CSV and JSON share: a file of records without a footer, which is scanned once to find blocks of rows.
+"""The common base of CSV and JSON: a file of records without a footer, scanned once to find blocks of rows.
 
 Three decisions matter.
 
-* **Row counts are exact**, since `skip`, `take` and resume count by them: so a footer costs one pass over the file, at
-  1 to 3 GB/s for plain lines, 0.4 GB/s where all is quoted. Decoding, which is slower yet, checks the counts.
-* **Types are those of the first file's first MiB**, whatever `block_bytes` is, or those of `schema=`. `typed` makes the
-  format that reads all files by them; what does not fit is an error and never another type.
-* **A block is a split**, so that resume seeks. A compressed file is one split, which comes block by block; resume runs
-  through it again and decodes only what is still to come.
+* **Row counts are exact**, since `skip`, `take` and resume count by them. So a footer costs one pass over the file, at
+  1 to 3 GB/s for plain lines, 0.4 GB/s if all fields are quoted. Decoding, which is slower still, checks the counts.
+* **Types come from the first file's first MiB**, whatever `block_bytes` is, or from `schema=`. `typed` makes the
+  format that reads all files by these types. A value that does not fit is an error and never another type.
+* **A block is a split**, so that resume seeks. A compressed file is one split, read block by block. Resume runs
+  through a compressed file again, but decodes only the blocks that are still to come.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ BLOCK_BYTES: Final = 4 << 20
 """Bytes of a block: 10 to 20 ms of decoding, next to which a call costs nothing."""
 
 MAX_BLOCK_BYTES: Final = 1 << 30
-"""pyarrow takes blocks up to 2 GiB, and a record may begin at the end of one."""
+"""The most bytes of a block: pyarrow takes blocks up to 2 GiB, and a record may begin at the end of a block."""
 
 SAMPLE_BYTES: Final = 1 << 20
-"""Bytes of the first file that tell the types; no option, so that nothing else changes them."""
+"""Bytes of the first file that tell the types. This is no option, so that nothing else changes the types."""
 
 _BOM: Final = b"\xef\xbb\xbf"
 _WIDE_BOMS: Final = (b"\xff\xfe", b"\xfe\xff")
@@ -48,12 +48,12 @@ _ROW: Final = re.compile(r"(\bin row |\bRow #)(\d+)")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """What the start of a file says.
+    """The layout of a file, read from its start.
 
     Attributes:
         start: First byte of the data.
         schema: Columns, in the order of the file.
-        kind: How records are told apart; the format's own.
+        kind: The form of the records, by a name of the format's own.
     """
 
     start: int
@@ -63,12 +63,12 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Details:
-    """What `TextFormat` keeps of a file.
+    """The details that `TextFormat` keeps of a file.
 
     Attributes:
-        layout: What the start of the file says.
-        blocks: All blocks; those of a compressed file lie in what is decompressed.
-        codec: How it is compressed.
+        layout: The layout, read from the start of the file.
+        blocks: All blocks; for a compressed file, positions in the decompressed bytes.
+        codec: The codec that compresses the file.
         widths: Bits of a value by column, None for texts and lists.
     """
 
@@ -80,11 +80,11 @@ class _Details:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextFormat(Format):
-    """Files of records. Subclasses say how a file starts, where records end, and how they are decoded.
+    """Files of records. A subclass knows how a file starts, where records end, and how they are decoded.
 
     Attributes:
         block_bytes: Bytes of a block, as a number or as a text like `"4MiB"`.
-        types: The columns to read of all files, or None to tell by the file.
+        types: The columns to read of all files, or None to infer them for each file.
     """
 
     name: ClassVar[str]
@@ -103,7 +103,7 @@ class TextFormat(Format):
         self.check_options()
 
     def check_options(self) -> None:
-        """Checks options of the format's own, and keeps them in one form; raises `PlanError` for bad ones."""
+        """Checks options of the format's own, and normalises them; raises `PlanError` for bad options."""
 
     @property
     def operator(self) -> str:
@@ -125,26 +125,26 @@ class TextFormat(Format):
 
     @abstractmethod
     def layout(self, source: Source, start: int, file: File) -> Layout:
-        """Reads the start of a file, behind its byte-order mark; with the types that it has, or that are given."""
+        """Reads the start of a file after its byte-order mark. The types are the file's own, or the given types."""
 
     @abstractmethod
     def scanner(self, kind: str, file: File) -> Scanner:
-        """Returns what finds the records."""
+        """Returns the scanner that finds the records."""
 
     @abstractmethod
     def decode(self, data: pa.Buffer, layout: Layout, types: pa.Schema, file: File) -> pa.RecordBatch:
-        """Decodes columns, at least one, of whole records."""
+        """Decodes at least one column of whole records."""
 
     def footer(self, store: Store, file: File) -> Footer:
-        """See `Format.footer`: the whole file is scanned, a MiB at a time."""
+        """See `Format.footer`: scans the whole file, a MiB at a time."""
         return self._footer(store, file, only_first=False)
 
     def glance(self, store: Store, file: File) -> Footer:
-        """See `Untyped.glance`: a block is scanned."""
+        """See `Untyped.glance`: scans one block."""
         return self._footer(store, file, only_first=True)
 
     def holds(self, store: Store, footer: Footer, names: Sequence[str]) -> list[str]:
-        """See `Untyped.holds`: here, of files that name their columns themselves."""
+        """See `Untyped.holds`: here for files that name their columns themselves."""
         return _present(footer.details.layout, names)
 
     def _footer(self, store: Store, file: File, *, only_first: bool) -> Footer:
@@ -166,12 +166,12 @@ class TextFormat(Format):
         return Footer(file, layout.schema, splits, blocks.num_rows, details)
 
     def column_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
-        """See `Format.column_bytes`: of one block; texts share the bytes of the file evenly."""
+        """See `Format.column_bytes`: the bytes of one block; texts share the bytes of the file evenly."""
         sizes = _decoded_bytes(footer.details, columns, split.index)
         return max(sizes)
 
     def scratch_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
-        """See `Format.scratch_bytes`: parsed values and where they start, and decompressed bytes."""
+        """See `Format.scratch_bytes`: parsed values, their starts, and decompressed bytes."""
         details: _Details = footer.details
         blocks = details.blocks
         if details.codec is None:
@@ -179,7 +179,7 @@ class TextFormat(Format):
         return 4 * int((blocks.stops - blocks.starts).max())
 
     def ranges(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[Range]:
-        """See `Format.ranges`: the block, or the whole file if it is compressed; nothing for no column."""
+        """See `Format.ranges`: the block, or the whole file if it is compressed; nothing if no column is read."""
         details: _Details = footer.details
         if not _present(details.layout, columns):
             return []
@@ -190,7 +190,7 @@ class TextFormat(Format):
     def read(
         self, store: Store, footer: Footer, split: Split, schema: pa.Schema, offset_rows: int = 0
     ) -> Iterator[pa.RecordBatch]:
-        """See `Format.read`; of a compressed file, one batch a block."""
+        """See `Format.read`; a compressed file yields one batch a block."""
         details: _Details = footer.details
         layout, blocks, codec = details.layout, details.blocks, details.codec
         names = _present(layout, schema.names)
@@ -217,7 +217,7 @@ class TextFormat(Format):
     def _checked(
         self, data: pa.Buffer, index: int, details: _Details, types: pa.Schema, file: File
     ) -> pa.RecordBatch:
-        """Decodes a block and compares its rows with those that were counted."""
+        """Decodes a block and compares its rows with the count of the scan."""
         expected = int(details.blocks.rows[index])
         before = int(details.blocks.rows_before[index])
         with self._explained(before):
@@ -231,7 +231,7 @@ class TextFormat(Format):
 
     @contextmanager
     def _explained(self, rows_before: int = 0) -> Iterator[None]:
-        """Says in which row of the file a value does not fit, and what to do about it."""
+        """Adds to an error the row of the file in which a value does not fit, and a way to mend it."""
         try:
             yield
         except pa.ArrowInvalid as error:
@@ -241,12 +241,12 @@ class TextFormat(Format):
             raise SourceError(f"{text}; the file is malformed: write it anew, or leave it out") from error
 
     def _row(self, rows_before: int, found: re.Match[str]) -> str:
-        """Returns the row of the file, counted from 1, for one of a block."""
+        """Returns the row of the file, counted from 1, for a row of a block."""
         return f"{'in ' * found[1].startswith('in')}row {rows_before + int(found[2]) - self.first_row + 1}"
 
     @abstractmethod
     def is_misfit(self, text: str) -> bool:
-        """Returns whether a message of pyarrow's is about a value that has not the type of its column."""
+        """Returns whether a message of pyarrow's is about a value that does not have the type of its column."""
 
 
 _NOT_ONE: Final = "the file changed while it was read, or has not one record a line"
@@ -257,7 +257,7 @@ _MISFIT: Final = (
 
 
 def _behind_bom(source: Source) -> int:
-    """Returns where the text starts."""
+    """Returns the start of the text after a byte-order mark."""
     start = source.window(0, SAMPLE_BYTES)[:4].tobytes()
     if start.startswith(_WIDE_BOMS):
         raise SourceError("the text is UTF-16 or UTF-32, as its byte-order mark says; write it as UTF-8")
@@ -279,7 +279,7 @@ def _read_block(store: Store, file: File, blocks: Blocks, index: int) -> pa.Buff
 
 
 def _decoded_bytes(details: _Details, columns: Sequence[str], index: int | None = None) -> list[int]:
-    """Returns what columns of each block, or of one, take once decoded."""
+    """Returns the decoded bytes of columns, of each block or of one."""
     blocks, widths = details.blocks, details.widths
     place = slice(None) if index is None or details.codec is not None else slice(index, index + 1)
     rows, text = blocks.rows[place], (blocks.stops - blocks.starts)[place]

@@ -1,7 +1,7 @@
-"""Whole numbers that do not fit int64: pyarrow infers float64 for their column, and rounds all others in it, too.
+"""Whole numbers that do not fit int64: pyarrow infers float64 for their column, and so rounds all numbers in it.
 
-Such a column is refused where a sample shows it: identifiers that are rounded are others, and nobody would see it. One
-that holds fractions as well is what it is taken for.
+Such a column is refused if a sample shows it: rounded identifiers are other identifiers, and nobody would notice. A
+column that also holds fractions stays a float64 column.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BETWEEN: Final = re.compile(r"[\s,\]]*")
 
 
 def may_be_rounded(schema: pa.Schema, sample: Any) -> list[str]:
-    """Returns the columns that may hold such numbers: a quick look at types that were inferred, and at digits."""
+    """Returns the columns that may hold such numbers, by a quick look at the inferred types, and at digits."""
     names = [field.name for field in schema if _has_fractions(field.type)]
     return names if names and _MANY_DIGITS.search(sample) is not None else []
 
@@ -33,7 +33,7 @@ def _has_fractions(type: pa.DataType) -> bool:
 
 
 def check_texts(table: pa.Table) -> None:
-    """Raises `SchemaError` if a column that was inferred as float64, here as texts, holds whole numbers alone."""
+    """Raises `SchemaError` if a column inferred as float64, here as texts, holds whole numbers alone."""
     for name in table.column_names:
         column = table.column(name)
         if pc.all(pc.match_substring_regex(column, _WHOLE)).as_py():
@@ -41,7 +41,7 @@ def check_texts(table: pa.Table) -> None:
 
 
 def check_objects(sample: bytes, schema: pa.Schema) -> None:
-    """The same of JSON objects, one behind the other, with their inferred types."""
+    """Makes the same check for JSON objects, one after the other, with their inferred types."""
     found: dict[str, list[Any]] = {}
     for value in _objects(sample.decode("utf-8", "replace")):
         for path, leaf in _fractions(value, pa.struct(list(schema)), ""):
@@ -52,9 +52,9 @@ def check_objects(sample: bytes, schema: pa.Schema) -> None:
 
 
 def _objects(text: str) -> Iterator[Any]:
-    """Yields what a sample holds, whole numbers as texts; up to what Python reads otherwise than pyarrow."""
+    """Yields the objects of a sample, whole numbers as texts; ends where Python and pyarrow read differently."""
     decoder = json.JSONDecoder(parse_int=str, strict=False)
-    start = _BETWEEN.match(text).end()  # type: ignore[union-attr]  # it matches nothing, too
+    start = _BETWEEN.match(text).end()  # type: ignore[union-attr]  # it also matches no text
     while start < len(text):
         try:
             value, stop = decoder.raw_decode(text, start)
@@ -65,7 +65,7 @@ def _objects(text: str) -> Iterator[Any]:
 
 
 def _fractions(value: Any, type: pa.DataType, path: str) -> Iterator[tuple[str, Any]]:
-    """Yields the values of columns that were inferred as fractions, and where they are."""
+    """Yields the values of columns that were inferred as fractions, and their paths."""
     if pa.types.is_struct(type) and isinstance(value, dict):
         for field in type.fields:
             yield from _fractions(value.get(field.name), field.type, f"{path}.{field.name}".lstrip("."))

@@ -1,4 +1,4 @@
-"""From lists in a block of bytes to one Arrow column, and which types a column of a TFRecord may have."""
+"""Turns lists in a block of bytes into one Arrow column, and knows the types that a column of a TFRecord may have."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PASS_SCHEMA: Final = "; pass schema= with the type that fits all records, or wi
 
 
 class Unfit(Exception):
-    """Rows that a column cannot hold, or, without a text, whose encoding is unusual."""
+    """Rows that a column cannot hold; or, if the error has no text, rows with an unusual encoding."""
 
     def __init__(self, rows: Ints, text: str | None = None, *, is_value: bool = False) -> None:
         super().__init__(rows, text)
@@ -28,15 +28,15 @@ class Unfit(Exception):
 
 
 class Lists(NamedTuple):
-    """One feature of some records.
+    """One feature of several records.
 
     Attributes:
-        num_rows: How many records.
-        rows: Those that have the feature, in order.
-        kinds: The kind of each one's list.
-        owners: The place in `rows` of each element of a list, in order.
-        starts: Where the element starts: one text, or numbers behind each other.
-        stops: Where it stops.
+        num_rows: The number of records.
+        rows: The records that have the feature, in order.
+        kinds: The kind of the list of each of these records.
+        owners: The index in `rows` of each list element, in order.
+        starts: The start of the element: one text, or numbers one after the other.
+        stops: The end of the element.
     """
 
     num_rows: int
@@ -53,8 +53,8 @@ class Column:
 
     Attributes:
         name: The feature.
-        type: What it is read as.
-        kind: The kind of list that it comes from.
+        type: The type that it is read as.
+        kind: The kind of its lists in the file.
         value: Type of one value.
         size: Values in each row, or None for any number.
     """
@@ -67,11 +67,11 @@ class Column:
 
     @property
     def is_number(self) -> bool:
-        """Whether it holds numbers as they are stored, one a row."""
+        """Whether it holds numbers in their stored form, one a row."""
         return self.type in {pa.int64(), pa.float32()}
 
     def place(self, values: Any, rows: Ints, num_rows: int) -> pa.Array:
-        """Returns a column of numbers from those of some rows; the others are null."""
+        """Returns a column of numbers from the numbers of some rows; the other rows are null."""
         if len(rows) == num_rows:
             return _array(values.copy())
         placed = np.zeros(num_rows, values.dtype)
@@ -105,7 +105,7 @@ class Column:
         return self._assemble(values, rows, counts, lists.num_rows)
 
     def _values(self, data: Bytes, lists: Lists) -> tuple[pa.Array, Ints]:
-        """Returns all values behind each other, and how many each of `lists.rows` has."""
+        """Returns all values one after the other, and the number of values for each of `lists.rows`."""
         gathered = gather(data, lists.starts, lists.stops)
         num = len(lists.rows)
         if self.kind == BYTES:
@@ -125,7 +125,7 @@ class Column:
         """Decodes the varints of all elements, and counts them by element and by row."""
         found = varints(Bytes(np.concatenate([stored, np.zeros(PADDING, np.uint8)])))
         ends = np.cumsum(sizes)
-        # No varint may reach from one element into the next.
+        # No varint may cross the border between two elements.
         if found is None or (stored[ends[sizes > 0] - 1] & 0x80).any():
             raise Unfit(np.unique(lists.rows[lists.owners]))
         per_element = np.diff(np.searchsorted(found.ends, ends), prepend=0)
@@ -161,7 +161,7 @@ class Column:
         return _array(values).cast(self.value)
 
     def _assemble(self, values: pa.Array, rows: Ints, counts: Ints, num_rows: int) -> pa.Array:
-        """Puts values into rows; rows that are not named are null."""
+        """Puts values into rows; all rows not in `rows` are null."""
         nulls = num_rows - len(rows)
         validity = _bitmap(rows, num_rows) if nulls else None
         is_list = pa.types.is_list(self.type) or pa.types.is_large_list(self.type)
@@ -189,10 +189,10 @@ class Column:
 
 
 def column_of(field: pa.Field) -> Column:
-    """Returns how a column of a schema is read.
+    """Returns the column by which a field of a schema is read.
 
     Raises:
-        SchemaError: No feature can be read as its type.
+        SchemaError: No feature can be read as the field's type.
     """
     type, size = field.type, 1
     value = type
@@ -236,10 +236,10 @@ def _range(type: pa.DataType) -> tuple[int, int]:
 
 
 def gather(data: Bytes, starts: Ints, stops: Ints) -> pa.Array:
-    """Returns byte ranges, each behind the one before, as one array of `binary`.
+    """Returns byte ranges, each after the range before it, as one array of `binary`.
 
-    All that lies in between makes an array of twice the length, of which Arrow takes every other value: a copy in C
-    for each, without an index for each byte.
+    The bytes between two ranges are elements, too, in an array of twice the length. Arrow takes every other element of
+    it: C code makes a copy for each, without an index for each byte.
     """
     if not len(starts):
         return pa.nulls(0, pa.binary())
@@ -259,7 +259,7 @@ _ARROW: Final = {np.dtype("<i8"): pa.int64(), np.dtype("<f4"): pa.float32(), np.
 
 
 def _array(values: Any) -> pa.Array:
-    """`pa.array` imports pandas."""
+    """Makes an array without pandas, which `pa.array` would import."""
     return pa.Array.from_buffers(_ARROW[values.dtype], len(values), [None, pa.py_buffer(values)], 0)
 
 

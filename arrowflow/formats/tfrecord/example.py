@@ -1,10 +1,11 @@
-"""Records that are `tf.train.Example`, decoded into Arrow columns: whole blocks of them at a time, none by itself.
+"""Decodes records that are `tf.train.Example` into Arrow columns: always whole blocks of records at a time.
 
-An `Example` is a map from names to lists, four messages deep. `ExampleDecoder` walks each depth for all records at
-once (`tfrecord_wire.py`), finds columns by a hash of their names, and has Arrow gather the bytes of each column, which
-are then the values themselves (floats, texts) or one block of varints. That is the encoding that every writer uses.
-Records that use another one (lists that are not packed, a feature twice, fields that nobody knows) are written anew
-by `protobuf` and decoded again; so what an odd record means, or that it means nothing, is protobuf's word.
+An `Example` is a map from names to lists, four messages deep. `ExampleDecoder` walks each depth for all records at once
+(`wire.py`), and finds columns by a hash of their names. Arrow then gathers the bytes of each column: either the values
+themselves (floats, texts), or one block of varints. Every common writer uses this encoding.
+
+Other encodings are lists that are not packed, a feature that occurs twice, and unknown fields. `protobuf` rewrites such
+records, and they are decoded again. So protobuf alone decides the meaning of an odd record, or rejects it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from arrowflow.formats.tfrecord.columns import INTS, Column, Lists, Unfit, colum
 from arrowflow.formats.tfrecord.wire import PADDING, Bytes, Elements, Ints, elements, fields_at, lone_varints
 
 _FIRST: Final = 0x0A
-"""Tag of field 1 with a length: the features of an `Example`, an entry of them, its key, a value of a list."""
+"""Tag of field 1 with a length: an `Example`'s features, an entry of the features, its key, a value of a list."""
 
 _SECOND: Final = 0x12
 """Tag of field 2 with a length: the value of an entry."""
@@ -34,8 +35,8 @@ class Misfit(Exception):
     """A record that does not fit.
 
     Attributes:
-        row: Its number among those that were to be decoded.
-        error: What is wrong with it.
+        row: Its number among the records to decode.
+        error: The reason why it does not fit.
     """
 
     def __init__(self, row: int, error: ArrowflowError) -> None:
@@ -45,7 +46,7 @@ class Misfit(Exception):
 
 
 class _Odd(Exception):
-    """Records that are encoded in a way that only protobuf reads."""
+    """Records in an encoding that only protobuf reads."""
 
     def __init__(self, rows: Ints) -> None:
         super().__init__(rows)
@@ -57,8 +58,8 @@ class Records(NamedTuple):
 
     Attributes:
         data: The block.
-        starts: Where each record starts.
-        stops: Where it stops.
+        starts: The start of each record.
+        stops: The end of each record.
     """
 
     data: Bytes
@@ -73,12 +74,12 @@ class Records(NamedTuple):
         return self.data.padded[self.starts[row] : self.stops[row]].tobytes()
 
     def until(self, row: int) -> Records:
-        """Returns the records before one."""
+        """Returns the records before record number `row`."""
         return Records(self.data, self.starts[:row], self.stops[:row])
 
 
 class _Names:
-    """The columns by name, as a table of hashes."""
+    """The columns by name, in a hash table."""
 
     def __init__(self, names: Sequence[str]) -> None:
         encoded = [name.encode() for name in names]
@@ -107,7 +108,7 @@ class _Names:
         return np.where(same, numbers, -1)
 
     def _words(self, data: Bytes, starts: Ints, lengths: Ints) -> list[Ints]:
-        """Returns the first, second, … eight bytes of each key, zeros behind its end."""
+        """Returns the first, second, … eight bytes of each key, with zeros after its end."""
         words = []
         for position in range(0, max(self.longest, 1), 8):
             left = np.clip(lengths - position, 0, 8)
@@ -123,19 +124,19 @@ class _Names:
 
 
 _LOWEST: Final = np.array([(1 << (8 * size)) - 1 if size < 8 else -1 for size in range(9)], np.int64)
-"""Bits of the lowest bytes of a word."""
+"""Bit masks of the lowest bytes of a word."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Cells:
-    """The features of some records that belong to columns, by column and then by record.
+    """The features of several records that belong to columns, by column and then by record.
 
     Attributes:
-        columns: Number of each one's column.
-        rows: Number of each one's record.
-        kinds: Field number of its list, 0 if it has none.
-        starts: Where its list starts.
-        stops: Where its list stops.
+        columns: Number of each feature's column.
+        rows: Number of each feature's record.
+        kinds: Field number of its list, 0 if it has no list.
+        starts: The start of its list.
+        stops: The end of its list.
     """
 
     columns: Ints
@@ -215,7 +216,7 @@ class ExampleDecoder:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _single(self, data: Bytes, cells: _Cells, found: Elements) -> dict[int, Any]:
-        """Decodes numbers of which each record has one, for all columns at once: 15 µs a column instead of 80.
+        """Decodes numbers, one for each record, for all columns at once: 15 µs a column instead of 80.
 
         Returns the numbers of all elements, for each column that is nothing else.
         """
@@ -243,7 +244,7 @@ class ExampleDecoder:
             raise Misfit(int(unfit.rows[0]), make(unfit.text)) from None
 
     def _cells(self, records: Records) -> _Cells:
-        """Walks from examples to lists."""
+        """Walks from examples to their lists."""
         data, rows = records.data, np.flatnonzero(records.starts < records.stops)
         stops = records.stops[rows]
         features = fields_at(data, records.starts[rows])
@@ -266,7 +267,7 @@ class ExampleDecoder:
 
 
 def has_feature(records: Records, name: str) -> bool:
-    """Returns whether one of the records has a feature with values, up to the first that is no `tf.train.Example`."""
+    """Returns whether a record has a feature with values. The search ends at the first bad `tf.train.Example`."""
     decoder = ExampleDecoder(pa.schema([(name, pa.list_(pa.binary()))]))
     try:
         column = decoder.decode(records).column(0)
@@ -293,7 +294,7 @@ def _refuse(rows: Ints, good: Any) -> None:
 
 
 def _in_order(found: Elements) -> Elements:
-    """Returns elements by owner; a walk finds the first ones of all, then the second ones."""
+    """Returns elements ordered by owner; a walk finds the first elements of all owners, then the second ones."""
     if (found.owners[:-1] <= found.owners[1:]).all():
         return found
     order = np.argsort(found.owners, kind="stable")
@@ -301,7 +302,7 @@ def _in_order(found: Elements) -> Elements:
 
 
 def _rewritten(records: Records, rows: Ints) -> Records:
-    """Returns the records in a block of their own, some as protobuf would have written them."""
+    """Returns the records in a block of their own, with `rows` encoded as protobuf encodes them."""
     odd = set(rows.tolist())
     parts = []
     for row in range(len(records)):
@@ -316,7 +317,7 @@ def _rewritten(records: Records, rows: Ints) -> Records:
 
 
 def joined(parts: Sequence[bytes]) -> Records:
-    """Returns records that lie behind each other in a block of their own."""
+    """Returns records one after the other in a block of their own."""
     sizes = np.array([len(part) for part in parts], np.int64)
     stops = np.cumsum(sizes)
     return Records(Bytes(np.frombuffer(b"".join([*parts, bytes(PADDING)]), np.uint8)), stops - sizes, stops)

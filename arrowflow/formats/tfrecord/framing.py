@@ -1,8 +1,8 @@
-"""The framing of TFRecord files: where records are, and whether they are what was written.
+"""The framing of TFRecord files: the places of records, and the check that records are intact.
 
-A record is its length (8 bytes), the CRC of these, its bytes, and the CRC of those; nothing says how many there are.
-So a file is walked once, header by header: 0.25 µs a record, and of a file that is not mapped every byte is read.
-Lengths are checked there, bytes when they are decoded. CRCs come from `google_crc32c`: 0.15 µs a record.
+A record is its length (8 bytes), the CRC of the length, its bytes, and the CRC of the bytes. The number of records is
+stored nowhere. So a file is walked once, header by header: 0.25 µs a record. Of a file that is not mapped, the walk
+reads every byte. The walk checks lengths; decoding checks bytes. CRCs come from `google_crc32c`: 0.15 µs a record.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from arrowflow.optional import optional
 from arrowflow.storage import File, Store
 
 SPLIT_BYTES: Final = 1 << 20
-"""A block ends here once it has `SPLIT_ROWS`: so its intermediate results stay in the caches."""
+"""A block with `SPLIT_ROWS` records ends at this size, so that its intermediate results stay in the caches."""
 
 SPLIT_ROWS: Final = 1 << 10
-"""Fewer records would not share what a block costs, 20 to 80 µs a column; until then it grows to `MAX_SPLIT_BYTES`."""
+"""The least records of a block below `MAX_SPLIT_BYTES`: they share the block's cost, 20 to 80 µs a column."""
 
 MAX_SPLIT_BYTES: Final = 4 << 20
 MAX_SPLIT_ROWS: Final = 1 << 16
 MAX_SPLIT_CELLS: Final = 1 << 20
-"""Rows times columns of a block, but for the first `SPLIT_ROWS`: a cell takes 16 bytes even where it is null."""
+"""The most rows times columns of a block beyond its first `SPLIT_ROWS`: a cell takes 16 bytes even if it is null."""
 
 HEADER_BYTES: Final = 12
 FRAME_BYTES: Final = 16
 WINDOW_BYTES: Final = 4 << 20
 INFLATED_BYTES: Final = 1 << 20
-"""Bytes of a compressed file that are looked at together."""
+"""Bytes of a compressed file that are walked together."""
 
 _MAX_LENGTH: Final = (1 << 31) - 1 - (1 << 10)
 _MAX_KNOWN: Final = 1 << 16
@@ -46,28 +46,28 @@ COMPRESSIONS: Final = ("none", *_WBITS)
 
 
 class Fault(NamedTuple):
-    """Where a file stops being what it should be.
+    """A place where a file is broken.
 
     Attributes:
-        offset: The byte where the record starts, in the file as it is once decompressed.
-        text: What was expected and what was found.
+        offset: The byte where the broken record starts, in the decompressed file.
+        text: The expected and the found content.
     """
 
     offset: int
     text: str
 
     def error(self, record: int) -> SourceError:
-        """Returns the error for it."""
+        """Returns the error for this fault."""
         return SourceError(f"record {record} at byte {self.offset}: {self.text}")
 
 
 class Block(NamedTuple):
-    """Records that lie behind each other and are read in one go.
+    """Records that are adjacent and are read in one go.
 
     Attributes:
-        start: Byte where the first one starts.
-        stop: Byte where the last one stops.
-        num_rows: How many there are.
+        start: Byte where the first record starts.
+        stop: Byte where the last record stops.
+        num_rows: The number of records.
     """
 
     start: int
@@ -76,16 +76,16 @@ class Block(NamedTuple):
 
 
 class Walk:
-    """Finds the records of a file, a window of bytes after the other.
+    """Finds the records of a file, one window of bytes after the other.
 
     Args:
-        max_blocks: After how many blocks to stop; None for all.
+        max_blocks: The number of blocks after which the walk stops; None for all.
         max_rows: The most rows of a block.
 
     Attributes:
-        position: Where the next record starts; to be seen next.
-        blocks: The records so far, without those of the last block.
-        fault: What ended it, or None.
+        position: The start of the next record; the next window has to hold this byte.
+        blocks: The records so far, without the records of the last block.
+        fault: The fault that ended the walk, or None.
     """
 
     def __init__(self, max_blocks: int | None = None, max_rows: int = MAX_SPLIT_ROWS) -> None:
@@ -98,7 +98,7 @@ class Walk:
         self._known: dict[int, int] = {}
 
     def see(self, window: Any, base: int) -> None:
-        """Walks the headers that lie in a window, whose first byte is number `base`."""
+        """Walks the headers that lie in a window, whose first byte has the number `base`."""
         position, last, rows, start = self.position, self._last, self._rows, self._start
         unpack, known, stop = _HEADER.unpack_from, self._known, base + len(window) - HEADER_BYTES
         while position <= stop:
@@ -118,11 +118,11 @@ class Walk:
 
     @property
     def done(self) -> bool:
-        """Whether it has found what it looks for, or a fault."""
+        """Whether the walk has found enough blocks, or a fault."""
         return self.fault is not None or len(self.blocks) == self._max_blocks
 
     def end(self, size: int, why: str | None = None) -> None:
-        """Is told how many bytes there are, and why there are no more, should more be wanted."""
+        """Sets the size of the file, and the reason why the file ends there, in case the walk needs more bytes."""
         if len(self.blocks) == self._max_blocks:
             return
         if self.fault is None and (self.position != size or why is not None):
@@ -155,7 +155,7 @@ def _no_record(position: int) -> str:
 
 
 def crc_function() -> Callable[[bytes], int]:
-    """Returns what computes a CRC32C.
+    """Returns the function that computes a CRC32C.
 
     Raises:
         MissingPackageError: The package is not installed.
@@ -165,18 +165,18 @@ def crc_function() -> Callable[[bytes], int]:
 
 
 def masked_crc(data: bytes) -> int:
-    """Returns the CRC of some bytes as TFRecord files hold it."""
+    """Returns the CRC of some bytes in the form that TFRecord files hold."""
     masked: int = _masked(crc_function()(data))
     return masked
 
 
 def unframe(data: memoryview, base: int, num_rows: int) -> tuple[Ints, Ints, Fault | None]:
-    """Returns where the first records in a block start and stop, up to one that is not what was written.
+    """Returns starts and stops of the first records in a block, up to the first damaged record.
 
     Args:
-        data: The block, and what may lie behind it.
+        data: The block, and any bytes after it.
         base: Number of its first byte, for errors.
-        num_rows: How many records to look at.
+        num_rows: The number of records to look at.
     """
     crc32c, unpack, last = crc_function(), _LENGTH.unpack_from, len(data)
     borders, crcs, position = [0], [], 0
@@ -202,7 +202,7 @@ def unframe(data: memoryview, base: int, num_rows: int) -> tuple[Ints, Ints, Fau
 
 
 def _masked(crcs: Any) -> Any:
-    """Returns CRCs as TFRecord files hold them, turned and with a constant added; of a number or an array."""
+    """Returns CRCs, a number or an array, in the form of TFRecord files: rotated, with a constant added."""
     return (((crcs >> 15) | (crcs << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
@@ -211,7 +211,7 @@ def _crcs_at(data: memoryview, positions: Ints) -> Any:
 
 
 def compression_of(head: bytes) -> str:
-    """Returns how a file that starts like this is compressed. The CRC of the first length leaves no doubt.
+    """Returns the compression of a file that starts with `head`. The CRC of the first length leaves no doubt.
 
     Example:
         >>> import gzip, zlib

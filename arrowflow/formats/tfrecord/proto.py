@@ -1,7 +1,7 @@
-"""`tf.train.Example` as the `protobuf` package knows it: what schemas are inferred by, and what settles odd encodings.
+"""`tf.train.Example` as the `protobuf` package reads it: to infer schemas, and to decide odd encodings.
 
-The messages are described here, so that TensorFlow is not needed. Reading them one by one takes 20 µs a record of a
-dozen features, which is why `tfrecord_example.py` walks the usual encoding itself.
+The messages are described here, so that TensorFlow is not needed. protobuf takes 20 µs for a record of a dozen
+features. So `example.py` walks the usual encoding itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VALUES: Final = (pa.null(), pa.binary(), pa.float32(), pa.int64())
 """Types of one value by kind."""
 
 _SEQUENCE: Final = "feature_lists"
-"""The field that a `tf.train.SequenceExample` has besides those of an `Example`."""
+"""The field that a `tf.train.SequenceExample` has in addition to the fields of an `Example`."""
 
 _TYPES: Final = {"float": 2, "int64": 3, "string": 9, "message": 11, "bytes": 12}
 """Numbers of `FieldDescriptorProto.Type`."""
@@ -80,12 +80,12 @@ def parse(record: bytes) -> Any:
     """Returns a record as a message.
 
     Raises:
-        SourceError: It is none.
+        SourceError: The record is no message.
     """
     example = example_class()
     try:
         message = example.FromString(record)
-    except Exception as error:  # `DecodeError`, which only the package knows
+    except Exception as error:  # `DecodeError`, whose class only the package has
         text = str(error).strip() or type(error).__name__
         raise SourceError(
             f"expected a tf.train.Example, found {len(record)} bytes that protobuf cannot decode ({text}); read "
@@ -100,7 +100,7 @@ def parse(record: bytes) -> Any:
 
 
 def canonical(record: bytes) -> bytes:
-    """Returns a record as protobuf writes it: lists packed, each feature once, nothing that it does not know."""
+    """Returns a record as protobuf writes it: lists packed, each feature once, no unknown fields."""
     message = parse(record)
     message.DiscardUnknownFields()
     encoded: bytes = message.SerializeToString()
@@ -115,12 +115,12 @@ def _numbered(record: bytes, row: int) -> Any:
 
 
 def infer(records: Iterable[bytes]) -> pa.Schema:
-    """Returns a column a feature, in the order of their names.
+    """Returns a schema with one column for each feature, ordered by name.
 
-    A feature that has one value wherever it occurs gives a column of values, any other one of lists.
+    A feature that always has one value gives a column of values. Any other feature gives a column of lists.
 
     Raises:
-        SourceError: A record is no `tf.train.Example`, or a feature occurs as two kinds; says which record it is.
+        SourceError: A record is no `tf.train.Example`, or a feature occurs as two kinds. The message names the record.
     """
     kinds: dict[str, int] = {}
     lists: set[str] = set()

@@ -1,7 +1,7 @@
 """TFRecord files: a split is a block of records, found when the file is opened; a compressed file is one split.
 
-There is no schema in such a file. It is given, or inferred from the first records of the first file; either way every
-other file is read as that schema, and a record that does not fit is an error.
+Such a file has no schema. The schema is given, or inferred from the first records of the first file. Either way every
+other file is read by that schema, and a record that does not fit is an error.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ RAW_HAS_NO_SCHEMA: Final = (
     "read_tfrecord: records come as one column with raw=True, so there is no schema= to give"
 )
 INFERRED_ROWS: Final = 1_000
-"""Records that a schema is inferred from: those of the first block, but no more. 20 µs each."""
+"""The most records that infer a schema, all of them in the first block. Each takes 20 µs."""
 
 _DECODED: Final = 2
-"""How much larger records are taken to become: numbers are stored in a byte or two."""
+"""The assumed growth of records when they are decoded: numbers are stored in a byte or two."""
 
 _SCRATCH: Final = 8
 """Bytes that decoding takes for each byte of a block: measured 5 to 8 for numbers, 1 for images."""
 
 _CELL_SCRATCH: Final = 9
-"""Bytes that decoding takes for each cell, also of features that are absent: where it is, or that it is not."""
+"""Bytes that decoding takes for each cell: its place, or the fact that the feature is absent."""
 
 _OFFSET_BITS: Final = 33
 """Bits of a list or text without values: its offset, and whether it is null."""
@@ -60,14 +60,14 @@ _OFFSET_BITS: Final = 33
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Details:
-    """What `TfrecordFormat` keeps of a file.
+    """The details that `TfrecordFormat` keeps of a file.
 
     Attributes:
         compression: One of `COMPRESSIONS`.
-        borders: Byte where each block starts, and where the last one stops; of a compressed file once inflated.
-        rows: Records in front of each border.
-        fault: What the file ends with instead of whole records, or None. It is a split of its own.
-        widths: Bits of a value by column; of texts and lists without any.
+        borders: Byte where each block starts, and where the last block stops; of a compressed file once inflated.
+        rows: Records before each border.
+        fault: The fault at which the whole records end, or None. It is a split of its own.
+        widths: Bits of a value by column; for texts and lists the bits without any values.
     """
 
     compression: str
@@ -77,7 +77,7 @@ class _Details:
     widths: Mapping[str, int] = field(default_factory=dict)
 
     def block(self, index: int) -> tuple[int, int]:
-        """Returns rows and bytes of a block; of a compressed file those of its largest ones."""
+        """Returns rows and bytes of a block; for a compressed file, of its largest blocks."""
         own = slice(None) if self.compression != "none" else slice(index, index + 2)
         rows, sizes = np.diff(self.rows[own]), np.diff(self.borders[own])
         return int(rows.max(initial=0)), int(sizes.max(initial=0))
@@ -88,14 +88,14 @@ class TfrecordFormat(Format):
     """TFRecord files of `tf.train.Example`.
 
     Attributes:
-        raw: Whether records are not decoded.
-        compression: How the files are compressed, or None to look.
-        schema: What to read of all files, or None to infer it.
+        raw: Whether records stay undecoded.
+        compression: The compression of the files, or None to detect it.
+        schema: The columns to read of all files, or None to infer them.
     """
 
     name: ClassVar[str] = "tfrecord"
     suffixes: ClassVar[tuple[str, ...]] = ("",)
-    """There is no usual one, so all files of a folder."""
+    """All files of a folder, since TFRecord has no usual suffix."""
 
     raw: bool = False
     compression: str | None = None
@@ -111,7 +111,7 @@ class TfrecordFormat(Format):
             raise PlanError(f"read_tfrecord: raw is True or False, got {shown(self.raw)}")
 
     def arguments(self) -> Mapping[str, Any]:
-        """See `OwnArguments.arguments`: how a file is compressed does not change its rows."""
+        """See `OwnArguments.arguments`: the compression of a file does not change its rows."""
         most = self._max_rows()
         return {"raw": self.raw} if most == MAX_SPLIT_ROWS else {"raw": self.raw, "block_rows": most}
 
@@ -137,7 +137,7 @@ class TfrecordFormat(Format):
         return self._footer(store, file, 1)
 
     def holds(self, store: Store, footer: Footer, names: Sequence[str]) -> list[str]:
-        """See `Untyped.holds`: of the records that a schema would be inferred from."""
+        """See `Untyped.holds`: looks at the records from which a schema would be inferred."""
         if self.raw:
             return [name for name in names if name in RAW_SCHEMA.names]
         records = self._first_records(store, footer.file, footer.details)
@@ -165,7 +165,7 @@ class TfrecordFormat(Format):
         return proto.infer(records.record(row) for row in range(len(records)))
 
     def _first_records(self, store: Store, file: File, details: _Details) -> Records | None:
-        """Returns what tells a schema, None of a file without records; raises if the very first one is broken."""
+        """Returns the records that tell a schema, None if there are none; raises if the first record is broken."""
         fault = details.fault
         for data, base, num_rows in _blocks(store, file, details, 0):
             records, fault = _unframed(data, base, min(num_rows, INFERRED_ROWS))
@@ -177,7 +177,7 @@ class TfrecordFormat(Format):
         return None
 
     def column_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
-        """See `Format.column_bytes`: a share of the records for each column, or what nulls take if that is more."""
+        """See `Format.column_bytes`: a column's share of the records, or the bytes of nulls if these are more."""
         details: _Details = footer.details
         num_rows, size = details.block(split.index)
         share = _DECODED * size * len(columns) // max(1, len(footer.schema))
@@ -207,7 +207,7 @@ class TfrecordFormat(Format):
     def read(
         self, store: Store, footer: Footer, split: Split, schema: pa.Schema, offset_rows: int = 0
     ) -> Iterator[pa.RecordBatch]:
-        """See `Format.read`; of a compressed file it yields many batches, and of a faulty block the rows before."""
+        """See `Format.read`: many batches of a compressed file, and only the rows before a fault."""
         details: _Details = footer.details
         if details.fault is not None and split.index == len(footer.splits) - 1:
             raise details.fault.error(int(details.rows[-1]))
@@ -229,7 +229,7 @@ def _rows(
     schema: pa.Schema,
     decoder: ExampleDecoder | None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of a block but for the first `skip`; where one is broken or does not fit, those before it."""
+    """Yields the rows of a block after the first `skip`, up to the first record that is broken or does not fit."""
     records, fault = _unframed(data, base, num_rows)
     error: ArrowflowError | None = None if fault is None else fault.error(first + len(records))
     records = Records(records.data, records.starts[skip:], records.stops[skip:])
@@ -250,7 +250,7 @@ def _rows(
 
 @functools.lru_cache(maxsize=16)
 def _decoder(schema: bytes) -> ExampleDecoder:
-    """Made once and not once a block: of 2,000 columns that takes 10 ms. Equal schemas may differ in metadata."""
+    """Made once, not once a block: for 2,000 columns that takes 10 ms. Equal schemas may differ in metadata."""
     return ExampleDecoder(pa.ipc.read_schema(pa.py_buffer(schema)))
 
 
@@ -261,7 +261,7 @@ def _raw(records: Records, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _unframed(data: memoryview, base: int, num_rows: int) -> tuple[Records, Fault | None]:
-    """Returns the records of a padded block, up to one that is not what was written."""
+    """Returns the records of a padded block, up to the first damaged record."""
     starts, stops, fault = unframe(data, base, num_rows)
     return Records(Bytes(np.frombuffer(data, np.uint8)), starts, stops), fault
 
@@ -319,7 +319,7 @@ def _split_bytes(details: _Details, index: int) -> int:
 
 
 def _least_bytes(details: _Details, num_rows: int, columns: Sequence[str]) -> int:
-    """Returns what columns take, whatever the records hold; each buffer ends with a whole byte, or one more offset."""
+    """Returns the least bytes of columns, for any values; each buffer ends with a whole byte or an offset."""
     return num_rows * sum(details.widths.get(name, 0) for name in columns) // 8 + 8 * len(columns)
 
 
@@ -343,7 +343,7 @@ def _blocks(store: Store, file: File, details: _Details, split: int) -> Iterator
 
 
 def _block(store: Store, file: File, start: int, stop: int) -> memoryview:
-    """Returns a block and what lies behind it; of a mapped file a view, but for the last block."""
+    """Returns a block and the bytes after it; for a mapped file a view, except for the last block."""
     if store.is_local and store.memory_map and stop + PADDING <= file.size:
         with store.open(file) as source:
             source.seek(start)

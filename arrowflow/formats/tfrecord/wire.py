@@ -1,7 +1,7 @@
 """Protocol-buffer wire format, walked for many messages at a time with NumPy.
 
-A step of a walk reads one field of *each* message: a tag and a length at a cursor a message, so its cost is that of a
-few gathers and not of Python objects. All positions are offsets into one block of bytes with `PADDING` zeros behind.
+A step of a walk reads one field of *each* message: a tag and a length at the message's cursor. So a step costs a few
+gathers, and no Python objects. All positions are offsets into one block of bytes with `PADDING` zeros after it.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import numpy as np
 import numpy.typing as npt
 
 PADDING: Final = 16
-"""Bytes behind a block that may be read, so that eight bytes can be read at each position of it."""
+"""Readable bytes after a block, so that eight bytes can be read at each position of it."""
 
 _FEW: Final = 8
-"""So few messages are walked one by one: a step costs 30 µs however few there are, one field in Python 0.5 µs."""
+"""Up to this number, messages are walked one by one: a step costs at least 30 µs, one field in Python 0.5 µs."""
 
 _MAX_VARINT_BYTES: Final = 10
 _WORD_BYTES: Final = 8
 _SHORT_BYTES: Final = 4
 _PIECE_BYTES: Final = 1 << 16
-"""Varints decoded at a time, so that intermediate results stay in the caches."""
+"""Bytes of varints decoded at a time, so that intermediate results stay in the caches."""
 
 
 Ints = npt.NDArray[np.int64]
@@ -42,17 +42,17 @@ class Bytes:
         self._words = np.ndarray(self.size + 1, "<i8", padded.data, strides=(1,))
 
     def words(self, positions: Ints) -> Ints:
-        """Returns the eight bytes at each position, the first one lowest; of a position outside, the last ones."""
+        """Returns the eight bytes at each position, first byte lowest. A position outside has the last eight bytes."""
         return self._words[np.minimum(positions, self.size)]
 
 
 class Fields(NamedTuple):
-    """Fields of wire type 2 (a length, then so many bytes), one a message.
+    """Fields of wire type 2 (a length, then that number of bytes), one a message.
 
     Attributes:
-        tags: The byte in front of each: field number and wire type.
-        starts: Where its bytes start.
-        stops: Where they stop; before the start where the length is not to be read.
+        tags: The byte before each field: field number and wire type.
+        starts: The start of its bytes.
+        stops: The end of its bytes; before the start if the length must not be read.
     """
 
     tags: Ints
@@ -78,13 +78,13 @@ def fields_at(data: Bytes, positions: Ints) -> Fields:
 
 
 class Elements(NamedTuple):
-    """What messages that only repeat one field hold.
+    """The elements of messages that only repeat one field.
 
     Attributes:
         owners: Number of the message of each element; elements of one message stay in order.
-        starts: Where each element starts.
-        stops: Where it stops.
-        bad: Numbers of the messages that are something else.
+        starts: The start of each element.
+        stops: The end of each element.
+        bad: Numbers of the messages that have other fields.
     """
 
     owners: Ints
@@ -124,7 +124,7 @@ def _join(parts: Any) -> Ints:
 
 
 def _elements_of(data: Bytes, tag: int, cursor: int, end: int) -> Ints | None:
-    """Walks one message; None if it is something else."""
+    """Walks one message; None if it has other fields."""
     view = data.padded.data
     found = []
     while cursor < end:
@@ -144,11 +144,11 @@ def _elements_of(data: Bytes, tag: int, cursor: int, end: int) -> Ints | None:
 
 
 class Varints(NamedTuple):
-    """Whole numbers that lie behind each other.
+    """Whole numbers, one after the other.
 
     Attributes:
         values: The numbers.
-        ends: Where each one's last byte lies.
+        ends: The place of each number's last byte.
     """
 
     values: Ints
@@ -156,7 +156,7 @@ class Varints(NamedTuple):
 
 
 def varints(packed: Bytes) -> Varints | None:
-    """Decodes a block that is nothing but varints; None where one cannot be read, like one of eleven bytes."""
+    """Decodes a block of varints alone; None if a varint cannot be read, for example of eleven bytes."""
     stored = packed.padded[: packed.size]
     is_end = stored < 0x80
     num = int(np.count_nonzero(is_end))
@@ -184,7 +184,7 @@ def _values(packed: Bytes, stored: npt.NDArray[np.uint8], ends: Ints, lengths: I
     if longest > _MAX_VARINT_BYTES:
         return None
     if longest <= _SHORT_BYTES:
-        # From the last bytes on: twice as fast for token ids as by words.
+        # The numbers are built from their last bytes: for token ids this is twice as fast as words.
         short = stored[ends].astype(np.int32)
         for number in range(1, longest):
             more = (short << 7) | (stored[ends - number] & 0x7F)
@@ -210,7 +210,7 @@ def closed_up(words: Ints) -> Ints:
 
 
 def lone_varints(words: Ints, lengths: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    """Decodes what words hold in so many bytes, and tells where that is one varint of at most eight bytes."""
+    """Decodes the first `lengths` bytes of words, and flags each word that is one varint of at most eight bytes."""
     known = np.clip(lengths, 0, _WORD_BYTES)
     is_one = (words & _TOPS[known]) == _TOPS[np.maximum(known - 1, 0)]
     is_one &= (lengths > 0) & (lengths <= _WORD_BYTES)
@@ -218,9 +218,9 @@ def lone_varints(words: Ints, lengths: Ints) -> tuple[Ints, npt.NDArray[np.bool_
 
 
 _KEPT: Final[Ints] = np.array([0x7F7F7F7F7F7F7F7F & ((1 << (8 * size)) - 1) for size in range(9)], np.int64)
-"""Bits of a varint of so many bytes."""
+"""Bit masks of a varint, by its number of bytes."""
 
 _TOPS: Final[Ints] = np.array(
     [0x8080808080808080 & ((1 << (8 * size)) - 1) for size in range(9)], np.uint64
 ).view(np.int64)
-"""Top bits of so many bytes; all but the last one of a varint are set."""
+"""Top bits of the bytes, by their number; a varint sets all of them but the last."""
