@@ -1,4 +1,4 @@
-"""Locks of the operating system. The holder does the work, so that no other process repeats it. Locks die with it."""
+"""Locks of the operating system, which die with their process. The holder works, and no other process repeats it."""
 
 from __future__ import annotations
 
