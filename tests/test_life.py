@@ -26,7 +26,7 @@ RACES = scaled(4)
 """How many processes try what races."""
 
 PRELUDE = """
-import gc, os, signal, sys, threading
+import contextlib, gc, os, signal, sys, threading, time
 import pyarrow as pa
 import arrowflow as af
 import arrowflow.executor.engine as engine
@@ -40,10 +40,13 @@ def workers():
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("arrowflow-")]
 
 def left():
-    # A thread whose start was interrupted cannot be joined by `close`, and ends by itself.
-    for thread in threading.enumerate():
-        if thread.name.startswith("arrowflow-"):
-            thread.join(60.0)
+    # `close` cannot join a thread whose start was interrupted, nor can this until it has begun; it ends by itself.
+    until = time.monotonic() + 60.0
+    while workers() and time.monotonic() < until:
+        for thread in threading.enumerate():
+            if thread.name.startswith("arrowflow-"):
+                with contextlib.suppress(RuntimeError):
+                    thread.join(60.0)
     return workers()
 
 def endless():
