@@ -19,13 +19,8 @@ Named = tuple[tuple[str | None, Expr], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Select(ColumnOperator):
-    """The given expressions as columns, in the given order.
-
-    Row order: as its input. Memory: the columns it writes, one chunk a call. Deterministic. Resume: as its input.
-    """
-
-    name: ClassVar[str] = "select"
+class ExpressionOperator(ColumnOperator):
+    """A column operator with expressions, some of which have names: the base of `select` and `with_columns`."""
 
     exprs: Named
 
@@ -40,7 +35,17 @@ class Select(ColumnOperator):
 
     def describe(self) -> str:
         """Returns the expressions as text."""
-        return f"select({describe_named(self.exprs)})"
+        return f"{self.name}({describe_named(self.exprs)})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Select(ExpressionOperator):
+    """The given expressions as columns, in the given order.
+
+    Row order: as its input. Memory: the columns it writes, one chunk a call. Deterministic. Resume: as its input.
+    """
+
+    name: ClassVar[str] = "select"
 
     def steps(self, schema: pa.Schema) -> tuple[Step, ...]:
         """Returns one projection."""
