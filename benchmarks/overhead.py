@@ -1,7 +1,8 @@
 """The executor's own cost: no-op kernels over one tiny chunk, so that nothing else is left to measure.
 
 Four stages: a source, two parallel stages, one serial stage. The same for 2,000 and for 100,000 chunks, since
-the cost must not grow with the length of the run; and how long it takes to start and to close a pipeline.
+the cost must not grow with the length of the run; with 8 and with 512 open inputs, since it must not grow with these;
+and how long it takes to start and to close a pipeline.
 
 What measuring costs is held against a pipeline that does something: Parquet, a function on arrays, batches of 8192
 rows, with given numbers of calls; once as it is, and once with clocks that stand still and a tuner that does nothing.
@@ -9,8 +10,10 @@ rows, with given numbers of calls; once as it is, and once with clocks that stan
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 import time
+from collections import deque
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -23,15 +26,22 @@ STARTS: Final = 50
 NEEDED_MICROSECONDS: Final = 15.0
 NEEDED_START_MILLISECONDS: Final = 10.0
 FLATNESS: Final = 1.25
+TURNS: Final = 20_480
+INPUTS_FLATNESS: Final = 1.2
 NEEDED_STATISTICS: Final = 1.01
 
 
-def chain(num_chunks: int) -> Any:
-    """Returns a physical plan of no-op kernels that sends `num_chunks` chunks through four stages."""
+def chain(num_chunks: int, inputs: int = 0) -> Any:
+    """Returns a physical plan of no-op kernels that sends `num_chunks` chunks through four stages.
+
+    With `inputs`, the four stages are a source and a function in each of so many inputs, and two stages that take a chunk
+    of each input in turn.
+    """
     import pyarrow as pa
 
+    from arrowflow.kernels.context import Context
     from arrowflow.kernels.items import Item, Made, Origin, Payload, Task
-    from arrowflow.kernels.kinds import SerialKernel, SourceKernel, StatelessKernel
+    from arrowflow.kernels.kinds import BoundaryKernel, SerialKernel, SourceKernel, StatelessKernel
     from arrowflow.kernels.operator import KernelSpec, Kind
     from arrowflow.physical.stage import Chain, StagePlan
     from arrowflow.plan.position import Position
@@ -56,12 +66,41 @@ def chain(num_chunks: int) -> Any:
         def push(self, item: Item) -> Iterator[Item]:
             yield item
 
+    class Turns(BoundaryKernel):
+        chunks_held = 1
+
+        def __init__(self, context: Context) -> None:
+            self.context = context
+            self.streams: deque[Any] = deque()
+
+        def open(self, position: Position, epoch: int) -> Position:
+            return position
+
+        def push(self, item: Item) -> Iterator[Item]:
+            raise AssertionError
+
+        def next_input(self) -> Any:
+            if not self.streams:
+                self.streams.extend(self.context.open(0, 0, None) for _ in range(inputs))
+            return None if self.done else self.streams[0]
+
+        def push_from(self, stream: Any, item: Item) -> Iterator[Item]:
+            self.streams.rotate(-1)
+            yield item
+
+        def ended(self, stream: Any) -> None:
+            self.done = True
+
     def spec(name: str, kind: Kind, kernel: type[Any]) -> KernelSpec:
         return KernelSpec(operator=name, kind=kind, make=lambda context: kernel())
 
+    turns = StagePlan(kind="boundary", kernels=(KernelSpec(operator="turns", kind="boundary", make=Turns),))
     same = StagePlan(kind="parallel", kernels=(spec("same", "stateless", Same),))
     source = StagePlan(kind="parallel", head=spec("source", "source", Source))
     through = StagePlan(kind="serial", kernels=(spec("through", "serial", Through),))
+    if inputs:
+        two_ahead = (dataclasses.replace(stage, buffer_items=2) for stage in (source, same))
+        return Chain(stages=(turns, through), children=(Chain(stages=tuple(two_ahead)),))
     return Chain(stages=(source, same, same, through))
 
 
@@ -95,6 +134,32 @@ def short() -> harness.Measurement:
 def long() -> harness.Measurement:
     """Measures a long run."""
     return _run(LONG)
+
+
+def _inputs(inputs: int) -> harness.Measurement:
+    from arrowflow.clock import WallClock
+    from arrowflow.executor import Engine
+    from arrowflow.options import Options
+
+    engine = Engine(chain(TURNS, inputs), 0, None, Options().resolved(), WallClock())
+    for _ in range(4 * inputs):  # opens them, and fills what they may make ahead
+        engine.next_item()
+    watch = harness.Stopwatch()
+    for _ in range(TURNS):
+        engine.next_item()
+    measurement = watch.measurement(TURNS)
+    engine.close()
+    return measurement
+
+
+def few_inputs() -> harness.Measurement:
+    """Measures turns between 8 open inputs."""
+    return _inputs(8)
+
+
+def many_inputs() -> harness.Measurement:
+    """Measures turns between 512 open inputs."""
+    return _inputs(512)
 
 
 def start_and_close() -> harness.Measurement:
@@ -201,6 +266,11 @@ def judge(rounds: harness.Rounds) -> list[harness.Bar]:
                 "overhead, long / short", f"<= {FLATNESS}", f"{growth:.2f}", growth <= FLATNESS, growth
             )
         )
+    if "few-inputs" in rounds and "many-inputs" in rounds:
+        growth = harness.ratio(rounds, "few-inputs", "many-inputs")
+        needed = f"<= {INPUTS_FLATNESS}"
+        turn = f"{1e6 / harness.median_speed(rounds['many-inputs']):.1f} us a chunk, {growth:.2f}"
+        bars.append(harness.Bar("overhead, 512 / 8 inputs", needed, turn, growth <= INPUTS_FLATNESS, growth))
     if "with-statistics" in rounds and "without-statistics" in rounds:
         pairs = zip(rounds["with-statistics"], rounds["without-statistics"], strict=True)
         times = statistics.median(one.cpu_seconds / other.cpu_seconds for one, other in pairs)
@@ -216,6 +286,8 @@ def judge(rounds: harness.Rounds) -> list[harness.Bar]:
 CONTENDERS: Final = {
     "short": short,
     "long": long,
+    "few-inputs": few_inputs,
+    "many-inputs": many_inputs,
     "start-and-close": start_and_close,
     "with-statistics": with_statistics,
     "without-statistics": without_statistics,

@@ -13,8 +13,7 @@ The policy sets the limits that the executor cannot know:
 * **room** for finished chunks, where a stage is now blocked and now waited for.
 
 One change at a time is a *trial*: after a while to settle, the policy compares the rate with the one before. A change
-that did not help is taken back and rests, twice as long each time; a cost that drifts ends all rests. So a policy whose
-pipeline does not change comes to a standstill.
+that did not help is taken back and rests, twice as long each time; a cost that drifts ends all rests.
 
 The policy looks at two windows of time. The *recent* window, since the sample before, serves decisions that have to be
 fast. The *long* window, since the last change but at most two seconds, serves decisions that have to be sure. Calls
@@ -138,7 +137,7 @@ class Policy:
             if stage.calls and stage.kind == "parallel" and stage.cost != "computes" and not stage.reason:
                 share = stage.cpu_seconds / stage.busy_seconds if stage.busy_seconds else 0.0
                 self._found[stage.key] = replace(_setting(stage), reason=cpu_time(share))
-            elif stage.calls and stage.cheap:
+            elif stage.calls and stage.calls_are_short:
                 self._found[stage.key] = _setting(stage)
 
     def step(self, sample: RunSample) -> Mapping[StageKey, Setting]:
@@ -392,7 +391,10 @@ class Policy:
 
 
 def _setting(stage: StageStatistics) -> Setting:
-    calls, room, weight = stage.max_calls, stage.ready_limit, stage.weight
     return Setting(
-        max_calls=calls, max_ready_items=room, weight=weight, reason=stage.reason, cheap=stage.cheap
+        max_calls=stage.max_calls,
+        max_ready_items=stage.ready_limit,
+        weight=stage.weight,
+        reason=stage.reason,
+        calls_are_short=stage.calls_are_short,
     )

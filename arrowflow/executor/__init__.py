@@ -6,7 +6,7 @@ Success
  1. Items reach the consumer in the order of the plan, each with its position, whatever finishes first.
     With `deterministic=False` they come in the order of completion.
  2. A free thread runs the most downstream stage that can run. That rule keeps queues short. Stages that compute need
-    no other balancing.
+    no other balancing. Only streams in which something changed are looked at (see `workers.ready`).
  3. A call may start if its stage has room (chunks ready, calls undelivered, ledger share).
     A call is the *head of its line* if nothing of its stage runs or waits, and nothing that the stage made waits for
     the next stage. The head of a line may start if it fits the budget at all.
@@ -61,6 +61,31 @@ Cancel and early close
     holds them a moment later.
 12. In a forked child, no run of the parent can go on and no new one can start: both raise `ForkError`. (Locks, and
     the pools of Arrow and Polars, do not survive a fork in the middle of work.)
+
+States
+------
+Of the consumer (`ConsumerState`). Workers rest while it is NEAR or COMPUTING. Its own thread makes every change under the
+lock, except for those that are named::
+
+                                 asks workers            item, end, hand_over (`ring`, any thread)
+    AWAY, NEAR -- next() --> TAKING ---------> WAITING ------------------------------------------> TAKING
+        ^                    |    ^               ^  | nobody rang for a while
+        |                    |    |               +--+
+        +------- item -------+    +---- call returns ---- COMPUTING or STUCK
+                             |                                ^
+                             +---- begins a cheap call -------+
+
+    COMPUTING -> STUCK, NEAR -> AWAY: `take_over` by the guard, which then calls a worker.
+
+Of a worker (`WorkerState`). `Pool` makes every change, under the lock::
+
+    started --> CALLED -- looks --> AWAKE -- nothing to do --> PARKED, WATCHING or GUARDING
+                  ^                   ^                              |                  |
+                  |                   +-------- time is over --------+                  |
+                  +--------------- woken (`kick`, `guard`, the end) --------------------+
+
+At most one worker is CALLED at a time by `kick`: it looks, and calls the next one itself before it begins a call that
+takes long. At most one is WATCHING (see `workers.pool`), and one GUARDING (see `consumer`).
 
 Ownership
 ---------

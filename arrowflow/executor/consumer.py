@@ -6,8 +6,8 @@ left to do is known to be cheap, and it comes back to the run within 0.2 ms (1 m
 consumer that was away for longer finds the items that workers made in that time. The thread that runs a call never
 changes the call's result, nor its order.
 
-One worker, the *guard*, looks every 20 ms whether the consumer makes progress. A function may wait for other calls, and
-then workers take over.
+A worker, the guard, looks every 20 ms whether the consumer makes progress. A function may wait for other calls, and
+then workers take over (`take_over`).
 
 A user function that the consumer runs is part of `next()`. An interrupt in the function ends the run, as it does
 anywhere in `next()`. And `close()` from another thread has to wait for the function to return.
@@ -20,7 +20,7 @@ import threading
 from collections import deque
 from typing import Any
 
-from arrowflow.executor.host import Run
+from arrowflow.executor.host import ConsumerState, Run
 from arrowflow.executor.limits import (
     FIRST_PATIENCE_SECONDS,
     HURRY_SECONDS,
@@ -35,13 +35,15 @@ from arrowflow.executor.workers.worker import Caller, wake
 from arrowflow.kernels.items import Item
 from arrowflow.observe.timeline import CONSUMER
 
+AWAY, NEAR, TAKING, COMPUTING, STUCK, WAITING = ConsumerState
+
 
 class Consumer(Caller):
     """The consumer's side of one run. Attributes are guarded by the engine's lock, except where it says otherwise.
 
     Attributes:
-        waiting: It is about to wait for the bell.
-        inline: It runs all calls, and workers none.
+        state: Where it is. The package's docstring has the diagram.
+        hurries: It is in `next()`, and runs cheap calls itself.
         waited_seconds: Time that it waited.
         rows: Rows that it took. Its own.
         chunks: Items that it took. Its own.
@@ -52,46 +54,24 @@ class Consumer(Caller):
         super().__init__()
         self.engine = engine
         self.pool = pool
-        self.waiting = self.inline = False
+        self.state = AWAY
+        self.hurries = False
         self.waited_seconds = 0.0
         self.rows = self.chunks = self.turns = 0
         self._wait_began: float | None = None
         self._taken: deque[Item] = deque()  # what it has not come to yet
         self._bell = threading.Lock()
         self._bell.acquire()
-        # Written by its own thread alone, and read by others as a hint.
-        self._here = False  # it wants an item
-        self._hurried = False
-        self._patient = False  # it has waited for a while
+        # Written by its own thread alone.
         self._left = math.inf
         self._was_soon = True
         # In calls of its own, for the next item, that another thread could have spared it.
         self._spent_seconds = 0.0
         self._item_seconds = 0.0  # the same for an item lately
-        self._hurry_seconds = HURRY_SECONDS
         self._trusts = True  # no call of its own was stuck so far
+        self._in_charge = False  # it runs all calls
 
     # ------------------------------------------------------------------ for workers
-
-    @property
-    def hurries(self) -> bool:
-        """Whether it is here for an item, and runs what is cheap itself."""
-        return self._here and self._hurried
-
-    @property
-    def looks_soon(self) -> bool:
-        """Whether it is here, and will look by itself before long what there is to do."""
-        return self._here and not self._patient
-
-    @property
-    def stuck(self) -> bool:
-        """Whether it is in a call that takes so long that workers have taken over: it wakes nobody meanwhile."""
-        return self.stage is not None and not self.inline
-
-    @property
-    def waits_long(self) -> bool:
-        """Whether it has waited for a while."""
-        return self.waiting and self._patient
 
     def waited(self, now: float) -> float:
         """Returns how long it has waited, also just now."""
@@ -101,29 +81,32 @@ class Consumer(Caller):
     def tell(self) -> None:
         """Wakes it if it waits for an item that is there now, or for an end that was noticed. Under the lock."""
         last = self.engine.root_out
-        if self.waiting and (last.out or last.ended):
+        if self.state is WAITING and (last.out or last.ended):
             self.ring()
 
     def hand_over(self) -> None:
         """Leaves all calls to it. Under the lock."""
-        self.inline = True
+        self._in_charge = True
         self.ring()
 
-    def leave_to_workers(self) -> None:
+    def take_over(self) -> None:
         """Lets workers work again, since it made nothing for a while: it is busy elsewhere, or stuck. Under the lock.
 
         The call that it is stuck in may wait for other calls; then it does not run any more of them.
         """
-        if self.inline:
-            self.inline = self._hurried = False
-            if self.stage is not None:
-                self._trusts = False
-                self.pool.excuse(self)
-            self.pool.kick()
+        if self.state is COMPUTING:
+            self.state = STUCK
+            self._trusts = False
+            self.pool.excuse(self)
+        elif self.state is NEAR:
+            self.state = AWAY
+        self.hurries = self._in_charge = False
+        self.pool.kick()
 
     def ring(self) -> None:
         """Wakes it, to look what there is to do. Takes no lock."""
-        self.waiting = False
+        if self.state is WAITING:
+            self.state = TAKING
         wake(self._bell)
 
     def drop(self) -> None:
@@ -148,14 +131,14 @@ class Consumer(Caller):
     def _next_item(self) -> Item | None:
         engine = self.engine
         patience = FIRST_PATIENCE_SECONDS
-        self._here, self._patient = True, False
-        self._hurried = self.comes_soon(engine.clock.now())
+        self.hurries = self.comes_soon(engine.clock.now()) and not self._taken
         while True:
             if engine.stopped:
                 engine.refuse()
             if self._taken:
                 return self._handed_out(self._taken.popleft())
             with engine.lock:
+                self.state = TAKING
                 last = engine.root_out
                 if last.out:
                     self._take_from(last)
@@ -164,7 +147,7 @@ class Consumer(Caller):
                     if last.error is not None:
                         raise last.error
                     return None
-                stage = self.pool.pick_inline() if self._hurried else None
+                stage = self.pool.pick_inline() if self.hurries else None
                 call = None if stage is None else self._begin(stage)
                 if stage is None and self._ask_workers():
                     continue
@@ -174,48 +157,44 @@ class Consumer(Caller):
                 # A call that should be over before another thread would be awake wakes nobody. If the call takes long
                 # after all, the consumer wakes the others.
                 patience = min(2 * patience, LAST_PATIENCE_SECONDS)
-                self._patient, self._hurried = True, False
+                self.hurries = False
 
     def comes_soon(self, now: float) -> bool:
         """Whether it came back soon, and items are made in no time.
 
         One that did so the last time may only have waited for the interpreter lock this time.
         """
-        engine = self.engine
-        soon = now - self._left < self._hurry_seconds
-        if not engine.options.autotune or not self._trusts or not (soon or self._was_soon):
+        locked = self.pool.ready.all_hold_lock
+        soon = now - self._left < (LOCKED_HURRY_SECONDS if locked else HURRY_SECONDS)
+        if not self.engine.options.autotune or not self._trusts or not (soon or self._was_soon):
             return False
         self._was_soon = soon
         return self._item_seconds < HURRY_SECONDS
 
     def _take_from(self, last: Stage) -> None:
         """Takes an item, or all items where a meeting of two threads at the lock costs more than an item."""
-        self.inline = self.inline and self._hurried
         self.turns += 1
         self._taken.append(last.out.popleft())
-        if last.cheap and self.engine.ledger.fits(0, TAKEN_SHARE):
+        if last.calls_are_short and self.engine.ledger.fits(0, TAKEN_SHARE):
             self._taken.extend(last.out)
             last.out.clear()
-        locked = all(stage.holds_lock or stage.spent for stage in self.engine.order)
-        self._hurry_seconds = LOCKED_HURRY_SECONDS if locked else HURRY_SECONDS
         self.pool.kick()
+        self.state = NEAR if self.hurries and self._in_charge else AWAY
+        self.hurries = False
 
     def _handed_out(self, item: Item) -> Item:
         self.rows += item.chunk.num_rows
         self.chunks += 1
         self._item_seconds += (self._spent_seconds - self._item_seconds) / RECENT_ITEMS
         self._spent_seconds = 0.0
-        self._here = False
         self._left = self.engine.clock.now()
         return item
 
     def _ask_workers(self) -> bool:
         """Sees to it that somebody works; returns whether that alone has brought an item, or the end."""
-        pool, last = self.pool, self.engine.root_out
-        self.inline, self.waiting = False, True
-        pool.kick()
-        if self._patient and pool.lacks_spare:
-            pool.spawn()
+        last = self.engine.root_out
+        self.state, self._in_charge = WAITING, False
+        self.pool.kick()
         return bool(last.out) or last.ended
 
     def _wait(self, patience: float) -> bool:
@@ -228,7 +207,7 @@ class Consumer(Caller):
         return rung
 
     def _begin(self, stage: Stage) -> Any:
-        self.inline = True
+        self.state, self._in_charge = COMPUTING, True
         self.pool.guard()
         return self.pool.begin(stage, self)
 

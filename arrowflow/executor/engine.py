@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NoReturn, cast
 
 from arrowflow.clock import Clock
@@ -17,7 +17,7 @@ from arrowflow.executor.ledger import Ledger
 from arrowflow.executor.limits import INTERRUPTED_KILLED_SECONDS, INTERRUPTED_SECONDS, KILLED_SECONDS
 from arrowflow.executor.process_exit import check_process, register, rest_at_exit
 from arrowflow.executor.processes.kernel import RunProcesses
-from arrowflow.executor.stages.base import Stage
+from arrowflow.executor.stages.base import Stage, StreamView
 from arrowflow.executor.stages.serial import SerialStage
 from arrowflow.executor.stages.sizes import Sizes
 from arrowflow.executor.stages.stream import Stream
@@ -73,7 +73,6 @@ class Engine:
         self.run_storage: dict[
             Any, Any
         ] = {}  # what kernels keep until the run ends, by owner; from any thread
-        self.order: list[Stage] = []  # all stages, the most downstream first
         self.stopped = False
         self.on_demand = runs_on_demand(chain, options)
         self._process = os.getpid()
@@ -88,15 +87,15 @@ class Engine:
         self.pool = Pool(self, max_workers(chain, options))
         self.consumer = Consumer(self, self.pool)
         self.totals = Totals()
-        # A trailing serial stage runs on the consumer's thread (rule 4), so it is not in `order`.
+        # A trailing serial stage runs on the consumer's thread (rule 4), so workers do not look at it.
         self._tail: Tail | None = None
         with self.lock:
             self.root = Stream(self, chain, epoch, position, ordered=options.deterministic)
-            self.add(self.root.stages)
+            self.add(self.root)
         last = self.root.last
         if type(last) is SerialStage and last.plan.buffer_items is None:
             self._tail = Tail(last)
-            self.order.remove(last)
+            self.root.downstream_first.remove(last)
             self.root_out: Stage = cast(Stage, last.upstream)
         else:
             self.root_out = last
@@ -120,21 +119,19 @@ class Engine:
         """Returns what all stages of one key have measured of their calls, and will measure."""
         return self._sizes.setdefault(key, Sizes())
 
-    def add(self, stages: Sequence[Stage]) -> None:
+    def add(self, stream: StreamView) -> None:
         """Schedules the stages of a stream, after all stages that are further downstream."""
-        self.order.extend(reversed(stages))
-        self.changed()
+        self.pool.ready.add(cast(Stream, stream))
 
-    def remove(self, stages: Sequence[Stage]) -> None:
-        """Forgets the stages of a stream that was dropped."""
-        for stage in stages:
+    def remove(self, stream: StreamView) -> None:
+        """Forgets a stream that was dropped."""
+        for stage in cast(Stream, stream).stages:
             self.totals.count(stage)
-        gone = set(map(id, stages))
-        self.order = [stage for stage in self.order if id(stage) not in gone]
+        self.pool.ready.remove(cast(Stream, stream))
 
-    def changed(self) -> None:
-        """Notes that a stage has begun or ended: others may go on, or have to end."""
-        self.pool.changed = True
+    def changed(self, stream: StreamView) -> None:
+        """Notes a change of a stream that no call of it made: it may go on, and others may go on or have to end."""
+        self.pool.ready.note(cast(Stream, stream))
 
     def close_later(self, operators: tuple[str, ...], iterator: Any) -> None:
         """Leaves an iterator of a kernel, if there is one, to be closed without the lock."""
@@ -165,6 +162,7 @@ class Engine:
         )
         for key, change in self._tuner.step(sample).items():
             change.apply(self._limits[key])
+        self.pool.ready.note_all()
         if self.timeline is not None:
             self._draw_counters(now)
 
@@ -305,14 +303,15 @@ class Engine:
                 self.totals.count(stage)
             if self._tuner is not None:
                 self._tuner.remember(self.totals.statistics(()))
-            self.order = []
+            self.pool.ready.clear()
             if self._tail is not None:
                 self._tail.iterator = None
         cores.leave(self)
         self.processes.leave()
 
     def _stages(self) -> list[Stage]:
-        return self.order if self._tail is None else [self._tail.stage, *self.order]
+        tail = () if self._tail is None else (self._tail.stage,)
+        return [*tail, *self.pool.ready.stages()]
 
     def _warn_about(self, names: list[str], waited: str, happened: str, calls: int | None = None) -> None:
         warnings.warn(

@@ -3,44 +3,43 @@
 from __future__ import annotations
 
 import threading
+from enum import Enum, auto
 from typing import NoReturn, Protocol
 
 from arrowflow.executor.stages.base import Host, Stage
 
 
+class ConsumerState(Enum):
+    """Where the consumer is. The package's docstring has the diagram."""
+
+    AWAY = auto()
+    """In its own code. Workers run all calls."""
+    NEAR = auto()
+    """In its own code, and expected back so soon that workers rest."""
+    TAKING = auto()
+    """In `next()`, with an eye on what there is to take or to do."""
+    COMPUTING = auto()
+    """In a call that it runs itself. Workers rest."""
+    STUCK = auto()
+    """In a call of its own that took so long that workers took over."""
+    WAITING = auto()
+    """In `next()`, waiting for the bell."""
+
+
 class ConsumerView(Protocol):
     """The part of the consumer that workers see. `Consumer` documents the members."""
 
-    inline: bool
-    waiting: bool
+    state: ConsumerState
+    hurries: bool
     turns: int
-
-    @property
-    def hurries(self) -> bool:
-        """Whether it is here for an item, and runs cheap calls itself."""
-
-    @property
-    def looks_soon(self) -> bool:
-        """Whether it is here, and will look for work by itself before long."""
-
-    @property
-    def stuck(self) -> bool:
-        """Whether it is in a call that takes so long that workers have taken over."""
-
-    @property
-    def waits_long(self) -> bool:
-        """Whether it has waited for a while."""
 
     def tell(self) -> None:
         """Wakes it if its item, or the end, is there."""
 
-    def ring(self) -> None:
-        """Wakes it."""
-
     def hand_over(self) -> None:
         """Leaves all calls to it."""
 
-    def leave_to_workers(self) -> None:
+    def take_over(self) -> None:
         """Lets workers work again, since it made nothing for a while."""
 
 
@@ -49,13 +48,11 @@ class Run(Host, Protocol):
 
     Attributes:
         lock: Guards everything that has no other guard.
-        order: All stages, the most downstream first.
         root_out: The stage whose items the consumer takes.
         on_demand: Whether workers work only while the consumer waits.
     """
 
     lock: threading.RLock
-    order: list[Stage]
     root_out: Stage
     on_demand: bool
 

@@ -227,7 +227,7 @@ class Untyped(Protocol):
             SchemaError: The format cannot read one of the types.
         """
 
-    def glance(self, store: Store, file: File) -> Footer:
+    def footer_sample(self, store: Store, file: File) -> Footer:
         """Returns a footer of the first splits or rows alone, with all columns. Called when a plan is bound.
 
         Raises:

@@ -17,7 +17,7 @@ class SubPlan:
 
 
 class StreamHandle(Protocol):
-    """An opened sub-plan, as a boundary kernel sees it: something to name in `wants`."""
+    """An opened sub-plan, as a boundary kernel sees it: something to name in `next_input`."""
 
     @property
     def exhausted(self) -> bool:

@@ -102,7 +102,7 @@ class BoundaryKernel(SerialKernel):
         return iter(())
 
     @abstractmethod
-    def wants(self) -> StreamHandle | None:
+    def next_input(self) -> StreamHandle | None:
         """Returns the stream to take the next item from; None ends it. Under the executor's lock: opens, no I/O."""
 
     @abstractmethod
@@ -113,7 +113,7 @@ class BoundaryKernel(SerialKernel):
     def ended(self, stream: StreamHandle) -> Iterator[Item] | None:
         """Is told that a stream has delivered its last item. Under the executor's lock.
 
-        The executor iterates over the returned items as over those of `push`, before it asks `wants` again.
+        The executor iterates over the returned items as over those of `push`, before it asks `next_input` again.
         """
 
     def failed(self, stream: StreamHandle) -> Iterator[Item] | None:

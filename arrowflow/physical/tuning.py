@@ -43,7 +43,7 @@ LOCKED_CPU_SECONDS, LOCKED_SECONDS = 1e-3, 2e-3
 two wait for each other at each release of the lock. Calls that take longer wait for a disk."""
 
 
-def is_cheap(calls: int, cpu_seconds: float, busy_seconds: float, *, holds_lock: bool) -> bool:
+def are_short(calls: int, cpu_seconds: float, busy_seconds: float, *, holds_lock: bool) -> bool:
     """Whether calls of these times are so short that to wake another thread for them costs more than they do."""
     cold = 1 + FIRST_CALLS / calls  # the first ones take longer
     cpu, busy = (LOCKED_CPU_SECONDS, LOCKED_SECONDS) if holds_lock else (CHEAP_CPU_SECONDS, CHEAP_SECONDS)
@@ -71,7 +71,7 @@ class StageLimits:
             further down have more, so that a full ledger never keeps them from emptying it.
         weight: Cores that a call takes of the CPU budget, 0 to 1.
         reason: Why they are what they are, in words; empty while nobody has changed anything.
-        cheap: Whether an earlier run found its calls to be cheap.
+        calls_are_short: Whether an earlier run found its calls to be cheap.
     """
 
     max_calls: int
@@ -80,7 +80,7 @@ class StageLimits:
     ledger_share: float = 1.0
     weight: float = 1.0
     reason: str = ""
-    cheap: bool = False
+    calls_are_short: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,13 +150,13 @@ class StageStatistics:
     running: int
 
     @property
-    def cheap(self) -> bool:
+    def calls_are_short(self) -> bool:
         """Whether its calls are so short that to wake another thread for them costs more than they do."""
         calls = max(self.calls, self.chunks)
         if self.foreign or not calls:
             return False
         cpu_seconds, busy_seconds = self.cpu_seconds / calls, self.busy_seconds / calls
-        return is_cheap(calls, cpu_seconds, busy_seconds, holds_lock=self.holds_lock)
+        return are_short(calls, cpu_seconds, busy_seconds, holds_lock=self.holds_lock)
 
     def plus(self, later: StageStatistics) -> StageStatistics:
         """Returns the sum of two stages of the same plan, such as those of two epochs."""
@@ -211,14 +211,14 @@ class Setting:
         max_ready_items: As there.
         weight: As there.
         reason: As there.
-        cheap: As there.
+        calls_are_short: As there.
     """
 
     max_calls: int
     max_ready_items: int
     weight: float
     reason: str
-    cheap: bool = False
+    calls_are_short: bool = False
 
     def apply(self, limits: StageLimits) -> None:
         """Changes limits. Under the executor's lock."""
@@ -226,7 +226,7 @@ class Setting:
         limits.max_ready_items = self.max_ready_items
         limits.weight = self.weight
         limits.reason = self.reason
-        limits.cheap = self.cheap
+        limits.calls_are_short = self.calls_are_short
 
 
 class Tuner(Protocol):

@@ -106,7 +106,7 @@ class Stage:
     queued_seconds: float = 0.0
 
     @property
-    def learns(self) -> bool:
+    def cost_is_measured(self) -> bool:
         return self.work.cost != "computes"
 
     def can_start(self) -> bool:
@@ -409,7 +409,7 @@ class Simulation:
     def _finish(self, call: Call) -> None:
         stage = call.stage
         elapsed, (cpu, queued) = self.now - call.began, self.cores.used(call)
-        queued = queued if stage.learns else 0.0
+        queued = queued if stage.cost_is_measured else 0.0
         self._tokens -= token(call.weight)
         del self._running[call]
         self._debt_seconds += cpu
@@ -417,7 +417,7 @@ class Simulation:
         stage.busy_seconds += elapsed
         stage.cpu_seconds += cpu
         stage.queued_seconds += queued
-        if stage.learns and stage.calls <= FIRST_CALLS and elapsed > SHORTEST_CALL_SECONDS:
+        if stage.cost_is_measured and stage.calls <= FIRST_CALLS and elapsed > SHORTEST_CALL_SECONDS:
             share = cpu / max(cpu, elapsed - queued, SHORTEST_CALL_SECONDS)
             if share * stage.running < INTERPRETER_SHARE and not stage.limits.reason:
                 stage.limits.weight = rounded(share)
@@ -483,7 +483,7 @@ def _fixed_limits(calls: int) -> StageLimits:
 
 
 def _may_wait(call: Call) -> bool:
-    return call.stage.learns and call.weight > WAITS
+    return call.stage.cost_is_measured and call.weight > WAITS
 
 
 def best_fixed(

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from arrowflow.executor import engine
+from arrowflow.executor.stages.base import Stage
 from arrowflow.executor.workers import cores
+from arrowflow.executor.workers.ready import ReadySet
+from arrowflow.executor.workers.tokens import fits
 
 
 @pytest.fixture(autouse=True)
@@ -19,3 +22,20 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits for workers that a busy machine keeps from ending, after interrupts too."""
     monkeypatch.setattr(engine, "INTERRUPTED_SECONDS", 60.0)
+
+
+@pytest.fixture(autouse=True)
+def _looks_miss_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Holds each look of the ready set that finds nothing against a look at all stages."""
+    find = ReadySet.find
+
+    def checked(self: ReadySet, room: float) -> Stage | None:
+        found = find(self, room)
+        if found is None:
+            missed = [
+                stage for stage in self.stages() if fits(stage.limits.weight, room) and stage.can_start()
+            ]
+            assert not missed, f"a look for work missed {missed[0].plan_operators}"
+        return found
+
+    monkeypatch.setattr(ReadySet, "find", checked)

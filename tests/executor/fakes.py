@@ -137,7 +137,7 @@ class Concatenate(BoundaryKernel):
     def open(self, position: Position, epoch: int) -> Position:
         return None
 
-    def wants(self) -> StreamHandle | None:
+    def next_input(self) -> StreamHandle | None:
         if self.stream is None and self.index < self.inputs:
             self.stream = self.context.open(self.index, 0, None)
         return self.stream
@@ -260,6 +260,11 @@ def values_of(engine: Engine) -> list[int]:
     return [value_of(item.chunk) for item in items_of(engine)]
 
 
+def stages_of(engine: Engine) -> list[Stage]:
+    """Returns the stages that workers run, the most downstream first."""
+    return list(engine.pool.ready.stages())
+
+
 class Stepper(Engine):
     """An engine without threads: the test picks, runs and completes the calls, in any order it likes.
 
@@ -344,7 +349,7 @@ class Hurrying(Stepper):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         del self.consumer.comes_soon  # that of the class, which decides
-        while any(stage.calls < FIRST_CALLS for stage in self.order):
+        while any(stage.calls < FIRST_CALLS for stage in stages_of(self)):
             running = self.begin()
             assert running is not None
             self.finish(running)

@@ -31,6 +31,7 @@ from tests.executor.fakes import (
     same,
     serial,
     source,
+    stages_of,
     stepper,
     value_of,
     values_of,
@@ -162,7 +163,7 @@ def test_with_one_byte_only_what_the_consumer_lacks_is_made() -> None:
         source(30, sized, task_bytes=SIZE), function(renewed), serial(), function(renewed), ram_budget=1
     )
     engine.settle()
-    assert [len(stage.out) for stage in engine.order] == [1, 0, 0, 0]
+    assert [len(stage.out) for stage in stages_of(engine)] == [1, 0, 0, 0]
     assert used(engine) == SIZE
     assert values_of(engine) == list(range(30))
     # What the consumer has, a chunk, and what a function reserves to make the next one of it.
@@ -173,8 +174,8 @@ def test_one_call_at_a_time_goes_beyond_the_budget() -> None:
     engine = stepper(source(30, sized, task_bytes=SIZE), function(renewed), ram_budget=1, cpu_budget=4)
     (head,) = hold(engine, "function", 1)
     engine.settle()
-    assert [stage.running for stage in engine.order] == [1, 0]
-    assert [len(stage.out) for stage in engine.order] == [0, 0]
+    assert [stage.running for stage in stages_of(engine)] == [1, 0]
+    assert [len(stage.out) for stage in stages_of(engine)] == [0, 0]
     engine.finish(head)
     assert values_of(engine) == list(range(30))
 
@@ -188,7 +189,7 @@ def test_the_head_of_a_line_runs_ahead_where_it_fits() -> None:
     (head,) = hold(engine, "function", 1)
     assert used(engine) >= budget // 2, "more than the share of the source"
     engine.settle()
-    assert engine.order[-1].plan_operators == ("source",)
+    assert stages_of(engine)[-1].plan_operators == ("source",)
     assert used(engine) > budget - SIZE
     engine.finish(head)
     assert values_of(engine) == list(range(30))
@@ -203,7 +204,7 @@ class Turns(Concatenate):
         super().__init__(context, inputs)
         self.streams: list[StreamHandle] = []
 
-    def wants(self) -> StreamHandle | None:
+    def next_input(self) -> StreamHandle | None:
         if not self.streams:
             self.streams = [self.context.open(number, 0, None) for number in range(self.inputs)]
         return None if self.done else self.streams[self.index % self.inputs]
@@ -236,7 +237,7 @@ def test_inputs_of_a_boundary_leave_room_for_what_follows() -> None:
     engine = stepper(*stages, children=chains, ram_budget=40 * SIZE)
     (call,) = hold(engine, "function", 1)
     engine.settle()
-    read = sum(len(stage.out) for stage in engine.order if stage.plan_operators != ("function",))
+    read = sum(len(stage.out) for stage in stages_of(engine) if stage.plan_operators != ("function",))
     assert 15 <= read <= 25, "half of the budget, and where they had none, one chunk each"
     engine.finish(call)
     assert len(values_of(engine)) == 100

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from arrowflow.clock import Clock
@@ -19,7 +19,7 @@ from arrowflow.kernels.items import Item, Origin
 from arrowflow.observe.timeline import Timeline
 from arrowflow.options import ResolvedOptions
 from arrowflow.physical.stage import Chain, StagePlan, stage_key
-from arrowflow.physical.tuning import FIRST_CALLS, StageKey, StageLimits, StageStatistics, is_cheap
+from arrowflow.physical.tuning import FIRST_CALLS, StageKey, StageLimits, StageStatistics, are_short
 from arrowflow.plan.node import Node
 
 
@@ -52,17 +52,17 @@ class Host(Protocol):
     def sizes_of(self, key: StageKey) -> Sizes:
         """Returns the sizes that all stages of one key measure together."""
 
-    def changed(self) -> None:
-        """Notes that a stage has begun or ended: others may go on, or have to end."""
+    def changed(self, stream: StreamView) -> None:
+        """Notes a change of a stream that no call of it made: it may go on, and others may go on or have to end."""
 
     def close_later(self, operators: tuple[str, ...], iterator: Any) -> None:
         """Leaves an iterator of a kernel, if there is one, to be closed without the lock."""
 
-    def add(self, stages: Sequence[Stage]) -> None:
+    def add(self, stream: StreamView) -> None:
         """Schedules the stages of a stream, after all stages that are further downstream."""
 
-    def remove(self, stages: Sequence[Stage]) -> None:
-        """Forgets the stages of a stream that was dropped."""
+    def remove(self, stream: StreamView) -> None:
+        """Forgets a stream that was dropped."""
 
 
 class StreamView(Protocol):
@@ -99,6 +99,7 @@ class Stage(ABC):
         error: Why it ended, if not because it was finished.
         running: Calls in flight.
         feeds_consumer: Whether the consumer takes what it puts out.
+        most_bytes: The bytes that the ledger may count at most for a call to start, if only bytes are lacking; else -1.
     """
 
     def __init__(self, stream: StreamView, index: int, upstream: Stage | None) -> None:
@@ -112,6 +113,7 @@ class Stage(ABC):
         self.upstream = upstream
         self.downstream: Stage | None = None  # what takes `out`
         self.feeds_consumer = False
+        self.most_bytes = -1.0
         if upstream is not None:
             upstream.downstream = self
         self.where = _where(plan, upstream)
@@ -120,7 +122,7 @@ class Stage(ABC):
         self.error: BaseException | None = None
         self.running = 0
         # Whether what its calls take is measured rather than known.
-        self.learns = plan.kind == "parallel" and plan.cost != "computes" and host.options.autotune
+        self.cost_is_measured = plan.kind == "parallel" and plan.cost != "computes" and host.options.autotune
         self.foreign = plan.cost == "computes" and ("polars" in plan.engine or plan.process)
         self.holds_lock = plan.holds_lock
         self.capped = self.full = 0
@@ -129,14 +131,14 @@ class Stage(ABC):
         self.lately = (0.0, 0.0)  # CPU and wall seconds of a call, or of a chunk of one that makes several
 
     @property
-    def cheap(self) -> bool:
+    def calls_are_short(self) -> bool:
         """Whether its calls are so short that to wake another thread for them costs more than they do."""
         if self.foreign:
             return False
         calls = max(self.calls, self.chunks)
         if calls < FIRST_CALLS:
-            return self.limits.cheap
-        return is_cheap(calls, *self.lately, holds_lock=self.holds_lock)
+            return self.limits.calls_are_short
+        return are_short(calls, *self.lately, holds_lock=self.holds_lock)
 
     @property
     def allocates(self) -> bool:
@@ -149,7 +151,7 @@ class Stage(ABC):
         return 0
 
     @property
-    def told(self) -> bool:
+    def tuned(self) -> bool:
         """Whether the tuner has set what its calls take."""
         return bool(self.limits.reason)
 
@@ -159,7 +161,7 @@ class Stage(ABC):
         """Whether it will start no further call on new input."""
 
     @property
-    def spent(self) -> bool:
+    def drained(self) -> bool:
         """Whether it will start no further call on new input, and none is in flight."""
         return self.exhausted and not self.running
 
@@ -172,13 +174,13 @@ class Stage(ABC):
         stage = self
         while not stage.out and not stage.feeds_consumer:
             following = stage.downstream
-            if following is None or not following.lacks(stage):
+            if following is None or not following.is_starved_by(stage):
                 return False
             stage = following
         return not stage.out
 
     @abstractmethod
-    def lacks(self, source: Stage) -> bool:
+    def is_starved_by(self, source: Stage) -> bool:
         """Whether all that it has to do, or waits for, is what `source` will put out."""
 
     @abstractmethod
@@ -229,7 +231,7 @@ class Stage(ABC):
         if not self.ended:
             self.ended = True
             self.error = error
-            self.host.changed()
+            self.host.changed(self.stream)
             upstream = self.upstream
             while upstream is not None:
                 upstream.drop()

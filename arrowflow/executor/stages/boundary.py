@@ -45,7 +45,7 @@ class BoundaryStage(SerialStage):
     def __init__(self, stream: StreamView, index: int, kernel: BoundaryKernel) -> None:
         super().__init__(stream, index, None, kernel)
         self.begun = False
-        self.streams: list[InputStream] = []
+        self.streams: dict[StreamHandle, InputStream] = {}  # a handle is its stream
         self.to_begin: set[InputStream] = set()  # those that nothing was taken from
         self.largest_bytes = 0  # of a chunk that was taken
         self.current: InputStream | None = None
@@ -55,19 +55,23 @@ class BoundaryStage(SerialStage):
     @property
     def exhausted(self) -> bool:
         """Whether it opens no further stream and all of its streams have started all their work."""
-        return self.ended or (self.kernel.exhausted and all(stream.exhausted for stream in self.streams))
+        return self.ended or (
+            self.kernel.exhausted and all(stream.exhausted for stream in self.streams.values())
+        )
 
-    def lacks(self, source: Stage) -> bool:
+    def is_starved_by(self, source: Stage) -> bool:
         """Whether all that it took is used up, and that stream is the one which the kernel wants next."""
-        return super().lacks(source) and self.current is not None and self.current.last is source
+        return super().is_starved_by(source) and self.current is not None and self.current.last is source
 
     def _has_input(self) -> bool:
         """Finds the stream to pull from; closes those that have ended, which may lead to the next one."""
         while True:
             if self.current is None or self.kernel.any_ready:
-                self.current = self._wanted()
+                before, self.current = self.current, self._wanted()
                 if self.current is None:
                     return self._input_ended(None)
+                if self.current is not before:
+                    self.host.changed(self.current)
             last = self.current.last
             if last.out:
                 return True
@@ -93,7 +97,7 @@ class BoundaryStage(SerialStage):
         held, size = self.kernel.chunks_held, max(num_bytes, self.largest_bytes)
         if not held or (held * len(self.streams) + 2) * size <= room:
             return True
-        others = (stream for stream in self.streams if stream is not wanting and not stream.ended)
+        others = (stream for stream in self.streams.values() if stream is not wanting and not stream.ended)
         chunks = sum(max(0, held - len(stream.last.out)) for stream in others)
         return (chunks + 2) * size <= room
 
@@ -135,7 +139,7 @@ class BoundaryStage(SerialStage):
         return True
 
     def _wanted(self) -> InputStream | None:
-        handle = self.kernel.wants()
+        handle = self.kernel.next_input()
         return None if handle is None else self.stream_of(handle)
 
     def has_to_begin(self, stream: StreamView) -> bool:
@@ -144,7 +148,7 @@ class BoundaryStage(SerialStage):
 
     def stream_of(self, handle: StreamHandle) -> InputStream:
         """Returns the stream that a handle names."""
-        return next(stream for stream in self.streams if stream is handle)
+        return self.streams[handle]
 
     def _take_input(self) -> None:
         if self.current is None or (self.iterator is not None and not self.kernel.reads_runs):
@@ -154,6 +158,7 @@ class BoundaryStage(SerialStage):
         self.to_begin.discard(self.current)
         if out:
             self.largest_bytes = max(self.largest_bytes, self.host.ledger.made_bytes(out[0].ticket))
+            self.host.changed(self.current)
         while out and len(self.inbox) < limit:
             self.inbox.append(out.popleft())
 
@@ -169,10 +174,10 @@ class BoundaryStage(SerialStage):
 
     def close_stream(self, stream: InputStream) -> None:
         """Drops a stream."""
-        self.streams.remove(stream)
+        del self.streams[stream]
         self.to_begin.discard(stream)
         stream.drop()
-        self.host.remove(stream.stages)
+        self.host.remove(stream)
 
     def end(self, error: BaseException | None = None) -> None:
         """Ends the stage and drops its streams."""
@@ -182,7 +187,7 @@ class BoundaryStage(SerialStage):
     def _drop_streams(self) -> None:
         self.current = None
         self.told_failed.clear()
-        for stream in list(self.streams):
+        for stream in list(self.streams.values()):
             self.close_stream(stream)
 
     def drop(self) -> None:

@@ -106,12 +106,13 @@ class ParallelStage(Stage):
         """Bytes that are reserved for its calls in flight."""
         return sum(slot.estimate.least for slot in self.slots if slot.running)
 
-    def lacks(self, source: Stage) -> bool:
+    def is_starved_by(self, source: Stage) -> bool:
         """Whether no call is in flight, suspended, or waiting for its turn."""
         return not self.slots
 
     def can_start(self) -> bool:
         """Rule 3 of the behaviour contract: room, or all that follows stands still without it."""
+        self.most_bytes = -1.0
         if self.ended:
             return False
         if self.running >= self.limits.max_calls:
@@ -156,10 +157,15 @@ class ParallelStage(Stage):
     def _fits_beside_others(self, num_bytes: int, share: float) -> bool:
         """Whether a call fits and leaves room for what the other inputs of a boundary will be asked for."""
         ledger, boundary = self.host.ledger, self.stream.boundary
-        if boundary is None or not num_bytes or not ledger.fits(num_bytes, share):
-            return ledger.fits(num_bytes, share)
-        room = int(ledger.budget * share) - ledger.used - ledger.spared - num_bytes
-        return boundary.leaves_room(self.stream, num_bytes, room)
+        if ledger.fits(num_bytes, share):
+            if boundary is None or not num_bytes:
+                return True
+            room = int(ledger.budget * share) - ledger.used - ledger.spared - num_bytes
+            if boundary.leaves_room(self.stream, num_bytes, room):
+                return True
+        # Room for other inputs is left as soon as these made their chunks, too. So the stage is looked at each time.
+        self.most_bytes = max(self.most_bytes, ledger.budget * share - num_bytes)
+        return False
 
     def _makes_first(self) -> bool:
         """Whether the next call makes the first chunk that its stream delivers to a boundary."""
@@ -170,7 +176,7 @@ class ParallelStage(Stage):
 
     def _makes_small(self) -> bool:
         """Whether more of its chunks may wait, since they are small, soon made, and nobody said how many."""
-        return self.extends and self.bytes < SMALL_BYTES * self.chunks and self.cheap
+        return self.extends and self.bytes < SMALL_BYTES * self.chunks and self.calls_are_short
 
     def _finished(self) -> bool:
         """Notices the end of the input; never starts a call."""

@@ -33,7 +33,7 @@ class Gone(BoundaryKernel):
         """Drops the item."""
         return iter(())
 
-    def wants(self) -> StreamHandle | None:
+    def next_input(self) -> StreamHandle | None:
         """Wants nothing."""
         return None
 
@@ -72,7 +72,7 @@ class SerialStage(Stage):
         """Whether all that it may still do is to put out what it holds."""
         return self.ended or (self.upstream is not None and self.upstream.exhausted)
 
-    def lacks(self, source: Stage) -> bool:
+    def is_starved_by(self, source: Stage) -> bool:
         """Whether all that it took is used up."""
         return not self.running and self.iterator is None and not self.inbox
 
@@ -85,11 +85,14 @@ class SerialStage(Stage):
             return False
         # The stage before this one no longer counts the chunks that this stage put out. So without this check that
         # stage could be the head of its line again and again.
-        limits = self.limits
-        if self.out and (
-            len(self.out) >= limits.max_ready_items or not self.host.ledger.fits(0, limits.ledger_share)
-        ):
-            return False
+        limits, ledger = self.limits, self.host.ledger
+        self.most_bytes = -1.0
+        if self.out:
+            if len(self.out) >= limits.max_ready_items:
+                return False
+            if not ledger.fits(0, limits.ledger_share):
+                self.most_bytes = limits.ledger_share * ledger.budget
+                return False
         return self.iterator is not None or bool(self.inbox) or not self.begun or self._has_input()
 
     def _has_input(self) -> bool:

@@ -55,9 +55,9 @@ class StreamContext:
         share = own.share * inputs_share(own.chain)
         stream = Stream(own.host, chain, epoch, position, path, ordered=ordered, share=share)
         stream.last.downstream = stream.boundary = self.boundary
-        self.boundary.streams.append(stream)
+        self.boundary.streams[stream] = stream
         self.boundary.to_begin.add(stream)
-        own.host.add(stream.stages)
+        own.host.add(stream)
         return stream
 
     def plan(self, node: Node, first_place: int) -> Chain:
@@ -105,6 +105,10 @@ class Stream:
         share: Share of the byte budget up to which its stages may work ahead.
         boundary: The boundary that opened it, if any.
         stages: Its stages, upstream first.
+        downstream_first: Its stages that workers run, in the order of looks for work.
+        rank: Its place in the order of looks; None while it is not scheduled. This and the next two are the ready set's.
+        noted: Whether it is noted for a look.
+        tokenless: Whether it is noted for a look when there is a token.
     """
 
     def __init__(
@@ -131,6 +135,9 @@ class Stream:
         self.stages: list[Stage] = []
         for index in range(len(chain.stages)):
             self.stages.append(self._stage(index, kernels[index], position))
+        self.downstream_first = self.stages[::-1]
+        self.rank: int | None = None
+        self.noted = self.tokenless = False
 
     def _make(self, spec: KernelSpec) -> Kernel:
         assert spec.make is not None
@@ -159,6 +166,11 @@ class Stream:
         stateless = cast(list[StatelessKernel], kernels[1:] if head is not None else kernels)
         tasks = head.tasks(position) if isinstance(head, SourceKernel) else None
         return ParallelStage(self, index, upstream, head, stateless, tasks)
+
+    @property
+    def holds_lock(self) -> bool:
+        """Whether the calls of all its stages hold the interpreter lock."""
+        return all(stage.holds_lock for stage in self.stages)
 
     @property
     def last(self) -> Stage:

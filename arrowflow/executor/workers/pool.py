@@ -22,8 +22,7 @@ from collections import deque
 from typing import Any, cast
 
 from arrowflow.errors import ArrowflowError
-from arrowflow.executor.failure import located
-from arrowflow.executor.host import Run
+from arrowflow.executor.host import ConsumerState, Run
 from arrowflow.executor.limits import (
     CREDIT_SECONDS,
     FIRST_LOOK_SECONDS,
@@ -34,14 +33,19 @@ from arrowflow.executor.limits import (
     SHORTEST_CALL_SECONDS,
 )
 from arrowflow.executor.stages.base import Stage
+from arrowflow.executor.stages.stream import Stream
 from arrowflow.executor.workers.abandoned import Abandoned
 from arrowflow.executor.workers.cores import allowance, available
-from arrowflow.executor.workers.tokens import fits, rounded, token
-from arrowflow.executor.workers.worker import Caller, Worker, wake
+from arrowflow.executor.workers.ready import ReadySet
+from arrowflow.executor.workers.tokens import rounded, token
+from arrowflow.executor.workers.worker import Caller, Worker, WorkerState, wake
 from arrowflow.interrupts import raise_interruption
 from arrowflow.physical.tuning import FIRST_CALLS, WAITS
 
 logger = logging.getLogger("arrowflow")
+
+RESTFUL = (ConsumerState.NEAR, ConsumerState.COMPUTING)
+"""States of the consumer in which workers rest: it runs all calls itself."""
 
 
 class Pool:
@@ -50,14 +54,14 @@ class Pool:
     Attributes:
         tokens: Cores that the running calls take, but for those that wait.
         threads: All workers.
-        changed: A stage has ended or begun since `pick` last looked.
+        ready: The streams to look at for work.
     """
 
     def __init__(self, engine: Run, max_workers: int) -> None:
         self.engine = engine
         self.tokens = 0.0
         self.threads: list[Worker] = []
-        self.changed = False
+        self.ready = ReadySet(engine)
         self._max_workers = max_workers
         self._cores = available()
         # A parked thread waits on a lock of its own, which the waking thread releases. To park and to wake take one C
@@ -67,9 +71,7 @@ class Pool:
         # waiter looks and waits again.
         self._parked: deque[Worker] = deque()
         self._coming = 0  # threads that were woken or started and have not looked for work yet
-        self._short = False  # a stage was passed over for want of a token
-        self._watch: Worker | None = None
-        self._guard: Worker | None = None  # looks whether the consumer, who runs all calls, is stuck in one
+        self._watched = self._guarded = False  # a worker is the watch, and the guard
         self._look_seconds = FIRST_LOOK_SECONDS
         self._indebted = False
         self._debt_seconds = 0.0  # CPU time used beyond the budget, at the time `_paid`
@@ -82,7 +84,7 @@ class Pool:
         """Returns the most downstream stage that can run (rule 2), if it is for a worker to run."""
         engine = self.engine
         stage = None if self._idles() else self._find()
-        if stage is not None and engine.consumer.hurries and self._all_cheap():
+        if stage is not None and engine.consumer.hurries and self.ready.all_calls_are_short():
             stage = None
             if self.tokens < ROUNDING:
                 engine.consumer.hand_over()
@@ -90,40 +92,19 @@ class Pool:
 
     def _idles(self) -> bool:
         """Whether workers have nothing to do, whatever there is."""
-        consumer = self.engine.consumer
-        return consumer.inline or (self.engine.on_demand and not consumer.waiting)
+        state = self.engine.consumer.state
+        return state in RESTFUL or (self.engine.on_demand and state is not ConsumerState.WAITING)
 
     def pick_inline(self) -> Stage | None:
         """Returns the same for the consumer to run, if nothing is at work and all that is left is cheap."""
-        return self._find() if self.tokens < ROUNDING and self._all_cheap() else None
-
-    def _all_cheap(self) -> bool:
-        """Whether no stage can start a call that takes long, as far as is known."""
-        return all(stage.cheap or stage.spent for stage in self.engine.order)
+        return self._find() if self.tokens < ROUNDING and self.ready.all_calls_are_short() else None
 
     def _find(self) -> Stage | None:
         engine = self.engine
         allowed = allowance(engine)
         room = allowed - self.tokens + ROUNDING
         self._indebted = allowed < self._cores and self._debt_seconds > 0 and self._owes()
-        if self._indebted:
-            room = 0.0
-        self._short = False
-        while True:
-            self.changed = False
-            for stage in engine.order:
-                if not fits(stage.limits.weight, room):
-                    self._short = True
-                    continue
-                try:
-                    if stage.can_start():
-                        return stage
-                except Exception as error:
-                    stage.end(located(error, stage.plan.specs[0].operator))
-            if not self.changed:
-                return None
-            # A stage noticed the end of its input, which the stages before it in `order` have not seen yet.
-            engine.consumer.tell()
+        return self.ready.find(0.0 if self._indebted else room)
 
     def _owes(self) -> bool:
         """Whether more CPU time was used than the budget allowed until now."""
@@ -145,16 +126,6 @@ class Pool:
                 self._unpark_one()
         elif len(self.threads) < self._max_workers and (self.pick() is not None or self._wants_watch()):
             self.spawn()
-
-    @property
-    def lacks_spare(self) -> bool:
-        """Whether the next call would have to wait for the start of a worker.
-
-        To wake a worker takes 0.05 ms. To start a worker costs its starter 0.35 ms: better the consumer, which waits.
-        """
-        options, threads = self.engine.options, len(self.threads)
-        lacks = options.autotune and not self._parked and not self._coming
-        return lacks and threads <= options.cpu_budget and threads < self._max_workers
 
     def spawn(self) -> None:
         """Starts one more worker, or goes on with those there are."""
@@ -182,13 +153,12 @@ class Pool:
         wake(worker.parking)
 
     def _call(self, worker: Worker) -> None:
-        worker.called = True
+        worker.state = WorkerState.CALLED
         self._coming += 1
 
     def _arrive(self, worker: Worker) -> None:
-        if worker.called:
-            worker.called = False
-            self._coming -= 1
+        self._coming -= worker.state is WorkerState.CALLED
+        worker.state = WorkerState.AWAKE
 
     def wake_all(self) -> None:
         """Wakes every worker. Takes no lock (rule 9)."""
@@ -219,13 +189,10 @@ class Pool:
         engine = self.engine
         clock = engine.clock
         self._arrive(me)
-        following: Stage | None = None
         while not engine.stopped:
-            stage = following or self.pick()
             if self.abandoned:
                 self._outside_close(me)
-                following = None
-                continue
+            stage = self.pick()
             if stage is None:
                 if engine.root_out.ended:
                     self._dismiss()
@@ -233,18 +200,12 @@ class Pool:
                 self._rest(me)
                 continue
             call = self.begin(stage, me)
-            cheap = stage.cheap and not engine.consumer.stuck
-            weighed = stage.learns and not cheap
-            if (
-                stage.plan.kind == "parallel"
-                and not cheap
-                and not (engine.consumer.looks_soon and _may_be_cheap(stage))
-            ):
+            cheap = stage.calls_are_short and engine.consumer.state is not ConsumerState.STUCK
+            weighed = stage.cost_is_measured and not cheap
+            if stage.plan.kind == "parallel" and not cheap:
                 # A serial or cheap call is over before another thread would be awake. This thread then goes on to the
-                # work of that other thread.
+                # work of that other thread. A consumer that is stuck wakes nobody if the call takes long after all.
                 self.kick()
-                if engine.consumer.waits_long and self.lacks_spare:
-                    engine.consumer.ring()
             engine.lock.release()
             try:
                 began, cpu = clock.now(), clock.thread_cpu()
@@ -261,7 +222,6 @@ class Pool:
             del call
             engine.consumer.tell()
             engine.tune(began + elapsed)
-            following = self._goes_on(stage)
 
     def _outside_close(self, me: Caller) -> None:
         self.engine.lock.release()
@@ -269,16 +229,6 @@ class Pool:
             self.abandoned.close(me)
         finally:
             self.engine.lock.acquire()
-
-    def _goes_on(self, stage: Stage) -> Stage | None:
-        """Returns a source that waits, if it can go on: the sooner it waits again the better.
-
-        The stages after the source are for a thread that `kick` wakes meanwhile.
-        """
-        waits = stage.upstream is None and stage.plan.kind == "parallel" and stage.limits.weight < WAITS
-        # A stage that was found cheap does not wait.
-        goes_on = waits and not stage.cheap and not self._idles() and stage.can_start()
-        return stage if goes_on else None
 
     def _dismiss(self) -> None:
         """Wakes all who wait for work of a run that is over: they leave while the consumer is still busy."""
@@ -291,6 +241,7 @@ class Pool:
         call = stage.start()
         me.beside = stage.running
         self.tokens += token(me.weight)
+        self.ready.note(cast(Stream, stage.stream))
         return call
 
     def finish(
@@ -300,25 +251,40 @@ class Pool:
         self.tokens -= token(me.weight)
         # Other pools work without their time being seen here; such calls say that they compute.
         self._debt_seconds += elapsed if stage.foreign else cpu
-        if stage.learns and stage.calls < FIRST_CALLS and elapsed > SHORTEST_CALL_SECONDS and not stage.told:
+        if (
+            stage.cost_is_measured
+            and stage.calls < FIRST_CALLS
+            and elapsed > SHORTEST_CALL_SECONDS
+            and not stage.tuned
+        ):
             share = cpu / max(cpu, elapsed - queued, SHORTEST_CALL_SECONDS)
             if share * max(stage.running, me.beside) < INTERPRETER_SHARE:
-                stage.limits.weight = rounded(share)
+                self._weigh(stage, rounded(share))
         chunks = stage.chunks
         stage.complete(call)
         me.stage = None  # only now: an interrupt of the consumer before this gives the call up
         stage.measure(cpu, elapsed, queued, stage.chunks - chunks)
+        self.ready.measured(cast(Stream, stage.stream))
+
+    def _weigh(self, stage: Stage, weight: float) -> None:
+        """Sets the cores that the next calls take, of all stages with these limits."""
+        waited, stage.limits.weight = stage.limits.weight <= WAITS, weight
+        if waited != (weight <= WAITS):
+            self.ready.note_all()
 
     def _rest(self, me: Worker) -> None:
         """Waits until there may be work. Called and returns with the lock held."""
         consumer = self.engine.consumer
-        guarding = consumer.inline and self._guard is None
-        watching = not consumer.inline and self._wants_watch()
+        guarding = watching = False
         timeout, turns = -1.0, consumer.turns
-        if watching:
-            self._watch, timeout = me, self._look_seconds
-        elif guarding:
-            self._guard, timeout = me, GUARD_SECONDS
+        me.state = WorkerState.PARKED
+        if consumer.state in RESTFUL:
+            if not self._guarded:
+                guarding = self._guarded = True
+                me.state, timeout = WorkerState.GUARDING, GUARD_SECONDS
+        elif self._wants_watch():
+            watching = self._watched = True
+            me.state, timeout = WorkerState.WATCHING, self._look_seconds
         self._parked.append(me)
         self.engine.lock.release()
         try:
@@ -328,18 +294,18 @@ class Pool:
         self._arrive(me)
         if me in self._parked:
             self._parked.remove(me)
-        if self._watch is me:
-            self._watch = None
+        if watching:
+            self._watched = False
             if not self.engine.stopped:
                 self._look()
-        if self._guard is me:
-            self._guard = None
-            if consumer.turns == turns:
-                consumer.leave_to_workers()
+        if guarding:
+            self._guarded = False
+            if consumer.state in RESTFUL and consumer.turns == turns:
+                consumer.take_over()
 
     def guard(self) -> None:
         """Sees to it that a worker is there to notice if a function that the consumer calls blocks."""
-        if self._guard is None and not self._coming and any(stage.learns for stage in self.engine.order):
+        if not self._guarded and not self._coming and self.ready.cost_is_measured:
             if self._parked:
                 self._unpark_one()
             else:
@@ -349,7 +315,9 @@ class Pool:
 
     def _wants_watch(self) -> bool:
         """Whether work waits for a token that a running call may not need."""
-        return self._short and self._watch is None and (self._indebted or any(map(_may_wait, self.threads)))
+        return (
+            self.ready.short and not self._watched and (self._indebted or any(map(_may_wait, self.threads)))
+        )
 
     def _look(self) -> None:
         """Looks at the CPU clocks of the calls that may be waiting, and takes tokens back from those that are."""
@@ -381,14 +349,9 @@ class Pool:
     def _release(self, worker: Worker, rate: float) -> None:
         self.excuse(worker, rate)
         stage = worker.stage
-        if stage.calls < FIRST_CALLS and not stage.told:
-            stage.limits.weight = min(stage.limits.weight, rate)
+        if stage.calls < FIRST_CALLS and not stage.tuned:
+            self._weigh(stage, min(stage.limits.weight, rate))
 
 
 def _may_wait(worker: Worker) -> bool:
-    return worker.stage is not None and worker.stage.learns and worker.weight > WAITS
-
-
-def _may_be_cheap(stage: Stage) -> bool:
-    """Whether a function has been called too seldom to tell."""
-    return stage.learns and stage.upstream is not None and stage.calls < FIRST_CALLS and not stage.told
+    return worker.stage is not None and worker.stage.cost_is_measured and worker.weight > WAITS

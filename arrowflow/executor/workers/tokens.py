@@ -11,7 +11,12 @@ def fits(weight: float, room: float) -> bool:
 
     The next call takes the rest of a core. The number of cores, or the mean, bounds how much the call uses.
     """
-    return weight <= WAITS or weight <= room or room > 2 * ROUNDING
+    return weight <= WAITS or any_fits(room)
+
+
+def any_fits(room: float) -> bool:
+    """Whether a call that computes may begin."""
+    return room > 2 * ROUNDING
 
 
 def token(weight: float) -> float:

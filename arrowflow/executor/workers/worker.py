@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from enum import Enum, auto
 from typing import Any
 
 from arrowflow.interrupts import interruption
@@ -43,12 +44,27 @@ class Caller:
         return self.closing if stage is None else stage.plan_operators
 
 
+class WorkerState(Enum):
+    """Where a worker is. The package's docstring has the diagram."""
+
+    CALLED = auto()
+    """Started or woken; it has not looked for work yet."""
+    AWAKE = auto()
+    """Looking for work, or in a call."""
+    PARKED = auto()
+    """Waiting until it is woken."""
+    WATCHING = auto()
+    """Parked until it is time to look whether running calls wait for something."""
+    GUARDING = auto()
+    """Parked until it is time to look whether the consumer makes progress."""
+
+
 class Worker(Caller, threading.Thread):
     """A thread of a run: a type of its own, by which finalizers know where they run.
 
     Attributes:
+        state: Where it is. `Pool` changes it, under the engine's lock.
         parking: The lock that it waits for when it has nothing to do; released to wake it.
-        called: Whether it was woken or started and has not looked for work since.
     """
 
     def __init__(self, target: Callable[[], None], name: str) -> None:
@@ -56,7 +72,7 @@ class Worker(Caller, threading.Thread):
         threading.Thread.__init__(self, target=target, name=name, daemon=True)
         self.parking = threading.Lock()
         self.parking.acquire()
-        self.called = False
+        self.state = WorkerState.AWAKE
 
 
 def wake(parking: threading.Lock) -> None:

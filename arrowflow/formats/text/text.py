@@ -139,8 +139,8 @@ class TextFormat(Format):
         """See `Format.footer`: scans the whole file, a MiB at a time."""
         return self._footer(store, file, only_first=False)
 
-    def glance(self, store: Store, file: File) -> Footer:
-        """See `Untyped.glance`: scans one block."""
+    def footer_sample(self, store: Store, file: File) -> Footer:
+        """See `Untyped.footer_sample`: scans one block."""
         return self._footer(store, file, only_first=True)
 
     def holds(self, store: Store, footer: Footer, names: Sequence[str]) -> list[str]:

@@ -132,8 +132,8 @@ class TfrecordFormat(Format):
         """See `Format.footer`: walks the whole file."""
         return self._footer(store, file, None)
 
-    def glance(self, store: Store, file: File) -> Footer:
-        """See `Untyped.glance`: walks the first block."""
+    def footer_sample(self, store: Store, file: File) -> Footer:
+        """See `Untyped.footer_sample`: walks the first block."""
         return self._footer(store, file, 1)
 
     def holds(self, store: Store, footer: Footer, names: Sequence[str]) -> list[str]:

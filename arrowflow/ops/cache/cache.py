@@ -179,7 +179,7 @@ class CacheKernel(BoundaryKernel):
         self._total_bytes = 0
 
     def open(self, position: Position, epoch: int) -> Position:
-        """Notes the position and charges the cached items to this run; `wants` opens the input."""
+        """Notes the position and charges the cached items to this run; `next_input` opens the input."""
         self._position = position
         entries, num_items = self._prefix.entries, self._prefix.num_items
         claims = self._context.run_storage.get(self._owner)
@@ -226,7 +226,7 @@ class CacheKernel(BoundaryKernel):
                 spills=spills,
             )
 
-    def wants(self) -> StreamHandle | None:
+    def next_input(self) -> StreamHandle | None:
         """Returns its input, as epoch 0, from where the prefix ends."""
         if self._stream is None and not self.done:
             self._stream = self._context.open(0, 0, self._position)

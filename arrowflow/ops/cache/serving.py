@@ -194,7 +194,7 @@ class DiskCacheKernel(BoundaryKernel):
             batch = selected(chunk.batch(number), self._columns)
             yield Item(batch, link.position, (), Origin(link.split, 0, link.last))
 
-    def wants(self) -> StreamHandle | None:
+    def next_input(self) -> StreamHandle | None:
         """Returns its input, as epoch 0, from the first missing row on."""
         if self._leaving and self._stream is not None:
             self._context.close(self._stream)

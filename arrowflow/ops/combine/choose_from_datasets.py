@@ -101,7 +101,7 @@ class ChooseKernel(MixKernel):
     def _next_block(self) -> None:
         self._block_start = self._numbers.mark()
 
-    def wants(self) -> StreamHandle | None:
+    def next_input(self) -> StreamHandle | None:
         """Returns the stream of numbers where the next block begins; otherwise the stream as for every mix."""
         if self.done or self._broken is not None:
             return self._broken
@@ -109,7 +109,7 @@ class ChooseKernel(MixKernel):
             self._numbers_stream = self._context.open(
                 self._num_sources, self._epoch, self._block_start.before
             )
-        stream = super().wants()
+        stream = super().next_input()
         return self._numbers_stream if self._draws is None else stream
 
     def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:

@@ -102,13 +102,13 @@ class ConcatenateKernel(BoundaryKernel):
         self._next: StreamHandle | None = None
 
     def open(self, position: Position, epoch: int) -> Position:
-        """Restores the input and the position in this input; `wants` opens the streams."""
+        """Restores the input and the position in this input; `next_input` opens the streams."""
         self._epoch = epoch
         if position is not None:
             self._index, self._resumed_at = ConcatenatePosition._make(position)
         return None
 
-    def wants(self) -> StreamHandle | None:
+    def next_input(self) -> StreamHandle | None:
         """Returns the current input's stream; None after the last one."""
         if self._current is None:
             if self._index >= self._num_inputs:

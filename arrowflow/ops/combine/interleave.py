@@ -12,6 +12,7 @@ Three kernels in a row make elements ready ahead of their turn:
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -195,7 +196,7 @@ class Turns(RowOperator):
 class InterleaveKernel(BoundaryKernel):
     """Takes blocks of the open elements in rotation.
 
-    When `wants` is called, the element whose turn it is holds no rows: `_turns` has emitted them.
+    When `next_input` is called, the element whose turn it is holds no rows: `_turns` has emitted them.
     """
 
     any_ready = True
@@ -226,7 +227,7 @@ class InterleaveKernel(BoundaryKernel):
         self._first = FirstSchema()
 
     def open(self, position: Position, epoch: int) -> Position:
-        """Restores whose turn it is, and which elements to open again; `wants` opens these elements."""
+        """Restores whose turn it is, and which elements to open again; `next_input` opens these elements."""
         self._epoch = epoch
         if position is not None:
             at = InterleavePosition._make(position)
@@ -239,7 +240,7 @@ class InterleaveKernel(BoundaryKernel):
 
     # ------------------------------------------------------------------ inputs to pull from
 
-    def wants(self) -> StreamHandle | None:
+    def next_input(self) -> StreamHandle | None:
         """Returns the stream of the element whose turn it is; the input's, if there is no element or room for more."""
         if self._input is None and not self._input_ended:
             self._input = self._context.open(0, self._epoch, self._input_position)
@@ -324,7 +325,7 @@ class InterleaveKernel(BoundaryKernel):
 
     def _place_of(self, stream: StreamHandle) -> int:
         cycle = self._cycle
-        places = (self._place, *range(len(cycle)))
+        places = itertools.chain((self._place,), range(len(cycle)))
         return next(p for p in places if (element := cycle[p]) is not None and element.stream is stream)
 
     def _conforming(self, item: Item, element: Element) -> Item:
@@ -348,10 +349,10 @@ class InterleaveKernel(BoundaryKernel):
         turn = self._turn
         if self._left is not None:
             self._left -= rows
-        last = not self._left
-        if last:
+        if last := not self._left:
             self._advance()
-        marks = tuple(filter(None, self._marks))
+        full = self._seats == len(self._cycle)  # to look for free places would cost most of a turn
+        marks = cast(tuple[Place, ...], tuple(self._marks if full else filter(None, self._marks)))
         position = InterleavePosition(self._start, marks, self._place, self._left, self._turn, self._next)
         return Item(chunk, position, ticket, Origin(turn, 0, last))
 

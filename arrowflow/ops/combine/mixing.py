@@ -219,7 +219,7 @@ class MixKernel(BoundaryKernel):
         """Decides the first block."""
         return self._parts()
 
-    def wants(self) -> StreamHandle | None:
+    def next_input(self) -> StreamHandle | None:
         """Returns the stream of the first input that lacks rows of the part; None at the end."""
         if self.done or self._broken is not None:
             return self._broken

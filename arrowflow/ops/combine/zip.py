@@ -103,7 +103,7 @@ class ZipKernel(BoundaryKernel):
         self._schema: pa.Schema | None = None
 
     def open(self, position: Position, epoch: int) -> Position:
-        """Restores the place in each input; `wants` opens the streams."""
+        """Restores the place in each input; `next_input` opens the streams."""
         self._epoch = epoch
         if position is not None:
             marks = [Mark._make(mark) for mark in position]
@@ -111,7 +111,7 @@ class ZipKernel(BoundaryKernel):
             self._starts = [mark.before for mark in marks]
         return None
 
-    def wants(self) -> StreamHandle | None:
+    def next_input(self) -> StreamHandle | None:
         """Returns the first stream that holds no rows; None once a stream has ended."""
         if self.done:
             return None

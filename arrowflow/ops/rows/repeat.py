@@ -109,13 +109,13 @@ class RepeatKernel(BoundaryKernel):
         self._next: StreamHandle | None = None
 
     def open(self, position: Position, epoch: int) -> Position:
-        """Restores the epoch and the position in this epoch; `wants` opens the streams."""
+        """Restores the epoch and the position in this epoch; `next_input` opens the streams."""
         self._first_epoch = epoch * (self._count or ENDLESS_EPOCHS)
         if position is not None:
             self._index, self._had_rows, self._resumed_at = RepeatPosition._make(position)
         return None
 
-    def wants(self) -> StreamHandle | None:
+    def next_input(self) -> StreamHandle | None:
         """Returns the current epoch's stream; None after the last epoch, or after an epoch without rows."""
         if self._current is None:
             if self.exhausted_at(self._index):

@@ -149,7 +149,7 @@ class Read(Operator):
         if isinstance(format, Untyped) and target is not None:
             format = format.typed(target)
         with reading(self.operator, files[0]):
-            first = (format.glance if isinstance(format, Untyped) else format.footer)(store, files[0])
+            first = (format.footer_sample if isinstance(format, Untyped) else format.footer)(store, files[0])
         if folders is not None:
             is_auto = self.partitioning == "auto"
             if is_auto and folders.held(format, store, first, self.operator) == folders.names:

@@ -28,6 +28,7 @@ from tests.executor.fakes import (
     running,
     serial,
     source,
+    stages_of,
     start,
     stepper,
     value_of,
@@ -66,7 +67,7 @@ def test_epochs_follow_each_other(epochs: int, deterministic: bool) -> None:
 
 def test_the_next_epoch_starts_while_the_last_calls_of_this_one_run() -> None:
     engine = stepper(repeat(3), children=inputs((source(1), function())))
-    boundary_stage = next(stage for stage in engine.order if isinstance(stage, BoundaryStage))
+    boundary_stage = next(stage for stage in stages_of(engine) if isinstance(stage, BoundaryStage))
     calls = hold(engine, "function", 1)
     engine.settle()
     assert len(boundary_stage.streams) == 2, "the last call of the first epoch runs"
@@ -77,7 +78,7 @@ def test_the_next_epoch_starts_while_the_last_calls_of_this_one_run() -> None:
 
 def test_a_given_number_of_calls_holds_for_two_epochs_together() -> None:
     engine = stepper(repeat(3), children=inputs((source(1), function(max_calls=1))))
-    boundary_stage = next(stage for stage in engine.order if isinstance(stage, BoundaryStage))
+    boundary_stage = next(stage for stage in stages_of(engine) if isinstance(stage, BoundaryStage))
     calls = hold(engine, "function", 1)
     engine.settle()
     assert len(boundary_stage.streams) == 1
@@ -97,7 +98,7 @@ def test_only_one_epoch_is_opened_ahead() -> None:
         most = max(most, len(stage.streams))
     assert most <= 2
     engine.close()
-    assert stage.streams == []
+    assert not stage.streams
     assert engine.statistics().ledger_bytes == 0
 
 
@@ -205,10 +206,10 @@ def test_an_error_in_an_epoch_that_was_opened_ahead_is_hidden_by_a_take() -> Non
 class Broken(Concatenate):
     """Cannot open its second input."""
 
-    def wants(self) -> StreamHandle | None:
+    def next_input(self) -> StreamHandle | None:
         if self.index == 1:
             raise ValueError("no second input")
-        return super().wants()
+        return super().next_input()
 
 
 def test_a_boundary_that_fails_to_open_fails_in_order() -> None:
@@ -233,7 +234,7 @@ class RoundRobin(Concatenate):
         self.open_streams: list[StreamHandle] | None = None
         self.turn = 0
 
-    def wants(self) -> StreamHandle | None:
+    def next_input(self) -> StreamHandle | None:
         if self.open_streams is None:
             self.open_streams = [self.context.open(child, 0, None) for child in range(self.inputs)]
         if self.limit <= 0:
@@ -276,8 +277,8 @@ class Patient(RoundRobin):
 
     broken: StreamHandle | None = None
 
-    def wants(self) -> StreamHandle | None:
-        return super().wants() or self.broken
+    def next_input(self) -> StreamHandle | None:
+        return super().next_input() or self.broken
 
     def failed(self, stream: StreamHandle) -> Iterator[Item]:
         self.broken = stream

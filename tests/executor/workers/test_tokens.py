@@ -28,6 +28,7 @@ from tests.executor.fakes import (
     same,
     serial,
     source,
+    stages_of,
     stepper,
     values_of,
 )
@@ -79,7 +80,7 @@ def test_calls_of_unknown_cost_begin_within_the_cpu_budget() -> None:
     hold(engine, "function", 2)
     engine.settle()
     assert engine.pool.tokens == 2
-    assert [stage.running for stage in engine.order] == [2, 0]
+    assert [stage.running for stage in stages_of(engine)] == [2, 0]
 
 
 def test_calls_that_wait_give_their_tokens_back_in_the_middle() -> None:
@@ -90,7 +91,7 @@ def test_calls_that_wait_give_their_tokens_back_in_the_middle() -> None:
     assert engine.pool.tokens == 0
     more = hold(engine, "function", 8)  # known to wait now: as many as waiting calls may be
     engine.settle()
-    assert engine.order[0].running == engine.order[0].limits.max_calls == 10
+    assert stages_of(engine)[0].running == stages_of(engine)[0].limits.max_calls == 10
     for call in calls + more:
         engine.finish(call)
     assert engine.pool.tokens == 0
@@ -130,7 +131,7 @@ def test_a_look_too_soon_says_nothing() -> None:
 def test_a_share_of_a_core_is_a_share_of_a_token() -> None:
     engine = stepper(source(100, cost="waits"), function(cost="unknown"), cpu_budget=3)
     engine.pool._cores = 8  # fewer in the budget than there are: no call is let in that does not fit
-    engine.order[0].limits.weight = 0.5
+    stages_of(engine)[0].limits.weight = 0.5
     hold(engine, "function", 6)
     engine.settle()
     assert engine.pool.tokens == 3.0
@@ -142,13 +143,13 @@ def test_the_first_calls_tell_what_the_next_ones_take() -> None:
     with engine.lock:
         call[0].execute(call[1])
         engine.pool.finish(*call, elapsed=0.1, cpu=0.01)
-    assert engine.order[0].limits.weight == pytest.approx(0.1)
+    assert stages_of(engine)[0].limits.weight == pytest.approx(0.1)
 
 
 def test_without_a_tuner_nothing_is_learnt() -> None:
     engine = stepper(source(100), function(cost="unknown", max_calls=3), cpu_budget=2, autotune=False)
-    assert [stage.limits.weight for stage in engine.order] == [0.0, 1.0]
-    assert not any(stage.learns for stage in engine.order)
+    assert [stage.limits.weight for stage in stages_of(engine)] == [0.0, 1.0]
+    assert not any(stage.cost_is_measured for stage in stages_of(engine))
 
 
 def test_the_mean_stays_within_a_budget_below_the_cores() -> None:
@@ -286,7 +287,7 @@ def test_a_run_that_was_only_begun_is_forgotten() -> None:
     before = pa.cpu_count()
     engine = stepper(source(), cpu_budget=before + 3)
     engine.root.drop()
-    engine.order = []
+    engine.pool.ready.clear()
     cores.leave(engine)
     assert pa.cpu_count() == before
 
@@ -336,7 +337,7 @@ def test_the_tuner_is_asked_once_a_period_and_obeyed() -> None:
         with engine.lock:
             engine.tune(now)
     assert [sample.now for sample in tuner.samples] == [0.10, 0.21]
-    limits = engine.order[0].limits
+    limits = stages_of(engine)[0].limits
     assert (limits.max_calls, limits.max_ready_items, limits.weight) == (7, 9, 0.3)
     assert engine.statistics().stages[0].reason == "a test says so"
     engine.close()
@@ -348,9 +349,9 @@ def test_a_stage_begins_with_what_earlier_runs_found() -> None:
     key = (0, "function")
     tuner.known[key] = Setting(max_calls=33, max_ready_items=5, weight=0.0, reason="as before")
     engine = tuned(tuner, source(50), function(cost="unknown"))
-    assert engine.order[0].key == key
-    assert engine.order[0].limits.max_calls == 33
-    assert engine.order[0].told
+    assert stages_of(engine)[0].key == key
+    assert stages_of(engine)[0].limits.max_calls == 33
+    assert stages_of(engine)[0].tuned
     engine.close()
 
 
@@ -362,7 +363,7 @@ def test_all_epochs_have_the_limits_of_their_stage() -> None:
     )
     seen: set[int] = set()
     while engine.next_item() is not None:
-        seen |= {id(stage.limits) for stage in engine.order if stage.plan.operators == ("source",)}
+        seen |= {id(stage.limits) for stage in stages_of(engine) if stage.plan.operators == ("source",)}
     assert len(seen) <= 1
     engine.close()
 

@@ -96,7 +96,7 @@ def test_many_blocks_of_tensorflow(tmp_path: Path) -> None:
     assert [split.num_rows for split in footer.splits] == [34, 34, 12]
     for kind in KINDS:
         store, whole = open_footer(TfrecordFormat(), path, kind)
-        glanced = TfrecordFormat().glance(store, whole.file)
+        glanced = TfrecordFormat().footer_sample(store, whole.file)
         assert glanced.schema == whole.schema
         assert glanced.splits == whole.splits[:1]
     assert read_all(TfrecordFormat(), DATA / "blocks.tfrecord.gz").equals(table)
