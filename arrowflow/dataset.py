@@ -21,6 +21,7 @@ from arrowflow.interrupts import interruptions
 from arrowflow.iterator import Iterator as Run
 from arrowflow.loaders.base import HandOver, Loader, MakeExport
 from arrowflow.loaders.dlpack import DlpackExport
+from arrowflow.loaders.export_request import ExportRequest, export_request
 from arrowflow.loaders.jax import JaxExport
 from arrowflow.loaders.numpy import NumpyExport
 from arrowflow.loaders.polars import PolarsExport
@@ -28,7 +29,6 @@ from arrowflow.loaders.shared_epochs import SharedEpochs
 from arrowflow.loaders.torch import TorchExport, torch_dtype
 from arrowflow.loaders.torch_dataset import torch_dataset
 from arrowflow.loaders.torch_memory import CudaExport, PinnedExport, Transfer, device_named
-from arrowflow.loaders.wishes import Wishes, wishes_of
 from arrowflow.ops.batches.batch import Batch
 from arrowflow.ops.batches.bucket_by_sequence_length import DEFAULT_MAX_LAG_ROWS, bucketed
 from arrowflow.ops.batches.group_by_window import GroupByWindow
@@ -1233,7 +1233,7 @@ class Dataset:
         return self._loader(
             "to_numpy",
             NumpyExport,
-            self._wishes("to_numpy", columns, dtypes, null, lists, strict_zero_copy),
+            self._export_request("to_numpy", columns, dtypes, null, lists, strict_zero_copy),
             collate,
         )
 
@@ -1274,7 +1274,7 @@ class Dataset:
         return self._loader(
             "to_dlpack",
             DlpackExport,
-            self._wishes("to_dlpack", columns, dtypes, null, lists, strict_zero_copy),
+            self._export_request("to_dlpack", columns, dtypes, null, lists, strict_zero_copy),
             collate,
         )
 
@@ -1329,12 +1329,14 @@ class Dataset:
             >>> [batch["id"].tolist() for batch in loader]  # doctest: +SKIP
             [[0, 1], [2]]
         """
-        wishes = self._wishes("to_torch", columns, dtypes, null, lists, strict_zero_copy, resolve=torch_dtype)
+        request = self._export_request(
+            "to_torch", columns, dtypes, null, lists, strict_zero_copy, resolve=torch_dtype
+        )
         found = device_named("to_torch", device, pin_memory=pin_memory, strict_zero_copy=strict_zero_copy)
         if found is None:
-            return self._loader("to_torch", PinnedExport if pin_memory else TorchExport, wishes, collate)
+            return self._loader("to_torch", PinnedExport if pin_memory else TorchExport, request, collate)
         export = partial(CudaExport, device=found)
-        return self._loader("to_torch", export, wishes, collate, ahead=True, arrived=Transfer.wait)
+        return self._loader("to_torch", export, request, collate, ahead=True, arrived=Transfer.wait)
 
     def to_torch_dataset(
         self,
@@ -1393,11 +1395,13 @@ class Dataset:
             [[0, 1], [2]]
         """
         name = "to_torch_dataset"
-        wishes = self._wishes(name, columns, dtypes, null, lists, strict_zero_copy, resolve=torch_dtype)
+        request = self._export_request(
+            name, columns, dtypes, null, lists, strict_zero_copy, resolve=torch_dtype
+        )
         return torch_dataset(
-            self._prepares(wishes),
+            self._prepares(request),
             SharedEpochs(self._epochs.next),
-            _hand_over(name, TorchExport, wishes, collate),
+            _hand_over(name, TorchExport, request, collate),
         )
 
     def to_jax(
@@ -1450,7 +1454,7 @@ class Dataset:
         return self._loader(
             "to_jax",
             partial(JaxExport, sharding=sharding),
-            self._wishes("to_jax", columns, dtypes, null, lists, strict_zero_copy),
+            self._export_request("to_jax", columns, dtypes, null, lists, strict_zero_copy),
             collate,
             ahead=True,
         )
@@ -1480,11 +1484,11 @@ class Dataset:
         return self._loader(
             "to_polars",
             PolarsExport,
-            self._wishes("to_polars", columns, None, "error", "dense", strict_zero_copy=False),
+            self._export_request("to_polars", columns, None, "error", "dense", strict_zero_copy=False),
             collate,
         )
 
-    def _wishes(
+    def _export_request(
         self,
         operator: str,
         columns: Sequence[str] | None,
@@ -1493,8 +1497,8 @@ class Dataset:
         lists: str,
         strict_zero_copy: bool,
         resolve: Callable[[Any], Any] = dtype_named,
-    ) -> Wishes:
-        return wishes_of(
+    ) -> ExportRequest:
+        return export_request(
             operator,
             columns=given_names(operator, columns),
             dtypes=dtypes,
@@ -1508,18 +1512,18 @@ class Dataset:
         self,
         name: str,
         make_export: MakeExport[Any],
-        wishes: Wishes,
+        request: ExportRequest,
         collate: Callable[[Any], Any] | None,
         *,
         ahead: bool = False,
         arrived: Callable[[Any], Any] | None = None,
     ) -> Loader[Any]:
-        hand_over = replace(_hand_over(name, make_export, wishes, collate), ahead=ahead, arrived=arrived)
-        return Loader(self._prepares(wishes), self._epochs, hand_over)
+        hand_over = replace(_hand_over(name, make_export, request, collate), ahead=ahead, arrived=arrived)
+        return Loader(self._prepares(request), self._epochs, hand_over)
 
-    def _prepares(self, wishes: Wishes) -> Callable[[], run.Prepared]:
+    def _prepares(self, request: ExportRequest) -> Callable[[], run.Prepared]:
         """Returns the function that prepares the plan for a loader; the function pickles, as the plan does."""
-        return self._ready if wishes.columns is None else self.select(*wishes.columns)._ready_to_pick
+        return self._ready if request.columns is None else self.select(*request.columns)._ready_to_pick
 
     def to_reader(self) -> pa.RecordBatchReader:
         """Returns a `pyarrow.RecordBatchReader` over epoch 0.
@@ -1814,12 +1818,12 @@ def _with_schema(
 def _hand_over(
     name: str,
     make_export: MakeExport[Any],
-    wishes: Wishes,
+    request: ExportRequest,
     collate: Callable[[Any], Any] | None,
 ) -> HandOver[Any]:
     if collate is not None and not callable(collate):
         raise PlanError(f"{name}: collate is a function of a batch, got {shown(collate)}")
-    return HandOver(name=name, make_export=make_export, wishes=wishes, collate=collate)
+    return HandOver(name=name, make_export=make_export, request=request, collate=collate)
 
 
 def _portable(node: MappingOperator) -> Node:

@@ -90,7 +90,7 @@ class StageWindow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class RunWindow:
     """The figures of a run between two samples.
 
     Attributes:
@@ -153,11 +153,11 @@ class Window:
         )
 
 
-def window_between(before: RunSample, after: RunSample) -> Window:
+def window_between(before: RunSample, after: RunSample) -> RunWindow:
     """Returns what happened between two samples of one run."""
     seconds = after.now - before.now
     earlier = {stage.key: stage for stage in before.stages}
-    return Window(
+    return RunWindow(
         seconds=seconds,
         rows=after.rows - before.rows,
         chunks=after.chunks - before.chunks,

@@ -27,7 +27,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from arrowflow.autotune.model import LOCK, StageWindow, Window, cpu_time, weight_of, window_between
+from arrowflow.autotune.model import LOCK, RunWindow, StageWindow, cpu_time, weight_of, window_between
 from arrowflow.physical.tuning import (
     MAX_WAITING_CALLS,
     MOSTLY_COMPUTES,
@@ -69,7 +69,7 @@ class Trial:
     key: StageKey
     kind: str
     before: Setting
-    was: Window
+    was: RunWindow
     evidence: str
 
 
@@ -155,7 +155,7 @@ class Policy:
         self._found.update({key: setting for key, setting in self._changes.items() if key != trying})
         return self._changes
 
-    def _move(self, recent: Window, window: Window) -> None:
+    def _move(self, recent: RunWindow, window: RunWindow) -> None:
         """Ends a trial, or begins one, where that is called for."""
         self._satisfied_seconds = 0.0 if recent.waits else self._satisfied_seconds + recent.seconds
         if self._trial is not None:
@@ -169,7 +169,7 @@ class Policy:
 
     # ------------------------------------------------------------------ the long window
 
-    def _long_window(self, sample: RunSample) -> Window | None:
+    def _long_window(self, sample: RunSample) -> RunWindow | None:
         if self._since is None or self._middle is None:
             if sample.now >= self._settled:
                 self._since = self._middle = sample
@@ -185,7 +185,7 @@ class Policy:
         self._since = self._middle = None
         self._settled = self._now + seconds
 
-    def _wake(self, earlier: Window, later: Window) -> None:
+    def _wake(self, earlier: RunWindow, later: RunWindow) -> None:
         """Ends the rests of stages whose calls have become shorter or longer while nothing was changed."""
         for key in earlier.stages.keys() & later.stages.keys() & self._stages.keys():
             was, now = (window.stages[key].call_seconds(window.seconds) for window in (earlier, later))
@@ -195,7 +195,7 @@ class Policy:
 
     # ------------------------------------------------------------------ weights
 
-    def _learn(self, key: StageKey, part: StageWindow, recent: Window, window: Window | None) -> None:
+    def _learn(self, key: StageKey, part: StageWindow, recent: RunWindow, window: RunWindow | None) -> None:
         """Follows what a stage's calls cost."""
         memory = self._memory(key, part.stage)
         trying = self._trial is not None and self._trial.key == key
@@ -204,7 +204,7 @@ class Policy:
         if part.share > memory.share or self._quiet(recent, window):
             self._believe(key, (memory.share + part.share) / 2)
 
-    def _quiet(self, recent: Window, window: Window | None) -> bool:
+    def _quiet(self, recent: RunWindow, window: RunWindow | None) -> bool:
         """Whether calls neither wait for a core nor for the interpreter lock, for sure."""
         if window is None or not window.says_something:
             return False
@@ -221,7 +221,7 @@ class Policy:
 
     # ------------------------------------------------------------------ trials
 
-    def _grow(self, window: Window) -> None:
+    def _grow(self, window: RunWindow) -> None:
         """The consumer waits: tries the first change that could help, the most downstream stage first."""
         idle = window.cores < BUSY * self._cpu_budget
         for key, part in window.tunable():
@@ -241,7 +241,7 @@ class Policy:
         self._settle()
         return True
 
-    def _more_calls(self, key: StageKey, part: StageWindow, window: Window) -> bool:
+    def _more_calls(self, key: StageKey, part: StageWindow, window: RunWindow) -> bool:
         """Tries more calls in flight where calls wait and all that may be are in use."""
         most = part.stage.max_calls
         wanted = part.may_wait and part.capped and part.all_in_use and part.calls >= most / 2
@@ -259,7 +259,7 @@ class Policy:
         self._try("calls", key, evidence, window, max_calls=calls, max_ready_items=room)
         return True
 
-    def _alone(self, key: StageKey, part: StageWindow, window: Window) -> bool:
+    def _alone(self, key: StageKey, part: StageWindow, window: RunWindow) -> bool:
         """Lets calls run one at a time where a few at a time use no more than one core.
 
         So do those that hold the interpreter lock, and those that wait; what they do alone tells which.
@@ -285,7 +285,7 @@ class Policy:
         self._try("alone", key, "one call at a time", window, max_calls=1)
         return True
 
-    def _more_room(self, key: StageKey, part: StageWindow, window: Window) -> None:
+    def _more_room(self, key: StageKey, part: StageWindow, window: RunWindow) -> None:
         """Tries a larger buffer in front of a consumer that waits although the buffer was full meanwhile."""
         memory = self._stages[key]
         room = min(MAX_READY_ITEMS, 2 * memory.setting.max_ready_items)
@@ -293,13 +293,13 @@ class Policy:
         if wanted and not part.stage.given_ready and memory.may("room", self._now):
             self._try("room", key, f"room for {room} chunks", window, max_ready_items=room)
 
-    def _try(self, kind: str, key: StageKey, evidence: str, window: Window, **values: float) -> None:
+    def _try(self, kind: str, key: StageKey, evidence: str, window: RunWindow, **values: float) -> None:
         before = self._stages[key].setting
         self._trial = Trial(key=key, kind=kind, before=before, was=window, evidence=evidence)
         self._settle(window.stages[key].call_seconds(window.seconds))
         self._set(key, reason=f"trying {evidence}", **values)
 
-    def _judge(self, trial: Trial, window: Window) -> None:
+    def _judge(self, trial: Trial, window: RunWindow) -> None:
         """Keeps a change that helped, and takes another one back."""
         if trial.key not in window.stages:
             self._trial = None
@@ -308,7 +308,7 @@ class Policy:
         else:
             self._judge_rate(trial, window)
 
-    def _judge_rate(self, trial: Trial, window: Window) -> None:
+    def _judge_rate(self, trial: Trial, window: RunWindow) -> None:
         part, was = window.stages[trial.key], trial.was.stages[trial.key]
         sure = window.seconds >= SURE_SECONDS
         doubt = window.doubt(trial.key) + (0 if sure else trial.was.doubt(trial.key))
@@ -324,7 +324,7 @@ class Policy:
         elif sure or rate < (1 - doubt) * before:
             self._take_back(trial, window, f"no use: {evidence}")
 
-    def _judge_alone(self, trial: Trial, window: Window) -> None:
+    def _judge_alone(self, trial: Trial, window: RunWindow) -> None:
         """Tells calls that hold the interpreter lock, of which one makes as much as many, from those that wait."""
         key, part, was = trial.key, window.stages[trial.key], trial.was.stages[trial.key]
         if part.calls < ALONE_CALLS and window.seconds < LONG_SECONDS / 2:
@@ -346,7 +346,7 @@ class Policy:
         shares = f"{cpu_time(part.share)} if it is alone, {100 * was.share:.0f} % with {was.in_flight:.1f} in flight"
         self._set(key, max_calls=1, weight=1.0, reason=f"{LOCK}: {shares}")
 
-    def _take_back(self, trial: Trial, window: Window, reason: str) -> None:
+    def _take_back(self, trial: Trial, window: RunWindow, reason: str) -> None:
         memory = self._stages[trial.key]
         memory.rest(trial.kind, self._now)
         memory.setting = trial.before
@@ -354,7 +354,7 @@ class Policy:
         self._settle(window.stages[trial.key].call_seconds(window.seconds))
         self._set(trial.key, reason=reason)
 
-    def _fit_budget(self, window: Window) -> None:
+    def _fit_budget(self, window: RunWindow) -> None:
         """Takes back calls that wait but together compute more than the budget: tokens do not count them."""
         for key, part in sorted(window.tunable(), key=lambda entry: -entry[1].cores):
             calls = max(1, int(min(part.in_flight, part.stage.max_calls) * self._cpu_budget / window.cores))
@@ -364,7 +364,7 @@ class Policy:
                 self._settle()
                 return
 
-    def _shrink(self, window: Window) -> None:
+    def _shrink(self, window: RunWindow) -> None:
         """The consumer has had what it wants for a while: takes back calls in flight that nobody needs."""
         for key, part in window.tunable():
             stage = part.stage

@@ -38,7 +38,7 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ColumnRequest:
     """The request of a user for one column.
 
     Attributes:
@@ -57,24 +57,28 @@ class Wish:
         return not is_policy(self.null, "error")
 
 
-def converted_export(name: str, kind: Any, wish: Wish) -> ColumnExport:
+def converted_export(name: str, kind: Any, request: ColumnRequest) -> ColumnExport:
     """Returns the export of a column as the user requests it.
 
     Raises:
         SchemaError: The request is impossible; the message names a way out.
 
     Example:
-        >>> export = converted_export("x", pa.int32(), Wish(null="nan"))
+        >>> export = converted_export("x", pa.int32(), ColumnRequest(null="nan"))
         >>> export.dtype
         dtype('float64')
     """
-    if wish.dtype is None and not wish.keeps_nulls and (wish.lists == "dense" or not is_ragged(kind)):
+    if (
+        request.dtype is None
+        and not request.keeps_nulls
+        and (request.lists == "dense" or not is_ragged(kind))
+    ):
         return column_export(name, kind)
     if is_text(kind):
-        return _texts(name, kind, wish)
-    values = _Values(name, kind, wish)
-    copied = "dtype: padded" if wish.lists == "padded" and is_ragged(kind) else values.copied
-    return _export(name, kind, values, wish.lists, copied, values.note)
+        return _texts(name, kind, request)
+    values = _Values(name, kind, request)
+    copied = "dtype: padded" if request.lists == "padded" and is_ragged(kind) else values.copied
+    return _export(name, kind, values, request.lists, copied, values.note)
 
 
 def mask_export(name: str, kind: Any, lists: ListLayout) -> ColumnExport:
@@ -136,15 +140,15 @@ class _Masks:
 class _Values:
     """The values of a column inside all its lists, in the requested form."""
 
-    def __init__(self, name: str, kind: Any, wish: Wish) -> None:
+    def __init__(self, name: str, kind: Any, request: ColumnRequest) -> None:
         self.name = name
         self.layout = layout = layout_of(kind)
-        self.wish = wish
-        own, leaf, self.copied = _own(name, kind, layout.value, wish)
+        self.request = request
+        own, leaf, self.copied = _own(name, kind, layout.value, request)
         self.leaf = leaf
         self.width: tuple[Any, ...] = layout.width
         self.convert: Conversion | None = None
-        target = wish.dtype
+        target = request.dtype
         if target is not None and self.width and target != own:
             if not _is_bits(layout.value, target):
                 raise SchemaError(
@@ -153,15 +157,15 @@ class _Values:
             self.width = ()
             self.leaf = _viewed(leaf, target)
             own = target
-        elif target is None and is_policy(wish.null, "nan") and own.kind in "iu":
+        elif target is None and is_policy(request.null, "nan") and own.kind in "iu":
             target = np.dtype(np.float64)
         self.own = own
         self.dtype = own if target is None else target
         if self.dtype != own:
             self.convert = conversion(name, own, self.dtype)
             self.copied = "dtype"
-        self.fill = fill_value(name, layout.value, self.dtype, wish.null) if wish.keeps_nulls else None
-        self.note = " unless there are nulls" if wish.keeps_nulls and self.copied is None else ""
+        self.fill = fill_value(name, layout.value, self.dtype, request.null) if request.keeps_nulls else None
+        self.note = " unless there are nulls" if request.keeps_nulls and self.copied is None else ""
 
     def read(self, values: Any, valid: Mask | None) -> Exported:
         """Returns values as a flat array of the requested dtype, with the fill value for nulls."""
@@ -184,13 +188,15 @@ class _Values:
         return None, flat
 
     def refuse_nulls(self, values: Any) -> None:
-        if not self.wish.keeps_nulls:
+        if not self.request.keeps_nulls:
             refuse_nulls(self.name, values)
 
 
-def _own(name: str, kind: Any, value: Any, wish: Wish) -> tuple[np.dtype[Any], Kernel, str | None]:
+def _own(
+    name: str, kind: Any, value: Any, request: ColumnRequest
+) -> tuple[np.dtype[Any], Kernel, str | None]:
     """Returns dtype, kernel and reason to copy of flat values without a request."""
-    if pa.types.is_decimal(value) and wish.dtype is not None and is_float(wish.dtype):
+    if pa.types.is_decimal(value) and request.dtype is not None and is_float(request.dtype):
         return np.dtype(np.float64), _decimals, "dtype"
     dtype = dtype_of_values(value)
     if dtype is None:
@@ -307,13 +313,13 @@ def _padded(leaves: _Values | _Masks) -> Kernel:
     return kernel
 
 
-def _texts(name: str, kind: Any, wish: Wish) -> ColumnExport:
-    target = np.dtype(object) if wish.dtype is None else wish.dtype
+def _texts(name: str, kind: Any, request: ColumnRequest) -> ColumnExport:
+    target = np.dtype(object) if request.dtype is None else request.dtype
     convert = conversion(name, np.dtype(object), target)
-    fill = fill_value(name, kind, target, wish.null) if wish.keeps_nulls else None
+    fill = fill_value(name, kind, target, request.null) if request.keeps_nulls else None
 
     def kernel(column: Any) -> Exported:
-        if not wish.keeps_nulls:
+        if not request.keeps_nulls:
             refuse_nulls(name, column)
         objects = np.empty(len(column), np.object_)
         objects[:] = column.to_pylist()

@@ -16,7 +16,7 @@ from arrowflow import run
 from arrowflow.delivery import Delivery, EpochCounter, Progress
 from arrowflow.errors import ArrowflowError, DataError, FunctionError, PlanError, said
 from arrowflow.iterator import Iterator
-from arrowflow.loaders.wishes import Wishes
+from arrowflow.loaders.export_request import ExportRequest
 from arrowflow.observe.report import report
 from arrowflow.observe.timeline import Recording
 from arrowflow.ops.batches.batch import Batch
@@ -47,8 +47,8 @@ class Export(Protocol[T_co]):
 class MakeExport(Protocol[T_co]):
     """Makes the export kernel for a schema; picklable where its loader is. Most are the kernels' classes."""
 
-    def __call__(self, schema: pa.Schema, *, owned: bool, wishes: Wishes) -> Export[T_co]:
-        """Returns the kernel. `owned` tells whether batches own their memory, `wishes` hold the user's arguments."""
+    def __call__(self, schema: pa.Schema, *, owned: bool, request: ExportRequest) -> Export[T_co]:
+        """Returns the kernel. `owned` tells whether batches own their memory, `request` hold the user's arguments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class HandOver(Generic[T]):
     Attributes:
         name: Name of the method that made the loader, for errors.
         make_export: Makes the export kernel.
-        wishes: The user's arguments.
+        request: The user's arguments.
         collate: The user's function of each batch, or None.
         ahead: Whether a batch is exported before the batch in front of it is delivered.
         arrived: Completes a batch that was exported ahead, when it is delivered; None for nothing to do.
@@ -66,7 +66,7 @@ class HandOver(Generic[T]):
 
     name: str
     make_export: MakeExport[T]
-    wishes: Wishes = field(default_factory=Wishes)
+    request: ExportRequest = field(default_factory=ExportRequest)
     collate: Callable[[T], Any] | None = None
     ahead: bool = False
     arrived: Callable[[T], Any] | None = None
@@ -102,12 +102,12 @@ class ExportDelivery(Generic[T]):
         last = prepared.optimised
         # After such a `batch`, a batch that is no slice was joined of parts of several chunks.
         self._refuses_joined = (
-            hand_over.wishes.strict_zero_copy and isinstance(last, Batch) and not last.joins
+            hand_over.request.strict_zero_copy and isinstance(last, Batch) and not last.joins
         )
 
     def _make_export(self, schema: pa.Schema) -> Export[T]:
         with self._naming:
-            return self._hand_over.make_export(schema, owned=self._owned, wishes=self._hand_over.wishes)
+            return self._hand_over.make_export(schema, owned=self._owned, request=self._hand_over.request)
 
     def __call__(self, batch: pa.RecordBatch) -> Any:
         """Returns one batch in the framework's types, or the result of the user's `collate`."""
@@ -293,9 +293,9 @@ class Loader(Generic[T]):
         if prepared.optimised.schema is None:
             raise PlanError("the columns are only known once the pipeline runs; pass schema= to `map`")
         # A strict loader would refuse the copies that this call has to describe.
-        wishes = replace(self._hand_over.wishes, strict_zero_copy=False)
+        request = replace(self._hand_over.request, strict_zero_copy=False)
         export = self._hand_over.make_export(
-            prepared.optimised.schema, owned=prepared.owns_buffers, wishes=wishes
+            prepared.optimised.schema, owned=prepared.owns_buffers, request=request
         )
         columns = export.explain()
         below = [text for node in post_order(prepared.optimised) for text in node.copies()]

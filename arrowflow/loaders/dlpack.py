@@ -6,8 +6,8 @@ from typing import Any
 
 from arrowflow.errors import DataError, SchemaError
 from arrowflow.interchange.to_numpy import NumpyArray
+from arrowflow.loaders.export_request import ExportRequest
 from arrowflow.loaders.numpy import ALIASED, Arrays, NumpyExport, Slicer, copy_refusal, map_arrays
-from arrowflow.loaders.wishes import Wishes
 
 _KINDS = "biufc"
 SHARED = "shared: not every consumer of DLPack honours read-only"
@@ -36,7 +36,7 @@ class DlpackExport:
         schema: Any,
         *,
         owned: bool,
-        wishes: Wishes = Wishes(),  # noqa: B008  # immutable
+        request: ExportRequest = ExportRequest(),  # noqa: B008  # immutable
         copy_shared: bool = True,
     ) -> None:
         """Decides on every column of `schema`; see `NumpyExport`.
@@ -44,11 +44,11 @@ class DlpackExport:
         Raises:
             SchemaError: DLPack does not know the type of a column; the message names a way out.
         """
-        self._arrays = NumpyExport(schema, owned=owned, wishes=wishes)
+        self._arrays = NumpyExport(schema, owned=owned, request=request)
         self._arrays.require(_KINDS, "DLPack")
         self._copy_shared = copy_shared
         self._owned = owned
-        self._strict = wishes.strict_zero_copy
+        self._strict = request.strict_zero_copy
         if self._strict and copy_shared and not owned:
             for column in self._arrays.columns:
                 raise SchemaError(copy_refusal(column.name, SHARED))

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from arrowflow.errors import DataError, SchemaError
 from arrowflow.interchange.to_numpy import NumpyArray
+from arrowflow.loaders.export_request import ExportRequest
 from arrowflow.loaders.numpy import ALIASED, Arrays, NumpyExport, Slicer, copy_refusal, map_arrays
-from arrowflow.loaders.wishes import Wishes
 from arrowflow.optional import optional
 
 ALIGNMENT: Final = 64
@@ -45,7 +45,7 @@ class JaxExport:
         schema: Any,
         *,
         owned: bool,
-        wishes: Wishes = Wishes(),  # noqa: B008  # immutable
+        request: ExportRequest = ExportRequest(),  # noqa: B008  # immutable
         sharding: Any = None,
     ) -> None:
         """Decides on every column of `schema`; see `NumpyExport`.
@@ -53,7 +53,7 @@ class JaxExport:
         Args:
             schema: Schema of all batches to come.
             owned: Whether nobody else has the memory of a batch.
-            wishes: The user's requests.
+            request: The user's requests.
             sharding: The placement of the parts of global arrays; each process has the rows of its own devices.
 
         Raises:
@@ -62,14 +62,14 @@ class JaxExport:
         """
         jax = self._jax = optional("jax", user="to_jax", extra="jax")
         self._arrays = NumpyExport(
-            schema, owned=owned, wishes=wishes, canonical=jax.dtypes.canonicalize_dtype
+            schema, owned=owned, request=request, canonical=jax.dtypes.canonicalize_dtype
         )
         self._arrays.require(_KINDS, "a JAX array")
         self._sharding = sharding
         platform = jax.default_backend() if sharding is None else next(iter(sharding.device_set)).platform
         self._on_cpu = platform == "cpu"
         self._owned = owned
-        self._strict = wishes.strict_zero_copy
+        self._strict = request.strict_zero_copy
         if self._strict and self._on_cpu:
             for column in self._arrays.columns:
                 if not owned or _is_permuted(column.type):

@@ -11,7 +11,7 @@ import numpy as np
 from arrowflow.errors import DataError, SchemaError
 from arrowflow.interchange.memory import Roots, lock, unlocked, writable_root
 from arrowflow.interchange.to_numpy import ColumnExport, Exported, NumpyArray, Ragged, refusal
-from arrowflow.loaders.wishes import Wishes, wished_exports
+from arrowflow.loaders.export_request import ExportRequest, requested_exports
 
 Arrays = dict[str, Any]
 """Arrays by column; for lists that stay ragged a `Ragged` of two arrays."""
@@ -32,7 +32,7 @@ class NumpyExport:
     Arrays are views of Arrow's memory and keep it alive, except where `explain` names a reason to copy.
 
     - Fixed-size lists and fixed-shape tensors become `(B, ...)`, fixed-size binaries `(B, width)` bytes.
-    - Lists become `(B, L)` if all rows of the batch have one length, as `padded_batch` makes them. `Wishes.lists` names
+    - Lists become `(B, L)` if all rows of the batch have one length, as `padded_batch` makes them. `ExportRequest.lists` names
       two other layouts.
     - Dates, timestamps (in UTC) and durations keep their unit; times become integers in their unit.
     - Enums become their codes. Strings and binaries become Python objects.
@@ -56,7 +56,7 @@ class NumpyExport:
         schema: Any,
         *,
         owned: bool,
-        wishes: Wishes = Wishes(),  # noqa: B008  # immutable
+        request: ExportRequest = ExportRequest(),  # noqa: B008  # immutable
         canonical: Callable[[np.dtype[Any]], np.dtype[Any]] | None = None,
     ) -> None:
         """Decides on every column of `schema`.
@@ -65,20 +65,20 @@ class NumpyExport:
             schema: Schema of all batches to come.
             owned: Whether each batch has its rows to itself, so that its arrays may be written to. No cache, file
                 map, source or other batch then shares the rows.
-            wishes: The user's requests.
+            request: The user's requests.
             canonical: Returns the dtype that a framework uses instead of a given dtype.
 
         Raises:
             PlanError: A request names a column that does not exist.
             SchemaError: No array has the type of a column, or the requested dtype; the message names a way out.
         """
-        exports = wished_exports(schema, wishes, canonical)
+        exports = requested_exports(schema, request, canonical)
         self.columns = tuple(column for _, column in exports)
         self._numbers = [number for number, _ in exports]
         self._names = [column.name for column in self.columns]
         self._by_slice = any(column.by_slice for column in self.columns)
         self._owned = owned
-        self._strict = wishes.strict_zero_copy
+        self._strict = request.strict_zero_copy
         if self._strict:
             for column in self.columns:
                 if column.copied is not None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from arrowflow.errors import SchemaError
 from arrowflow.interchange.to_numpy import is_text
-from arrowflow.loaders.wishes import Wishes, check_known
+from arrowflow.loaders.export_request import ExportRequest, check_known
 from arrowflow.workarounds.slices import polars_frame
 
 _REFUSED: Final = {
@@ -51,20 +51,20 @@ class PolarsExport:
         schema: Any,
         *,
         owned: bool = False,
-        wishes: Wishes = Wishes(),  # noqa: B008  # immutable
+        request: ExportRequest = ExportRequest(),  # noqa: B008  # immutable
     ) -> None:
         """Decides on every column of `schema`; `owned` has no effect here.
 
         Args:
             schema: Schema of all batches to come.
             owned: Whether nobody else has the memory of a batch.
-            wishes: The user's requests: columns.
+            request: The user's requests: columns.
 
         Raises:
             PlanError: A column is unknown.
             SchemaError: Polars lacks the type of a column; the message says what to do.
         """
-        columns = wishes.columns
+        columns = request.columns
         self._columns = None if columns is None else list(columns)
         if columns is not None:
             check_known("columns", columns, schema.names)

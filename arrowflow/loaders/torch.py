@@ -12,8 +12,8 @@ import pyarrow as pa
 from arrowflow.errors import DataError, SchemaError
 from arrowflow.interchange.dtypes import check_bfloat16, dtype_named
 from arrowflow.interchange.to_numpy import NumpyArray, Ragged
+from arrowflow.loaders.export_request import ExportRequest
 from arrowflow.loaders.numpy import ALIASED, Arrays, NumpyExport, copy_refusal
-from arrowflow.loaders.wishes import Wishes
 from arrowflow.optional import optional
 
 _KINDS = "biufc"
@@ -62,7 +62,7 @@ class TorchExport:
         schema: Any,
         *,
         owned: bool,
-        wishes: Wishes = Wishes(),  # noqa: B008  # immutable
+        request: ExportRequest = ExportRequest(),  # noqa: B008  # immutable
     ) -> None:
         """Decides on every column of `schema`; see `NumpyExport`.
 
@@ -70,17 +70,19 @@ class TorchExport:
             MissingPackageError: PyTorch is not installed.
             SchemaError: No tensor has the type of a column; the message names a way out.
         """
-        self._made = {name: _bits(schema, name) for name, dtype in wishes.dtypes.items() if dtype == BFLOAT16}
+        self._made = {
+            name: _bits(schema, name) for name, dtype in request.dtypes.items() if dtype == BFLOAT16
+        }
         carried = {name: np.dtype(np.uint16 if bits else np.float32) for name, bits in self._made.items()}
         self._arrays = NumpyExport(
-            schema, owned=owned, wishes=replace(wishes, dtypes={**wishes.dtypes, **carried})
+            schema, owned=owned, request=replace(request, dtypes={**request.dtypes, **carried})
         )
         self._arrays.require(_KINDS, "a PyTorch tensor")
         self._torch = optional("torch", user="to_torch", extra="torch")
         self._from_numpy: Callable[[NumpyArray], Any] = self._torch.from_numpy
         self._owned = owned
-        self._strict = wishes.strict_zero_copy
-        self._plain = not (self._made or wishes.lists == "ragged")
+        self._strict = request.strict_zero_copy
+        self._plain = not (self._made or request.lists == "ragged")
         if self._strict:
             for column in self._arrays.columns:
                 if not owned or not self._made.get(column.name, True):

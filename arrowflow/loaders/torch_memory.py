@@ -22,8 +22,8 @@ import numpy as np
 
 from arrowflow.errors import PlanError, shown
 from arrowflow.interchange.to_numpy import NumpyArray
+from arrowflow.loaders.export_request import ExportRequest
 from arrowflow.loaders.torch import TorchExport
-from arrowflow.loaders.wishes import Wishes
 from arrowflow.optional import optional
 
 Tensors = dict[str, Any]
@@ -77,10 +77,10 @@ class PinnedExport(TorchExport):
 
     __slots__ = ("_dtypes",)
 
-    def __init__(self, schema: Any, *, owned: bool, wishes: Wishes) -> None:
+    def __init__(self, schema: Any, *, owned: bool, request: ExportRequest) -> None:
         """Decides on every column of `schema`; see `TorchExport`."""
         # `owned` does not matter: the memory is only read.
-        super().__init__(schema, owned=False, wishes=wishes)
+        super().__init__(schema, owned=False, request=request)
         self._dtypes: dict[Any, Any] = {}
 
     def chunk(self, batch: Any) -> Callable[[int, int], Tensors]:
@@ -137,16 +137,16 @@ class CudaExport(PinnedExport):
 
     __slots__ = ("_current_stream", "_device", "_stream")
 
-    def __init__(self, schema: Any, *, owned: bool, wishes: Wishes, device: str) -> None:
+    def __init__(self, schema: Any, *, owned: bool, request: ExportRequest, device: str) -> None:
         """Decides on every column of `schema`; see `TorchExport`.
 
         Args:
             schema: Schema of all batches to come.
             owned: Whether nobody else has the memory of a batch.
-            wishes: The user's requests.
+            request: The user's requests.
             device: Name of the device; a name without a number means the current device.
         """
-        super().__init__(schema, owned=owned, wishes=wishes)
+        super().__init__(schema, owned=owned, request=request)
         cuda = self._torch.cuda
         self._device = device if ":" in device else f"{device}:{cuda.current_device()}"
         self._stream = _copy_stream(self._device)

@@ -14,8 +14,8 @@ import pytest
 import arrowflow as af
 from arrowflow.errors import ArrowflowError, MissingPackageError
 from arrowflow.interchange.to_numpy import Ragged
+from arrowflow.loaders.export_request import ExportRequest
 from arrowflow.loaders.jax import ALIGNMENT, JaxExport
-from arrowflow.loaders.wishes import Wishes
 
 jax = pytest.importorskip("jax", reason="JAX is not installed")
 
@@ -87,7 +87,7 @@ def test_tensors_with_permuted_axes_are_copied_and_explain_says_so() -> None:
     assert export(rows)["x"].shape == (4, 8, 2)
     assert "copied: misaligned: the axes" in export.explain()[0]
     with pytest.raises(af.SchemaError, match="the axes"):
-        JaxExport(rows.schema, owned=True, wishes=Wishes(strict_zero_copy=True))
+        JaxExport(rows.schema, owned=True, request=ExportRequest(strict_zero_copy=True))
 
 
 def test_dtypes_of_64_bits_become_32_and_explain_says_so() -> None:

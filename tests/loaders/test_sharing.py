@@ -125,10 +125,10 @@ def test_writing_into_every_batch_changes_nothing_else(
     name: str, source: str, asked: str, tmp_path: Path
 ) -> None:
     data = SOURCES[source](tmp_path)
-    wishes = {} if "null" not in data.schema.names else ASKED[asked]
+    request = {} if "null" not in data.schema.names else ASKED[asked]
     if source == "window":
-        data, wishes = data.select("x"), {}
-    loader = load(data.batch(7), name, **wishes)
+        data, request = data.select("x"), {}
+    loader = load(data.batch(7), name, **request)
     files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     loader.set_epoch(0)
     expected = copied(list(loader))
@@ -141,7 +141,7 @@ def test_writing_into_every_batch_changes_nothing_else(
         assert_equal(copied(kept[number + 1 :]), expected[number + 1 :])
 
     loader.set_epoch(0)
-    with iter(loader) as one, iter(load(data.batch(7), name, **wishes)) as other:
+    with iter(loader) as one, iter(load(data.batch(7), name, **request)) as other:
         other.set_epoch(0)
         found = []
         for batch in one:  # two runs over one file side by side

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 import arrowflow as af
 from arrowflow.interchange.to_numpy import Ragged
+from arrowflow.loaders.export_request import ExportRequest
 from arrowflow.loaders.numpy import NumpyExport
-from arrowflow.loaders.wishes import Wishes
 from tests.effort import scaled
 from tests.loaders.frameworks import ARRAYS, dtype_of, installed, load, plain
 
@@ -445,7 +445,7 @@ def test_types_depend_on_the_schema_and_not_on_nulls(name: str) -> None:
 def test_columns_that_cannot_have_nulls_stay_as_they_are() -> None:
     schema = pa.schema([pa.field("a", pa.int32()), pa.field("b", pa.int32(), nullable=False)])
     for null, dtype in (("mask", "int32"), ("nan", "float64")):
-        export = NumpyExport(schema, owned=False, wishes=Wishes(null=null))
+        export = NumpyExport(schema, owned=False, request=ExportRequest(null=null))
         found = {column.name: str(column.dtype) for column in export.columns}
         assert found == {"a": dtype, "b": "int32"} | ({"a_mask": "bool"} if null == "mask" else {})
 
@@ -591,7 +591,7 @@ def test_batches_without_rows(name: str, kind: Any, asked: dict[str, Any]) -> No
     loader = load(dataset(kind, []), name, **asked)
     prepared = loader._prepared()
     export = loader._hand_over.make_export(
-        prepared.optimised.schema, owned=False, wishes=loader._hand_over.wishes
+        prepared.optimised.schema, owned=False, request=loader._hand_over.request
     )
     batch = pa.RecordBatch.from_arrays([column(kind, [])], names=["x"])
     found = export(batch)["x"]

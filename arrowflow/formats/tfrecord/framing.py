@@ -61,7 +61,7 @@ class Fault(NamedTuple):
         return SourceError(f"record {record} at byte {self.offset}: {self.text}")
 
 
-class Block(NamedTuple):
+class RecordRun(NamedTuple):
     """Records that are adjacent and are read in one go.
 
     Attributes:
@@ -92,7 +92,7 @@ class Walk:
         self._max_blocks = max_blocks
         self._max_rows = max_rows
         self.position = 0
-        self.blocks: list[Block] = []
+        self.blocks: list[RecordRun] = []
         self.fault: Fault | None = None
         self._start = self._rows = self._last = 0
         self._known: dict[int, int] = {}
@@ -108,7 +108,7 @@ class Walk:
             end = position + FRAME_BYTES + length
             is_large = end - start > SPLIT_BYTES and (rows >= SPLIT_ROWS or end - start > MAX_SPLIT_BYTES)
             if rows and (is_large or rows == self._max_rows):
-                self.blocks.append(Block(start, position, rows))
+                self.blocks.append(RecordRun(start, position, rows))
                 start, rows = position, 0
                 if self.done:
                     break
@@ -133,7 +133,7 @@ class Walk:
                 text = f"expected a header of {HEADER_BYTES} bytes, found {size - self.position}"
             self.fault = Fault(self.position, f"{text}; {why or 'the file is truncated'}")
         if self._rows:
-            self.blocks.append(Block(self._start, self.position, self._rows))
+            self.blocks.append(RecordRun(self._start, self.position, self._rows))
             self._rows = 0
 
     def _is_length(self, length: int, crc: int, position: int) -> bool:

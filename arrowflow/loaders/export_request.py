@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from arrowflow.errors import PlanError, SchemaError, closest, shown
-from arrowflow.interchange.converted import ListLayout, Wish, converted_export, mask_export
+from arrowflow.interchange.converted import ColumnRequest, ListLayout, converted_export, mask_export
 from arrowflow.interchange.dtypes import dtype_named
 from arrowflow.interchange.null_values import is_policy
 from arrowflow.interchange.to_numpy import ColumnExport
@@ -26,7 +26,7 @@ Dtype = Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class ExportRequest:
     """The requests to a loader, checked as far as no schema is needed.
 
     Attributes:
@@ -44,7 +44,7 @@ class Wishes:
     strict_zero_copy: bool = False
 
 
-def wishes_of(
+def export_request(
     operator: str,
     *,
     columns: tuple[str, ...] | None = None,
@@ -53,7 +53,7 @@ def wishes_of(
     lists: str,
     strict_zero_copy: bool,
     resolve: Callable[[Any], Dtype] = dtype_named,
-) -> Wishes:
+) -> ExportRequest:
     """Returns the requests for arguments as users write them.
 
     Raises:
@@ -80,7 +80,7 @@ def wishes_of(
             found[name] = resolve(dtype)
         except PlanError as error:
             raise PlanError(f"{operator}: dtypes: column {name!r}: {error}") from error
-    return Wishes(
+    return ExportRequest(
         columns=columns,
         dtypes=found,
         null=dict(null) if isinstance(null, Mapping) else null,
@@ -93,50 +93,52 @@ def _by_name(value: object) -> bool:
     return isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
 
 
-def wished_exports(
-    schema: pa.Schema, wishes: Wishes, canonical: Callable[[np.dtype[Any]], np.dtype[Any]] | None = None
+def requested_exports(
+    schema: pa.Schema,
+    request: ExportRequest,
+    canonical: Callable[[np.dtype[Any]], np.dtype[Any]] | None = None,
 ) -> list[tuple[int, ColumnExport]]:
     """Returns the exports of columns, then of masks, each with the number of its column in a batch.
 
     Args:
         schema: The schema of all batches.
-        wishes: The requests.
+        request: The requests.
         canonical: Returns the dtype that a framework uses instead of a given dtype.
 
     Raises:
         PlanError: A request names a column that does not exist, or a mask has a name that is taken.
         SchemaError: A column has no array, or no array of the requested dtype.
     """
-    names = list(schema.names) if wishes.columns is None else list(wishes.columns)
-    _check_names(names, schema, wishes)
+    names = list(schema.names) if request.columns is None else list(request.columns)
+    _check_names(names, schema, request)
     taken = frozenset(names)
     found: list[tuple[int, ColumnExport]] = []
     held = False
     for name in names:
         number = schema.get_field_index(name)
-        column, fulfilled = _export(schema.field(number), wishes, canonical)
+        column, fulfilled = _export(schema.field(number), request, canonical)
         held = held or fulfilled
         found.append((number, column))
-        if fulfilled and is_policy(_null_of(schema.field(number), wishes), "mask"):
-            mask = mask_export(name, schema.field(number).type, wishes.lists)
+        if fulfilled and is_policy(_null_of(schema.field(number), request), "mask"):
+            mask = mask_export(name, schema.field(number).type, request.lists)
             if mask.name in taken:
                 raise PlanError(
                     f"the mask of {name!r} is named {mask.name!r}, and so is a column: rename that"
                 )
             found.append((number, mask))
-    asked = not isinstance(wishes.null, Mapping) and not is_policy(wishes.null, "error")
+    asked = not isinstance(request.null, Mapping) and not is_policy(request.null, "error")
     if asked and not held and any(schema.field(number).nullable for number, _ in found):
         raise PlanError(
-            f"no column can hold {shown(wishes.null)} in place of nulls; columns are "
+            f"no column can hold {shown(request.null)} in place of nulls; columns are "
             + ", ".join(f"{column.name}: {column.type} as {column.dtype}" for _, column in found)
         )
     return found
 
 
-def _check_names(names: Sequence[str], schema: pa.Schema, wishes: Wishes) -> None:
-    named = {"columns": names, "dtypes": wishes.dtypes}
-    if isinstance(wishes.null, Mapping):
-        named["null"] = wishes.null
+def _check_names(names: Sequence[str], schema: pa.Schema, request: ExportRequest) -> None:
+    named = {"columns": names, "dtypes": request.dtypes}
+    if isinstance(request.null, Mapping):
+        named["null"] = request.null
     for argument, given in named.items():
         check_known(argument, given, schema.names if argument == "columns" else names)
 
@@ -150,36 +152,36 @@ def check_known(argument: str, given: Iterable[str], known: Sequence[str]) -> No
 
 
 def _export(
-    field: pa.Field, wishes: Wishes, canonical: Callable[[np.dtype[Any]], np.dtype[Any]] | None
+    field: pa.Field, request: ExportRequest, canonical: Callable[[np.dtype[Any]], np.dtype[Any]] | None
 ) -> tuple[ColumnExport, bool]:
     """Returns the export of a column, and whether its nulls are replaced."""
-    plain = Wish(dtype=wishes.dtypes.get(field.name), lists=wishes.lists)
-    wish = replace(plain, null=_null_of(field, wishes))
-    if not wish.keeps_nulls:
+    plain = ColumnRequest(dtype=request.dtypes.get(field.name), lists=request.lists)
+    full = replace(plain, null=_null_of(field, request))
+    if not full.keeps_nulls:
         return _canonical(field, plain, canonical), False
     try:
-        return _canonical(field, wish, canonical), True
+        return _canonical(field, full, canonical), True
     except SchemaError:
-        if isinstance(wishes.null, Mapping):
+        if isinstance(request.null, Mapping):
             raise
         return _canonical(field, plain, canonical), False
 
 
 def _canonical(
-    field: pa.Field, wish: Wish, canonical: Callable[[np.dtype[Any]], np.dtype[Any]] | None
+    field: pa.Field, request: ColumnRequest, canonical: Callable[[np.dtype[Any]], np.dtype[Any]] | None
 ) -> ColumnExport:
-    export = converted_export(field.name, field.type, wish)
+    export = converted_export(field.name, field.type, request)
     if canonical is None or export.dtype.kind not in "biufc":
         return export
     dtype = canonical(export.dtype)
     return (
         export
         if dtype == export.dtype
-        else converted_export(field.name, field.type, replace(wish, dtype=dtype))
+        else converted_export(field.name, field.type, replace(request, dtype=dtype))
     )
 
 
-def _null_of(field: pa.Field, wishes: Wishes) -> Any:
-    if isinstance(wishes.null, Mapping):
-        return wishes.null.get(field.name, "error")
-    return wishes.null if field.nullable else "error"
+def _null_of(field: pa.Field, request: ExportRequest) -> Any:
+    if isinstance(request.null, Mapping):
+        return request.null.get(field.name, "error")
+    return request.null if field.nullable else "error"
