@@ -101,7 +101,6 @@ class Consumer(Caller):
         elif self.state is NEAR:
             self.state = AWAY
         self.hurries = self._in_charge = False
-        self.pool.kick()
 
     def ring(self) -> None:
         """Wakes it, to look what there is to do. Takes no lock."""

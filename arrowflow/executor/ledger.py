@@ -66,14 +66,16 @@ class Ledger:
         spared: Bytes that calls may come to use, whose sizes nobody knows: not used, and not free.
     """
 
-    __slots__ = ("_buffers", "_kept", "_released", "budget", "lent", "peak", "spared", "used")
+    __slots__ = ("_claims", "_kept", "_lent", "_released", "_sizes", "budget", "lent", "peak", "spared", "used")
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
         self.used = 0
         self.peak = 0
         self.lent = self.spared = 0
-        self._buffers: dict[int, list[int]] = {}
+        self._sizes: dict[int, int] = {}  # bytes by address, of all buffers that a ticket claims
+        self._claims: dict[int, int] = {}  # tickets by address, of buffers that several tickets claim
+        self._lent: set[int] = set()
         self._kept: list[Mapping[int, int]] = []
         self._released: Released = deque()
 
@@ -97,41 +99,39 @@ class Ledger:
         if self._released:
             # Before looking addresses up: a freed buffer's address may already be another buffer's.
             self.drain()
+        found = dict(buffers)
         if self._kept:
-            buffers = tuple(found for found in buffers if not self._keeps(found[0]))
-        added = 0
-        for address, size in buffers:
-            entry = self._buffers.get(address)
-            if entry is None:
-                self._buffers[address] = [1, size, lent]
-                added += size
-            else:
-                entry[0] += 1
+            found = {address: size for address, size in found.items() if not self._keeps(address)}
+        new = self._claim(found)
+        self._sizes.update(new)
+        added = sum(new.values())
         self.used += added
-        self.lent += added if lent else 0
         self.peak = max(self.peak, self.used)
-        return Ticket(tuple(address for address, _ in buffers), added, self._released)
+        if lent:
+            self.lent += added
+            self._lent.update(new)
+        return Ticket(tuple(found), added, self._released)
+
+    def _claim(self, buffers: Mapping[int, int]) -> Mapping[int, int]:
+        """Adds a claim on each buffer that is counted already, and returns the others."""
+        known = self._sizes.keys() & buffers.keys()
+        for address in known:
+            self._claims[address] = self._claims.get(address, 1) + 1
+        return {address: buffers[address] for address in buffers.keys() - known} if known else buffers
 
     def made_bytes(self, ticket: Any) -> int:
         """Returns the bytes of a ticket, or of a collection of tickets, that are held and were not lent."""
         if isinstance(ticket, Ticket):
-            entries = (self._buffers.get(key) for key in ticket.keys)
-            return sum(entry[1] for entry in entries if entry is not None and not entry[2])
+            return sum(self._sizes.get(key, 0) for key in ticket.keys if key not in self._lent)
         return sum(map(self.made_bytes, ticket)) if isinstance(ticket, Iterable) else 0
 
     def keep(self, buffers: Mapping[int, int]) -> Ticket:
         """Counts buffers, bytes by address, all at once, and returns the claim on them. The mapping must not change."""
         self.drain()
-        claimed = tuple(buffers.keys() & self._buffers.keys())
-        for address in claimed:
-            self._buffers[address][0] += 1
-        if claimed or self._kept:
-            known = set(claimed)
-            buffers = {
-                address: size
-                for address, size in buffers.items()
-                if address not in known and not self._keeps(address)
-            }
+        claimed = tuple(buffers.keys() & self._sizes.keys())
+        buffers = self._claim(buffers)
+        if self._kept:
+            buffers = {address: size for address, size in buffers.items() if not self._keeps(address)}
         num_bytes = sum(buffers.values())
         self._kept.append(buffers)
         self.reserve(num_bytes)
@@ -148,12 +148,17 @@ class Ledger:
                 self._kept = [buffers for buffers in self._kept if buffers is not kept]
                 self.used -= num_bytes
             for address in keys:
-                entry = self._buffers[address]
-                entry[0] -= 1
-                if not entry[0]:
-                    self.used -= entry[1]
-                    self.lent -= entry[1] if entry[2] else 0
-                    del self._buffers[address]
+                claims = self._claims.get(address) if self._claims else None
+                if claims is None:
+                    size = self._sizes.pop(address)
+                    self.used -= size
+                    if address in self._lent:
+                        self._lent.remove(address)
+                        self.lent -= size
+                elif claims == 2:
+                    del self._claims[address]
+                else:
+                    self._claims[address] = claims - 1
 
 
 def ticket_bytes(ticket: Any) -> int:

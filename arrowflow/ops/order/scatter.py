@@ -36,14 +36,16 @@ def reordered(
         {'x': [3, 1, 2]}
     """
     schema = chunks[0].schema
+    # Thousands of columns have few types.
+    wide_types = {type for type in set(schema.types) if (width_of(type) or 0) >= MIN_WIDTH}
+    if not wide_types:
+        return gathered(join(list(chunks)), order)
     wide = {
-        field.name: addresses
-        for index, field in enumerate(schema)
-        if (addresses := _addresses(index, field.type, chunks)) is not None
+        name: addresses
+        for index, (name, type) in enumerate(zip(schema.names, schema.types, strict=True))
+        if type in wide_types and (addresses := _addresses(index, chunks)) is not None
     }
     rest = [name for name in schema.names if name not in wide]
-    if not wide:
-        return gathered(join(list(chunks)), order)
     columns: dict[str, pa.Array] = {}
     if rest:
         taken = gathered(join([chunk.select(rest) for chunk in chunks]), order)
@@ -57,11 +59,9 @@ def reordered(
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
-def _addresses(index: int, type: pa.DataType, chunks: Sequence[pa.RecordBatch]) -> list[int] | None:
-    """Returns where a column's values begin in each chunk; None if the column is not wide, or has nulls somewhere."""
-    width = width_of(type)
-    is_wide = width is not None and width >= MIN_WIDTH
-    return addresses_of(chunks, index) if is_wide and all(chunk.num_rows for chunk in chunks) else None
+def _addresses(index: int, chunks: Sequence[pa.RecordBatch]) -> list[int] | None:
+    """Returns where a column's values begin in each chunk; None if the column has nulls somewhere."""
+    return addresses_of(chunks, index) if all(chunk.num_rows for chunk in chunks) else None
 
 
 def _scattered(
