@@ -1,4 +1,4 @@
-"""Budgets through the public API (I3, I4): what fills the ledger waits, and nothing deadlocks."""
+"""Budgets through the public API: what fills the ledger waits, and nothing deadlocks."""
 
 from __future__ import annotations
 

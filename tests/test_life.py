@@ -1,4 +1,4 @@
-"""I6: however a run ends, its threads, files and memory end with it. What ends a process runs in processes."""
+"""However a run ends, its threads, files and memory end with it. What ends a process runs in processes."""
 
 from __future__ import annotations
 

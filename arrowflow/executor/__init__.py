@@ -7,20 +7,23 @@ Success
     With `deterministic=False` they come in the order of completion.
  2. A free thread runs the most downstream stage that can run. That rule keeps queues short. Stages that compute need
     no other balancing. Only streams in which something changed are looked at (see `workers.ready`).
- 3. A call may start if its stage has room (chunks ready, calls undelivered, ledger share).
-    A call is the *head of its line* if nothing of its stage runs or waits, and nothing that the stage made waits for
-    the next stage. The head of a line may start if it fits the budget at all.
-    Beyond the budget starts only the head that is *needed*. That is: the consumer has no item, and each stage from the
-    consumer up to this head is idle and waits for the stage before it. (A boundary waits for the input that it wants
-    next.) So some call can always start: a full ledger is back-pressure and never a deadlock. And only one call at a
-    time, with the chunk that it works on, goes beyond the budget.
-    A serial stage takes its input's chunks over. So it waits for room in its share while anything that it put out is
-    still there.
-    Nothing is known of a user function's first call. Such a call starts ahead of need only where much is free, and
-    leaves no room for others while it runs (see `stages.sizes`).
-    Some boundaries keep rows back of each input. Such an input leaves room for the rows that the others will be asked
-    for. If one more chunk would exceed a budget that a boundary's kept rows use up, the run ends with a `BudgetError`
-    that names a budget.
+ 3. A call may start if its stage has room (`Stage.can_start`). That is:
+    a. It has input, and fewer calls in flight than `StageLimits.max_calls`. A call is in flight while a thread runs it.
+    b. Fewer chunks than `max_ready_items` wait for the next stage, and fewer than `max_slots` for their turn.
+    c. With what it may take, the ledger stays within the stage's share of the budget.
+    d. A call is the *head of its line* if nothing of its stage runs or waits, and nothing that the stage made waits for
+       the next stage. In place of (b) and (c) it only has to fit the whole budget.
+    e. The head is *needed* if the consumer has no item, and each stage from the consumer up to this head is idle and
+       waits for the stage before it. (A boundary waits for the input that it wants next.) The needed head may go beyond
+       the budget. So some call can always start: a full ledger is back-pressure and never a deadlock. And only one call
+       at a time, with the chunk that it works on, goes beyond the budget.
+    f. A serial stage takes its input's chunks over. So it waits for room in its share while anything that it put out is
+       still there.
+    g. Nothing is known of a user function's first call. Such a call starts ahead of need only where much is free, and
+       leaves no room for others while it runs (see `stages.sizes`).
+    h. Some boundaries keep rows back of each input. Such an input leaves room for the rows that the others will be asked
+       for. If one more chunk would exceed a budget that a boundary's kept rows use up, the run ends with a
+       `BudgetError` that names a budget.
  4. The consumer's thread runs the last serial kernel (slicing batches) and the consumer's own code. If the consumer
     comes back at once, and all that is left is known to be cheap, its thread runs every call (see `consumer`).
  5. A call that computes takes a token of the CPU budget, serial calls too. A call that waits takes none.

@@ -6,8 +6,9 @@ left to do is known to be cheap, and it comes back to the run within 0.2 ms (1 m
 consumer that was away for longer finds the items that workers made in that time. The thread that runs a call never
 changes the call's result, nor its order.
 
-A worker, the guard, looks every 20 ms whether the consumer makes progress. A function may wait for other calls, and
-then workers take over (`take_over`).
+While workers rest, one of them, the guard, looks after 20 ms whether the consumer made progress since. If it did, the
+worker guards again, as long as it has nothing else to do. If it did not, workers take over (`take_over`): a function may
+wait for other calls.
 
 A user function that the consumer runs is part of `next()`. An interrupt in the function ends the run, as it does
 anywhere in `next()`. And `close()` from another thread has to wait for the function to return.

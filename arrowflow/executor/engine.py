@@ -321,6 +321,20 @@ class Engine:
             stacklevel=_level_outside(),
         )
 
+    def describe(self) -> str:
+        """Returns the states of all threads and stages, a line each: for a run that hangs. Takes no lock."""
+        ready, ledger = self.pool.ready, self.ledger
+        lines = [
+            f"stopped {self.stopped}, ledger {ledger.used:,} of {ledger.budget:,} bytes, tokens {self.pool.tokens:g}",
+            f"consumer {self.consumer.state.name}, hurries {self.consumer.hurries}, in {self.consumer.operators}",
+        ]
+        lines += [f"{one.name} {one.state.name}, in {one.operators}" for one in list(self.pool.threads)]
+        for stage in list(ready.stages()):
+            out = "ended" if stage.ended else f"{len(stage.out)} ready"
+            noted = "" if stage.stream is self.root else f", stream noted {cast(Stream, stage.stream).noted}"
+            lines.append(f"{'+'.join(stage.plan_titles)}: {stage.running} calls run, {out}{noted}")
+        return "\n".join(lines)
+
     def statistics(self) -> EngineStatistics:
         """Returns a snapshot; after the end, the last one."""
         if os.getpid() != self._process:

@@ -66,7 +66,18 @@ class Ledger:
         spared: Bytes that calls may come to use, whose sizes nobody knows: not used, and not free.
     """
 
-    __slots__ = ("_claims", "_kept", "_lent", "_released", "_sizes", "budget", "lent", "peak", "spared", "used")
+    __slots__ = (
+        "_claims",
+        "_kept",
+        "_lent",
+        "_released",
+        "_sizes",
+        "budget",
+        "lent",
+        "peak",
+        "spared",
+        "used",
+    )
 
     def __init__(self, budget: int) -> None:
         self.budget = budget

@@ -117,7 +117,8 @@ class StageStatistics:
         max_ready_items: The most that ever waited.
         ready_limit: The most that may wait, now.
         running: Calls in flight now.
-        capped: How often a look for work found input for it, but as many calls in flight as may be.
+        capped: How often a look for work found input for it, but as many calls in flight as may be. The tuner then
+            tries more calls.
         full: How often a look found its output full: the stages after it are slower.
     """
 

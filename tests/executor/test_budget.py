@@ -1,4 +1,4 @@
-"""Rule 3: bytes and calls stay within their budgets, which is back-pressure and never a deadlock (I3, I4)."""
+"""Rule 3: bytes and calls stay within their budgets, which is back-pressure and never a deadlock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules 7 and 8: the ends of a run that come before its end, at any moment and from any thread (I6)."""
+"""Rules 9 to 11: the ends of a run that come before its end, at any moment and from any thread."""
 
 from __future__ import annotations
 

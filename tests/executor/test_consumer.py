@@ -1,4 +1,4 @@
-"""Calls that the consumer runs itself: when it does, and that nothing but the thread is different.
+"""Rule 4: calls that the consumer runs itself: when it does, and that nothing but the thread is different.
 
 Engines here have run the first calls of each stage, and have no workers until a test lets them in.
 """
@@ -10,12 +10,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from types import FrameType
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 
 from arrowflow.errors import ArrowflowError, ClosedError
 from arrowflow.executor.workers.pool import RESTFUL
+from arrowflow.executor.workers.worker import Worker
 from arrowflow.physical.tuning import FIRST_CALLS
 from arrowflow.testing import FakeClock
 from tests.executor.fakes import (
@@ -219,6 +221,36 @@ def test_workers_take_over_while_a_call_of_the_consumers_waits_for_others() -> N
     with closing(engine):
         assert values_of(engine) == list(range(2000))
     assert waited == [FIRST_CALLS]  # and the consumer ran no more of them
+
+
+def test_a_guard_that_saw_progress_is_followed_by_another() -> None:
+    """Else nobody would be there when a later call waits for others."""
+    guards: list[str] = []
+    with closing(hurrying(source(500), function(cost="unknown"), serial())) as engine:
+        for _ in range(FIRST_CALLS + 1):
+            engine.next_item()
+        guard = Worker(lambda: None, "guard")
+
+        def wake_after_progress(timeout: float) -> bool:
+            guards.append(guard.state.name)
+            engine.next_item()
+            return False
+
+        guard.parking = Mock(acquire=wake_after_progress)
+        with engine.lock:
+            engine.pool._rest(guard)
+            assert engine.consumer.state in RESTFUL, "it did not take over"
+            engine.pool._rest(guard)
+    assert guards == ["GUARDING", "GUARDING"]
+
+
+def test_a_run_describes_itself() -> None:
+    with closing(hurrying(source(500), function(), serial())) as engine:
+        for _ in range(FIRST_CALLS + 1):
+            engine.next_item()
+        text = engine.describe()
+    assert "consumer NEAR, hurries False" in text
+    assert "function: 0 calls run" in text
 
 
 def test_a_run_that_is_closed_meanwhile_says_so_once_the_call_returns() -> None:

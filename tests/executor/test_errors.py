@@ -1,4 +1,4 @@
-"""Rules 5 and 6: the first error comes once, in order, typed, with its operator and its cause (I5)."""
+"""Rules 7 and 8: the first error comes once, in order, typed, with its operator and its cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random pipelines over skewed and inflating data stay within random budgets, by the ledger's own count (I3).
+"""Random pipelines over skewed and inflating data stay within random budgets, by the ledger's own count.
 
 The engine is stepped by hand: which calls are in flight together, and which of them ends first, follows from a seed.
 """

@@ -185,7 +185,10 @@ class Stage(ABC):
 
     @abstractmethod
     def can_start(self) -> bool:
-        """Whether a call may start now. Cheap; may do bookkeeping, such as noticing that the input has ended."""
+        """Whether a call may start now. Cheap; may do bookkeeping, such as noticing that the input has ended.
+
+        Whoever changes what the answer depends on notes the stream (the table of `workers.ready`).
+        """
 
     @abstractmethod
     def start(self) -> Any:

@@ -71,7 +71,8 @@ class Pool:
         # waiter looks and waits again.
         self._parked: deque[Worker] = deque()
         self._coming = 0  # threads that were woken or started and have not looked for work yet
-        self._watched = self._guarded = False  # a worker is the watch, and the guard
+        self._watch: Worker | None = None  # the last one; it is WATCHING or was
+        self._guard: Worker | None = None  # the last one; it is GUARDING or was
         self._look_seconds = FIRST_LOOK_SECONDS
         self._indebted = False
         self._debt_seconds = 0.0  # CPU time used beyond the budget, at the time `_paid`
@@ -275,16 +276,13 @@ class Pool:
     def _rest(self, me: Worker) -> None:
         """Waits until there may be work. Called and returns with the lock held."""
         consumer = self.engine.consumer
-        guarding = watching = False
-        timeout, turns = -1.0, consumer.turns
-        me.state = WorkerState.PARKED
+        state, timeout, turns = WorkerState.PARKED, -1.0, consumer.turns
         if consumer.state in RESTFUL:
-            if not self._guarded:
-                guarding = self._guarded = True
-                me.state, timeout = WorkerState.GUARDING, GUARD_SECONDS
+            if not _is(self._guard, WorkerState.GUARDING):
+                self._guard, state, timeout = me, WorkerState.GUARDING, GUARD_SECONDS
         elif self._wants_watch():
-            watching = self._watched = True
-            me.state, timeout = WorkerState.WATCHING, self._look_seconds
+            self._watch, state, timeout = me, WorkerState.WATCHING, self._look_seconds
+        me.state = state
         self._parked.append(me)
         self.engine.lock.release()
         try:
@@ -294,18 +292,14 @@ class Pool:
         self._arrive(me)
         if me in self._parked:
             self._parked.remove(me)
-        if watching:
-            self._watched = False
-            if not self.engine.stopped:
-                self._look()
-        if guarding:
-            self._guarded = False
-            if consumer.state in RESTFUL and consumer.turns == turns:
-                consumer.take_over()
+        if state is WorkerState.WATCHING and not self.engine.stopped:
+            self._look()
+        elif state is WorkerState.GUARDING and consumer.state in RESTFUL and consumer.turns == turns:
+            consumer.take_over()
 
     def guard(self) -> None:
         """Sees to it that a worker is there to notice if a function that the consumer calls blocks."""
-        if not self._guarded and not self._coming and self.ready.cost_is_measured:
+        if not self._coming and self.ready.cost_is_measured and not _is(self._guard, WorkerState.GUARDING):
             if self._parked:
                 self._unpark_one()
             else:
@@ -315,9 +309,9 @@ class Pool:
 
     def _wants_watch(self) -> bool:
         """Whether work waits for a token that a running call may not need."""
-        return (
-            self.ready.short and not self._watched and (self._indebted or any(map(_may_wait, self.threads)))
-        )
+        if not self.ready.short or _is(self._watch, WorkerState.WATCHING):
+            return False
+        return self._indebted or any(map(_may_wait, self.threads))
 
     def _look(self) -> None:
         """Looks at the CPU clocks of the calls that may be waiting, and takes tokens back from those that are."""
@@ -351,6 +345,10 @@ class Pool:
         stage = worker.stage
         if stage.calls < FIRST_CALLS and not stage.tuned:
             self._weigh(stage, min(stage.limits.weight, rate))
+
+
+def _is(worker: Worker | None, state: WorkerState) -> bool:
+    return worker is not None and worker.state is state
 
 
 def _may_wait(worker: Worker) -> bool:

@@ -13,7 +13,7 @@ looked at if something of it has changed since the last look. The root stream is
 | limits, weights, or the byte budget | `note_all` |
 
 A change of a stream may be a change of its boundary, too. A note that is missing costs time and never a result: the run
-goes on because the wanted stream is looked at each time.
+goes on because the wanted stream is looked at each time. (The tests of the executor find such a note all the same.)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The CPU budget: tokens, the watch that takes them back from calls that wait, the mean, and what live runs share."""
+"""Rules 5 and 6: the CPU budget: tokens, the watch that takes them back from calls that wait, the mean, and what live runs share."""
 
 from __future__ import annotations
 
