@@ -108,7 +108,7 @@ SLOW: dict[str, Callable[[], af.Dataset]] = {
 @pytest.mark.parametrize("budget", [800_000, 2_000_000])
 @pytest.mark.parametrize("name", SLOW)
 def test_a_slow_consumer_leaves_a_pipeline_within_its_budget(name: str, budget: int) -> None:
-    """I3: the peak is the budget and what one call takes, wherever the pipeline comes to rest."""
+    """The peak is the budget and what one call takes, wherever the pipeline comes to rest."""
     options = af.Options(ram_budget=budget, cpu_budget=2, max_chunk_rows=4096)
     engine = stepper_of(SLOW[name]().with_options(options))
     read_slowly(engine, 60)

@@ -64,6 +64,10 @@ class RecutKernel(CuttingKernel):
         if item.origin.split != self._split:
             if self._held.rows:
                 yield from self.finish()
+            if not item.chunk.num_rows:
+                # A resumed run may pass on the end of an earlier split, whose rows it left out.
+                self._held.add(item)
+                return
             self._split, self._number = item.origin.split, 0
         self._held.add(item)
         self._ends = item.origin.last

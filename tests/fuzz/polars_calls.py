@@ -2,7 +2,7 @@
 
 Left out is what Polars itself computes otherwise for other rows beside a row, or what ends the process (2.1):
 `dt.replace` with days that a month does not have (null, or 1970 where another row is null), and ranges of any length.
-The sum of an empty list of floats is 0.0 or -0.0 by the lists beside it, so the line of `list.sum` adds 0.
+The sum of an empty list of floats is 0.0 or -0.0 by the lists beside it, so the line of `list.sum` has `abs` (Polars leaves out the addition of 0).
 """
 
 from __future__ import annotations
@@ -334,7 +334,7 @@ pl.business_day_count({date}, {same}, week_mask={week_mask}, holidays={holidays}
 {numbers}.list.median()
 {numbers}.list.std(ddof={0|1})
 {numbers}.list.var(ddof={0|1})
-({numbers}.list.sum() + 0)
+{numbers}.list.sum().abs()
 {list}.list.n_unique()
 {list}.list.reverse()
 {list}.list.set_difference({same})

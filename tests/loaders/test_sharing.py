@@ -1,4 +1,4 @@
-"""I8: what is handed out may be written, or cannot be; nothing that anybody else reads ever changes by that."""
+"""What is handed out may be written, or cannot be; nothing that anybody else reads ever changes by that."""
 
 from __future__ import annotations
 

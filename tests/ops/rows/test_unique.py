@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 import arrowflow as af
 from arrowflow.ops.rows.unique import Keys, SeenKeys, different
 from arrowflow.plan.traits import Resume
-from arrowflow.testing import batches_of, check_operator, chunked, cut
+from arrowflow.testing import batches_of, check_operator, check_resume, chunked, cut
 from tests.effort import scaled
 from tests.ops.tables import ALL_TYPES, NUMBERS, Apply, numbers, refused, rows_of, stands_for_all
 
@@ -202,3 +204,20 @@ def test_bad_arguments() -> None:
 def test_chunks_that_others_left_empty() -> None:
     """They are no record batches, but what one was to be made of."""
     assert rows_of(numbers(1, 1, 1, 1).shard(2, 1).unique("row")) == [1, 3]
+
+
+def noisy(batch: pa.RecordBatch, rng: np.random.Generator) -> pa.RecordBatch:
+    return batch.append_column("noise", pa.array(rng.random(batch.num_rows)))
+
+
+def test_random_functions_after_it_resume_with_their_numbers(tmp_path: Path) -> None:
+    """A resume in the middle of a split passes on the end of the split before it, without rows."""
+    with pq.ParquetWriter(tmp_path / "rows.parquet", pa.schema({"key": pa.int64()})) as writer:
+        for start, stop in ((0, 3), (3, 8), (8, 12)):
+            writer.write_table(pa.table({"key": range(start, stop)}))
+    options = af.Options(max_chunk_rows=2)
+    check_resume(
+        lambda: (
+            af.read_parquet(tmp_path).with_options(options).unique("key").map(noisy, format="arrow", seed=1)
+        )
+    )
