@@ -2,7 +2,8 @@
 
 Left out is what Polars itself computes otherwise for other rows beside a row, or what ends the process (2.1):
 `dt.replace` with days that a month does not have (null, or 1970 where another row is null), and ranges of any length.
-The sum of an empty list of floats is 0.0 or -0.0 by the lists beside it, so the line of `list.sum` has `abs` (Polars leaves out the addition of 0).
+The sum of an empty list of floats is 0.0 or -0.0 by the lists beside it, so the line of `list.sum` has `abs`. (To add 0
+changes nothing: Polars leaves that out.)
 """
 
 from __future__ import annotations
