@@ -162,7 +162,8 @@ class Consumer(Caller):
     def comes_soon(self, now: float) -> bool:
         """Whether it came back soon, and items are made in no time.
 
-        One that did so the last time may only have waited for the interpreter lock this time.
+        One that did so the last time may only have waited for the interpreter lock this time: `handover` of columns takes
+        1.2 x as long without that.
         """
         locked = self.pool.ready.all_hold_lock
         soon = now - self._left < (LOCKED_HURRY_SECONDS if locked else HURRY_SECONDS)

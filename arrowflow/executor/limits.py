@@ -2,6 +2,10 @@
 
 Nothing here changes a value or an order: a constant decides when something runs, how much may wait, and how long.
 Limits that the tuner changes while a run goes on are in `arrowflow.physical.tuning`.
+
+Each rule of thumb was switched off in turn, and benchmarks run with and without it in one process, in turns (two cores of
+an AMD EPYC; pairs differ by 10 % without any reason). "1.9 x" says how much longer a benchmark takes without the rule.
+What gained nothing that could be seen is gone.
 """
 
 from __future__ import annotations
@@ -12,11 +16,12 @@ from typing import Final
 
 HURRY_SECONDS: Final = 200e-6
 """A consumer that comes back within this time, to a run that makes an item within it, runs cheap calls itself. Workers
-would gain less than the interpreter lock costs on its way to them and back, 50 to 100 µs."""
+would gain less than the interpreter lock costs on its way to them and back, 50 to 100 µs. `overhead` 1.9 x, a function
+on batches of 64 rows 1.7 x, `handover` of columns 1.3 x."""
 
 LOCKED_HURRY_SECONDS: Final = 1e-3
 """The same where all remaining calls hold the interpreter lock. A consumer that reads its items from a disk takes longer;
-workers then tell the system ahead of it which pages come next."""
+workers then tell the system ahead of it which pages come next. `handover` of columns 1.3 x."""
 
 FIRST_PATIENCE_SECONDS: Final = 0.001
 """The consumer looks for work again after this time, and after twice the time from then on."""
@@ -26,7 +31,7 @@ LAST_PATIENCE_SECONDS: Final = 0.064
 
 TAKEN_SHARE: Final = 0.5
 """The consumer takes all ready items of cheap calls at once while less than this share of the ledger is used. One by one,
-items of 7 µs take 9 (`overhead inputs`)."""
+items of an `interleave` take 9.7 µs in place of 7.2."""
 
 RECENT_ITEMS: Final = 16
 """Items over which the consumer averages the time of its own calls."""
@@ -60,10 +65,12 @@ RECENT_CALLS: Final = 16
 """Calls over which a stage averages its latest times."""
 
 MAX_ITEMS_PER_CALL: Final = 16
-"""Items that one call of a serial stage takes, so that many cheap items cost one turn of the scheduler."""
+"""Items that one call of a serial stage takes, so that many cheap items cost one turn of the scheduler. `handover` of
+columns 1.2 x, a function on batches of 64 rows 1.1 to 1.5 x."""
 
 SMALL_ITEMS: Final = 64
-"""Chunks of at most `SMALL_BYTES` that may wait, 1 MiB in all: waking a thread for a few costs more than the chunks do."""
+"""Chunks of at most `SMALL_BYTES` that may wait, 1 MiB in all: waking a thread for a few costs more than the chunks
+do. `handover` of columns 1.1 x."""
 
 SMALL_BYTES: Final = 1 << 14
 """Chunks up to 16 KiB are small."""
