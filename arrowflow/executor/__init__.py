@@ -11,11 +11,10 @@ Success
     a. It has input, and fewer calls in flight than `StageLimits.max_calls`. A call is in flight while a thread runs it.
     b. Fewer chunks than `max_ready_items` wait for the next stage, and fewer than `max_slots` for their turn.
     c. With what it may take, the ledger stays within the stage's share of the budget.
-    d. A call is the *head of its line* if nothing of its stage runs or waits, and nothing that the stage made waits for
-       the next stage. In place of (b) and (c) it only has to fit the whole budget.
-    e. The head is *needed* if the consumer has no item, and each stage from the consumer up to this head is idle and
-       waits for the stage before it. (A boundary waits for the input that it wants next.) The needed head may go beyond
-       the budget. So some call can always start: a full ledger is back-pressure and never a deadlock. And only one call
+    d. A call is the *head of its line* if its stage has nothing else: no call that runs or waits for its turn, and no
+       chunk that waits for the next stage. In place of (b) and (c) it only has to fit the whole budget.
+    e. The head is *needed* if the consumer has no item, and each stage between the two is idle and waits for the stage
+       before it. (A boundary waits for the input that it wants next.) The needed head may go beyond the budget. So some call can always start: a full ledger is back-pressure and never a deadlock. And only one call
        at a time, with the chunk that it works on, goes beyond the budget.
     f. A serial stage takes its input's chunks over. So it waits for room in its share while anything that it put out is
        still there.
@@ -87,8 +86,8 @@ Of a worker (`WorkerState`). `Pool` makes every change, under the lock::
                   |                   +-------- time is over --------+                  |
                   +--------------- woken (`kick`, `guard`, the end) --------------------+
 
-At most one worker is CALLED at a time by `kick`: it looks, and calls the next one itself before it begins a call that
-takes long. At most one is WATCHING (see `workers.pool`), and one GUARDING (see `consumer`).
+`kick` calls one worker at a time. That worker looks, and calls the next one before it begins a call that takes long. At
+most one is WATCHING (see `workers.pool`), and one GUARDING (see `consumer`).
 
 Ownership
 ---------

@@ -1,9 +1,9 @@
 """`Consumer`: the thread that calls `next()`. It takes items, waits for them, and runs cheap calls itself.
 
 To hand the interpreter lock to another thread and back takes 50 to 100 µs. Many a call takes less. So a consumer that
-*hurries* runs calls itself, one by one, until it has an item; workers rest meanwhile. A consumer hurries if all that is
-left to do is known to be cheap, and it comes back to the run within 0.2 ms (1 ms where all calls hold that lock). A
-consumer that was away for longer finds the items that workers made in that time. The thread that runs a call never
+*hurries* runs calls itself, one by one, until it has an item; workers rest meanwhile. A consumer hurries on two
+conditions. All calls that are left are known to be cheap. And it comes back to the run within 0.2 ms, or within 1 ms where
+all calls hold that lock. A consumer that was away for longer finds the items that workers made in that time. The thread that runs a call never
 changes the call's result, nor its order.
 
 While workers rest, one of them, the guard, looks after 20 ms whether the consumer made progress since. If it did, the

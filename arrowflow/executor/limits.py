@@ -3,9 +3,9 @@
 Nothing here changes a value or an order: a constant decides when something runs, how much may wait, and how long.
 Limits that the tuner changes while a run goes on are in `arrowflow.physical.tuning`.
 
-Each rule of thumb was switched off in turn, and benchmarks run with and without it in one process, in turns (two cores of
-an AMD EPYC; pairs differ by 10 % without any reason). "1.9 x" says how much longer a benchmark takes without the rule.
-What gained nothing that could be seen is gone.
+Each rule of thumb was switched off in turn. One process ran each benchmark with and without the rule, in turns, on two
+cores of an AMD EPYC. (Pairs differ by 10 % without any reason.) "1.9 x" says how much longer a benchmark takes without
+the rule. Rules without a gain that can be seen are gone.
 """
 
 from __future__ import annotations

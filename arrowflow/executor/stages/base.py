@@ -187,7 +187,7 @@ class Stage(ABC):
     def can_start(self) -> bool:
         """Whether a call may start now. Cheap; may do bookkeeping, such as noticing that the input has ended.
 
-        Whoever changes what the answer depends on notes the stream (the table of `workers.ready`).
+        The code that changes something on which the answer depends notes the stream (the table of `workers.ready`).
         """
 
     @abstractmethod
