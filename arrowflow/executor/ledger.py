@@ -164,7 +164,7 @@ class Ledger:
                     size = self._sizes.pop(address)
                     self.used -= size
                     if address in self._lent:
-                        self._lent.remove(address)
+                        self._lent.discard(address)
                         self.lent -= size
                 elif claims == 2:
                     del self._claims[address]

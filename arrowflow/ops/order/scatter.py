@@ -36,15 +36,14 @@ def reordered(
         {'x': [3, 1, 2]}
     """
     schema = chunks[0].schema
-    # Thousands of columns have few types.
-    wide_types = {type for type in set(schema.types) if (width_of(type) or 0) >= MIN_WIDTH}
-    if not wide_types:
-        return gathered(join(list(chunks)), order)
+    types = schema.types
     wide = {
         name: addresses
-        for index, (name, type) in enumerate(zip(schema.names, schema.types, strict=True))
-        if type in wide_types and (addresses := _addresses(index, chunks)) is not None
+        for index, (name, type) in enumerate(zip(schema.names, types, strict=True))
+        if (width_of(type) or 0) >= MIN_WIDTH and (addresses := _addresses(index, chunks)) is not None
     }
+    if not wide:
+        return gathered(join(list(chunks)), order)
     rest = [name for name in schema.names if name not in wide]
     columns: dict[str, pa.Array] = {}
     if rest:
