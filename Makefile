@@ -6,9 +6,9 @@ VENV ?= .venv
 PYTEST_ARGS ?= --numprocesses=auto
 MINUTES ?= 10
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-# Tests start a hundred Pythons, and each would compile the library anew.
+# `make bench` measures the import of compiled code; tests/conftest.py does this for the tests, however they are started.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
@@ -43,13 +43,13 @@ bench: $(VENV)/.installed-bench
 setup: $(VENV)/.installed-test $(VENV)/.installed-lint $(VENV)/.installed-bench $(VENV)/.installed-demo
 
 clean:
-	rm -rf .venv .venv-oldest demo-data benchmarks/data build dist .coverage
+	rm -rf .venv .venv-* demo-data benchmarks/data build dist .coverage
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find arrowflow benchmarks examples tests -name __pycache__ -prune -exec rm -rf {} +
 
-# The package with one dependency group of pyproject.toml.
+# The package with one dependency group of pyproject.toml; .ci/run names older packages in PIP_ARGS.
 $(VENV)/.installed-%: $(VENV)/.made pyproject.toml
-	$(INSTALL) --group $*
+	$(PIP_INSTALL) --editable . --group $* $(PIP_ARGS)
 	@touch $@
 
 # `--group` needs pip 25.1.
@@ -58,5 +58,5 @@ $(VENV)/.made:
 	  echo "arrowflow needs Python 3.11 or newer; \`$(PYTHON)\` is $$($(PYTHON) --version 2>&1)." >&2; \
 	  echo "Name another one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	$(PIP_INSTALL) --upgrade "pip>=25.1"
 	@touch $@

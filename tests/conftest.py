@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import os
+import sys
 import threading
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -25,8 +26,9 @@ for name, examples in {"quick": 20, "ci": 50, "dev": 50, "thorough": 2_000}.item
         deadline=None,  # machines differ
         suppress_health_check=[HealthCheck.too_slow],
     )
-# Where this is set, each process that a test starts compiles the library anew: 0.35 s of 0.9.
+# Where this is set, each process that a test starts compiles the library anew: 0.35 s of 0.9; pytest compiles the tests.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
 
