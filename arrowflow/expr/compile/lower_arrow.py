@@ -7,23 +7,22 @@ lossy casts) stay with pyarrow, unless the types alone say that the check cannot
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Final
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 from arrowflow.expr.compile.graph import Graph, Op
-from arrowflow.expr.compile.lowering import FLOATS, SHARED, Lowering, require
+from arrowflow.expr.compile.lowering import EXACT_DIGITS, FLOATS, SHARED, Lowering, require
 from arrowflow.expr.parse.tree import COMPARISONS, MIRRORED, Call, Literal, Node
 from arrowflow.types import is_number, numpy_dtype
-
-EXACT_DIGITS: Final = 15
 
 
 class ArrowLowering(Lowering):
     """Lowers expressions that pyarrow owns."""
 
     rules: ClassVar[dict[str, Callable[..., Op]]]
+    choice = "if_else_null"
 
     def widens(self, source: pa.DataType, target: pa.DataType) -> bool:
         """Returns whether a constant of type `source` may be taken as `target` without a change of meaning."""
@@ -53,30 +52,6 @@ class ArrowLowering(Lowering):
         if call.function == "divide" and checked:
             require(isinstance(right, Literal) and operands[1].param != 0)
         return self.graph.op(call.function, operands, type)
-
-    def absolute(self, call: Call, value: Node, *, checked: bool = False) -> Op:
-        """Lowers the absolute value and the negation."""
-        op = self.lower(value)
-        require(op.type in FLOATS or (pa.types.is_signed_integer(op.type) and not checked))
-        return self.graph.op(call.function, (op,), op.type)
-
-    def power(self, call: Call, base: Node, exponent: Node, *, checked: bool = False) -> Op:
-        """Lowers `**` with a constant exponent."""
-        require(not checked)
-        type = self.type_of(call)
-        require(type in FLOATS and isinstance(exponent, Literal) and exponent.value == 2)
-        op = self.lower(base)
-        require(op.type.equals(type))
-        return self.graph.op("square", (op,), type)
-
-    def if_else(self, call: Call, test: Node, yes: Node, no: Node) -> Op:
-        """Lowers a choice between two values by a condition."""
-        type = self.type_of(call)
-        require(numpy_dtype(type) is not None and not pa.types.is_decimal(type))
-        condition = self.lower(test)
-        require(pa.types.is_boolean(condition.type))
-        branches = (self.branch(yes, type), self.branch(no, type))
-        return self.graph.op("if_else_null", (condition, *branches), type)
 
     def cast(self, call: Call, value: Node, *, to_type: pa.DataType, **allowed: object) -> Op:
         """Lowers a conversion between types."""
@@ -120,9 +95,6 @@ def _fits(source: pa.DataType, target: pa.DataType) -> bool:
 ArrowLowering.rules = SHARED | {
     **dict.fromkeys(COMPARISONS, ArrowLowering.comparison),
     **dict.fromkeys(("add", "subtract", "multiply", "divide"), ArrowLowering.arithmetic),
-    **dict.fromkeys(("abs", "negate"), ArrowLowering.absolute),
     "log": Lowering.float_function,
-    "power": ArrowLowering.power,
-    "if_else": ArrowLowering.if_else,
     "cast": ArrowLowering.cast,
 }

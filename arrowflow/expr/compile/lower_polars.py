@@ -7,25 +7,23 @@ number takes the type of its neighbour. A division makes floats of decimals.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 from arrowflow.expr.compile.graph import Op
-from arrowflow.expr.compile.lowering import FLOATS, SHARED, Lowering, require
+from arrowflow.expr.compile.lowering import EXACT_DIGITS, FLOATS, SHARED, Lowering, require
 from arrowflow.expr.parse.tree import BETWEEN, COMPARISONS, Call, Literal, Node, Unsupported
 from arrowflow.lazy import compute as pc
 from arrowflow.types import is_number, numpy_dtype, scalar
-
-# A decimal of up to 15 digits is exact in a float64. Polars divides this float64 by the decimal's power of ten.
-EXACT_DIGITS: Final = 15
 
 
 class PolarsLowering(Lowering):
     """Lowers expressions that Polars owns."""
 
     rules: ClassVar[dict[str, Callable[..., Op]]]
+    choice = "if_else"
 
     def widens(self, source: pa.DataType, target: pa.DataType) -> bool:
         """Returns whether a constant of type `source` may be taken as `target` without a change of meaning."""
@@ -99,20 +97,6 @@ class PolarsLowering(Lowering):
         require(operands[1].param > 0)
         return self.graph.op(call.function, operands, type)
 
-    def power(self, call: Call, base: Node, exponent: Node) -> Op:
-        """Lowers `**` with a constant exponent."""
-        type = self.type_of(call)
-        require(type in FLOATS and isinstance(exponent, Literal) and exponent.value == 2)
-        op = self.lower(base)
-        require(op.type.equals(type))
-        return self.graph.op("square", (op,), type)
-
-    def absolute(self, call: Call, value: Node) -> Op:
-        """Lowers the absolute value and the negation."""
-        op = self.lower(value)
-        require(op.type in FLOATS or pa.types.is_signed_integer(op.type))
-        return self.graph.op(call.function, (op,), op.type)
-
     def logarithm(self, call: Call, value: Node, base: Node) -> Op:
         """Lowers logarithms of a constant base."""
         op = self.lower(value)
@@ -137,15 +121,6 @@ class PolarsLowering(Lowering):
     def is_not_nan(self, call: Call, value: Node) -> Op:
         """Lowers the test for anything but NaN."""
         return self.lower(Call("not", (Call("is_nan", (value,)),)))
-
-    def if_else(self, call: Call, test: Node, yes: Node, no: Node) -> Op:
-        """Lowers a choice between two values by a condition."""
-        type = self.type_of(call)
-        require(numpy_dtype(type) is not None and not pa.types.is_decimal(type))
-        condition = self.lower(test)
-        require(pa.types.is_boolean(condition.type))
-        branches = (self.branch(yes, type), self.branch(no, type))
-        return self.graph.op("if_else", (condition, *branches), type)
 
     def cast(self, call: Call, value: Node, *, options: object) -> Op:
         """Lowers a conversion between types."""
@@ -189,12 +164,9 @@ PolarsLowering.rules = SHARED | {
     **dict.fromkeys(COMPARISONS, PolarsLowering.comparison),
     **dict.fromkeys(("add", "subtract", "multiply", "divide"), PolarsLowering.arithmetic),
     **dict.fromkeys(("floor_divide", "modulo"), PolarsLowering.integer_division),
-    **dict.fromkeys(("abs", "negate"), PolarsLowering.absolute),
-    "power": PolarsLowering.power,
     "log": PolarsLowering.logarithm,
     "is_between": PolarsLowering.between,
     "is_not_nan": PolarsLowering.is_not_nan,
-    "if_else": PolarsLowering.if_else,
     "cast": PolarsLowering.cast,
     "to_physical": PolarsLowering.to_physical,
 }

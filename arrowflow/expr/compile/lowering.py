@@ -24,6 +24,8 @@ from arrowflow.types import is_number, numpy_dtype, scalar
 Env = Callable[[str], Op | None]
 
 FLOATS: Final = (pa.float32(), pa.float64())
+# A decimal of up to 15 digits is exact in a float64.
+EXACT_DIGITS: Final = 15
 
 
 def require(condition: object) -> None:
@@ -46,9 +48,11 @@ class Lowering:
         graph: The graph that receives the operations.
         env: Returns the operation that computes a column, None for a column that NumPy cannot read.
         type_of: Asks the engine for the type that a call yields.
+        choice: The kernel that chooses between two values.
     """
 
     rules: ClassVar[dict[str, Callable[..., Op]]] = {}
+    choice: ClassVar[str]
 
     def __init__(self, graph: Graph, env: Env, type_of: Callable[[Call], pa.DataType]) -> None:
         self.graph = graph
@@ -149,6 +153,30 @@ class Lowering:
         require(op.type in FLOATS)
         return self.graph.op(call.function, (op,), op.type)
 
+    def absolute(self, call: Call, value: Node, *, checked: bool = False) -> Op:
+        """Lowers the absolute value and the negation."""
+        op = self.lower(value)
+        require(op.type in FLOATS or (pa.types.is_signed_integer(op.type) and not checked))
+        return self.graph.op(call.function, (op,), op.type)
+
+    def power(self, call: Call, base: Node, exponent: Node, *, checked: bool = False) -> Op:
+        """Lowers `**` with a constant exponent."""
+        require(not checked)
+        type = self.type_of(call)
+        require(type in FLOATS and isinstance(exponent, Literal) and exponent.value == 2)
+        op = self.lower(base)
+        require(op.type.equals(type))
+        return self.graph.op("square", (op,), type)
+
+    def if_else(self, call: Call, test: Node, yes: Node, no: Node) -> Op:
+        """Lowers a choice between two values by a condition."""
+        type = self.type_of(call)
+        require(numpy_dtype(type) is not None and not pa.types.is_decimal(type))
+        condition = self.lower(test)
+        require(pa.types.is_boolean(condition.type))
+        branches = (self.branch(yes, type), self.branch(no, type))
+        return self.graph.op(self.choice, (condition, *branches), type)
+
     def fill_null(self, call: Call, value: Node, other: Node) -> Op:
         """Lowers the replacement of nulls by a constant."""
         op = self.lower(value)
@@ -212,5 +240,8 @@ SHARED: Final[dict[str, Callable[..., Op]]] = {
     **dict.fromkeys(("is_null", "is_not_null"), Lowering.null_test),
     **dict.fromkeys(("is_nan", "is_finite", "is_infinite"), Lowering.float_test),
     **dict.fromkeys(("exp", "log1p", "sqrt", "floor", "ceil"), Lowering.float_function),
+    **dict.fromkeys(("abs", "negate"), Lowering.absolute),
+    "power": Lowering.power,
+    "if_else": Lowering.if_else,
     "fill_null": Lowering.fill_null,
 }

@@ -121,6 +121,10 @@ def parse_many(value: object, *, operator: str, allow_name: bool = False) -> lis
 
 
 def _parse_polars(value: pl.Expr) -> Expr:
+    if hasattr(
+        value, "otherwise"
+    ):  # Polars 1.35 cannot unpickle a `when` without this call, which changes no value
+        value = value.otherwise(None)
     text = polars_tree.serialise(value)
     _refuse(polars_tree.check(text), value)
     name = value.meta.output_name(raise_if_undetermined=False)

@@ -49,7 +49,7 @@ _FAMILIES: Final = {
     "Bitwise": "CountOnes CountZeros LeadingOnes LeadingZeros TrailingOnes TrailingZeros",
     "Boolean": "IsNull IsNotNull IsNan IsNotNan IsFinite IsInfinite IsBetween IsIn IsClose AnyHorizontal"
     " AllHorizontal Not",
-    "FillNullWithStrategy": "Zero One MinBound MaxBound",
+    "FillNullWithStrategy": "Zero One",
     "StringExpr": "Contains ContainsAny CountMatches EndsWith Extract ExtractAll ExtractGroups Find Head Tail"
     " LenBytes LenChars Lowercase Uppercase Titlecase Normalize PadStart PadEnd ZFill Replace ReplaceMany Reverse"
     " Slice Split SplitRegex SplitExact SplitN StartsWith StripChars StripCharsStart StripCharsEnd StripPrefix StripSuffix"
@@ -226,8 +226,8 @@ def _function(body: Json) -> Iterator[str]:
     allowed = _ALLOWED[family] if family else _TOP
     if name not in allowed:
         yield f"`{name.lower()}`"
-    elif (family, name) in _NEEDS:
-        yield from _NEEDS[family, name](settings)
+    elif name == "Strptime" and settings[1]["format"] is None:
+        yield "parsing text without `format=` (it is guessed from the first values)"
     args = list(body["input"])
     first, last = _CONSTANTS.get((family, name), (0, 0))
     for arg in args[first:last]:
@@ -270,32 +270,6 @@ def is_literal_list(node: Json) -> bool:
     return "Literal" in inner or (isinstance(inner.get("input"), dict) and "Literal" in inner["input"])
 
 
-def _needs_format(settings: Json) -> Iterator[str]:
-    if settings[1]["format"] is None:
-        yield "parsing text without `format=` (it is guessed from the first values)"
-
-
-def _needs_dtype(settings: Json) -> Iterator[str]:
-    if settings is None:
-        yield "`json_decode` without `dtype=`"
-
-
-def _needs_scale(settings: Json) -> Iterator[str]:
-    if not isinstance(settings, dict) or settings.get("scale") is None:
-        yield "`to_decimal` without `scale=`"
-
-
-def _needs_names(settings: Json) -> Iterator[str]:
-    if not isinstance(settings, list):
-        yield "`list.to_struct` without the names of its fields"
-
-
-_NEEDS: Final = {
-    ("ListExpr", "ToStruct"): _needs_names,
-    ("StringExpr", "Strptime"): _needs_format,
-    ("StringExpr", "JsonDecode"): _needs_dtype,
-    ("StringExpr", "ToDecimal"): _needs_scale,
-}
 _VISITORS: Final = {
     "Column": _leaf,
     "Field": _leaf,

@@ -7,6 +7,10 @@ These kernels give what the engine gives, bit for bit, with four exceptions: `ex
 pyarrow's `power` with exponent 2. Their results are within two ulps (units in the last place) of the engine's. They may
 differ between types of CPU, as NumPy and the C library choose their loops by CPU. On one machine a row's value depends
 on nothing but the row. All other transcendental functions (`sin`, `log2` of pyarrow, `cbrt`, …) run on their engine.
+
+A kernel has to be faster than its engine within a filter and a projection. One call of Polars alone takes 100 µs. The
+CPU time in ns a row, here and in Polars, for 65,536 rows with nulls on 2 cores of an AMD EPYC with AVX-512:
+when/then 8.7 and 24.7, `and` (the filter of TPC-H Q6) 3.9 and 13.6, `sqrt` 6.5 and 19.8.
 """
 
 from __future__ import annotations
@@ -44,10 +48,6 @@ def _quotient(args: tuple[Operand, ...], out: Array) -> None:
     np.divide(args[0], args[1], out=out, dtype=np.float64, casting="unsafe")
 
 
-def _square(args: tuple[Operand, ...], out: Array) -> None:
-    np.multiply(args[0], args[0], out=out)
-
-
 def _decimal_to_float32(args: tuple[Operand, ...], out: Array) -> None:
     """Pyarrow's own rule: one multiplication within 24 bits, else whole and fraction apart, all in float32."""
     digits, power = args
@@ -72,7 +72,7 @@ KERNELS: Final[dict[str, Kernel]] = {
     "quotient": _quotient,
     "floor_divide": _ufunc(np.floor_divide),
     "modulo": _ufunc(np.remainder),
-    "square": _square,
+    "square": _ufunc(np.square),
     "negate": _ufunc(np.negative),
     "abs": _ufunc(np.abs),
     "sqrt": _ufunc(np.sqrt),
@@ -126,33 +126,29 @@ def _decided(args: tuple[Operand, ...], valids: tuple[Valid, ...], deciding: boo
     return valid
 
 
+def _choose(condition: Operand, yes: Operand, no: Operand, out: Array) -> None:
+    """Writes `yes` where `condition` is true, else `no`, all bits of it.
+
+    Bits times a flag are 0.9 ns a value for random flags. A masked copy is 4.4 ns, and `np.where` is 3.6 ns (float64,
+    131,072 rows, 2 cores of an AMD EPYC with AVX-512).
+    """
+    bits = np.dtype(f"i{out.dtype.itemsize}")
+    first, second, target = yes.view(bits), no.view(bits), out.view(bits)
+    if isinstance(second, np.generic) and second == 0:
+        np.multiply(first, condition, out=target)
+        return
+    np.bitwise_xor(first, second, out=target)
+    np.multiply(target, condition, out=target)
+    np.bitwise_xor(target, second, out=target)
+
+
 def _fill(args: tuple[Operand, ...], valids: tuple[Valid, ...], out: Array) -> Valid:
-    value, other = args
     known, other_known = valids
     if known is None:
-        np.copyto(out, value)
+        np.copyto(out, args[0])
         return None
-    if isinstance(other, np.generic) and isinstance(value, np.ndarray) and out.dtype.itemsize in _BITS:
-        _fill_bits(value, known, other, out)
-        return None
-    np.copyto(out, value)
-    np.copyto(out, other, where=~known)
+    _choose(known, args[0], args[1], out)
     return None if other_known is None else known | other_known
-
-
-_BITS: Final[dict[int, np.dtype[Any]]] = {2: np.dtype(np.int16), 4: np.dtype(np.int32), 8: np.dtype(np.int64)}
-
-
-def _fill_bits(value: Array, known: Array, other: np.generic, out: Array) -> None:
-    """Multiplies bits by the flag: 0.25 ns a value instead of 0.75 ns for a masked copy (float32, AVX-512)."""
-    dtype = _BITS[out.dtype.itemsize]
-    bits, target, constant = value.view(dtype), out.view(dtype), other.view(dtype)
-    if constant == 0:
-        np.multiply(bits, known, out=target)
-        return
-    np.bitwise_xor(bits, constant, out=target)
-    np.multiply(target, known, out=target)
-    np.bitwise_xor(target, constant, out=target)
 
 
 def _is_null(args: tuple[Operand, ...], valids: tuple[Valid, ...], out: Array) -> Valid:
@@ -173,14 +169,13 @@ def _if_else(args: tuple[Operand, ...], valids: tuple[Valid, ...], out: Array) -
     condition, yes, no = args
     if valids[0] is not None:
         condition = condition & valids[0]
-    np.copyto(out, no)
-    np.copyto(out, yes, where=condition)
+    _choose(condition, yes, no, out)
     if valids[1] is None and valids[2] is None:
         return None
-    valid: Array = np.where(
-        condition, np.True_ if valids[1] is None else valids[1], np.True_ if valids[2] is None else valids[2]
-    )
-    return np.broadcast_to(valid, out.shape)
+    known_yes, known_no = (np.True_ if known is None else known for known in valids[1:])
+    valid = np.empty(out.shape, np.bool_)
+    _choose(condition, known_yes, known_no, valid)
+    return valid
 
 
 def _if_else_null(args: tuple[Operand, ...], valids: tuple[Valid, ...], out: Array) -> Valid:
