@@ -179,7 +179,8 @@ class Consumer(Caller):
         if last.calls_are_short and self.engine.ledger.fits(0, TAKEN_SHARE):
             self._taken.extend(last.out)
             last.out.clear()
-        self.pool.kick()
+        if not (self.hurries and self._in_charge):
+            self.pool.kick()  # which may leave all calls to it
         self.state = NEAR if self.hurries and self._in_charge else AWAY
         self.hurries = False
 

@@ -82,9 +82,7 @@ class Program:
         """Returns one line per filter and output: `numpy`, `arrow`, `polars` or `pass-through`."""
         if len(self.passes) == 1:
             return self.passes[0].explain()
-        return [
-            f"{number}. {line}" for number, one in enumerate(self.passes, 1) for line in one.explain()
-        ]
+        return [f"{number}. {line}" for number, one in enumerate(self.passes, 1) for line in one.explain()]
 
 
 def compile_steps(steps: Sequence[Step], schema: pa.Schema) -> Program:
