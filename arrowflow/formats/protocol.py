@@ -141,7 +141,7 @@ class Format(Protocol):
         no
         check: a fetch refuses ranges outside of the file. The default is the whole file.
         """
-        return [(0, footer.file.size)]
+        return [Range(0, footer.file.size)]
 
     def prune(self, footer: Footer, split: Split, may_match: MayMatch) -> bool:
         """Returns whether the split provably holds no match, so that it is not read. No I/O. The default is False."""
