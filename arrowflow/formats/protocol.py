@@ -201,10 +201,12 @@ class InPlaceFormat(Format, Protocol):
     """A capability: files can be mapped, and their rows gathered in place. A global `shuffle` needs this capability."""
 
     def is_mapped(self, store: Store, footer: Footer) -> bool:
-        """Returns whether `read` yields views of the mapped file. No I/O."""
+        """Returns whether `read` yields views of the mapped file. No I/O. The default is False."""
+        return False
 
     def only_maps(self, store: Store, footer: Footer, columns: Sequence[str]) -> bool:
-        """Returns whether `read` looks at no value of these columns, and only makes views. No I/O."""
+        """Returns whether `read` only makes views and looks at no value of these columns. The default is False."""
+        return False
 
     def check_in_place(self, store: Store, footer: Footer) -> None:
         """Raises `PlanError` if the rows of this file cannot be gathered in place. No I/O."""

@@ -155,7 +155,7 @@ class FirstSplitAgain(RecordsFormat):
 class OneRecordShort(RecordsFormat):
     def ranges(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[Range]:
         ((start, stop),) = RecordsFormat.ranges(self, footer, split, columns)
-        return [(start, stop - RECORD.itemsize)]
+        return [Range(start, stop - RECORD.itemsize)]
 
 
 class Silent(RecordsFormat):
@@ -236,6 +236,44 @@ def test_a_split_with_fewer_rows_than_its_footer_says_is_refused(tmp_path: Path)
     with pytest.raises(af.SourceError, match="expected 60 rows as the footer says, found 21") as caught:
         found.to_table()
     assert (caught.value.file, caught.value.row_group) == (str(path), 0)
+
+
+class Refusing(RecordsFormat):
+    """Raises an error with a text alone."""
+
+    def footer(self, store: Store, file: File) -> Footer:
+        raise af.SourceError("no such word")
+
+
+class Overflowing(RecordsFormat):
+    """Has a mistake of its own."""
+
+    def ranges(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[Range]:
+        raise OverflowError("too large")
+
+
+@pytest.mark.parametrize(
+    ("format", "text"),
+    [
+        (Refusing, r"^read_records: no such word \(in file '.*a\.records'\)$"),
+        (
+            Overflowing,
+            r"^read_records: cannot read it: OverflowError: too large; .* that this format does not read",
+        ),
+    ],
+)
+def test_errors_of_a_format_say_where(format: type[RecordsFormat], text: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.records"
+    write_records(RECORDS, path)
+    with pytest.raises(af.SourceError, match=text) as caught:
+        af.read(path, format=format()).to_table()
+    assert caught.value.file == str(path)
+
+
+def test_a_global_shuffle_names_the_capability(tmp_path: Path) -> None:
+    write_records(RECORDS, tmp_path / "a.records")
+    with pytest.raises(af.PlanError, match=r"methods of arrowflow\.formats\.InPlaceFormat"):
+        af.read(tmp_path, format=RecordsFormat()).shuffle().to_table()
 
 
 # --------------------------------------------------------------------------------------- as users read it
