@@ -166,11 +166,11 @@ class ParquetFormat(Format):
         details: _Details = footer.details
         size = footer.file.size
         if details.is_signed:
-            return [(0, size)]
+            return [Range(0, size)]
         group = details.metadata.row_group(split.index)
         leaves = (details.leaves[name] for name in columns if name in details.leaves)
         chunks = (chunk_range(group.column(leaf)) for first, last in leaves for leaf in range(first, last))
-        return [(start, min(end + _PADDING_BYTES, max(end, size))) for start, end in chunks]
+        return [Range(start, min(end + _PADDING_BYTES, max(end, size))) for start, end in chunks]
 
     def prune(self, footer: Footer, split: Split, may_match: MayMatch) -> bool:
         """See `Format.prune`."""
