@@ -91,8 +91,16 @@ def test_borders_are_kept_by_what_may_stand_above() -> None:
 @pytest.mark.parametrize("name", BATCHED_ALLOWED)
 def test_what_keeps_the_batches_is_allowed_above(name: str) -> None:
     ds = af.from_arrow(ALL_TYPES).batch(4)
-    once = [4, 4, 3]
-    assert sizes(OPERATORS[name](ds)) == {"repeat": once * 2, "batch": [3, 3, 3, 2]}.get(name, once)
+    once, in_threes, in_twos = [4, 4, 3], [3, 3, 3, 2], [2, 2, 2, 2, 2, 1]
+    others = {
+        "repeat": once * 2,
+        "batch": in_threes,
+        "padded_batch": in_threes,
+        "bucket_by_sequence_length": in_twos,
+        "group_by_window": in_twos,
+        "pack_sequences": [6],
+    }
+    assert sizes(OPERATORS[name](ds)) == others.get(name, once)
 
 
 @pytest.mark.parametrize("name", BATCHED_REFUSED)
