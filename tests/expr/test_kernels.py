@@ -19,7 +19,10 @@ from pyarrow import _acero as acero
 
 import arrowflow as af
 from arrowflow.expr import Program, Project, Where, compile_steps, normalise, output_fields, parse_expression
+from arrowflow.expr.compile.graph import reachable
 from arrowflow.expr.compile.lowering import stored_integer
+from arrowflow.expr.compile.slots import ops_of
+from arrowflow.expr.run.numpy_kernels import KERNELS, VALIDITY
 from tests.effort import scaled
 
 INTEGERS: Final = {
@@ -395,6 +398,17 @@ def check(index: int, batch: pa.RecordBatch, ulps: int = 0) -> None:
         return
     assert same(found, expected, ulps), f"{source}: {program.explain()}\n{found}\n{expected}"
     assert found.type == program.schema.field("out").type
+
+
+def test_every_kernel_runs_in_some_expression() -> None:
+    """An expression that runs on its engine equals its engine, so the tests of values would not tell."""
+    passes = [one for index in range(len(EVERYTHING)) for one in program_at(index).passes]
+    ops = [op for one in passes for slot in one.slots.values() for op in reachable(ops_of(slot))]
+    missing = {*KERNELS, *VALIDITY} - {op.kernel for op in ops}
+    assert not missing, (
+        f"no expression in POLARS, ARROW or TRANSCENDENTAL runs {sorted(missing)}: arrowflow/expr/README.md lists the"
+        " places of a kernel"
+    )
 
 
 @settings(max_examples=scaled(25))

@@ -25,7 +25,7 @@ class ArrowLowering(Lowering):
     choice = "if_else_null"
 
     def widens(self, source: pa.DataType, target: pa.DataType) -> bool:
-        """Returns whether a constant of type `source` may be taken as `target` without a change of meaning."""
+        """Returns whether the engine converts each number of `source` to `target` as C does."""
         return _fits(source, target)
 
     def comparison(self, call: Call, left: Node, right: Node) -> Op:

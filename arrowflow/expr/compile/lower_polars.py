@@ -26,7 +26,7 @@ class PolarsLowering(Lowering):
     choice = "if_else"
 
     def widens(self, source: pa.DataType, target: pa.DataType) -> bool:
-        """Returns whether a constant of type `source` may be taken as `target` without a change of meaning."""
+        """Returns whether the engine converts each number of `source` to `target` as C does."""
         given, wanted = numpy_dtype(source), numpy_dtype(target)
         return target in FLOATS or (
             given is not None and wanted is not None and np.can_cast(given, wanted, "safe")

@@ -148,7 +148,7 @@ class Lowering:
         return self.graph.op(call.function, (op,), pa.bool_())
 
     def float_function(self, call: Call, value: Node) -> Op:
-        """Lowers functions of floats: roots, logarithms, exponentials."""
+        """Lowers functions of one float that give a float of the same type: roots, exponentials, rounding."""
         op = self.lower(value)
         require(op.type in FLOATS)
         return self.graph.op(call.function, (op,), op.type)

@@ -21,6 +21,7 @@ from arrowflow.expr.parse.tree import Call, Column, Literal, Node
 from arrowflow.lazy import compute as pc
 from arrowflow.types import exact_values
 
+# The name in pyarrow, and the name of the call. pyarrow runs all other functions.
 _FUNCTIONS: Final = {
     "equal": "equal",
     "not_equal": "not_equal",

@@ -42,6 +42,7 @@ _OPERATORS: Final = {
     "Or": "or",
     "LogicalOr": "or",
 }
+# Family and name as `function_path` gives them, and the name of the call. Polars runs all others but constants.
 _FUNCTIONS: Final = {
     ("", "Abs"): "abs",
     ("", "Negate"): "negate",

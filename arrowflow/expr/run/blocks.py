@@ -165,6 +165,8 @@ def _assemble(
     for index, op in enumerate(ops):
         if op.kernel == CONSTANT:
             continue
+        known = op.kernel == INPUT or op.kernel in KERNELS or op.kernel in VALIDITY
+        assert known, f"numpy_kernels has no kernel {op.kernel!r}, which a rule of lowering names"
         if op.number not in outputs:
             if not free.get(op.dtype):
                 free[op.dtype] = [len(dtypes)]

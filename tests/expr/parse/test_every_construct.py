@@ -182,7 +182,7 @@ def check_call(tree: Node, construct: str, function: str, where: str) -> None:
     settings: Mapping[str, object] = SETTINGS.get(
         construct, {"checked": True} if "_checked" in construct else {}
     )
-    assert dict(found[0].options) == settings, f"{where}, read as {tree}"
+    assert dict(found[0].options) == settings, f"{where}, read as {tree}, but SETTINGS has {settings}"
 
 
 def check_expression(source: Any) -> None:
@@ -210,6 +210,15 @@ def test_every_construct_of_polars_has_a_line() -> None:
 def test_some_rule_reads_each_name_of_a_call() -> None:
     assert set(NAMES.values()) <= {*PolarsLowering.rules, *RULES}
     assert set(arrow_tree._FUNCTIONS.values()) <= {*ArrowLowering.rules, *RULES}
+
+
+def test_some_expression_has_the_name_of_each_rule() -> None:
+    """A rule whose name no parser gives is never asked, and the engine runs the expression."""
+    for rules, names in (
+        (PolarsLowering.rules, NAMES.values()),
+        (ArrowLowering.rules, arrow_tree._FUNCTIONS.values()),
+    ):
+        assert set(rules) <= set(names), "`_FUNCTIONS` of the parser lacks the spelling of a rule's name"
 
 
 @pytest.mark.parametrize(("reason", "text"), REFUSED_NOW, ids=named)
@@ -250,7 +259,9 @@ def test_pyarrow_writes_what_the_parser_reads(function: str, text: str) -> None:
 
 
 def test_every_function_of_pyarrow_has_a_line() -> None:
-    assert {function for function, _ in rows(ARROW)} == set(arrow_tree._FUNCTIONS)
+    assert {function for function, _ in rows(ARROW)} == set(arrow_tree._FUNCTIONS), (
+        "each function of `_FUNCTIONS` has a line in constructs.py, and no other has one"
+    )
     assert set(arrow_tree._NOT_DETERMINISTIC) <= {function for function, _ in rows(ARROW_REFUSED)}
 
 
