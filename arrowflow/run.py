@@ -84,17 +84,35 @@ class Prepared:
 
     @property
     def _count(self) -> tuple[Count, Count]:
-        if self._planned_count[0] is None and self.counted is not None:
-            return self.counted
-        return self._planned_count
+        rows, batches = self._planned_count
+        learnt_rows, learnt_batches = self.counted or (None, None)
+        return learnt_rows if rows is None else rows, learnt_batches if batches is None else batches
 
     @cached_property
     def _planned_count(self) -> tuple[Count, Count]:
         return _count(self.bound)
 
+    @cached_property
+    def repeats_counts(self) -> bool:
+        """Whether all epochs have as many rows and batches as the first one.
+
+        They may differ where a plan makes random draws, where other rows meet after a shuffle, and where a function opens
+        a source that the plan does not show.
+        """
+        nodes = list(post_order(self.bound))
+        if not self.bound.repeatable or all(node.arguments().get("seed") is None for node in nodes):
+            return self.bound.repeatable
+        return all(
+            node.traits.one_to_one
+            or node.traits.drops_rows
+            or not node.inputs
+            or node.name in _COUNT_ROWS_ALONE
+            for node in nodes
+        )
+
     def learn_count(self, rows: int, batches: int) -> None:
         """Takes note of a whole epoch, if others have as many rows and batches. A race is no harm: both write the same."""
-        if self.counted is None and _repeats_counts(self.bound):
+        if self.counted is None and self.repeats_counts:
             object.__setattr__(self, "counted", (rows, batches if self.bound.batched else None))
 
     @cached_property
@@ -168,23 +186,6 @@ def _count(plan: Node) -> tuple[Count, Count]:
     return fold(plan, combine)
 
 
-def _repeats_counts(plan: Node) -> bool:
-    """Whether each epoch of a bound plan has as many rows and batches as the others, whatever the first one shows.
-
-    Random draws may differ. So may the results of all that sees other rows together after a shuffle.
-    """
-    nodes = post_order(plan)
-    if any(node.arguments().get("seed") is not None for node in nodes):
-        return all(
-            node.traits.one_to_one
-            or node.traits.drops_rows
-            or not node.inputs
-            or node.name in _COUNT_ROWS_ALONE
-            for node in nodes
-        )
-    return all(node.repeatable for node in nodes)
-
-
 def check_budget(chain: Chain, budget_bytes: int) -> None:
     """Raises `BudgetError` if the stages cannot make progress within the budget, one after the other."""
     needs = [(spec.operator, spec.floor_bytes) for spec in _specs(chain) if spec.floor_bytes]
@@ -236,6 +237,11 @@ def length(prepared: Prepared, *, of_rows: bool = False) -> int:
         return count
     if not of_rows and not prepared.bound.batched:
         raise TypeError("this pipeline does not end in batches, so it has no length: put batch(n) at its end")
+    if count is None and not prepared.repeats_counts:
+        raise TypeError(
+            "the epochs of this pipeline may differ in length: count the batches of each, or declare the number of rows "
+            "with assert_cardinality(n) or map(…, keeps_rows=True)"
+        )
     if count is None:
         raise TypeError(
             "only a run tells the length of this pipeline: run a whole epoch first, or declare its rows with "

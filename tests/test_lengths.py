@@ -108,28 +108,61 @@ def test_a_rest_of_an_epoch_tells_nothing() -> None:
     assert ds.num_rows is None
 
 
+def growing() -> Callable[[], Any]:
+    """A function whose iterators have a row more each time."""
+    calls: list[int] = []
+
+    def fn() -> Any:
+        calls.append(0)
+        return iter([{"id": number} for number in range(len(calls))])
+
+    return fn
+
+
+def lists(lengths: list[int]) -> af.Dataset:
+    return af.from_arrow(pa.table({"x": [[1] * length for length in lengths]}))
+
+
+def resampled(ds: af.Dataset) -> af.Dataset:
+    return ds.rejection_resample(pl.col("id") % 2, [0.5, 0.5], [0.9, 0.1])
+
+
 UNSURE: dict[str, Callable[[], af.Dataset]] = {
-    "a generator": lambda: af.from_generator(lambda: iter([{"id": 1}])),
+    "a generator": lambda: af.from_generator(growing()),
     "a seeded map": lambda: af.range(9).map(lambda batch, rng: batch.slice(int(rng.integers(9))), seed=1),
-    "a resampling": lambda: af.range(99).rejection_resample(pl.col("id") % 2, [0.9, 0.1], [0.5, 0.5], seed=1),
+    "a resampling": lambda: resampled(af.range(99)),
+    "a mixture": lambda: af.sample_from_datasets(
+        [odd(af.range(300)), odd(af.range(90))], stop_on_empty_dataset=True
+    ),
+    "sources of a function": lambda: af.range(3).flat_map(lambda batch: af.from_generator(growing())),
+    "draws in sources of a function": lambda: af.range(3).interleave(lambda batch: resampled(af.range(50))),
     "a map after a shuffle": lambda: af.range(99).shuffle(50, seed=1).map(lambda batch: batch.slice(1)),
-    "a map after a sample": lambda: (
-        af.range(99).sample(9, weights="id", seed=1).filter(pl.col("id") % 2 == 1)
-    ),
-    "buckets after a shuffle": lambda: (
-        af.from_arrow(pa.table({"x": [[1] * n for n in range(9)]}))
-        .shuffle(9, seed=1)
-        .bucket_by_sequence_length("x", [3], [2, 2])
-    ),
+    "a map before a shuffle": lambda: af.range(99).map(lambda batch: batch.slice(1)).shuffle(50, seed=1),
+    "the first rows after a shuffle": lambda: af.range(99).shuffle(99).take_while(pl.col("id") != 50),
+    "one row a key after a shuffle": lambda: af.range(99).shuffle(9).unique(["id"]),
+    "a sample": lambda: odd(af.range(99).sample(9, weights="id", seed=1)),
 }
 
 
 @pytest.mark.parametrize("name", UNSURE)
 def test_epochs_that_may_differ_tell_nothing(name: str) -> None:
-    loader = UNSURE[name]().to_polars()
-    list(loader)
-    with pytest.raises(TypeError):
-        len(loader)
+    for ds in (UNSURE[name](), UNSURE[name]().batch(2)):
+        for _ in ds:
+            pass
+        assert ds.num_rows is None
+        with pytest.raises(TypeError, match="may differ in length"):
+            len(ds)
+
+
+def test_buckets_tell_their_batches_unless_shuffled() -> None:
+    ds = lists([1, 2, 3, 4, 5]).bucket_by_sequence_length("x", [3], [2, 2])
+    with pytest.raises(TypeError, match="run a whole epoch first"):
+        len(ds)
+    assert len(list(ds)) == len(ds) == 3
+    ds = lists(list(range(9))).shuffle(9).bucket_by_sequence_length("x", [3], [2, 2])
+    list(ds)
+    with pytest.raises(TypeError, match="may differ in length"):
+        len(ds)
 
 
 def test_another_file_is_another_length(tmp_path: Path) -> None:
