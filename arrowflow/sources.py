@@ -17,11 +17,11 @@ from arrowflow.interchange.from_numpy import batch_from_arrays
 from arrowflow.ops.columns.column_program import as_given, chosen_columns
 from arrowflow.ops.columns.select import Select
 from arrowflow.ops.sources import from_arrow as arrow
+from arrowflow.ops.sources.files.list_files import ListFiles
+from arrowflow.ops.sources.files.read import Read
 from arrowflow.ops.sources.from_generator import FromGenerator
 from arrowflow.ops.sources.from_memory import from_batches, given_schema
-from arrowflow.ops.sources.list_files import ListFiles
 from arrowflow.ops.sources.range import Range
-from arrowflow.ops.sources.read import Read
 from arrowflow.options import AUTOTUNE, parallel_calls
 
 if TYPE_CHECKING:

@@ -4,19 +4,15 @@ Formats of other packages derive from `Format`: see `docs/formats.md`.
 """
 
 from arrowflow.expr.pruning import ColumnStatistics
-from arrowflow.formats.protocol import (
-    Footer,
-    Format,
+from arrowflow.formats.capabilities import (
     InPlaceFormat,
-    MayMatch,
     OwnArguments,
     PooledFormat,
-    Split,
     StoredDecimals,
     Unsure,
     Untyped,
-    match,
 )
+from arrowflow.formats.protocol import Footer, Format, MayMatch, Split, match
 from arrowflow.formats.registry import FORMATS, arguments, configured, find
 from arrowflow.formats.types import conform, decoded_schema, decoded_type, widens
 from arrowflow.storage import File, Range, Store

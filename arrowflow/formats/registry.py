@@ -8,9 +8,10 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
 from arrowflow.errors import PlanError, closest, said, shown
+from arrowflow.formats.capabilities import OwnArguments
 from arrowflow.formats.ipc.ipc import IpcFormat
 from arrowflow.formats.parquet.parquet import ParquetFormat
-from arrowflow.formats.protocol import Format, OwnArguments
+from arrowflow.formats.protocol import Format
 from arrowflow.formats.text.csv import CsvFormat
 from arrowflow.formats.text.json import JsonFormat
 from arrowflow.formats.tfrecord.tfrecord import TfrecordFormat

@@ -133,9 +133,11 @@ class Made(NamedTuple):
         position: The position after them.
         last: Whether they end their split.
         split: Number of their split, or None for the task's.
+        more: Whether the next result is there already, so that the same call takes it.
     """
 
     chunk: Any
     position: Position
     last: bool = True
     split: int | None = None
+    more: bool = False

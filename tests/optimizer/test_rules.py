@@ -12,7 +12,7 @@ import pytest
 
 import arrowflow as af
 from arrowflow import run
-from arrowflow.ops.sources.read import Read
+from arrowflow.ops.sources.files.read import Read
 from arrowflow.optimizer import RULES
 from arrowflow.plan.node import Node
 from arrowflow.plan.walk import post_order

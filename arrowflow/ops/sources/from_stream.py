@@ -13,7 +13,7 @@ from arrowflow.errors import ArrowflowError, SchemaError, SourceError, said
 from arrowflow.kernels.items import Made, Origin, Task
 from arrowflow.kernels.kinds import SourceKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
-from arrowflow.ops.sources.file_identity import dataset_identity
+from arrowflow.ops.sources.files.file_identity import dataset_identity
 from arrowflow.ops.sources.from_memory import normalised, source_schema
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.identity import Code, Unknown

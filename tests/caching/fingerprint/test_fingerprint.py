@@ -26,7 +26,7 @@ import pytest
 import arrowflow as af
 from arrowflow.caching.fingerprint.fingerprint import fingerprint, fingerprint_of_key
 from arrowflow.ops.cache.cache import Cache
-from arrowflow.ops.sources.file_identity import files_identity, system_identity
+from arrowflow.ops.sources.files.file_identity import files_identity, system_identity
 from arrowflow.plan.bind import bind, options_of
 from arrowflow.plan.node import Node
 from tests.ops.tables import ALL_TYPES, NUMBERS, OPERATORS, Apply, refused, write_shards

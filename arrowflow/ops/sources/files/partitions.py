@@ -30,7 +30,8 @@ import pyarrow as pa
 
 from arrowflow.errors import PlanError, SchemaError
 from arrowflow.expr.pruning import ColumnStatistics
-from arrowflow.formats.protocol import Footer, Format, MayMatch, Untyped, reading
+from arrowflow.formats.capabilities import Untyped
+from arrowflow.formats.protocol import Footer, Format, MayMatch, reading
 from arrowflow.formats.types import convert
 from arrowflow.storage import File, Store
 

@@ -20,8 +20,8 @@ import pytest
 
 import arrowflow as af
 from arrowflow.formats.parquet.parquet import ParquetFormat
+from arrowflow.ops.sources.files.partitions import discover
 from arrowflow.ops.sources.from_memory import normalised_schema
-from arrowflow.ops.sources.partitions import discover
 from arrowflow.storage import File
 from arrowflow.testing import assert_same_batches, assert_same_rows, batches_of, check_dataset
 from tests.formats.tfrecords import encoded, framed
@@ -67,7 +67,7 @@ def tree(tmp_path: Path) -> Path:
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Lists the files whose footers are read, that of the first file too, which is known from binding."""
-    monkeypatch.setattr("arrowflow.ops.sources.splits.knows_footer", lambda first, format: False)
+    monkeypatch.setattr("arrowflow.ops.sources.files.splits.knows_footer", lambda first, format: False)
     found: list[str] = []
     original = ParquetFormat.footer
 

@@ -25,9 +25,10 @@ from arrowflow.formats import FORMATS, Footer, Split
 from arrowflow.formats.parquet.parquet import ParquetFormat
 from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.operator import KernelSpec
-from arrowflow.ops.sources.read import Read
-from arrowflow.ops.sources.split_tasks import OpenFile, SplitTask
-from arrowflow.ops.sources.splits import SplitFetcher, SplitPlanner, SplitReader
+from arrowflow.ops.sources.files.read import Read
+from arrowflow.ops.sources.files.split_readers import SplitFetcher, SplitReader
+from arrowflow.ops.sources.files.split_tasks import OpenFile, SplitTask
+from arrowflow.ops.sources.files.splits import SplitPlanner
 from arrowflow.plan.walk import post_order
 from arrowflow.run import prepare
 from arrowflow.storage import Range, Store

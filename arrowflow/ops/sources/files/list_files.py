@@ -18,7 +18,7 @@ from arrowflow.kernels.items import Made, Origin, Task
 from arrowflow.kernels.kinds import SourceKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.lazy import fs as pafs
-from arrowflow.ops.sources.file_identity import files_identity
+from arrowflow.ops.sources.files.file_identity import files_identity
 from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
 from arrowflow.plan.node import BindContext, Count, Names, Node
 from arrowflow.plan.position import Position

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from arrowflow.errors import BudgetError
-from arrowflow.formats.protocol import Format, Unsure, reading
-from arrowflow.ops.sources.split_tasks import SplitTask
+from arrowflow.formats.capabilities import Unsure
+from arrowflow.formats.protocol import Format, reading
+from arrowflow.ops.sources.files.split_tasks import SplitTask
 
 _LEARNT_SCRATCH = 2.5
 """Output and scratch of a column whose size its file does not tell, for each byte that earlier splits showed."""

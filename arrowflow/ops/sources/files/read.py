@@ -26,29 +26,19 @@ import pyarrow as pa
 from arrowflow.errors import SchemaError
 from arrowflow.expr import Expr, prunable
 from arrowflow.formats import Footer, Format, MayMatch, Split, arguments, match
-from arrowflow.formats.protocol import (
-    InPlaceFormat,
-    PooledFormat,
-    StoredDecimals,
-    Untyped,
-    footer_of,
-    prune,
-    reading,
-)
+from arrowflow.formats.capabilities import InPlaceFormat, PooledFormat, StoredDecimals, Untyped
+from arrowflow.formats.protocol import footer_of, prune, reading
 from arrowflow.kernels.items import Origin
 from arrowflow.kernels.operator import KernelSpec, Operator
-from arrowflow.ops.sources.file_identity import files_identity
-from arrowflow.ops.sources.partitions import Partitions, described, discover, merged, without
-from arrowflow.ops.sources.split_sizes import SplitSizes
-from arrowflow.ops.sources.splits import (
+from arrowflow.ops.sources.files.file_identity import files_identity
+from arrowflow.ops.sources.files.partitions import Partitions, described, discover, merged, without
+from arrowflow.ops.sources.files.split_readers import SplitFetcher, SplitFinder, SplitReader, total_bytes
+from arrowflow.ops.sources.files.split_sizes import SplitSizes
+from arrowflow.ops.sources.files.splits import (
     MAX_SPLITS_PER_FILE,
     OPEN_FILES,
     FooterSource,
-    SplitFetcher,
-    SplitFinder,
     SplitPlanner,
-    SplitReader,
-    total_bytes,
 )
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import BindContext, Count, Names, Node, SourceOrder

@@ -1,0 +1,114 @@
+"""Capabilities: protocols that a `Format` may have besides. A format has one if it has the methods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import pyarrow as pa
+
+from arrowflow.formats.protocol import Footer, Format, Split
+from arrowflow.storage import File, Store
+
+
+@runtime_checkable
+class StoredDecimals(Protocol):
+    """A capability of a `Format` whose files may store decimals as integers."""
+
+    def with_stored(self, columns: frozenset[str]) -> Format:
+        """Returns the format whose `read` may yield these decimals as the int64 that the file stores.
+
+        Called when a kernel is made, for columns that only arithmetic reads.
+        """
+
+
+@runtime_checkable
+class PooledFormat(Protocol):
+    """A capability of a `Format` that may decode in a pool of threads other than Arrow's."""
+
+    def with_threads(self, num_threads: int) -> Format:
+        """Returns the format that uses no pool with more threads than `num_threads`, which is the CPU budget.
+
+        Called when a kernel is made.
+        """
+
+    def engine(self, store: Store) -> str:
+        """Returns the engines whose pools may decode files of a store, as in `KernelSpec.engine`. No I/O."""
+
+
+@runtime_checkable
+class Unsure(Protocol):
+    """A capability of a `Format` whose footers do not always tell the decoded size of columns."""
+
+    def unsure(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[str]:
+        """Returns the columns that may take more than `Format.column_bytes`, which is then a lower bound. No I/O.
+
+        Called once a split, from any worker. One split is read at a time until such a column has been decoded once.
+        """
+
+    def announced_bytes(self, store: Store, footer: Footer, split: Split, columns: Sequence[str]) -> int:
+        """Returns the bytes of these columns that the split itself announces. Called right before `read`; may do I/O.
+
+        Raises:
+            SourceError: The split cannot be read.
+        """
+
+
+@runtime_checkable
+class InPlaceFormat(Format, Protocol):
+    """A capability: files can be mapped, and their rows gathered in place. A global `shuffle` needs this capability."""
+
+    def is_mapped(self, store: Store, footer: Footer) -> bool:
+        """Returns whether `read` yields views of the mapped file. No I/O. The default is False."""
+        return False
+
+    def only_maps(self, store: Store, footer: Footer, columns: Sequence[str]) -> bool:
+        """Returns whether `read` only makes views and looks at no value of these columns. The default is False."""
+        return False
+
+    def check_in_place(self, store: Store, footer: Footer) -> None:
+        """Raises `PlanError` if the rows of this file cannot be gathered in place. No I/O."""
+
+    def read_in_place(
+        self, mapped: pa.Buffer, footer: Footer, split: Split, schema: pa.Schema, offset_rows: int = 0
+    ) -> Iterator[tuple[pa.RecordBatch, tuple[pa.Buffer, ...]]]:
+        """Yields the batches of `Format.read` as views of the mapped file, and the buffers that are no views.
+
+        Called once a split and epoch, for files that passed `check_in_place`.
+
+        Raises:
+            SourceError: The split does not match the footer.
+        """
+
+
+@runtime_checkable
+class Untyped(Protocol):
+    """A capability of a `Format` whose files do not say their types."""
+
+    def typed(self, schema: pa.Schema) -> Format:
+        """Returns the format that reads the columns of all files as these types. Called when a plan is bound.
+
+        Raises:
+            SchemaError: The format cannot read one of the types.
+        """
+
+    def footer_sample(self, store: Store, file: File) -> Footer:
+        """Returns a footer of the first splits or rows alone, with all columns. Called when a plan is bound.
+
+        Raises:
+            SourceError: As of `Format.footer`.
+        """
+
+    def holds(self, store: Store, footer: Footer, names: Sequence[str]) -> list[str]:
+        """Returns the `names` that are columns of a file, whatever types the format reads, as its first MiB tells.
+
+        Called once a file and epoch, for files in folders that name columns; a column must not be in both.
+        """
+
+
+@runtime_checkable
+class OwnArguments(Protocol):
+    """A capability of a `Format` whose rows depend on more than its options."""
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns the further dependencies as JSON values. States are compared by them, or else by the options."""

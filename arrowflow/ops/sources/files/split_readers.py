@@ -1,0 +1,167 @@
+"""The kernels of `read.py` that fetch and decode splits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from arrowflow.errors import SourceError
+from arrowflow.formats.capabilities import InPlaceFormat
+from arrowflow.formats.protocol import Footer, reading
+from arrowflow.kernels.items import Made
+from arrowflow.kernels.kinds import ReaderKernel
+from arrowflow.ops.order.random_access import InPlaceRows
+from arrowflow.ops.sources.files.partitions import without
+from arrowflow.ops.sources.files.split_sizes import SplitSizes
+from arrowflow.ops.sources.files.split_tasks import SplitTask
+from arrowflow.ops.sources.files.splits import FileScan
+from arrowflow.options import MAX_SIZE
+from arrowflow.storage import Range
+
+
+class SplitFetcher(ReaderKernel):
+    """Fetches the bytes that decoding a split needs, so that decoding never waits. The task's end frees them."""
+
+    def __init__(self, node: FileScan) -> None:
+        self._operator = node.operator
+        self._part = node.format.part
+
+    def num_bytes(self, payload: SplitTask) -> int:
+        """Returns the bytes to fetch."""
+        return total_bytes(payload.footer, payload.ranges)
+
+    def read(self, payload: SplitTask) -> Iterator[Made]:
+        """Yields the task with its bytes."""
+        file = payload.footer.file
+        with reading(self._operator, file, payload.split.index, self._part):
+            store = payload.store.fetch_ahead(file, payload.ranges)
+        yield Made(payload._replace(store=store), None)
+
+
+class SplitReader(ReaderKernel):
+    """Decodes splits.
+
+    Args:
+        node: The bound source.
+        num_threads: The CPU budget.
+        sizes: The bytes that splits take, and may take.
+    """
+
+    def __init__(self, node: FileScan, num_threads: int, sizes: SplitSizes | None = None) -> None:
+        self._node = node
+        self._sizes = sizes or SplitSizes(node.operator, node.format, MAX_SIZE)
+        self._format = node.decoder(num_threads)
+        assert node.schema is not None
+        self._stored = without(node.schema, node.partitions)
+        self._names = self._stored.names
+
+    def num_bytes(self, payload: SplitTask) -> int:
+        """Returns output and scratch of the wanted columns."""
+        return self._sizes.num_bytes(payload) + self._folder_bytes(payload)
+
+    def most_bytes(self, payload: SplitTask) -> int:
+        """Returns the same, or a size that never fits while the size of a column is unknown."""
+        return self.num_bytes(payload) if self._sizes.is_known(payload) else MAX_SIZE
+
+    def _folder_bytes(self, payload: SplitTask) -> int:
+        node = self._node
+        if node.partitions is None or node.schema is None:
+            return 0
+        return payload.num_rows * node.partitions.row_bytes(node.schema.names, payload.number)
+
+    def read(self, payload: SplitTask) -> Iterator[Made]:
+        """Yields the split's rows: one chunk, or a few where offsets would overflow."""
+        self._sizes.check(payload, self._names)
+        return self._read(payload)
+
+    def _read(self, payload: SplitTask) -> Iterator[Made]:
+        row = payload.start
+        for chunk in self._chunks(payload, self._stored):
+            self._learn(payload, chunk)
+            if row + chunk.num_rows > payload.stop:
+                chunk = chunk.slice(0, payload.stop - row)
+            row += chunk.num_rows
+            yield Made(self._completed(chunk, payload), payload.position(row), row >= payload.stop)
+            if row >= payload.stop:
+                return
+        footer, split = payload.footer, payload.split
+        error = SourceError(
+            f"expected {split.num_rows} rows as the footer says, found {row}; the file is truncated or corrupt: write "
+            "it anew, or leave it out"
+        )
+        raise error.locate(
+            operator=self._node.operator, file=footer.file.path, row_group=split.index, part=self._format.part
+        )
+
+    def _learn(self, payload: SplitTask, chunk: Any) -> None:
+        self._sizes.learn(payload, chunk)
+
+    def _completed(self, chunk: Any, payload: SplitTask) -> Any:
+        """Returns rows with the columns that the file's folders give."""
+        schema, folders = self._node.schema, self._node.partitions
+        if folders is None or schema is None or len(schema) == len(self._names):
+            return chunk
+        return folders.fill(chunk, schema.names, payload.number)
+
+    def _chunks(self, payload: SplitTask, schema: pa.Schema) -> Iterator[Any]:
+        footer, split = payload.footer, payload.split
+        with reading(self._node.operator, footer.file, split.index, self._format.part):
+            yield from self._format.read(payload.store, footer, split, schema, payload.start)
+
+
+class SplitFinder(SplitReader):
+    """Finds the rows of splits in mapped files, so that a global `shuffle` can gather them."""
+
+    def __init__(self, node: FileScan) -> None:
+        super().__init__(node, num_threads=1)
+        self._mapped: dict[str, pa.Buffer] = {}
+
+    def num_bytes(self, payload: SplitTask) -> int:
+        """Returns 0: mapped rows are not read yet, and take no memory of the pipeline."""
+        return 0
+
+    def most_bytes(self, payload: SplitTask) -> int:
+        """Returns 0."""
+        return 0
+
+    def read(self, payload: SplitTask) -> Iterator[Made]:
+        """Yields the split's rows, unread."""
+        return self._read(payload)
+
+    def _learn(self, payload: SplitTask, chunk: Any) -> None:
+        pass
+
+    def _chunks(self, payload: SplitTask, schema: pa.Schema) -> Iterator[InPlaceRows]:
+        format = self._format
+        assert isinstance(format, InPlaceFormat)
+        mapped = self._map(payload)
+        footer, split = payload.footer, payload.split
+        with reading(self._node.operator, footer.file, split.index, format.part):
+            for chunk, copies in format.read_in_place(mapped, footer, split, schema, payload.start):
+                yield InPlaceRows(chunk, copies)
+
+    def _completed(self, chunk: InPlaceRows, payload: SplitTask) -> InPlaceRows:
+        rows = super()._completed(chunk.chunk, payload)
+        read = frozenset(self._names)
+        made = [name for name in rows.schema.names if name not in read]
+        buffers = (buffer for name in made for buffer in rows.column(name).buffers())
+        return InPlaceRows(rows, (*chunk.copies, *(buffer for buffer in buffers if buffer is not None)))
+
+    def _map(self, payload: SplitTask) -> pa.Buffer:
+        """Maps a file once, not once a split: a process may have 65,530 mappings."""
+        file = payload.footer.file
+        mapped = self._mapped.get(file.path)
+        if mapped is None:
+            assert isinstance(self._format, InPlaceFormat)
+            self._format.check_in_place(payload.store, payload.footer)
+            with reading(self._node.operator, file), payload.store.open(file) as source:
+                # If two splits come at the same time, the first split's mapping stays.
+                mapped = self._mapped.setdefault(file.path, source.read_buffer(file.size))
+        return mapped
+
+
+def total_bytes(footer: Footer, ranges: Iterable[Range]) -> int:
+    """Returns the bytes of coalesced ranges; no more than the file has, whatever a corrupt footer says."""
+    return min(footer.file.size, sum(end - start for start, end in ranges))
