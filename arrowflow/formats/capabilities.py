@@ -23,6 +23,19 @@ class StoredDecimals(Protocol):
 
 
 @runtime_checkable
+class RunFormat(Protocol):
+    """A capability of a `Format` that decodes splits which follow each other faster together than one by one."""
+
+    def read_run(
+        self, store: Store, footer: Footer, splits: Sequence[Split], schema: pa.Schema
+    ) -> list[pa.RecordBatch] | None:
+        """Decodes splits of a local file, and returns a batch for each, as `Format.read` does; None if it cannot.
+
+        After None, and after any error, the splits are read one by one.
+        """
+
+
+@runtime_checkable
 class PooledFormat(Protocol):
     """A capability of a `Format` that may decode in a pool of threads other than Arrow's."""
 

@@ -18,6 +18,7 @@ from arrowflow.formats import (
     Format,
     InPlaceFormat,
     PooledFormat,
+    RunFormat,
     Split,
     Unsure,
     Untyped,
@@ -117,12 +118,23 @@ def _check_files(format: Format, paths: Sequence[Path], whole: pa.Table, *, has_
             for split in footer.splits:
                 _check_split(format, store, footer, split, whole.slice(first, split.num_rows))
                 first += split.num_rows
+            if isinstance(format, RunFormat) and store.is_local:
+                _check_run(format, store, footer, whole.slice(start, rows))
         start += rows
     assert start == whole.num_rows, f"footers tell {start} rows, the files have {whole.num_rows}"
     assert most_splits > 1 or not has_splits, (
         "each file has one split, so resume and picked splits are not tested: pass a format whose options make "
         "smaller splits, or files with more rows; has_splits=False says that files never have several splits"
     )
+
+
+def _check_run(format: RunFormat, store: Store, footer: Footer, rows: pa.Table) -> None:
+    """Checks that splits decoded together are the same as splits decoded one by one."""
+    run = format.read_run(store, footer, footer.splits, rows.schema)
+    if run is not None:
+        expected = [split.num_rows for split in footer.splits]
+        assert [batch.num_rows for batch in run] == expected, "read_run returns a batch for each split"
+        _assert_same_table(pa.Table.from_batches(run, rows.schema), rows, "read_run")
 
 
 def _assert_same_table(found: pa.Table, expected: pa.Table, what: str) -> None:

@@ -186,11 +186,8 @@ class ParquetFormat(Format):
     ) -> Iterator[pa.RecordBatch]:
         """See `Format.read`."""
         integers = _integers(footer, schema, self.stored)
-        decoded = _decode(store, footer, split, schema, integers, self.num_threads)
-        if integers or not schema.equals(footer.schema, check_metadata=True):
-            schema = pa.schema(
-                [pa.field(field.name, pa.int64()) if field.name in integers else field for field in schema]
-            )
+        (decoded,) = _decode(store, footer, [split], schema, integers, self.num_threads)
+        schema = _with_integers(schema, footer, integers)
         firsts = accumulate((batch.num_rows for batch in decoded), initial=0)
         parts = (
             part
@@ -200,6 +197,29 @@ class ParquetFormat(Format):
         for part in _rows_from(parts, offset_rows):
             check_texts(part)
             yield part
+
+    def read_run(
+        self, store: Store, footer: Footer, splits: Sequence[Split], schema: pa.Schema
+    ) -> list[pa.RecordBatch] | None:
+        """See `RunFormat.read_run`."""
+        integers = _integers(footer, schema, self.stored)
+        decoded = _decode(store, footer, splits, schema, integers, self.num_threads)
+        schema = _with_integers(schema, footer, integers)
+        found = [[part for batch in batches for part in conform(batch, schema)] for batches in decoded]
+        if any(len(parts) != 1 for parts in found):
+            return None
+        for (part,) in found:
+            check_texts(part)
+        return [part for (part,) in found]
+
+
+def _with_integers(schema: pa.Schema, footer: Footer, integers: frozenset[str]) -> pa.Schema:
+    """Returns a schema with the decimals that come as integers."""
+    if not integers and schema.equals(footer.schema, check_metadata=True):
+        return schema
+    return pa.schema(
+        [pa.field(field.name, pa.int64()) if field.name in integers else field for field in schema]
+    )
 
 
 def _integers(footer: Footer, schema: pa.Schema, stored: frozenset[str]) -> frozenset[str]:
@@ -239,51 +259,58 @@ class _ParquetFile(pq.ParquetFile):
 def _decode(
     store: Store,
     footer: Footer,
-    split: Split,
+    splits: Sequence[Split],
     schema: pa.Schema,
     integers: frozenset[str],
     num_threads: int,
-) -> list[pa.RecordBatch]:
+) -> list[list[pa.RecordBatch]]:
+    """Returns the batches of each of some splits that follow each other."""
     details: _Details = footer.details
     names = [name for name in schema.names if name in details.leaves]
     if not names:
-        return [pa.RecordBatch.from_struct_array(pa.nulls(split.num_rows, pa.struct([])))]
+        return [
+            [pa.RecordBatch.from_struct_array(pa.nulls(split.num_rows, pa.struct([])))] for split in splits
+        ]
     indices = [leaf for name in names for leaf in range(*details.leaves[name])]
-    if not integers and polars_decoder.suits(store, footer, split, names, num_threads):
-        fast = polars_decoder.decode(store, footer, split, names)
+    if not integers and polars_decoder.suits(store, footer, splits, names, num_threads):
+        fast = polars_decoder.decode(store, footer, splits, names)
         if fast is not None:
-            return [fast]
+            return [[batch] for batch in fast]
     metadata = details.metadata
     if integers:
         metadata = as_integers(metadata, frozenset(details.leaves[name][0] for name in integers))
     with store.open(footer.file) as source:
         opened = _ParquetFile(source, metadata=metadata, pre_buffer=False, page_checksum_verification=True)
-        table = _read(opened.reader, split.index, indices)
-    _check_lengths(table, split)
-    batches = table.combine_chunks().to_batches()
-    return batches or [
-        pa.RecordBatch.from_arrays([pa.nulls(0, t) for t in table.schema.types], schema=table.schema)
-    ]
+        table = _read(opened.reader, [split.index for split in splits], indices)
+    _check_lengths(table, splits)
+    firsts = accumulate((split.num_rows for split in splits), initial=0)
+    parts = (table.slice(first, split.num_rows) for first, split in zip(firsts, splits, strict=False))
+    return [part.combine_chunks().to_batches() or [_no_rows(table.schema)] for part in parts]
 
 
-def _read(reader: Any, index: int, indices: list[int]) -> pa.Table:
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.nulls(0, type) for type in schema.types], schema=schema)
+
+
+def _read(reader: Any, groups: list[int], indices: list[int]) -> pa.Table:
     try:
-        return reader.read_row_group(index, column_indices=indices, use_threads=False)
+        return reader.read_row_groups(groups, column_indices=indices, use_threads=False)
     except pa.ArrowNotImplementedError:
         # Lists of texts over 2 GiB do not fit one array, but smaller batches do.
-        parts = reader.iter_batches(_PART_ROWS, row_groups=[index], column_indices=indices, use_threads=False)
+        parts = reader.iter_batches(_PART_ROWS, row_groups=groups, column_indices=indices, use_threads=False)
         return pa.Table.from_batches(parts)
 
 
-def _check_lengths(table: pa.Table, split: Split) -> None:
+def _check_lengths(table: pa.Table, splits: Sequence[Split]) -> None:
+    expected = sum(split.num_rows for split in splits)
     with suppress(pa.ArrowInvalid):
         table.validate()  # all columns must have one length
-        if table.num_rows == split.num_rows:
+        if table.num_rows == expected:
             return
     for name, column in zip(table.column_names, table.columns, strict=True):
-        if len(column) != split.num_rows:
+        if len(column) != expected:
             raise SourceError(
-                f"column {name!r} has {len(column)} rows where the footer says {split.num_rows}; the file is "
+                f"column {name!r} has {len(column)} rows where the footer says {expected}; the file is "
                 "corrupt: write it anew, or leave it out"
             )
 

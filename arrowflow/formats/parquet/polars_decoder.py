@@ -8,6 +8,7 @@ equal Arrow's values, or Arrow decodes instead.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, Final
 
 import polars as pl
@@ -37,12 +38,16 @@ _FLAT: Final = (
 )
 
 
-def suits(store: Store, footer: Footer, split: Split, names: Sequence[str], num_threads: int) -> bool:
+def suits(
+    store: Store, footer: Footer, splits: Sequence[Split], names: Sequence[str], num_threads: int
+) -> bool:
     """Returns whether `decode` is worth a try and stays within `num_threads`, by a look at the footer alone."""
+    num_rows = sum(split.num_rows for split in splits)
+    num_bytes = sum(split.num_bytes for split in splits)
     return (
         store.is_local
-        and split.num_rows * len(names) >= _MIN_VALUES
-        and footer.details.metadata.serialized_size * _FOOTER_SHARE <= split.num_bytes
+        and num_rows * len(names) >= _MIN_VALUES
+        and footer.details.metadata.serialized_size * _FOOTER_SHARE <= num_bytes
         and fits(num_threads)
         and all(_is_flat(name, footer.schema.field(name).type) for name in names)
     )
@@ -53,28 +58,37 @@ def fits(num_threads: int) -> bool:
     return 1 < pl.thread_pool_size() <= num_threads  # one thread would decode one row group at a time
 
 
-def decode(store: Store, footer: Footer, split: Split, names: Sequence[str]) -> pa.RecordBatch | None:
-    """Returns these columns of a row group, or None if Arrow has to decode them.
+def decode(
+    store: Store, footer: Footer, splits: Sequence[Split], names: Sequence[str]
+) -> list[pa.RecordBatch] | None:
+    """Returns these columns of row groups that follow each other, a batch for each; None if Arrow has to decode them.
 
     Arrow also decodes after a failure of Polars, so a broken file always ends in Arrow's error.
     """
-    if _has_checksums(store, footer, split, names[0]):
+    if any(_has_checksums(store, footer, split, names[0]) for split in splits):
         return None
     try:
-        table = _collect(footer, split, names).to_arrow(compat_level=pl.CompatLevel.oldest())
-        batches = table.combine_chunks().to_batches()
+        table = _collect(footer, splits, names).to_arrow(compat_level=pl.CompatLevel.oldest())
+        if [len(chunk) for chunk in table.column(0).chunks] == [split.num_rows for split in splits]:
+            batches = table.to_batches()  # views: Polars makes a chunk of each row group
+        else:
+            firsts = accumulate((split.num_rows for split in splits), initial=0)
+            parts = (table.slice(first, split.num_rows) for first, split in zip(firsts, splits, strict=False))
+            batches = [batch for part in parts for batch in part.combine_chunks().to_batches()]
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, pa.ArrowException, OSError):
         return None
     wanted = [footer.schema.field(name).type for name in names]
-    if len(batches) != 1 or batches[0].num_rows != split.num_rows or batches[0].schema.types != wanted:
+    rows = [split.num_rows for split in splits]
+    if [batch.num_rows for batch in batches] != rows or any(each.schema.types != wanted for each in batches):
         return None
-    return batches[0]
+    return batches
 
 
-def _collect(footer: Footer, split: Split, names: Sequence[str]) -> pl.DataFrame:
-    before = sum(other.num_rows for other in footer.splits[: split.index])
+def _collect(footer: Footer, splits: Sequence[Split], names: Sequence[str]) -> pl.DataFrame:
+    before = sum(other.num_rows for other in footer.splits[: splits[0].index])
+    num_rows = sum(split.num_rows for split in splits)
     scan = pl.scan_parquet(footer.file.path, glob=False, hive_partitioning=False, use_statistics=False)
-    return scan.select(names).slice(before, split.num_rows).collect()
+    return scan.select(names).slice(before, num_rows).collect()
 
 
 def _is_flat(name: str, type: pa.DataType) -> bool:

@@ -29,7 +29,7 @@ from arrowflow.formats import (
     match,
 )
 from arrowflow.formats.parquet import parquet, polars_decoder
-from arrowflow.formats.parquet.parquet import _rows_from
+from arrowflow.formats.parquet.parquet import ParquetFormat, _rows_from
 from arrowflow.storage import coalesce
 from tests.formats.reading import KINDS, open_footer, read_all, read_split
 
@@ -157,7 +157,7 @@ def test_texts_over_2_gib_of_lists_are_read_in_parts(folder: Path, monkeypatch: 
         def __init__(self, reader: Any) -> None:
             self.iter_batches = reader.iter_batches
 
-        def read_row_group(self, *_: Any, **__: Any) -> pa.Table:
+        def read_row_groups(self, *_: Any, **__: Any) -> pa.Table:
             raise pa.ArrowNotImplementedError(
                 "Nested data conversions not implemented for chunked array outputs"
             )
@@ -204,8 +204,8 @@ def decoded_by_polars(format_path: Path, names: list[str] | None = None) -> list
     store, footer = open_footer(PARQUET, format_path)
     wanted = names or footer.schema.names
     return [
-        polars_decoder.suits(store, footer, split, wanted, 1 << 10)
-        and polars_decoder.decode(store, footer, split, wanted) is not None
+        polars_decoder.suits(store, footer, [split], wanted, 1 << 10)
+        and polars_decoder.decode(store, footer, [split], wanted) is not None
         for split in footer.splits
     ]
 
@@ -237,6 +237,23 @@ def test_both_decoders_agree(
 
 
 @pytest.mark.usefixtures("few_values")
+@pytest.mark.parametrize("least", [1, 10**9], ids=["polars", "arrow"])
+def test_runs_decode_as_their_splits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: int) -> None:
+    path = write(tmp_path / "n.parquet", numbers(1000), row_group_size=150)
+    store, footer = open_footer(PARQUET, path)
+    format = ParquetFormat(num_threads=2)
+    alone = [next(format.read(store, footer, split, footer.schema)) for split in footer.splits]
+    monkeypatch.setattr(polars_decoder, "_MIN_VALUES", least)
+    for first, stop in ((0, 7), (2, 5), (6, 7)):
+        run = format.read_run(store, footer, footer.splits[first:stop], footer.schema)
+        assert run is not None
+        assert [str(each.to_pydict()) for each in run] == [
+            str(each.to_pydict()) for each in alone[first:stop]
+        ]
+        assert [each.schema for each in run] == [each.schema for each in alone[first:stop]]
+
+
+@pytest.mark.usefixtures("few_values")
 def test_polars_is_left_out_where_it_does_not_suit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "n.parquet", numbers(100).append_column("^x$", pa.array(range(100))))
     assert decoded_by_polars(path, ["f32"]) == [True]
@@ -247,7 +264,7 @@ def test_polars_is_left_out_where_it_does_not_suit(tmp_path: Path, monkeypatch: 
     text = write(tmp_path / "t.parquet", pa.table({"t": ["a"]}))
     assert decoded_by_polars(text) == [False]
     store, footer = open_footer(PARQUET, path, "fsspec")
-    assert not polars_decoder.suits(store, footer, footer.splits[0], ["f32"], 1 << 10)
+    assert not polars_decoder.suits(store, footer, footer.splits[:1], ["f32"], 1 << 10)
     monkeypatch.setattr(pl, "thread_pool_size", lambda: 1)
     assert decoded_by_polars(path, ["f32"]) == [False]
 

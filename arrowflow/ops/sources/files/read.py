@@ -26,16 +26,17 @@ import pyarrow as pa
 from arrowflow.errors import SchemaError
 from arrowflow.expr import Expr, prunable
 from arrowflow.formats import Footer, Format, MayMatch, Split, arguments, match
-from arrowflow.formats.capabilities import InPlaceFormat, PooledFormat, StoredDecimals, Untyped
+from arrowflow.formats.capabilities import InPlaceFormat, PooledFormat, RunFormat, StoredDecimals, Untyped
 from arrowflow.formats.protocol import footer_of, prune, reading
 from arrowflow.kernels.items import Origin
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.ops.sources.files.file_identity import files_identity
 from arrowflow.ops.sources.files.partitions import Partitions, described, discover, merged, without
+from arrowflow.ops.sources.files.runs import RUN_BYTES, RUNS_IN_BUDGET, RUNS_PER_CORE
 from arrowflow.ops.sources.files.split_readers import SplitFetcher, SplitFinder, SplitReader, total_bytes
 from arrowflow.ops.sources.files.split_sizes import SplitSizes
+from arrowflow.ops.sources.files.split_tasks import of_split_key
 from arrowflow.ops.sources.files.splits import (
-    MAX_SPLITS_PER_FILE,
     OPEN_FILES,
     FooterSource,
     SplitPlanner,
@@ -250,6 +251,7 @@ class Read(Operator):
         names = without(self.schema, self.partitions).names
         may_match = self.may_match()
         is_wanted = self._is_wanted(may_match)
+        run_bytes = self._run_bytes(names, options)
         return (
             KernelSpec(
                 operator=self.operator,
@@ -264,7 +266,7 @@ class Read(Operator):
             KernelSpec(
                 operator=self.operator,
                 kind="serial",
-                make=lambda context: SplitPlanner(self, may_match, context),
+                make=lambda context: SplitPlanner(self, may_match, context, run_bytes),
                 facts=lambda: ("order of splits", *self._pruned(may_match)),
                 holds_lock=True,
             ),
@@ -331,9 +333,18 @@ class Read(Operator):
             facts=lambda: (f"fetch of {len(names)} columns, one call a split",),
         )
 
+    def _run_bytes(self, names: Sequence[str], options: ResolvedOptions) -> int:
+        """Returns the most decoded bytes of a run: little of the budget, and enough runs for all cores to be busy."""
+        assert self.store is not None and self.first is not None
+        if self.in_place or not self.store.is_local or not isinstance(self.format, RunFormat):
+            return 0
+        of_file = sum(self.format.column_bytes(self.first, split, names) for split in self.first.splits)
+        share = of_file * len(self.files) // (RUNS_PER_CORE * options.cpu_budget)
+        return min(RUN_BYTES, options.ram_budget // RUNS_IN_BUDGET, share)
+
     def _where(self, origin: Origin) -> tuple[str, int, str]:
         """Returns the file of a split, its number there, and what the number counts."""
-        number, index = divmod(origin.split, MAX_SPLITS_PER_FILE)
+        number, index = of_split_key(origin.split)
         return self.files[number].path, index, self.format.part
 
     def _largest(self) -> Split | None:

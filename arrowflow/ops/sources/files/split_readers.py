@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from arrowflow.errors import SourceError
-from arrowflow.formats.capabilities import InPlaceFormat
+from arrowflow.formats.capabilities import InPlaceFormat, RunFormat
 from arrowflow.formats.protocol import Footer, reading
 from arrowflow.kernels.items import Made
 from arrowflow.kernels.kinds import ReaderKernel
@@ -77,13 +77,33 @@ class SplitReader(ReaderKernel):
         return self._read(payload)
 
     def _read(self, payload: SplitTask) -> Iterator[Made]:
+        chunks = self._run(payload) if payload.following else None
+        for number, task in enumerate(payload.splits()):
+            if chunks is None:
+                yield from self._read_split(task)
+            else:
+                chunk = self._completed(chunks[number].slice(task.start), task)
+                yield Made(chunk, task.position(task.stop), split=task.key, more=number + 1 < len(chunks))
+                chunks[number] = None
+
+    def _run(self, payload: SplitTask) -> list[Any] | None:
+        """Decodes a run by one call; None where that fails: one by one, splits say which of them is broken."""
+        assert isinstance(self._format, RunFormat)
+        splits = (payload.split, *payload.following)
+        try:
+            return self._format.read_run(payload.store, payload.footer, splits, self._stored)
+        except Exception:  # noqa: BLE001  (a split read alone says what is wrong, and which one)
+            return None
+
+    def _read_split(self, payload: SplitTask) -> Iterator[Made]:
         row = payload.start
         for chunk in self._chunks(payload, self._stored):
             self._learn(payload, chunk)
             if row + chunk.num_rows > payload.stop:
                 chunk = chunk.slice(0, payload.stop - row)
             row += chunk.num_rows
-            yield Made(self._completed(chunk, payload), payload.position(row), row >= payload.stop)
+            made = self._completed(chunk, payload)
+            yield Made(made, payload.position(row), row >= payload.stop, payload.key)
             if row >= payload.stop:
                 return
         footer, split = payload.footer, payload.split

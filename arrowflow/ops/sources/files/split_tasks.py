@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
 from arrowflow.formats.protocol import Footer, Split
 from arrowflow.plan.position import Position
 from arrowflow.storage import Range, Store
+
+_MAX_SPLITS: Final = 1 << 24
+"""The most splits of a file."""
+
+
+def split_key(number: int, index: int) -> int:
+    """Returns the number of a split among those of all files, from its file's place in sorted order and its own number."""
+    return number * _MAX_SPLITS + index
+
+
+def of_split_key(key: int) -> tuple[int, int]:
+    """Returns the file's place and the split's number of a `split_key`."""
+    return divmod(key, _MAX_SPLITS)
 
 
 class FileTask(NamedTuple):
@@ -60,7 +74,7 @@ class ReadPosition(NamedTuple):
 
 
 class SplitTask(NamedTuple):
-    """A split to read.
+    """A split to read, or a run of splits that follow each other in a file.
 
     Attributes:
         store: The place to read from: the file system; once the split's bytes are fetched, these bytes.
@@ -74,6 +88,7 @@ class SplitTask(NamedTuple):
         output_bytes: Bytes of its columns, as far as the footer tells.
         scratch_bytes: Bytes that decoding takes on top of the columns.
         unsure: Columns that may take more.
+        following: The other splits of a run, whole.
     """
 
     store: Store
@@ -87,11 +102,35 @@ class SplitTask(NamedTuple):
     output_bytes: int = 0
     scratch_bytes: int = 0
     unsure: tuple[str, ...] = ()
+    following: tuple[Split, ...] = ()
 
     @property
     def num_rows(self) -> int:
-        """Rows that the split will deliver."""
-        return self.stop - self.start
+        """Rows that it will deliver."""
+        return self.stop - self.start + sum(split.num_rows for split in self.following)
+
+    @property
+    def key(self) -> int:
+        """The number of the split in the key of everything random."""
+        return split_key(self.number, self.split.index)
+
+    def with_next(self, task: SplitTask) -> SplitTask:
+        """Returns the run with the next split of its file."""
+        return self._replace(
+            output_bytes=self.output_bytes + task.output_bytes,
+            scratch_bytes=self.scratch_bytes + task.scratch_bytes,
+            following=(*self.following, task.split),
+        )
+
+    def splits(self) -> Iterator[SplitTask]:
+        """Yields a task for each split of the run."""
+        yield self._replace(following=())
+        block, done, _, counted = self.base
+        counted += self.split.num_rows
+        for place, split in enumerate(self.following, done + 1):
+            base = ReadPosition(block, place, 0, counted)
+            yield self._replace(split=split, start=0, stop=split.num_rows, base=base, following=())
+            counted += split.num_rows
 
     @property
     def buffers(self) -> tuple[pa.Buffer, ...]:

@@ -14,6 +14,7 @@ from arrowflow.kernels.items import Item, Made, Origin, Task
 from arrowflow.kernels.kinds import SerialKernel, SourceKernel
 from arrowflow.ops.order.source_order import permuted
 from arrowflow.ops.sources.files.partitions import Partitions, without
+from arrowflow.ops.sources.files.runs import Runs
 from arrowflow.ops.sources.files.split_tasks import FileTask, OpenFile, ReadPosition, SplitTask
 from arrowflow.plan.node import SourceOrder
 from arrowflow.plan.position import Position
@@ -23,7 +24,6 @@ from arrowflow.storage import File, Store, coalesce
 OPEN_FILES = 4
 """Files whose splits are mixed when a `shuffle` orders the source."""
 
-MAX_SPLITS_PER_FILE = 1 << 24
 FOOTER_BYTES = 1 << 16
 
 
@@ -126,10 +126,20 @@ class FooterSource(SourceKernel):
 
 
 class SplitPlanner(SerialKernel):
-    """Decides which splits are read, and in which order."""
+    """Decides which splits are read, in which order, and which of them by one call.
 
-    def __init__(self, node: FileScan, may_match: MayMatch | None, context: Context) -> None:
+    Args:
+        node: The bound source.
+        may_match: The test whether a split can hold a match; None where all are read.
+        context: The stream.
+        run_bytes: The most decoded bytes of a run of splits.
+    """
+
+    def __init__(
+        self, node: FileScan, may_match: MayMatch | None, context: Context, run_bytes: int = 0
+    ) -> None:
         self._node = node
+        self._runs = Runs(run_bytes)
         self._may_match = may_match
         self._context = context
         self._format = node.format
@@ -153,9 +163,10 @@ class SplitPlanner(SerialKernel):
             if file.block != self._block:  # otherwise it is the first file after a resume
                 self._first_split = self._first_row = 0
             self._block = file.block
-            yield from self._plan(files)
+            for task in self._runs.of(self._plan(files)):
+                yield Item(task, None, (), Origin(task.key))
 
-    def _plan(self, files: list[OpenFile]) -> Iterator[Item]:
+    def _plan(self, files: list[OpenFile]) -> Iterator[SplitTask]:
         start, stop = self._node.rows
         first_split, first_row = self._first_split, self._first_row
         self._first_split = self._first_row = 0
@@ -169,8 +180,7 @@ class SplitPlanner(SerialKernel):
             end = split.num_rows if stop is None else min(split.num_rows, stop - self._counted)
             self._counted += split.num_rows
             if begin < end and not self._is_pruned(number, footer, split):
-                origin = Origin(number * MAX_SPLITS_PER_FILE + split.index)
-                yield Item(self._task(number, footer, split, begin, end, base), None, (), origin)
+                yield self._task(number, footer, split, begin, end, base)
         self.done = stop is not None and self._counted >= stop
 
     def _is_pruned(self, number: int, footer: Footer, split: Split) -> bool:

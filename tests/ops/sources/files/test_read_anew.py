@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.ops.sources.files.test_read import DATA, as_bytes
 
 import arrowflow as af
 from arrowflow.formats.parquet.parquet import ParquetFormat
 from arrowflow.storage import File
+from tests.ops.sources.files.test_read import DATA, as_bytes
 
 
 def put(path: Path, rows: int, *, start: int = 0) -> None:

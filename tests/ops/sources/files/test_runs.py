@@ -1,0 +1,169 @@
+"""Runs of splits that one call decodes: they change neither rows, nor chunks, nor positions, nor errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import arrowflow as af
+from arrowflow.formats import Footer, Split, Store
+from arrowflow.formats.parquet.parquet import ParquetFormat
+from arrowflow.ops.sources.files.runs import Runs
+from arrowflow.ops.sources.files.split_tasks import ReadPosition, SplitTask
+from arrowflow.storage import File
+
+ROWS = 10
+GROUPS = 64
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    for number in range(2):
+        first = number * ROWS * GROUPS
+        rows = pa.table({"id": np.arange(first, first + ROWS * GROUPS), "x": np.ones(ROWS * GROUPS)})
+        pq.write_table(rows, tmp_path / f"{number}.parquet", row_group_size=ROWS)
+    return tmp_path
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Lists the lengths of the runs that are read."""
+    found: list[int] = []
+    original = ParquetFormat.read_run
+
+    def read_run(
+        self: ParquetFormat, store: Store, footer: Footer, splits: Sequence[Split], schema: pa.Schema
+    ) -> Any:
+        found.append(len(splits))
+        return original(self, store, footer, splits, schema)
+
+    monkeypatch.setattr(ParquetFormat, "read_run", read_run)
+    return found
+
+
+def rows_and_error(ds: af.Dataset) -> tuple[int, af.ArrowflowError]:
+    rows, iterator = 0, iter(ds)
+    while True:
+        try:
+            rows += next(iterator).num_rows
+        except af.ArrowflowError as error:
+            return rows, error
+
+
+def sizes(ds: af.Dataset) -> list[tuple[int, int]]:
+    return [(batch.num_rows, batch["id"][0].as_py()) for batch in ds]
+
+
+def test_chunks_are_those_of_splits_read_alone(files: Path, runs: list[int]) -> None:
+    ds = af.read_parquet(files).map(lambda batch: batch)
+    found = sizes(ds)
+    assert sum(runs) > GROUPS
+    assert max(runs) == 2 * GROUPS // 16
+    assert found == [(ROWS, first) for first in range(0, 2 * ROWS * GROUPS, ROWS)]
+    runs.clear()
+    small = ds.with_options(af.Options(ram_budget=1 << 20, cpu_budget=8))
+    assert sizes(small) == found
+    assert max(runs, default=1) < 2 * GROUPS // 16
+
+
+def test_random_values_do_not_depend_on_runs(files: Path, runs: list[int]) -> None:
+    def drawn(batch: pa.RecordBatch, rng: np.random.Generator) -> pa.RecordBatch:
+        return pa.record_batch({"id": batch["id"], "draw": rng.random(batch.num_rows)})
+
+    ds = af.read_parquet(files).map(drawn, seed=5)
+    whole = ds.to_table()
+    assert runs
+    assert ds.with_options(af.Options(cpu_budget=64)).to_table().equals(whole)
+
+
+@pytest.mark.parametrize("skipped", [0, 3, ROWS, 10 * ROWS + 7])
+def test_a_resume_in_the_middle_of_a_run(files: Path, runs: list[int], skipped: int) -> None:
+    ds = af.read_parquet(files).skip(skipped).filter(pl.col("id") % 3 != 0).batch(7)
+    expected = list(ds)
+    assert runs
+    for taken in range(0, len(expected), 9):
+        iterator = iter(ds)
+        for _ in range(taken):
+            next(iterator)
+        other = iter(ds)
+        other.load_state_dict(iterator.state_dict())
+        assert [batch.to_pydict() for batch in other] == [batch.to_pydict() for batch in expected[taken:]]
+
+
+@pytest.mark.parametrize("broken", [0, 1, 30, GROUPS - 1])
+def test_an_error_names_its_split_and_comes_after_all_rows_before_it(files: Path, broken: int) -> None:
+    path = files / "1.parquet"
+    column = pq.read_metadata(path).row_group(broken).column(0)
+    data = bytearray(path.read_bytes())
+    start = column.dictionary_page_offset or column.data_page_offset
+    data[start : start + 16] = b"\xff" * 16
+    path.write_bytes(data)
+    rows, error = rows_and_error(af.read_parquet(files))
+    assert rows == (GROUPS + broken) * ROWS
+    assert (type(error), error.file, error.row_group) == (af.SourceError, str(path), broken)
+
+
+def test_a_function_that_fails_names_its_split(files: Path) -> None:
+    def fails(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if batch["id"][0].as_py() == 33 * ROWS:
+            raise ValueError("no")
+        return batch
+
+    rows, error = rows_and_error(af.read_parquet(files).map(fails))
+    assert rows == 33 * ROWS
+    assert (type(error), error.row_group) == (af.FunctionError, 33)
+
+
+# ---------------------------------------------------------------- which splits are joined
+
+
+def tasks(sizes: Sequence[int], **changes: Any) -> list[SplitTask]:
+    footer = Footer(File("a", "a", 9), pa.schema([]), (), 0)
+    found, counted = [], 0
+    for index, num_bytes in enumerate(sizes):
+        split = Split(index, 5, num_bytes)
+        base = ReadPosition(0, index, 0, counted)
+        found.append(SplitTask(cast(Store, None), (), footer, split, 0, 5, base, output_bytes=num_bytes))
+        counted += 5
+    for name, values in changes.items():
+        index = int(name[1:])
+        found[index] = found[index]._replace(**values)
+    return found
+
+
+def lengths(runs: Iterator[SplitTask]) -> list[int]:
+    return [1 + len(run.following) for run in runs]
+
+
+def test_runs_grow_up_to_the_limit() -> None:
+    mib = 1 << 20
+    assert lengths(Runs(32 * mib).of(tasks([mib] * 100))) == [4, 8, 16, 32, 32, 8]
+    assert lengths(Runs(2 * mib).of(tasks([mib] * 5))) == [2, 2, 1]
+    assert lengths(Runs(0).of(tasks([mib, 0, 0]))) == [1, 1, 1]
+    assert lengths(Runs(mib).of(tasks([5 * mib, mib, mib]))) == [1, 1, 1]
+
+
+def test_only_whole_splits_of_known_size_that_follow_each_other_are_joined() -> None:
+    other = Footer(File("b", "b", 9), pa.schema([]), (), 0)
+    for values in ({"stop": 3}, {"start": 2}, {"unsure": ("text",)}, {"footer": other}):
+        assert sum(lengths(Runs(1 << 20).of(tasks([9] * 4, i2=values)))) == 4
+        assert lengths(Runs(1 << 20).of(tasks([9] * 4, i2=values)))[0] == 2
+    first = tasks([9] * 4, i0={"start": 2})
+    assert lengths(Runs(1 << 20).of(first)) == [4], "a resume begins in the middle of the first split"
+    assert lengths(Runs(1 << 20).of([*first[:1], *first[2:]])) == [1, 2], "a split between them is pruned"
+
+
+def test_tasks_of_a_run_are_those_that_it_was_made_of() -> None:
+    made = tasks([9] * 4, i0={"start": 2})
+    (run,) = Runs(1 << 20).of(made)
+    assert run.output_bytes == 36
+    assert run.num_rows == 18
+    for alone, task in zip(run.splits(), made, strict=True):
+        assert alone._replace(output_bytes=9) == task
