@@ -179,7 +179,7 @@ def _stage_window(before: StageStatistics | None, after: StageStatistics, second
         calls=int(grown("calls")),
         in_flight=busy / seconds,
         # The CPU time of the workers leaves out the work of other pools; calls in those pools say that they compute.
-        cores=(busy if after.foreign else grown("cpu_seconds")) / seconds,
+        cores=(busy * after.weight if after.foreign else grown("cpu_seconds")) / seconds,
         queued=grown("queued_seconds") / seconds,
         capped=grown("capped") > 0,
         full=grown("full") > 0,

@@ -30,6 +30,7 @@ Success
     A call that is not known to do either takes a token, until an idle worker, the watch, finds it waiting (see
     `workers.pool`). A token comes back when its call ends or waits. So a call that lacks a token only waits for others
     to finish.
+    A call that Polars' pool computes takes two thirds of a token: parts of it leave the pool idle.
     Live runs share the cores (see `workers.cores`), and each may always run one call. A call in a worker process takes
     a token too, while a thread waits for the answer (see `processes.pool`).
  6. A tuner may change the limits of a stage at any time, under the lock. The limits decide when something runs, never

@@ -48,7 +48,7 @@ def _figures(statistics: Statistics) -> str:
 
 
 def _cores(stage: StageStatistics, seconds: float) -> float:
-    busy = stage.busy_seconds if stage.foreign else stage.cpu_seconds
+    busy = stage.busy_seconds * stage.weight if stage.foreign else stage.cpu_seconds
     return busy / seconds if seconds else 0.0
 
 

@@ -14,6 +14,7 @@ from arrowflow.physical.tuning import (
     MAX_REORDER_SLOTS,
     MAX_WAITING_CALLS,
     MAX_WAITING_SLOTS,
+    POOLED_CORES,
     StageLimits,
     untold_calls,
 )
@@ -124,14 +125,16 @@ def default_limits(chain: Chain, index: int, options: ResolvedOptions, share: fl
     if stage.kind != "parallel":
         ready = stage.buffer_items or SERIAL_READY_ITEMS
         return StageLimits(max_calls=1, max_ready_items=ready, ledger_share=share)
-    untold = options.cpu_budget if stage.cost == "computes" else untold_calls(options.cpu_budget)
+    weight = _weight(stage, options)
+    computing = round(options.cpu_budget / weight) if weight else options.cpu_budget
+    untold = computing if stage.cost == "computes" else untold_calls(options.cpu_budget)
     calls = stage.max_calls or (untold if options.autotune else 1)
     ready = max(4, 2 * options.cpu_budget) if options.autotune else calls
     return StageLimits(
         max_calls=calls,
         max_ready_items=stage.buffer_items or ready,
         ledger_share=share,
-        weight=_weight(stage, options),
+        weight=weight,
         max_slots=MAX_REORDER_SLOTS if stage.cost == "computes" else MAX_WAITING_SLOTS,
     )
 
@@ -156,7 +159,10 @@ def _inputs_depth(chain: Chain) -> int:
 def _weight(stage: StagePlan, options: ResolvedOptions) -> float:
     """Returns the cores that a call takes before anything is measured; given numbers hold as given without a tuner."""
     given = stage.max_calls is not None and not options.autotune
-    return 0.0 if given or stage.cost == "waits" else 1.0
+    if given or stage.cost == "waits":
+        return 0.0
+    pooled = "polars" in stage.engine and stage.cost == "computes" and options.cpu_budget > 1
+    return POOLED_CORES if pooled and options.autotune else 1.0
 
 
 def runs_on_demand(chain: Chain, options: ResolvedOptions) -> bool:

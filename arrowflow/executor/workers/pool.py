@@ -254,7 +254,7 @@ class Pool:
         """Ends a call: gives its tokens back and takes its results over."""
         self.tokens -= token(me.weight)
         # Other pools work without their time being seen here; such calls say that they compute.
-        self._debt_seconds += elapsed if stage.foreign else cpu
+        self._debt_seconds += elapsed * me.weight if stage.foreign else cpu
         if (
             stage.cost_is_measured
             and stage.calls < FIRST_CALLS
