@@ -7,6 +7,7 @@ from arrowflow.expr.pruning import ColumnStatistics
 from arrowflow.formats.capabilities import (
     InPlaceFormat,
     OwnArguments,
+    PiecesFormat,
     PooledFormat,
     RunFormat,
     StoredDecimals,
@@ -27,6 +28,7 @@ __all__ = [
     "InPlaceFormat",
     "MayMatch",
     "OwnArguments",
+    "PiecesFormat",
     "PooledFormat",
     "Range",
     "RunFormat",

@@ -36,6 +36,30 @@ class RunFormat(Protocol):
 
 
 @runtime_checkable
+class PiecesFormat(Protocol):
+    """A capability of a `Format` that decodes rows in the middle of a split without decoding those before them.
+
+    Splits of local files that are too large for one call are read in such pieces.
+    """
+
+    def is_cut(self, footer: Footer, split: Split, columns: Sequence[str]) -> bool:
+        """Returns whether a split may be cut, as far as its footer tells. No I/O, cheap."""
+
+    def cuts(
+        self, store: Store, footer: Footer, split: Split, columns: Sequence[str], rows: int
+    ) -> Sequence[int] | None:
+        """Returns the rows, of all rows of a split, at which it is best cut into pieces of about `rows`; None if nowhere.
+
+        Called once a split and epoch, from any worker. May do I/O.
+        """
+
+    def read_rows(
+        self, store: Store, footer: Footer, split: Split, schema: pa.Schema, start: int, stop: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Decodes the rows from `start` to `stop` of a split that has `cuts`; as `Format.read` else."""
+
+
+@runtime_checkable
 class PooledFormat(Protocol):
     """A capability of a `Format` that may decode in a pool of threads other than Arrow's."""
 

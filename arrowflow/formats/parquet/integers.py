@@ -17,7 +17,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from arrowflow.formats.parquet.thrift import Field, fields, footer_bytes, list_header
+from arrowflow.formats.parquet.thrift import Field, fields, footer_bytes, list_header, written_struct
 from arrowflow.lazy import parquet as pq
 
 _MAGIC: Final = b"PAR1"
@@ -56,10 +56,9 @@ def _without_annotations(footer: bytes, leaves: frozenset[int]) -> bytes:
 
 
 def _rewritten(data: bytes, own: list[Field]) -> bytes:
-    """Returns a SchemaElement without its annotations; field numbers are stored as differences."""
-    parts, last = [], 0
-    for field in own:
-        if field.number not in _ANNOTATIONS:
-            parts.append(bytes([(field.number - last) << 4 | field.kind]) + data[field.start : field.end])
-            last = field.number
-    return b"".join([*parts, b"\0"])
+    """Returns a SchemaElement without its annotations."""
+    return written_struct(
+        (field.number, field.kind, data[field.start : field.end])
+        for field in own
+        if field.number not in _ANNOTATIONS
+    )

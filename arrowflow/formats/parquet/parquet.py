@@ -12,21 +12,19 @@ import pyarrow as pa
 
 from arrowflow.errors import SourceError
 from arrowflow.formats.parquet import polars_decoder
+from arrowflow.formats.parquet.details import SIGNATURE_BYTES, Details, check_magic, details_of, splits_of
 from arrowflow.formats.parquet.integers import as_integers, stored_as_integers
+from arrowflow.formats.parquet.pages import Pages, borders, file_of, pages_of
 from arrowflow.formats.parquet.polars_decoder import chunk_range
-from arrowflow.formats.parquet.sizes import TextSizes
 from arrowflow.formats.parquet.statistics import RowGroupStatistics
+from arrowflow.formats.parquet.thrift import footer_bytes
 from arrowflow.formats.protocol import Footer, Format, MayMatch, Split, check_names
-from arrowflow.formats.types import check_texts, conform, decoded_schema, leaf_types, width_bits
+from arrowflow.formats.types import check_texts, conform, decoded_schema
 from arrowflow.lazy import parquet as pq
 from arrowflow.storage import File, Range, Store
 
-_TAIL_BYTES: Final = 8
 _PART_ROWS: Final = 4096
 _TEXT_SCRATCH_BYTES: Final = 24
-_SIGNATURE_BYTES: Final = 28
-"""The bytes after a footer that is not encrypted although columns are: a nonce and a tag."""
-
 _SIGNED_BITS: Final = 256
 """The assumed size of a text if the file does not say how long its texts are."""
 
@@ -36,28 +34,6 @@ _ENCODED: Final = frozenset(("PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BYTE_A
 _OFFSET_BITS: Final = 32
 _PADDING_BYTES: Final = 100
 """The bytes that Arrow reads after a column chunk of parquet-mr before 1.2.9. Its sizes omit a header (PARQUET-816)."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Details:
-    """The details that `ParquetFormat` keeps of a footer.
-
-    Attributes:
-        metadata: The parsed footer, handed to every reader so that it is parsed once.
-        leaves: For each column the number of its first leaf, and the number after its last leaf.
-        leaf_bits: For each leaf the bits of one value, or None if that depends on the value.
-        column_bits: The same for each column.
-        is_signed: Whether some columns are encrypted and the footer is not. The process ends if pyarrow is asked
-            for the metadata of an encrypted column.
-        text_sizes: The sizes of the texts of each column chunk, as the footer says.
-    """
-
-    metadata: pq.FileMetaData
-    leaves: dict[str, tuple[int, int]]
-    leaf_bits: tuple[int | None, ...]
-    column_bits: dict[str, int | None]
-    is_signed: bool
-    text_sizes: TextSizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +66,15 @@ class ParquetFormat(Format):
     def footer(self, store: Store, file: File) -> Footer:
         """See `Format.footer`: one or two reads from the end of the file."""
         with store.open(file) as source:
-            footer_bytes = _check_magic(source, file)
+            stored_bytes = check_magic(source, file)
             opened = _ParquetFile(source, pre_buffer=False)
             metadata, stored = opened.metadata, opened.schema_arrow
         check_names(stored.names)
         schema = decoded_schema(stored)
-        is_signed = footer_bytes - metadata.serialized_size == _SIGNATURE_BYTES
-        details = _details(metadata, schema, is_signed=is_signed)
+        is_signed = stored_bytes - metadata.serialized_size == SIGNATURE_BYTES
+        details = details_of(metadata, schema, is_signed=is_signed)
         fixed = sum(bits or 0 for bits in details.column_bits.values())
-        return Footer(file, schema, tuple(_splits(metadata, fixed)), metadata.num_rows, details)
+        return Footer(file, schema, tuple(splits_of(metadata, fixed)), metadata.num_rows, details)
 
     def column_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
         """See `Format.column_bytes`: exact for flat columns of fixed width, a lower bound for others."""
@@ -106,7 +82,7 @@ class ParquetFormat(Format):
 
     def unsure(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[str]:
         """See `Unsure.unsure`: encoded texts of files that do not say how long these texts are."""
-        details: _Details = footer.details
+        details: Details = footer.details
         bits = details.column_bits
         texts = [name for name in columns if name in bits and bits[name] is None]
         if details.is_signed or not texts:
@@ -139,7 +115,7 @@ class ParquetFormat(Format):
         )
 
     def _sizes(self, footer: Footer, split: Split, columns: Sequence[str]) -> Iterator[int]:
-        details: _Details = footer.details
+        details: Details = footer.details
         group = None
         for name in columns:
             bits = details.column_bits.get(name, 64)  # null fills a column that the file lacks
@@ -150,7 +126,7 @@ class ParquetFormat(Format):
             else:
                 yield split.num_rows * (_SIGNED_BITS if bits is None else bits) // 8 + 1
 
-    def _leaf_bytes(self, details: _Details, group: Any, row_group: int, leaf: int) -> int:
+    def _leaf_bytes(self, details: Details, group: Any, row_group: int, leaf: int) -> int:
         """Returns the bytes of a decoded leaf; for encoded texts of unknown size, the stored bytes."""
         column, bits = group.column(leaf), details.leaf_bits[leaf]
         values = int(column.num_values)
@@ -164,7 +140,7 @@ class ParquetFormat(Format):
 
     def ranges(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[Range]:
         """See `Format.ranges`: the column chunks."""
-        details: _Details = footer.details
+        details: Details = footer.details
         size = footer.file.size
         if details.is_signed:
             return [Range(0, size)]
@@ -175,7 +151,7 @@ class ParquetFormat(Format):
 
     def prune(self, footer: Footer, split: Split, may_match: MayMatch) -> bool:
         """See `Format.prune`."""
-        details: _Details = footer.details
+        details: Details = footer.details
         if details.is_signed:
             return False
         statistics = RowGroupStatistics(details.metadata, split.index, footer.schema, details.leaves)
@@ -212,6 +188,84 @@ class ParquetFormat(Format):
             check_texts(part)
         return [part for (part,) in found]
 
+    def is_cut(self, footer: Footer, split: Split, columns: Sequence[str]) -> bool:
+        """See `PiecesFormat.is_cut`: columns without lists and structs."""
+        details: Details = footer.details
+        leaves = [range(*details.leaves[name]) for name in columns if name in details.leaves]
+        schema = details.metadata.schema
+        flat = (len(each) == 1 and not schema.column(each[0]).max_repetition_level for each in leaves)
+        return bool(leaves) and not details.is_signed and all(flat)
+
+    def cuts(
+        self, store: Store, footer: Footer, split: Split, columns: Sequence[str], rows: int
+    ) -> Sequence[int] | None:
+        """See `PiecesFormat.cuts`: the rows at which pages begin, as the headers of the pages tell."""
+        details: Details = footer.details
+        group = details.metadata.row_group(split.index)
+        found = []
+        with _unmapped(store).open(footer.file) as source:
+            for leaf in (details.leaves[name][0] for name in columns if name in details.leaves):
+                first, end = chunk_range(group.column(leaf))
+                table = pages_of(lambda at, to: source.read_at(to - at, at), first, end, split.num_rows)
+                if table is None:
+                    return None
+                details.pages[split.index, leaf] = table
+                found.append(table)
+        return borders(found, rows)
+
+    def read_rows(
+        self, store: Store, footer: Footer, split: Split, schema: pa.Schema, start: int, stop: int
+    ) -> Iterator[pa.RecordBatch]:
+        """See `PiecesFormat.read_rows`: columns whose pages have the same rows are decoded together."""
+        integers = _integers(footer, schema, self.stored)
+        columns = self._columns(store, footer, split, schema, (start, stop), integers)
+        names = [name for name in schema.names if name in columns]
+        rows = pa.table([columns[name] for name in names], names=names).combine_chunks()
+        for batch in rows.to_batches():
+            for part in conform(batch, _with_integers(schema, footer, integers)):
+                check_texts(part)
+                yield part
+
+    def _columns(
+        self,
+        store: Store,
+        footer: Footer,
+        split: Split,
+        schema: pa.Schema,
+        rows: tuple[int, int],
+        integers: frozenset[str],
+    ) -> dict[str, pa.ChunkedArray]:
+        """Returns the columns of some rows, by name, as they are stored."""
+        details: Details = footer.details
+        names = [name for name in schema.names if name in details.leaves]
+        together: dict[tuple[int, int], dict[int, tuple[Pages, int, int]]] = {}
+        for leaf in (details.leaves[name][0] for name in names):
+            table = details.pages[split.index, leaf]
+            first, before = table.around(*rows)
+            together.setdefault((table.rows[first], table.rows[before]), {})[leaf] = (table, first, before)
+        metadata = footer_bytes(details.metadata)
+        stored = frozenset(details.leaves[name][0] for name in integers)
+        columns: dict[str, pa.ChunkedArray] = {}
+        with _unmapped(store).open(footer.file) as source:
+            for (start, _), leaves in together.items():
+                data = file_of(lambda at, to: source.read_at(to - at, at), metadata, split.index, leaves)
+                part = _ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+                if stored:
+                    part = _ParquetFile(
+                        pa.BufferReader(data),
+                        metadata=as_integers(part.metadata, stored),
+                        page_checksum_verification=True,
+                    )
+                table = part.reader.read_row_group(0, column_indices=list(leaves), use_threads=False)
+                wanted = table.slice(rows[0] - start, rows[1] - rows[0])
+                columns |= dict(zip(wanted.column_names, wanted.columns, strict=True))
+        return columns
+
+
+def _unmapped(store: Store) -> Store:
+    """Returns the store that reads local files: what is mapped would count as memory of this process."""
+    return replace(store, memory_map=False)
+
 
 def _with_integers(schema: pa.Schema, footer: Footer, integers: frozenset[str]) -> pa.Schema:
     """Returns a schema with the decimals that come as integers."""
@@ -224,7 +278,7 @@ def _with_integers(schema: pa.Schema, footer: Footer, integers: frozenset[str]) 
 
 def _integers(footer: Footer, schema: pa.Schema, stored: frozenset[str]) -> frozenset[str]:
     """Returns the `stored` columns that are wanted as decimals, and that the file has as 64-bit integers."""
-    details: _Details = footer.details
+    details: Details = footer.details
     return frozenset(
         name
         for name in stored
@@ -265,7 +319,7 @@ def _decode(
     num_threads: int,
 ) -> list[list[pa.RecordBatch]]:
     """Returns the batches of each of some splits that follow each other."""
-    details: _Details = footer.details
+    details: Details = footer.details
     names = [name for name in schema.names if name in details.leaves]
     if not names:
         return [
@@ -313,41 +367,3 @@ def _check_lengths(table: pa.Table, splits: Sequence[Split]) -> None:
                 f"column {name!r} has {len(column)} rows where the footer says {expected}; the file is "
                 "corrupt: write it anew, or leave it out"
             )
-
-
-def _check_magic(source: Any, file: File) -> int:
-    """Returns the bytes of the footer, its signature included."""
-    last = tail = b""
-    if file.size > _TAIL_BYTES:
-        source.seek(file.size - _TAIL_BYTES)
-        last = source.read(_TAIL_BYTES)
-        tail = last[-4:]
-        source.seek(0)
-    if tail == b"PARE":
-        raise SourceError("the file is encrypted, which read_parquet does not support; decrypt it first")
-    if tail != b"PAR1":
-        raise SourceError(
-            f"expected a Parquet file, which ends with b'PAR1', found {file.size} bytes that end with {tail!r}; "
-            "the file is truncated or no Parquet file"
-        )
-    return int.from_bytes(last[:4], "little")
-
-
-def _details(metadata: pq.FileMetaData, schema: pa.Schema, *, is_signed: bool) -> _Details:
-    leaves: dict[str, tuple[int, int]] = {}
-    types: list[pa.DataType] = []
-    for name, type in zip(schema.names, schema.types, strict=True):
-        first = len(types)
-        types += leaf_types(type)
-        leaves[name] = (first, len(types))
-    if len(types) != metadata.num_columns:
-        raise SourceError(f"expected {len(types)} leaf columns for its schema, found {metadata.num_columns}")
-    column_bits = {name: width_bits(type) for name, type in zip(schema.names, schema.types, strict=True)}
-    leaf_bits = tuple(width_bits(type) for type in types)
-    return _Details(metadata, leaves, leaf_bits, column_bits, is_signed, TextSizes(metadata))
-
-
-def _splits(metadata: pq.FileMetaData, fixed_bits: int) -> Iterator[Split]:
-    for index in range(metadata.num_row_groups):
-        group = metadata.row_group(index)
-        yield Split(index, group.num_rows, max(group.total_byte_size, group.num_rows * fixed_bits // 8))

@@ -5,7 +5,7 @@ Compact protocol: https://github.com/apache/thrift/blob/master/doc/specs/thrift-
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -13,7 +13,7 @@ import pyarrow as pa
 from arrowflow.lazy import parquet as pq
 
 _MAGIC_BYTES, _TRAILER_BYTES = 4, 8
-_BINARY, _LIST, _STRUCT = 8, 9, 12
+I64, _BINARY, LIST, STRUCT = 6, 8, 9, 12
 _VARINTS: Final = (4, 5, 6)
 _FIXED_BYTES: Final = {1: 0, 2: 0, 3: 1, 7: 8}  # a boolean is in the header of its field
 
@@ -60,12 +60,12 @@ def _skip(data: bytes, at: int, kind: int) -> int:
     if kind == _BINARY:
         size, at = varint(data, at)
         return at + size
-    if kind == _LIST:
+    if kind == LIST:
         count, element, at = list_header(data, at)
         for _ in range(count):
             at = at + 1 if element in (1, 2) else _skip(data, at, element)
         return at
-    if kind == _STRUCT:
+    if kind == STRUCT:
         for field in fields(data, at):
             at = field.end
         return at + 1
@@ -91,3 +91,42 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
         shift += 7
         if byte < 128:
             return value, at
+
+
+def number_of(data: bytes, field: Field) -> int:
+    """Returns the signed number that a field holds."""
+    value, _ = varint(data, field.start)
+    return value >> 1 ^ -(value & 1)
+
+
+def written_varint(value: int) -> bytes:
+    """Returns the bytes of an unsigned number."""
+    parts = bytearray()
+    while value > 127:
+        parts.append(value & 127 | 128)
+        value >>= 7
+    parts.append(value)
+    return bytes(parts)
+
+
+def written_number(value: int) -> bytes:
+    """Returns the bytes of a number that is not negative, as a field holds it."""
+    return written_varint(value << 1)
+
+
+def written_struct(fields: Iterable[tuple[int, int, bytes]]) -> bytes:
+    """Returns the bytes of a structure, given number, type and value of its fields in the order of numbers."""
+    parts, last = [], 0
+    for number, kind, value in fields:
+        step = number - last
+        header = bytes([step << 4 | kind]) if step < 16 else bytes([kind]) + written_number(number)
+        parts += [header, value]
+        last = number
+    return b"".join([*parts, b"\0"])
+
+
+def written_list(kind: int, values: list[bytes]) -> bytes:
+    """Returns the bytes of a list of values of one type."""
+    count = len(values)
+    header = bytes([count << 4 | kind]) if count < 15 else bytes([0xF0 | kind]) + written_varint(count)
+    return b"".join([header, *values])

@@ -28,7 +28,7 @@ from arrowflow.formats import (
     decoded_schema,
     match,
 )
-from arrowflow.formats.parquet import parquet, polars_decoder
+from arrowflow.formats.parquet import details, parquet, polars_decoder
 from arrowflow.formats.parquet.parquet import ParquetFormat, _rows_from
 from arrowflow.storage import coalesce
 from tests.formats.reading import KINDS, open_footer, read_all, read_split
@@ -505,7 +505,7 @@ def test_columns_of_different_length(monkeypatch: pytest.MonkeyPatch, folder: Pa
 
 
 def test_leaves_that_do_not_fit_the_schema(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    monkeypatch.setattr(parquet, "leaf_types", lambda _: [])
+    monkeypatch.setattr(details, "leaf_types", lambda _: [])
     refuse(folder / "all.parquet", "expected 0 leaf columns")
 
 

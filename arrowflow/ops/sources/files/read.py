@@ -26,13 +26,13 @@ import pyarrow as pa
 from arrowflow.errors import SchemaError
 from arrowflow.expr import Expr, prunable
 from arrowflow.formats import Footer, Format, MayMatch, Split, arguments, match
-from arrowflow.formats.capabilities import InPlaceFormat, PooledFormat, RunFormat, StoredDecimals, Untyped
+from arrowflow.formats.capabilities import InPlaceFormat, PiecesFormat, PooledFormat, StoredDecimals, Untyped
 from arrowflow.formats.protocol import footer_of, prune, reading
 from arrowflow.kernels.items import Origin
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.ops.sources.files.file_identity import files_identity
 from arrowflow.ops.sources.files.partitions import Partitions, described, discover, merged, without
-from arrowflow.ops.sources.files.runs import RUN_BYTES, RUNS_IN_BUDGET, RUNS_PER_CORE
+from arrowflow.ops.sources.files.runs import CallBytes
 from arrowflow.ops.sources.files.split_readers import SplitFetcher, SplitFinder, SplitReader, total_bytes
 from arrowflow.ops.sources.files.split_sizes import SplitSizes
 from arrowflow.ops.sources.files.split_tasks import of_split_key
@@ -251,7 +251,7 @@ class Read(Operator):
         names = without(self.schema, self.partitions).names
         may_match = self.may_match()
         is_wanted = self._is_wanted(may_match)
-        run_bytes = self._run_bytes(names, options)
+        calls = self._call_bytes(names, options)
         return (
             KernelSpec(
                 operator=self.operator,
@@ -266,13 +266,19 @@ class Read(Operator):
             KernelSpec(
                 operator=self.operator,
                 kind="serial",
-                make=lambda context: SplitPlanner(self, may_match, context, run_bytes),
+                make=lambda context: SplitPlanner(self, may_match, context, calls),
                 facts=lambda: ("order of splits", *self._pruned(may_match)),
                 holds_lock=True,
             ),
             *(() if self.store.is_local else (self._fetch_spec(names),)),
             self._find_spec(names) if self.in_place else self._decode_spec(names, options),
         )
+
+    def _call_bytes(self, names: Sequence[str], options: ResolvedOptions) -> CallBytes:
+        assert self.store is not None and self.first is not None
+        if self.in_place:
+            return CallBytes()
+        return CallBytes.of(self.store, self.format, self.first, len(self.files), names, options)
 
     def _find_spec(self, names: Sequence[str]) -> KernelSpec:
         return KernelSpec(
@@ -298,7 +304,7 @@ class Read(Operator):
             make=lambda context: SplitReader(self, options.cpu_budget, sizes),
             engine=format.engine(self.store) if isinstance(format, PooledFormat) else "arrow",
             max_calls=self.num_parallel_calls,
-            floor_bytes=self._decoded_bytes(names),
+            floor_bytes=self._decoded_bytes(names, self._call_bytes(names, options)),
             facts=lambda: (f"decode of {len(names)} columns, one call a split",),
             holds_lock=self._only_maps(names),
         )
@@ -333,15 +339,6 @@ class Read(Operator):
             facts=lambda: (f"fetch of {len(names)} columns, one call a split",),
         )
 
-    def _run_bytes(self, names: Sequence[str], options: ResolvedOptions) -> int:
-        """Returns the most decoded bytes of a run: little of the budget, and enough runs for all cores to be busy."""
-        assert self.store is not None and self.first is not None
-        if self.in_place or not self.store.is_local or not isinstance(self.format, RunFormat):
-            return 0
-        of_file = sum(self.format.column_bytes(self.first, split, names) for split in self.first.splits)
-        share = of_file * len(self.files) // (RUNS_PER_CORE * options.cpu_budget)
-        return min(RUN_BYTES, options.ram_budget // RUNS_IN_BUDGET, share)
-
     def _where(self, origin: Origin) -> tuple[str, int, str]:
         """Returns the file of a split, its number there, and what the number counts."""
         number, index = of_split_key(origin.split)
@@ -358,13 +355,16 @@ class Read(Operator):
             return 0
         return total_bytes(self.first, coalesce(self.format.ranges(self.first, split, names)))
 
-    def _decoded_bytes(self, names: Sequence[str]) -> int:
-        """Returns the bytes that decoding the first file's largest split takes."""
-        split = self._largest()
+    def _decoded_bytes(self, names: Sequence[str], calls: CallBytes) -> int:
+        """Returns the bytes that decoding the first file's largest split takes, or a piece of it."""
+        split, format = self._largest(), self.format
         if self.first is None or split is None:
             return 0
-        sizes = (self.format.column_bytes, self.format.scratch_bytes)
-        return sum(size(self.first, split, names) for size in sizes)
+        output = format.column_bytes(self.first, split, names)
+        whole = output + format.scratch_bytes(self.first, split, names)
+        if isinstance(format, PiecesFormat) and output > calls.most_whole > 0:
+            return whole * calls.piece // output if format.is_cut(self.first, split, names) else whole
+        return whole
 
     def may_match(self) -> MayMatch | None:
         """Returns the test whether a split can hold a match; None where no test exists."""

@@ -1,30 +1,86 @@
-"""Runs: splits that follow each other in a file, and that one call decodes together.
+"""How much one call decodes: a run of small splits, or a piece of a large one.
 
 A call costs the same for few rows as for many: 2 to 4 ms where Polars decodes, and two hand-overs between threads. So
-many small row groups cost a third more than a few large ones. A run changes nothing else. Each split is still a chunk,
-with its own position and its own key of everything random. So a run may be as long as the byte budget likes.
+many small row groups cost a third more than a few large ones, and a run of them is decoded together. A row group that
+takes a large part of the byte budget is decoded in pieces, where its format can.
+
+Nothing else changes. Each split is still a chunk, or several, with its own position and its own key of everything
+random. So the byte budget may decide how long runs and pieces are.
 
 The first runs of an epoch are short, so that the first batch comes soon, and so that all cores have work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
 
+from arrowflow.formats.capabilities import PiecesFormat, RunFormat
+from arrowflow.formats.protocol import Footer, Format
 from arrowflow.ops.sources.files.split_tasks import SplitTask
+from arrowflow.options import ResolvedOptions
+from arrowflow.storage import Store
 
-RUN_BYTES: Final = 32 << 20
-"""The most decoded bytes of a run. Longer ones gain nothing."""
-
-RUNS_IN_BUDGET: Final = 32
-"""The byte budget has room for this many of the longest runs."""
-
-RUNS_PER_CORE: Final = 8
-"""An epoch has at least this many runs for each core."""
+MOST_BYTES: Final = 32 << 20
+"""The most decoded bytes of a run, and of a piece. More of them gain nothing."""
 
 _FIRST_BYTES: Final = 4 << 20
 """The decoded bytes of the first run; each is up to twice as long as the one before it."""
+
+_CALLS_IN_BUDGET: Final = 32
+"""The byte budget has room for this many of the largest calls."""
+
+_RUNS_PER_CORE: Final = 8
+"""An epoch has at least this many runs for each core."""
+
+
+class CallBytes(NamedTuple):
+    """Decoded bytes of a call.
+
+    Attributes:
+        run: The most of a run of splits; 0 where each split is read alone.
+        piece: About those of a piece of a split; 0 where splits are read whole.
+    """
+
+    run: int = 0
+    piece: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        store: Store,
+        format: Format,
+        first: Footer,
+        num_files: int,
+        names: Sequence[str],
+        options: ResolvedOptions,
+    ) -> CallBytes:
+        """Returns the bytes for the files of a source: little of the budget, and enough calls for all cores."""
+        if not store.is_local:
+            return cls()
+        most = min(MOST_BYTES, options.ram_budget // _CALLS_IN_BUDGET)
+        of_file = sum(format.column_bytes(first, split, names) for split in first.splits)
+        share = of_file * num_files // (_RUNS_PER_CORE * options.cpu_budget)
+        run = min(most, share) if isinstance(format, RunFormat) else 0
+        return cls(run, most if isinstance(format, PiecesFormat) else 0)
+
+    @property
+    def most_whole(self) -> int:
+        """The most decoded bytes of a split that is not cut."""
+        return 2 * self.piece
+
+
+def cut(task: SplitTask, format: Format, names: Sequence[str], sizes: CallBytes) -> Iterator[SplitTask]:
+    """Yields a split, or its pieces if it is too large for one call."""
+    footer, split = task.footer, task.split
+    large = sizes.piece and task.output_bytes > sizes.most_whole and not task.unsure
+    if large and isinstance(format, PiecesFormat) and format.is_cut(footer, split, names):
+        rows = split.num_rows * sizes.piece // task.output_bytes
+        cuts = format.cuts(task.store, footer, split, names, rows)
+        if cuts:
+            yield from task.pieces(cuts)
+            return
+    yield task
 
 
 class Runs:
@@ -58,13 +114,14 @@ class Runs:
             yield run
 
     def _joins(self, run: SplitTask, task: SplitTask) -> bool:
-        last = run.following[-1] if run.following else run.split
+        last = run.splits()[-1].split
         return (
             0 < run.output_bytes + task.output_bytes <= self._next_bytes
             and task.footer is run.footer
             and task.split.index == last.index + 1
             and run.stop == run.split.num_rows
             and (task.start, task.stop) == (0, task.split.num_rows)
+            and not run.is_piece
             and not run.unsure
             and not task.unsure
         )

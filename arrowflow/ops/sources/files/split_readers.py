@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from arrowflow.errors import SourceError
-from arrowflow.formats.capabilities import InPlaceFormat, RunFormat
+from arrowflow.formats.capabilities import InPlaceFormat, PiecesFormat, RunFormat
 from arrowflow.formats.protocol import Footer, reading
 from arrowflow.kernels.items import Made
 from arrowflow.kernels.kinds import ReaderKernel
@@ -89,7 +89,7 @@ class SplitReader(ReaderKernel):
     def _run(self, payload: SplitTask) -> list[Any] | None:
         """Decodes a run by one call; None where that fails: one by one, splits say which of them is broken."""
         assert isinstance(self._format, RunFormat)
-        splits = (payload.split, *payload.following)
+        splits = [task.split for task in payload.splits()]
         try:
             return self._format.read_run(payload.store, payload.footer, splits, self._stored)
         except Exception:  # noqa: BLE001  (a split read alone says what is wrong, and which one)
@@ -103,7 +103,8 @@ class SplitReader(ReaderKernel):
                 chunk = chunk.slice(0, payload.stop - row)
             row += chunk.num_rows
             made = self._completed(chunk, payload)
-            yield Made(made, payload.position(row), row >= payload.stop, payload.key)
+            ends = row >= payload.stop and payload.is_last
+            yield Made(made, payload.position(row), ends, payload.key)
             if row >= payload.stop:
                 return
         footer, split = payload.footer, payload.split
@@ -127,8 +128,12 @@ class SplitReader(ReaderKernel):
 
     def _chunks(self, payload: SplitTask, schema: pa.Schema) -> Iterator[Any]:
         footer, split = payload.footer, payload.split
-        with reading(self._node.operator, footer.file, split.index, self._format.part):
-            yield from self._format.read(payload.store, footer, split, schema, payload.start)
+        format, start = self._format, payload.start
+        with reading(self._node.operator, footer.file, split.index, format.part):
+            if payload.is_piece and isinstance(format, PiecesFormat):
+                yield from format.read_rows(payload.store, footer, split, schema, start, payload.stop)
+            else:
+                yield from format.read(payload.store, footer, split, schema, start)
 
 
 class SplitFinder(SplitReader):

@@ -48,7 +48,7 @@ class SplitSizes:
         """Raises `BudgetError` where the split announces more bytes than the budget has, before any is allocated."""
         format, footer, split = self._format, payload.footer, payload.split
         needed, budget = payload.output_bytes, self._budget_bytes
-        if isinstance(format, Unsure):
+        if isinstance(format, Unsure) and not payload.is_piece:
             with reading(self._operator, footer.file, split.index, format.part):
                 needed = format.announced_bytes(payload.store, footer, split, columns)
         if needed > budget:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -74,7 +75,7 @@ class ReadPosition(NamedTuple):
 
 
 class SplitTask(NamedTuple):
-    """A split to read, or a run of splits that follow each other in a file.
+    """A split to read, a run of splits that follow each other in a file, or a piece of a large split.
 
     Attributes:
         store: The place to read from: the file system; once the split's bytes are fetched, these bytes.
@@ -88,7 +89,9 @@ class SplitTask(NamedTuple):
         output_bytes: Bytes of its columns, as far as the footer tells.
         scratch_bytes: Bytes that decoding takes on top of the columns.
         unsure: Columns that may take more.
-        following: The other splits of a run, whole.
+        following: The tasks of the other splits of a run, whole.
+        is_piece: Whether it is a piece of a split.
+        is_last: Whether no piece of its split comes after it.
     """
 
     store: Store
@@ -102,12 +105,14 @@ class SplitTask(NamedTuple):
     output_bytes: int = 0
     scratch_bytes: int = 0
     unsure: tuple[str, ...] = ()
-    following: tuple[Split, ...] = ()
+    following: tuple[SplitTask, ...] = ()
+    is_piece: bool = False
+    is_last: bool = True
 
     @property
     def num_rows(self) -> int:
         """Rows that it will deliver."""
-        return self.stop - self.start + sum(split.num_rows for split in self.following)
+        return self.stop - self.start + sum(task.num_rows for task in self.following)
 
     @property
     def key(self) -> int:
@@ -119,18 +124,26 @@ class SplitTask(NamedTuple):
         return self._replace(
             output_bytes=self.output_bytes + task.output_bytes,
             scratch_bytes=self.scratch_bytes + task.scratch_bytes,
-            following=(*self.following, task.split),
+            following=(*self.following, task),
         )
 
-    def splits(self) -> Iterator[SplitTask]:
-        """Yields a task for each split of the run."""
-        yield self._replace(following=())
-        block, done, _, counted = self.base
-        counted += self.split.num_rows
-        for place, split in enumerate(self.following, done + 1):
-            base = ReadPosition(block, place, 0, counted)
-            yield self._replace(split=split, start=0, stop=split.num_rows, base=base, following=())
-            counted += split.num_rows
+    def pieces(self, cuts: Sequence[int]) -> Iterator[SplitTask]:
+        """Yields the pieces between some rows of the split, at which it is cut."""
+        ends = [*(cut for cut in cuts if self.start < cut < self.stop), self.stop]
+        for start, stop in itertools.pairwise([self.start, *ends]):
+            share = (stop - start) / self.split.num_rows
+            yield self._replace(
+                start=start,
+                stop=stop,
+                output_bytes=int(self.output_bytes * share),
+                scratch_bytes=int(self.scratch_bytes * share),
+                is_piece=True,
+                is_last=stop == self.stop,
+            )
+
+    def splits(self) -> tuple[SplitTask, ...]:
+        """Returns a task for each split of the run."""
+        return (self._replace(following=()), *self.following)
 
     @property
     def buffers(self) -> tuple[pa.Buffer, ...]:
@@ -140,6 +153,6 @@ class SplitTask(NamedTuple):
     def position(self, row: int) -> Position:
         """Returns the position after `row` rows of the split."""
         block, done, _, counted = self.base
-        if row < self.stop:
+        if row < self.split.num_rows:
             return ReadPosition(block, done, row, counted)
         return ReadPosition(block, done + 1, 0, counted + self.split.num_rows)

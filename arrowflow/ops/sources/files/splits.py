@@ -14,7 +14,7 @@ from arrowflow.kernels.items import Item, Made, Origin, Task
 from arrowflow.kernels.kinds import SerialKernel, SourceKernel
 from arrowflow.ops.order.source_order import permuted
 from arrowflow.ops.sources.files.partitions import Partitions, without
-from arrowflow.ops.sources.files.runs import Runs
+from arrowflow.ops.sources.files.runs import CallBytes, Runs, cut
 from arrowflow.ops.sources.files.split_tasks import FileTask, OpenFile, ReadPosition, SplitTask
 from arrowflow.plan.node import SourceOrder
 from arrowflow.plan.position import Position
@@ -132,14 +132,19 @@ class SplitPlanner(SerialKernel):
         node: The bound source.
         may_match: The test whether a split can hold a match; None where all are read.
         context: The stream.
-        run_bytes: The most decoded bytes of a run of splits.
+        sizes: The bytes that one call decodes.
     """
 
     def __init__(
-        self, node: FileScan, may_match: MayMatch | None, context: Context, run_bytes: int = 0
+        self,
+        node: FileScan,
+        may_match: MayMatch | None,
+        context: Context,
+        sizes: CallBytes = CallBytes(),  # noqa: B008  (it does not change)
     ) -> None:
         self._node = node
-        self._runs = Runs(run_bytes)
+        self._sizes = sizes
+        self._runs = Runs(sizes.run)
         self._may_match = may_match
         self._context = context
         self._format = node.format
@@ -180,7 +185,7 @@ class SplitPlanner(SerialKernel):
             end = split.num_rows if stop is None else min(split.num_rows, stop - self._counted)
             self._counted += split.num_rows
             if begin < end and not self._is_pruned(number, footer, split):
-                yield self._task(number, footer, split, begin, end, base)
+                yield from self._tasks(number, footer, split, begin, end, base)
         self.done = stop is not None and self._counted >= stop
 
     def _is_pruned(self, number: int, footer: Footer, split: Split) -> bool:
@@ -193,7 +198,7 @@ class SplitPlanner(SerialKernel):
             test = folders.within(number, test)
         return prune(self._format, footer, split, test, self._node.all_columns())
 
-    def _task(
+    def _tasks(
         self,
         number: int,
         footer: Footer,
@@ -201,7 +206,7 @@ class SplitPlanner(SerialKernel):
         start: int,
         stop: int,
         base: ReadPosition,
-    ) -> SplitTask:
+    ) -> Iterator[SplitTask]:
         node, format = self._node, self._format
         assert node.store is not None and node.schema is not None
         names = without(node.schema, node.partitions).names
@@ -210,19 +215,21 @@ class SplitPlanner(SerialKernel):
             sizes = (format.column_bytes, format.scratch_bytes)
             output_bytes, scratch_bytes = (size(footer, split, names) for size in sizes)
             unsure = format.unsure(footer, split, names) if isinstance(format, Unsure) else ()
-        return SplitTask(
-            node.store,
-            tuple(ranges),
-            footer,
-            split,
-            start,
-            stop,
-            base,
-            number,
-            output_bytes,
-            scratch_bytes,
-            tuple(unsure),
-        )
+            whole = SplitTask(
+                node.store,
+                tuple(ranges),
+                footer,
+                split,
+                start,
+                stop,
+                base,
+                number,
+                output_bytes,
+                scratch_bytes,
+                tuple(unsure),
+            )
+            tasks = list(cut(whole, format, names, self._sizes))
+        yield from tasks
 
     def _ordered(self, files: list[OpenFile]) -> list[tuple[int, int, Footer, Split]]:
         """Returns a block's splits, each with its number in the block, whatever splits the other files have."""

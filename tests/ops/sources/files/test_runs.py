@@ -97,6 +97,22 @@ def test_a_resume_in_the_middle_of_a_run(files: Path, runs: list[int], skipped: 
         assert [batch.to_pydict() for batch in other] == [batch.to_pydict() for batch in expected[taken:]]
 
 
+def test_a_resume_in_a_run_of_an_order(files: Path, runs: list[int]) -> None:
+    order = {"seed": 4, "reshuffle_each_iteration": False}
+    ds = (
+        af.read_parquet(files / "0.parquet").shuffle(40, **order).batch(7)
+    )  # splits that come to follow each other
+    expected = [batch.to_pydict() for batch in ds]
+    assert runs
+    for taken in range(1, len(expected), 5):
+        iterator = iter(ds)
+        for _ in range(taken):
+            next(iterator)
+        other = iter(ds)
+        other.load_state_dict(iterator.state_dict())
+        assert [batch.to_pydict() for batch in other] == expected[taken:]
+
+
 @pytest.mark.parametrize("broken", [0, 1, 30, GROUPS - 1])
 def test_an_error_names_its_split_and_comes_after_all_rows_before_it(files: Path, broken: int) -> None:
     path = files / "1.parquet"

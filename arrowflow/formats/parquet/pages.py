@@ -1,0 +1,221 @@
+"""Rows from the middle of a row group: the pages that hold them, decoded as a small file of their own.
+
+A row group may be larger than the budget. Its columns are stored in pages of about 1 MiB, and the header of each page
+says how many values the page has. So the headers tell which pages hold some rows, and where they lie. Such pages, with
+the dictionary before them, become a Parquet file in memory: its footer is the footer of the file, with other offsets
+and counts for these columns. Arrow decodes it as any other file, so its values are exact, and checksums are verified.
+
+Pages of different columns end at different rows. Columns whose pages end at the same rows share one such file.
+
+https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from arrowflow.formats.parquet.thrift import (
+    I64,
+    LIST,
+    STRUCT,
+    Field,
+    fields,
+    list_header,
+    number_of,
+    written_list,
+    written_number,
+    written_struct,
+)
+
+_MAGIC: Final = b"PAR1"
+_HEADER_BYTES: Final = (256, 1 << 14)
+"""The bytes that are read of a page's header: more if it has long statistics."""
+
+_DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3
+_ROW_GROUPS, _NUM_ROWS = 4, 3
+_METADATA: Final = 3
+"""Field numbers of a footer, and of a column chunk."""
+
+Read = Callable[[int, int], bytes]
+"""Returns the bytes of a file from one offset to another."""
+
+
+class Pages(NamedTuple):
+    """The pages of a column chunk without lists, so that each value is a row.
+
+    Attributes:
+        dictionary: The bytes of the file from which to which the dictionary lies; both 0 if there is none.
+        offsets: Where each data page begins, and where the last one ends.
+        rows: The first row of each data page, and the number of all rows.
+    """
+
+    dictionary: tuple[int, int]
+    offsets: list[int]
+    rows: list[int]
+
+    def around(self, start: int, stop: int) -> tuple[int, int]:
+        """Returns the number of the page with row `start`, and the number after the page with row `stop - 1`."""
+        return bisect_right(self.rows, start) - 1, bisect_left(self.rows, stop)
+
+
+class _Header(NamedTuple):
+    """The header of a page, with its own length in bytes."""
+
+    kind: int
+    num_bytes: int
+    values: int
+    length: int
+
+
+def pages_of(read: Read, start: int, end: int, num_rows: int) -> Pages | None:
+    """Returns the pages of the column chunk that lies in some bytes; None if these are not what they should be."""
+    dictionary, offsets, rows = (0, 0), [], [0]
+    at = start
+    while rows[-1] < num_rows and at < end:
+        header = _header(read, at, end)
+        if header is None or header.num_bytes < 0 or header.values < 0:
+            return None
+        after = at + header.length + header.num_bytes
+        if header.kind == _DICTIONARY:
+            dictionary = (at, after)
+        elif header.kind in (_DATA, _DATA_V2):
+            offsets.append(at)
+            rows.append(rows[-1] + header.values)
+        at = after
+    if rows[-1] != num_rows or at > end:
+        return None
+    return Pages(dictionary, [*offsets, at], rows)
+
+
+def _header(read: Read, at: int, end: int) -> _Header | None:
+    for size in _HEADER_BYTES:
+        try:
+            return _parsed(read(at, min(end, at + size)))
+        except (IndexError, ValueError):
+            continue
+    return None
+
+
+def _parsed(data: bytes) -> _Header:
+    kind = num_bytes = values = -1
+    length = 0
+    for field in fields(data, 0):
+        if field.number == 1:
+            kind = number_of(data, field)
+        elif field.number == 3:
+            num_bytes = number_of(data, field)
+        elif field.number in (5, 7, 8) and field.kind == STRUCT:
+            values = number_of(data, next(fields(data, field.start)))
+        length = field.end
+    return _Header(kind, num_bytes, values, length + 1)
+
+
+def borders(pages: Sequence[Pages], rows: int) -> list[int]:
+    """Returns the rows at which to cut, at least `rows` apart, of those at which pages of one column begin."""
+    found = [0]
+    for row in max(pages, key=lambda each: len(each.rows)).rows[1:-1]:
+        if row >= found[-1] + rows:
+            found.append(row)
+    return found[1:]
+
+
+def file_of(read: Read, footer: bytes, row_group: int, pages: Mapping[int, tuple[Pages, int, int]]) -> bytes:
+    """Returns a Parquet file with one row group, in which some leaf columns have some of their pages only.
+
+    Args:
+        read: Reads the file.
+        footer: The file's footer.
+        row_group: The row group.
+        pages: The pages of each of these leaves, the first one wanted, and the one to stop before. All have the same
+            rows. No other column can be read.
+    """
+    parts, chunks, at = [_MAGIC], {}, len(_MAGIC)
+    num_rows = 0
+    for leaf, (table, first, before) in pages.items():
+        dictionary = read(*table.dictionary) if table.dictionary[1] else b""
+        data = read(table.offsets[first], table.offsets[before])
+        num_rows = table.rows[before] - table.rows[first]
+        chunks[leaf] = _Chunk(at, len(dictionary), len(data), num_rows)
+        parts += [dictionary, data]
+        at += len(dictionary) + len(data)
+    written = _footer(footer, row_group, chunks, num_rows)
+    return b"".join([*parts, written, len(written).to_bytes(4, "little"), _MAGIC])
+
+
+class _Chunk(NamedTuple):
+    """A column chunk of the file in memory."""
+
+    at: int
+    dictionary_bytes: int
+    data_bytes: int
+    num_rows: int
+
+
+def _footer(footer: bytes, row_group: int, chunks: Mapping[int, _Chunk], num_rows: int) -> bytes:
+    made = []
+    for field in fields(footer, 0):
+        value = footer[field.start : field.end]
+        if field.number == _NUM_ROWS:
+            value = written_number(num_rows)
+        elif field.number == _ROW_GROUPS:
+            group = _element(footer, field, row_group)
+            value = written_list(STRUCT, [_row_group(footer, group, chunks, num_rows)])
+        made.append((field.number, field.kind, value))
+    return written_struct(made)
+
+
+def _element(data: bytes, field: Field, index: int) -> int:
+    """Returns the start of an element of a list of structures."""
+    _, _, at = list_header(data, field.start)
+    for _ in range(index):
+        at = _end(data, at)
+    return at
+
+
+def _end(data: bytes, at: int) -> int:
+    """Returns the end of the structure that starts at `at`."""
+    for field in fields(data, at):
+        at = field.end
+    return at + 1
+
+
+def _row_group(data: bytes, at: int, chunks: Mapping[int, _Chunk], num_rows: int) -> bytes:
+    made = []
+    for field in fields(data, at):
+        if field.number == 1:
+            made.append((1, LIST, _columns(data, field, chunks)))
+        elif field.number == 2:
+            made.append((2, field.kind, data[field.start : field.end]))
+        elif field.number == 3:
+            made.append((3, I64, written_number(num_rows)))
+    return written_struct(made)  # without sorting columns, offsets and sizes of the whole
+
+
+def _columns(data: bytes, columns: Field, chunks: Mapping[int, _Chunk]) -> bytes:
+    count, _, at = list_header(data, columns.start)
+    made = []
+    for leaf in range(count):
+        end = _end(data, at)
+        chunk = chunks.get(leaf)
+        made.append(data[at:end] if chunk is None else _column(data, at, chunk))
+        at = end
+    return written_list(STRUCT, made)
+
+
+def _column(data: bytes, at: int, chunk: _Chunk) -> bytes:
+    (metadata,) = (field for field in fields(data, at) if field.number == _METADATA)
+    found: dict[int, tuple[int, bytes]] = {
+        field.number: (field.kind, data[field.start : field.end])
+        for field in fields(data, metadata.start)
+        if field.number in (1, 2, 3, 4, 6)  # type, encodings, path, codec, uncompressed bytes
+    }
+    size = chunk.dictionary_bytes + chunk.data_bytes
+    found[5] = I64, written_number(chunk.num_rows)
+    found[7] = I64, written_number(size)
+    found[9] = I64, written_number(chunk.at + chunk.dictionary_bytes)
+    if chunk.dictionary_bytes:
+        found[11] = I64, written_number(chunk.at)
+    made = written_struct((number, *found[number]) for number in sorted(found))
+    return written_struct([(2, I64, written_number(chunk.at)), (3, STRUCT, made)])
