@@ -79,8 +79,8 @@ class Format(Protocol):
     waits for nothing. A format always reads through `store.open(footer.file)` or `store.fetch(footer.file, …)`, and
     need not know whether the file is local.
 
-    Capabilities are further protocols: `InPlaceFormat`, `Untyped`, `Unsure`, `RunFormat`, `PooledFormat`,
-    `StoredDecimals` and `OwnArguments`. A format has a capability if it has the methods; it need not derive from the class.
+    Capabilities are further protocols: `InPlaceFormat`, `Untyped`, `Unsure`, `RunFormat`, `PiecesFormat`,
+    `PooledFormat`, `StoredDecimals` and `OwnArguments`. A format has a capability if it has the methods; it need not derive from the class.
     """
 
     @property

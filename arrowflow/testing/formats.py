@@ -17,6 +17,7 @@ from arrowflow.formats import (
     Footer,
     Format,
     InPlaceFormat,
+    PiecesFormat,
     PooledFormat,
     RunFormat,
     Split,
@@ -128,6 +129,20 @@ def _check_files(format: Format, paths: Sequence[Path], whole: pa.Table, *, has_
     )
 
 
+def _check_pieces(
+    format: PiecesFormat, store: Store, footer: Footer, split: Split, expected: pa.Table
+) -> None:
+    """Checks that rows in the middle of a split are those of the whole."""
+    cuts = format.cuts(store, footer, split, footer.schema.names, 1)
+    if cuts is None:
+        return
+    assert list(cuts) == sorted({*cuts} - {0, split.num_rows}), "cuts are rows within the split, in order"
+    for start, stop in {(0, split.num_rows), (split.num_rows // 2, split.num_rows)}:
+        batches = format.read_rows(store, footer, split, expected.schema, start, stop)
+        found = pa.Table.from_batches(batches, expected.schema)
+        _assert_same_table(found, expected.slice(start, stop - start), "read_rows")
+
+
 def _check_run(format: RunFormat, store: Store, footer: Footer, rows: pa.Table) -> None:
     """Checks that splits decoded together are the same as splits decoded one by one."""
     run = format.read_run(store, footer, footer.splits, rows.schema)
@@ -185,6 +200,8 @@ def _check_split(format: Format, store: Store, footer: Footer, split: Split, exp
         _check_rows(format.with_threads(2), store, footer, split, expected)
     if isinstance(format, InPlaceFormat):
         _check_in_place(format, store, footer, split, expected)
+    if isinstance(format, PiecesFormat) and store.is_local and format.is_cut(footer, split, names):
+        _check_pieces(format, store, footer, split, expected)
 
 
 def _type(schema: pa.Schema, name: str) -> pa.DataType:

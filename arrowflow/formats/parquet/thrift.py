@@ -13,7 +13,7 @@ import pyarrow as pa
 from arrowflow.lazy import parquet as pq
 
 _MAGIC_BYTES, _TRAILER_BYTES = 4, 8
-I64, _BINARY, LIST, STRUCT = 6, 8, 9, 12
+I64, BINARY, LIST, STRUCT = 6, 8, 9, 12
 _VARINTS: Final = (4, 5, 6)
 _FIXED_BYTES: Final = {1: 0, 2: 0, 3: 1, 7: 8}  # a boolean is in the header of its field
 
@@ -57,7 +57,7 @@ def _skip(data: bytes, at: int, kind: int) -> int:
         return at + _FIXED_BYTES[kind]
     if kind in _VARINTS:
         return varint(data, at)[1]
-    if kind == _BINARY:
+    if kind == BINARY:
         size, at = varint(data, at)
         return at + size
     if kind == LIST:
@@ -83,6 +83,9 @@ def list_header(data: bytes, at: int) -> tuple[int, int, int]:
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
     """Returns an unsigned number, and its end."""
+    value: Any = data[at]
+    if value < 128:
+        return value, at + 1
     value = shift = 0
     while True:
         byte: Any = data[at]
@@ -91,12 +94,6 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
         shift += 7
         if byte < 128:
             return value, at
-
-
-def number_of(data: bytes, field: Field) -> int:
-    """Returns the signed number that a field holds."""
-    value, _ = varint(data, field.start)
-    return value >> 1 ^ -(value & 1)
 
 
 def written_varint(value: int) -> bytes:

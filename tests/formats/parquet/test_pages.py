@@ -15,7 +15,14 @@ import pytest
 
 from arrowflow.formats.parquet import pages
 from arrowflow.formats.parquet.parquet import ParquetFormat
-from arrowflow.formats.parquet.thrift import fields, list_header, varint, written_list, written_struct
+from arrowflow.formats.parquet.thrift import (
+    fields,
+    list_header,
+    varint,
+    written_list,
+    written_number,
+    written_struct,
+)
 from tests.formats.reading import open_footer
 
 ROWS = 5_000
@@ -171,8 +178,8 @@ def numbers(data: bytes) -> Iterator[tuple[int, int]]:
 
 def test_structures_are_read_as_they_were_written() -> None:
     values = {1: 5, 2: 0, 16: 1 << 40, 32: 127, 300: 128}
-    written = written_struct((number, 6, pages.written_number(value)) for number, value in values.items())
+    written = written_struct((number, 6, written_number(value)) for number, value in values.items())
     assert dict(numbers(written)) == values
     for count in (0, 14, 15, 400):
-        data = written_list(6, [pages.written_number(7)] * count)
+        data = written_list(6, [written_number(7)] * count)
         assert list_header(data, 0)[:2] == (count, 6)

@@ -7,7 +7,8 @@ takes a large part of the byte budget is decoded in pieces, where its format can
 Nothing else changes. Each split is still a chunk, or several, with its own position and its own key of everything
 random. So the byte budget may decide how long runs and pieces are.
 
-The first runs of an epoch are short, so that the first batch comes soon, and so that all cores have work.
+The first runs of an epoch, and the first pieces of a split, are short. So the first batch comes soon, and all cores have
+work.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ MOST_BYTES: Final = 32 << 20
 
 _FIRST_BYTES: Final = 4 << 20
 """The decoded bytes of the first run; each is up to twice as long as the one before it."""
+
+_FIRST_PIECES: Final = 8
+"""The first piece of a split is this part of the later ones; each is up to twice as long as the one before it."""
 
 _CALLS_IN_BUDGET: Final = 32
 """The byte budget has room for this many of the largest calls."""
@@ -75,10 +79,14 @@ def cut(task: SplitTask, format: Format, names: Sequence[str], sizes: CallBytes)
     footer, split = task.footer, task.split
     large = sizes.piece and task.output_bytes > sizes.most_whole and not task.unsure
     if large and isinstance(format, PiecesFormat) and format.is_cut(footer, split, names):
-        rows = split.num_rows * sizes.piece // task.output_bytes
-        cuts = format.cuts(task.store, footer, split, names, rows)
-        if cuts:
-            yield from task.pieces(cuts)
+        most = split.num_rows * sizes.piece // task.output_bytes
+        rows, at, chosen = max(1, most // _FIRST_PIECES), task.start, []
+        for row in format.cuts(task.store, footer, split, names, rows) or ():
+            if row >= at + rows:
+                chosen.append(row)
+                rows, at = min(2 * rows, most), row
+        if chosen:
+            yield from task.pieces(chosen)
             return
     yield task
 
