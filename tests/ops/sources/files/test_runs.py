@@ -98,10 +98,10 @@ def test_a_resume_in_the_middle_of_a_run(files: Path, runs: list[int], skipped: 
 
 
 def test_a_resume_in_a_run_of_an_order(files: Path, runs: list[int]) -> None:
-    order = {"seed": 4, "reshuffle_each_iteration": False}
-    ds = (
-        af.read_parquet(files / "0.parquet").shuffle(40, **order).batch(7)
-    )  # splits that come to follow each other
+    rows = af.read_parquet(files / "0.parquet")
+    ds = rows.shuffle(40, seed=4, reshuffle_each_iteration=False).batch(
+        7
+    )  # some splits come to follow each other
     expected = [batch.to_pydict() for batch in ds]
     assert runs
     for taken in range(1, len(expected), 5):
