@@ -22,6 +22,7 @@ NAMES = (
     "caching",
     "mixing",
     "generator",
+    "row_group",
     "tfrecord",
     "processes",
     "handover",

@@ -103,6 +103,12 @@ def images() -> list[str]:
     return _parquet_files(_made_once("images", _write_images))
 
 
+def row_group() -> str:
+    """Returns the path of 16 M rows of 16 int64 columns in one row group of 2 GB."""
+    (path,) = _parquet_files(_made_once("row-group", _write_row_group))
+    return path
+
+
 def read_through(paths: list[str]) -> None:
     """Brings the files into the page cache."""
     for path in paths:
@@ -206,6 +212,12 @@ def _write_columns(folder: Path) -> None:
         for _ in range(24):
             arrays = [pa.array(rng.standard_normal(65_536, dtype=np.float32)) for _ in names]
             writer.write_batch(pa.record_batch(arrays, names=names))
+
+
+def _write_row_group(folder: Path) -> None:
+    rng, rows = np.random.default_rng(29), 16_000_000
+    table = pa.table({f"c{number}": rng.integers(0, 1 << 62, rows) for number in range(16)})
+    pq.write_table(table, folder / "part.parquet", row_group_size=rows, compression="zstd")
 
 
 def _write_documents(folder: Path) -> None:

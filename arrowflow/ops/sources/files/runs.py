@@ -104,32 +104,32 @@ class Runs:
 
     def of(self, tasks: Iterable[SplitTask]) -> Iterator[SplitTask]:
         """Yields the tasks of some splits in their order, those of runs joined."""
-        run: SplitTask | None = None
+        run: list[SplitTask] = []
+        num_bytes = 0
         try:
             for task in tasks:
-                if run is not None and self._joins(run, task):
-                    run = run.with_next(task)
-                    continue
-                if run is not None:
-                    yield run
-                    self._next_bytes = min(2 * self._next_bytes, self._most_bytes)
-                run = task
+                if not run or num_bytes + task.output_bytes > self._next_bytes or not _follows(run[-1], task):
+                    if run:
+                        yield run[0].joined(run[1:])
+                        self._next_bytes = min(2 * self._next_bytes, self._most_bytes)
+                    run, num_bytes = [], 0
+                run.append(task)
+                num_bytes += task.output_bytes
         except Exception:
-            if run is not None:
-                yield run
+            if run:
+                yield run[0].joined(run[1:])
             raise
-        if run is not None:
-            yield run
+        if run:
+            yield run[0].joined(run[1:])
 
-    def _joins(self, run: SplitTask, task: SplitTask) -> bool:
-        last = run.splits()[-1].split
-        return (
-            0 < run.output_bytes + task.output_bytes <= self._next_bytes
-            and task.footer is run.footer
-            and task.split.index == last.index + 1
-            and run.stop == run.split.num_rows
-            and (task.start, task.stop) == (0, task.split.num_rows)
-            and not run.is_piece
-            and not run.unsure
-            and not task.unsure
-        )
+
+def _follows(last: SplitTask, task: SplitTask) -> bool:
+    """Whether a split follows another in its file, and both may be parts of one run."""
+    return (
+        task.footer is last.footer
+        and task.split.index == last.split.index + 1
+        and last.stop == last.split.num_rows
+        and (task.start, task.stop) == (0, task.split.num_rows)
+        and not (last.is_piece or last.unsure or task.unsure)
+        and bool(task.output_bytes)
+    )

@@ -53,7 +53,7 @@ class SplitSizes:
                 needed = format.announced_bytes(payload.store, footer, split, columns)
         if needed > budget:
             error = BudgetError(
-                f"{split.num_rows:,} rows that are decoded together take {needed:,} bytes, as the file says, and "
+                f"{payload.num_rows:,} rows that are decoded together take {needed:,} bytes, as the file says, and "
                 f"ram_budget is {budget:,} bytes: raise the budget to {needed + payload.scratch_bytes:,}, read fewer "
                 "columns, write the file with smaller row groups, or leave it out"
             )

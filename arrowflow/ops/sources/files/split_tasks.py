@@ -90,6 +90,7 @@ class SplitTask(NamedTuple):
         scratch_bytes: Bytes that decoding takes on top of the columns.
         unsure: Columns that may take more.
         following: The tasks of the other splits of a run, whole.
+        following_rows: Their rows.
         is_piece: Whether it is a piece of a split.
         is_last: Whether no piece of its split comes after it.
     """
@@ -106,25 +107,28 @@ class SplitTask(NamedTuple):
     scratch_bytes: int = 0
     unsure: tuple[str, ...] = ()
     following: tuple[SplitTask, ...] = ()
+    following_rows: int = 0
     is_piece: bool = False
     is_last: bool = True
 
     @property
     def num_rows(self) -> int:
         """Rows that it will deliver."""
-        return self.stop - self.start + sum(task.num_rows for task in self.following)
+        return self.stop - self.start + self.following_rows
 
     @property
     def key(self) -> int:
         """The number of the split in the key of everything random."""
         return split_key(self.number, self.split.index)
 
-    def with_next(self, task: SplitTask) -> SplitTask:
-        """Returns the run with the next split of its file."""
+    def joined(self, following: Sequence[SplitTask]) -> SplitTask:
+        """Returns the run with splits that follow it in its file."""
+        tasks = (self, *following)
         return self._replace(
-            output_bytes=self.output_bytes + task.output_bytes,
-            scratch_bytes=self.scratch_bytes + task.scratch_bytes,
-            following=(*self.following, task),
+            output_bytes=sum(task.output_bytes for task in tasks),
+            scratch_bytes=sum(task.scratch_bytes for task in tasks),
+            following=tuple(following),
+            following_rows=sum(task.num_rows for task in following),
         )
 
     def pieces(self, cuts: Sequence[int]) -> Iterator[SplitTask]:
@@ -143,7 +147,7 @@ class SplitTask(NamedTuple):
 
     def splits(self) -> tuple[SplitTask, ...]:
         """Returns a task for each split of the run."""
-        return (self._replace(following=()), *self.following)
+        return (self._replace(following=(), following_rows=0), *self.following)
 
     @property
     def buffers(self) -> tuple[pa.Buffer, ...]:
