@@ -1,8 +1,9 @@
 """How much one call decodes: a run of small splits, or a piece of a large one.
 
-A call costs the same for few rows as for many: 2 to 4 ms where Polars decodes, and two hand-overs between threads. So
-many small row groups cost a third more than a few large ones, and a run of them is decoded together. A row group that
-takes a large part of the byte budget is decoded in pieces, where its format can.
+A call costs the same for few rows as for many: 2 to 4 ms where Polars decodes, and hand-overs between threads. So one
+call reads a run of small splits, of one file or of several. Row groups that follow each other are decoded together,
+which takes a third less than one by one. A row group that takes a large part of the byte budget is decoded in pieces,
+where its format can.
 
 Nothing else changes. Each split is still a chunk, or several, with its own position and its own key of everything
 random. So the byte budget may decide how long runs and pieces are.
@@ -13,10 +14,10 @@ work.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from arrowflow.formats.capabilities import PiecesFormat, RunFormat
+from arrowflow.formats.capabilities import PiecesFormat
 from arrowflow.formats.protocol import Footer, Format
 from arrowflow.ops.sources.files.split_tasks import SplitTask
 from arrowflow.options import ResolvedOptions
@@ -27,6 +28,9 @@ MOST_BYTES: Final = 32 << 20
 
 _FIRST_BYTES: Final = 4 << 20
 """The decoded bytes of the first run; each is up to twice as long as the one before it."""
+
+_MOST_SPLITS: Final = 64
+"""The most splits of a run. The first run is one split; each is up to twice as long as the one before it."""
 
 _FIRST_PIECES: Final = 8
 """The first piece of a split is this part of the later ones; each is up to twice as long as the one before it."""
@@ -42,7 +46,7 @@ class CallBytes(NamedTuple):
     """Decoded bytes of a call.
 
     Attributes:
-        run: The most of a run of splits; 0 where each split is read alone.
+        run: The most of a run of splits; 0 where each split is a call.
         piece: About those of a piece of a split; 0 where splits are read whole.
     """
 
@@ -65,8 +69,7 @@ class CallBytes(NamedTuple):
         most = min(MOST_BYTES, options.ram_budget // _CALLS_IN_BUDGET)
         of_file = sum(format.column_bytes(first, split, names) for split in first.splits)
         share = of_file * num_files // (_RUNS_PER_CORE * options.cpu_budget)
-        run = min(most, share) if isinstance(format, RunFormat) else 0
-        return cls(run, most if isinstance(format, PiecesFormat) else 0)
+        return cls(min(most, share), most if isinstance(format, PiecesFormat) else 0)
 
     @property
     def most_whole(self) -> int:
@@ -92,44 +95,33 @@ def cut(task: SplitTask, format: Format, names: Sequence[str], sizes: CallBytes)
 
 
 class Runs:
-    """Joins the splits of one epoch.
+    """Joins the splits of one epoch into calls.
 
     Args:
-        most_bytes: The most decoded bytes of a run; 0 for runs of one split.
+        most_bytes: The most decoded bytes of a call; 0 where each split is a call.
     """
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._next_bytes = min(_FIRST_BYTES, most_bytes)
+        self._next_splits = 1
+        self._run: list[SplitTask] = []
+        self._num_bytes = 0
 
-    def of(self, tasks: Iterable[SplitTask]) -> Iterator[SplitTask]:
-        """Yields the tasks of some splits in their order, those of runs joined."""
-        run: list[SplitTask] = []
-        num_bytes = 0
-        try:
-            for task in tasks:
-                if not run or num_bytes + task.output_bytes > self._next_bytes or not _follows(run[-1], task):
-                    if run:
-                        yield run[0].joined(run[1:])
-                        self._next_bytes = min(2 * self._next_bytes, self._most_bytes)
-                    run, num_bytes = [], 0
-                run.append(task)
-                num_bytes += task.output_bytes
-        except Exception:
-            if run:
-                yield run[0].joined(run[1:])
-            raise
-        if run:
-            yield run[0].joined(run[1:])
+    def add(self, task: SplitTask) -> Iterator[SplitTask]:
+        """Takes the next split, and yields the calls that are full."""
+        alone = not self._most_bytes or task.is_piece or bool(task.unsure)
+        if alone or self._num_bytes + task.output_bytes > self._next_bytes:
+            yield from self.rest()
+        self._run.append(task)
+        self._num_bytes += task.output_bytes
+        if alone or len(self._run) >= self._next_splits:
+            yield from self.rest()
 
-
-def _follows(last: SplitTask, task: SplitTask) -> bool:
-    """Whether a split follows another in its file, and both may be parts of one run."""
-    return (
-        task.footer is last.footer
-        and task.split.index == last.split.index + 1
-        and last.stop == last.split.num_rows
-        and (task.start, task.stop) == (0, task.split.num_rows)
-        and not (last.is_piece or last.unsure or task.unsure)
-        and bool(task.output_bytes)
-    )
+    def rest(self) -> Iterator[SplitTask]:
+        """Yields the call that is not full yet, if there is one."""
+        if run := self._run:
+            self._run, self._num_bytes = [], 0
+            self._next_bytes = min(2 * self._next_bytes, self._most_bytes)
+            self._next_splits = min(2 * self._next_splits, _MOST_SPLITS)
+            yield SplitTask.joined(run)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -73,25 +73,40 @@ class SplitReader(ReaderKernel):
 
     def read(self, payload: SplitTask) -> Iterator[Made]:
         """Yields the split's rows: one chunk, or a few where offsets would overflow."""
-        self._sizes.check(payload, self._names)
+        for task in payload.splits:
+            self._sizes.check(task, self._names)
         return self._read(payload)
 
     def _read(self, payload: SplitTask) -> Iterator[Made]:
-        chunks = self._run(payload) if payload.following else None
-        for number, task in enumerate(payload.splits()):
-            if chunks is None:
-                yield from self._read_split(task)
-            else:
-                chunk = self._completed(chunks[number].slice(task.start), task)
-                yield Made(chunk, task.position(task.stop), split=task.key, more=number + 1 < len(chunks))
-                chunks[number] = None
+        *_, last = tasks = payload.splits
+        for run in self._runs(tasks):
+            chunks = self._decoded(run) if len(run) > 1 else None
+            for number, task in enumerate(run):
+                if chunks is not None:
+                    chunk = self._completed(chunks[number].slice(task.start), task)
+                    chunks[number] = None
+                    yield Made(chunk, task.position(task.stop), split=task.key, more=task is not last)
+                    continue
+                for made in self._read_split(task):
+                    yield made if task is last else made._replace(more=True)
 
-    def _run(self, payload: SplitTask) -> list[Any] | None:
-        """Decodes a run by one call; None where that fails: one by one, splits say which of them is broken."""
+    def _runs(self, tasks: Sequence[SplitTask]) -> Iterator[list[SplitTask]]:
+        """Yields the tasks that are decoded together."""
+        together = isinstance(self._format, RunFormat)
+        run: list[SplitTask] = []
+        for task in tasks:
+            if run and not (together and task.follows(run[-1])):
+                yield run
+                run = []
+            run.append(task)
+        yield run
+
+    def _decoded(self, run: Sequence[SplitTask]) -> list[Any] | None:
+        """Decodes a run; None where that fails: read one by one, splits say which of them is broken."""
         assert isinstance(self._format, RunFormat)
-        splits = [task.split for task in payload.splits()]
+        splits = [task.split for task in run]
         try:
-            return self._format.read_run(payload.store, payload.footer, splits, self._stored)
+            return self._format.read_run(run[0].store, run[0].footer, splits, self._stored)
         except Exception:  # noqa: BLE001  (a split read alone says what is wrong, and which one)
             return None
 

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from arrowflow.errors import ArrowflowError
 from arrowflow.formats.protocol import Footer, Split
 from arrowflow.plan.position import Position
 from arrowflow.storage import Range, Store
@@ -36,18 +37,18 @@ class FileTask(NamedTuple):
 
 
 class OpenFile(NamedTuple):
-    """A file whose footer is known.
+    """A file whose footer was read.
 
     Attributes:
         number: Its place in sorted order.
-        footer: Its footer.
+        footer: Its footer, or the error of reading it, which comes after all rows of the files before it.
         block: Number of the block of files that it belongs to.
         place: Its place in this block.
         block_files: Files of the block that are opened.
     """
 
     number: int
-    footer: Footer
+    footer: Footer | ArrowflowError
     block: int = 0
     place: int = 0
     block_files: int = 1
@@ -75,7 +76,7 @@ class ReadPosition(NamedTuple):
 
 
 class SplitTask(NamedTuple):
-    """A split to read, a run of splits that follow each other in a file, or a piece of a large split.
+    """A split to read, a piece of a large one, or a run of several.
 
     Attributes:
         store: The place to read from: the file system; once the split's bytes are fetched, these bytes.
@@ -89,8 +90,8 @@ class SplitTask(NamedTuple):
         output_bytes: Bytes of its columns, as far as the footer tells.
         scratch_bytes: Bytes that decoding takes on top of the columns.
         unsure: Columns that may take more.
-        following: The tasks of the other splits of a run, whole.
-        following_rows: Their rows.
+        run: The tasks that one call reads, this one first; none if it reads only this one.
+        run_rows: Their rows.
         is_piece: Whether it is a piece of a split.
         is_last: Whether no piece of its split comes after it.
     """
@@ -106,29 +107,31 @@ class SplitTask(NamedTuple):
     output_bytes: int = 0
     scratch_bytes: int = 0
     unsure: tuple[str, ...] = ()
-    following: tuple[SplitTask, ...] = ()
-    following_rows: int = 0
+    run: tuple[SplitTask, ...] = ()
+    run_rows: int = 0
     is_piece: bool = False
     is_last: bool = True
 
     @property
     def num_rows(self) -> int:
         """Rows that it will deliver."""
-        return self.stop - self.start + self.following_rows
+        return self.run_rows or self.stop - self.start
 
     @property
     def key(self) -> int:
         """The number of the split in the key of everything random."""
         return split_key(self.number, self.split.index)
 
-    def joined(self, following: Sequence[SplitTask]) -> SplitTask:
-        """Returns the run with splits that follow it in its file."""
-        tasks = (self, *following)
-        return self._replace(
+    @classmethod
+    def joined(cls, tasks: Sequence[SplitTask]) -> SplitTask:
+        """Returns a task for all splits of some tasks."""
+        if len(tasks) == 1:
+            return tasks[0]
+        return tasks[0]._replace(
             output_bytes=sum(task.output_bytes for task in tasks),
             scratch_bytes=sum(task.scratch_bytes for task in tasks),
-            following=tuple(following),
-            following_rows=sum(task.num_rows for task in following),
+            run=tuple(tasks),
+            run_rows=sum(task.num_rows for task in tasks),
         )
 
     def pieces(self, cuts: Sequence[int]) -> Iterator[SplitTask]:
@@ -145,9 +148,20 @@ class SplitTask(NamedTuple):
                 is_last=stop == self.stop,
             )
 
+    @property
     def splits(self) -> tuple[SplitTask, ...]:
-        """Returns a task for each split of the run."""
-        return (self._replace(following=(), following_rows=0), *self.following)
+        """The tasks of a run, one a split."""
+        return self.run or (self,)
+
+    def follows(self, last: SplitTask) -> bool:
+        """Whether it is the whole split after another one in a file, so that they may be decoded together."""
+        return (
+            self.footer is last.footer
+            and self.split.index == last.split.index + 1
+            and (self.start, self.stop) == (0, self.split.num_rows)
+            and last.stop == last.split.num_rows
+            and not last.is_piece
+        )
 
     @property
     def buffers(self) -> tuple[pa.Buffer, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +16,7 @@ import arrowflow as af
 from arrowflow.formats import Footer, Split, Store
 from arrowflow.formats.parquet.parquet import ParquetFormat
 from arrowflow.ops.sources.files.runs import Runs
+from arrowflow.ops.sources.files.split_readers import SplitReader
 from arrowflow.ops.sources.files.split_tasks import ReadPosition, SplitTask
 from arrowflow.storage import File
 
@@ -137,6 +138,54 @@ def test_a_function_that_fails_names_its_split(files: Path) -> None:
     assert (type(error), error.row_group) == (af.FunctionError, 33)
 
 
+# ---------------------------------------------------------------- many small files
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    for number in range(100):
+        pq.write_table(
+            pa.table({"id": np.arange(3 * number, 3 * number + 3)}), tmp_path / f"{number:03}.parquet"
+        )
+    return tmp_path
+
+
+def test_one_call_reads_many_small_files(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths: list[int] = []
+    original = SplitReader.read
+
+    def read(self: SplitReader, payload: SplitTask) -> Any:
+        lengths.append(len(payload.splits))
+        return original(self, payload)
+
+    monkeypatch.setattr(SplitReader, "read", read)
+    ds = af.read_parquet(many)
+    assert sizes(ds) == [(3, first) for first in range(0, 300, 3)]
+    assert lengths[0] == 1, "the first batch comes soon"
+    assert sum(lengths) == 100
+    assert len(lengths) < 40
+    assert ds.take(31).to_table()["id"].to_pylist() == list(range(31))
+    expected = [batch.to_pydict() for batch in ds.skip(1).batch(4)]
+    for taken in range(0, len(expected), 6):
+        iterator = iter(ds.skip(1).batch(4))
+        for _ in range(taken):
+            next(iterator)
+        other = iter(ds.skip(1).batch(4))
+        other.load_state_dict(iterator.state_dict())
+        assert [batch.to_pydict() for batch in other] == expected[taken:]
+
+
+@pytest.mark.parametrize("broken", [1, 2, 50, 99])
+@pytest.mark.parametrize("cut", [2, 60], ids=["footer", "rows"])
+def test_a_broken_file_comes_after_all_rows_before_it(many: Path, broken: int, cut: int) -> None:
+    path = many / f"{broken:03}.parquet"
+    data = path.read_bytes()
+    path.write_bytes(data[:-cut] if cut == 2 else data[:4] + b"\xff" * cut + data[4 + cut :])
+    rows, error = rows_and_error(af.read_parquet(many))
+    assert rows == 3 * broken
+    assert (type(error), error.file) == (af.SourceError, str(path))
+
+
 # ---------------------------------------------------------------- which splits are joined
 
 
@@ -154,32 +203,47 @@ def tasks(sizes: Sequence[int], **changes: Any) -> list[SplitTask]:
     return found
 
 
-def lengths(runs: Iterator[SplitTask]) -> list[int]:
-    return [1 + len(run.following) for run in runs]
+def joined(most_bytes: int, tasks: Sequence[SplitTask]) -> list[SplitTask]:
+    runs = Runs(most_bytes)
+    return [run for task in tasks for run in runs.add(task)] + list(runs.rest())
+
+
+def lengths(most_bytes: int, tasks: Sequence[SplitTask]) -> list[int]:
+    return [len(run.splits) for run in joined(most_bytes, tasks)]
 
 
 def test_runs_grow_up_to_the_limit() -> None:
     mib = 1 << 20
-    assert lengths(Runs(32 * mib).of(tasks([mib] * 100))) == [4, 8, 16, 32, 32, 8]
-    assert lengths(Runs(2 * mib).of(tasks([mib] * 5))) == [2, 2, 1]
-    assert lengths(Runs(0).of(tasks([mib, 0, 0]))) == [1, 1, 1]
-    assert lengths(Runs(mib).of(tasks([5 * mib, mib, mib]))) == [1, 1, 1]
+    assert lengths(32 * mib, tasks([mib] * 100)) == [1, 2, 4, 8, 16, 32, 32, 5]
+    assert lengths(2 * mib, tasks([mib] * 6)) == [1, 2, 2, 1]
+    assert lengths(0, tasks([mib, 0, 0])) == [1, 1, 1]
+    assert lengths(mib, tasks([5 * mib, mib, mib])) == [1, 1, 1]
+    assert lengths(mib, tasks([0] * 300)) == [1, 2, 4, 8, 16, 32, 64, 64, 64, 45]
 
 
-def test_only_whole_splits_of_known_size_that_follow_each_other_are_joined() -> None:
+def test_splits_of_unknown_size_and_pieces_are_read_alone() -> None:
+    for values in ({"unsure": ("text",)}, {"is_piece": True}):
+        assert lengths(1 << 20, tasks([9] * 7, i4=values)) == [1, 2, 1, 1, 2]
+
+
+def test_a_run_is_what_it_was_made_of() -> None:
+    made = tasks([9] * 7, i3={"start": 2})
+    _, _, run = joined(1 << 20, made)
+    assert (run.output_bytes, run.num_rows) == (36, 18)
+    assert run.splits == tuple(made[3:])
+
+
+def test_splits_follow_each_other_if_all_rows_between_are_wanted() -> None:
     other = Footer(File("b", "b", 9), pa.schema([]), (), 0)
-    for values in ({"stop": 3}, {"start": 2}, {"unsure": ("text",)}, {"footer": other}):
-        assert sum(lengths(Runs(1 << 20).of(tasks([9] * 4, i2=values)))) == 4
-        assert lengths(Runs(1 << 20).of(tasks([9] * 4, i2=values)))[0] == 2
-    first = tasks([9] * 4, i0={"start": 2})
-    assert lengths(Runs(1 << 20).of(first)) == [4], "a resume begins in the middle of the first split"
-    assert lengths(Runs(1 << 20).of([*first[:1], *first[2:]])) == [1, 2], "a split between them is pruned"
-
-
-def test_tasks_of_a_run_are_those_that_it_was_made_of() -> None:
-    made = tasks([9] * 4, i0={"start": 2})
-    (run,) = Runs(1 << 20).of(made)
-    assert run.output_bytes == 36
-    assert run.num_rows == 18
-    for alone, task in zip(run.splits(), made, strict=True):
-        assert alone._replace(output_bytes=9) == task
+    for number, values, follow in (
+        (0, {"start": 2}, True),
+        (0, {"stop": 3}, False),
+        (0, {"is_piece": True}, False),
+        (0, {"footer": other}, False),
+        (1, {"start": 2}, False),
+        (1, {"stop": 3}, False),
+    ):
+        first, second = tasks([9, 9], **{f"i{number}": values})
+        assert second.follows(first) == follow
+    first, _, third = tasks([9, 9, 9])
+    assert not third.follows(first), "a split between them is pruned"
