@@ -120,6 +120,10 @@ def read_parquet(
     Row groups that provably hold no match of a later filter are not read. Columns that nothing later needs are not
     read.
 
+    Memory: a few calls, each up to 32 MiB of decoded rows, or less where `ram_budget` is small. One call reads several
+    small files or row groups. A large row group of local files is read in pieces, by its pages, unless its columns have
+    lists or structs, or texts of unknown size: these are read whole. None of this changes a chunk or its order.
+
     Folders called `key=value` give a column each, after the columns of the files. Its type is int64 if all values are
     whole numbers, else string, unless `schema=` names one. `__HIVE_DEFAULT_PARTITION__` is null. Folders that a
     filter rules out are not read.
@@ -138,7 +142,7 @@ def read_parquet(
             in a directory or by a glob, unless the first file has these columns itself. Where folders make columns, a
             file that has such a column itself is an error. Folders count from the named directory on, or from the
             first wildcard. For a file that is named itself all folders count, with `"hive"`.
-        num_parallel_calls: Row groups decoded at the same time.
+        num_parallel_calls: Calls that decode at the same time.
 
     Raises:
         SourceError: A path is missing, a glob is empty, or a file is unreadable; when the dataset is bound or read.
