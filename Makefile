@@ -12,7 +12,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: demo test coverage soak lint format bench setup clean
+.PHONY: demo test coverage soak lint format bench profile setup clean
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/python examples/tpch.py
@@ -40,6 +40,10 @@ format: $(VENV)/.installed-lint
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks
+
+# Where the time of each workload goes: its kernels one by one, beside the pipeline.
+profile: $(VENV)/.installed-bench
+	$(BIN)/python -m benchmarks.profile
 
 setup: $(VENV)/.installed-test $(VENV)/.installed-lint $(VENV)/.installed-bench $(VENV)/.installed-demo
 

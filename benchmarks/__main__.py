@@ -10,6 +10,7 @@ NAMES = (
     "overhead",
     "stream",
     "wide",
+    "profile",
     "columns",
     "borders",
     "memory",
