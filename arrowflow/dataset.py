@@ -2165,9 +2165,9 @@ class Dataset:
             >>> af.range(100).batch(32).head(3).to_pydict()
             {'id': [0, 1, 2]}
         """
-        if not self._plan.batched:
-            return self.take(n).to_table()
         wanted = check_size("head", "n", n, least=0)
+        if not self._plan.batched:
+            return self.take(wanted).to_table()
         found: list[pa.RecordBatch] = []
         with self.to_reader() as reader:
             while wanted > sum(batch.num_rows for batch in found):

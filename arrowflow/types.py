@@ -100,6 +100,13 @@ ENUM_VALUES: Final = b"enum_values"
 """Key in the metadata of a field under which the values of an enum lie, as a JSON list: code i stands for the i-th."""
 
 
+def declared_values(field: pa.Field) -> list[str] | None:
+    """Returns the values of an enum inside a pipeline; None for other fields."""
+    text = (field.metadata or {}).get(ENUM_VALUES)
+    found: list[str] | None = None if text is None else json.loads(text)
+    return found
+
+
 def enum_field(name: str, values: Sequence[str]) -> pa.Field:
     """Returns the field of an enum of these values."""
     fits = (type for type in (pa.uint8(), pa.uint16()) if len(values) < 1 << type.bit_width)  # as in Polars

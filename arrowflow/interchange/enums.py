@@ -15,14 +15,13 @@ spelling is known too. A dictionary without declared values is decoded to its va
 
 from __future__ import annotations
 
-import json
 from typing import Final
 
 import pyarrow as pa
 
 from arrowflow.errors import DataError, shown
 from arrowflow.lazy import compute as pc
-from arrowflow.types import ENUM_VALUES, convert, enum_field
+from arrowflow.types import convert, declared_values, enum_field
 
 _POLARS_VALUES: Final = b"_PL_ENUM_VALUES2"
 """The key of Polars: each value comes as its bytes, after their number and a semicolon."""
@@ -40,11 +39,7 @@ def enum_values(field: pa.Field) -> list[str] | None:
     """
     if not field.metadata or not pa.types.is_dictionary(field.type):
         return None
-    stored = field.metadata.get(ENUM_VALUES)
-    if stored is not None:
-        found: list[str] = json.loads(stored)
-        return found
-    return _polars_values(field.metadata.get(_POLARS_VALUES))
+    return declared_values(field) or _polars_values(field.metadata.get(_POLARS_VALUES))
 
 
 def _polars_values(text: bytes | None) -> list[str] | None:

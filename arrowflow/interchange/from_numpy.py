@@ -73,7 +73,7 @@ def _to_arrow(
         column = convert(values, normalise(values.type))
         return column if take_over is None else take_over.column(column)
     try:
-        array = values if _is_masked(values) else np.asarray(values)
+        array = values if is_masked(values) else np.asarray(values)
     except ValueError as error:
         raise SchemaError(
             f"column {name!r}: rows of different shapes make no array ({said(error)}); for lists of any length give a pyarrow "
@@ -112,7 +112,7 @@ def _tensors(array: np.ndarray[Any, Any], type: pa.FixedShapeTensorType) -> pa.A
     return pa.ExtensionArray.from_storage(type, lists) if lists.type == type.storage_type else None
 
 
-def _is_masked(values: Any) -> bool:
+def is_masked(values: Any) -> bool:
     """Whether `values` is a masked array. NumPy's module of masked arrays is not imported here: that takes 15 ms."""
     return "numpy.ma" in sys.modules and isinstance(values, np.ma.MaskedArray)
 
@@ -121,7 +121,7 @@ def _flat(array: np.ndarray[Any, Any]) -> pa.Array:
     mask = None
     if array.__class__ is np.ndarray and array.dtype in _TYPES and array.flags.c_contiguous:
         return pa.Array.from_buffers(_TYPES[array.dtype], len(array), [None, pa.py_buffer(array)])
-    if _is_masked(array):
+    if is_masked(array):
         mask, array = np.ma.getmaskarray(array), np.ma.getdata(array)
     if array.dtype.kind == "T":  # this dtype has no byte order
         return _objects(array, mask)

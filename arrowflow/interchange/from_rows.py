@@ -10,9 +10,12 @@ import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import SchemaError, said
-from arrowflow.interchange.from_numpy import batch_from_arrays
+from arrowflow.interchange.from_numpy import batch_from_arrays, is_masked
+from arrowflow.interchange.kept_values import check_kept, in_unit
+from arrowflow.lazy import compute as pc
 from arrowflow.types import convert, is_number, normalise
 
+_COMMON: frozenset[type] = frozenset((bool, int, float, str, bytes))
 _FAILURES = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 
@@ -45,11 +48,9 @@ def batch_from_rows(
 
 
 def _column(name: str, values: list[Any], type: pa.DataType | None, what: str) -> pa.Array:
-    values = [_plain(value) for value in values]
     try:
-        if _is_shaped(values, type):
-            return _stacked(name, values, type)
-        column = _array(values, type)
+        values = [_plain(value, type) for value in values]
+        column = _stacked(name, values, type) if _is_shaped(values, type) else _array(values, type)
     except _FAILURES as error:
         raise _refused(name, type, what, said(error)) from error
     return convert(column, normalise(column.type))
@@ -57,14 +58,17 @@ def _column(name: str, values: list[Any], type: pa.DataType | None, what: str) -
 
 def _array(values: list[Any], type: pa.DataType | None) -> pa.Array:
     """Returns values as `pa.array` does, which imports pandas where it is installed: not for what Polars makes alike."""
-    column = _by_polars(values) if all(map(_is_common, values)) else None
+    column = _by_polars(values) if _have_one_class(values) else None
     if column is not None and (type is None or column.type == type):
         return column
     if column is not None and _is_widened(column.type, type):
-        return column.cast(type)
-    if type is not None and pa.types.is_integer(_leaf(type)):
-        _refuse_fractions(values)
-    return pa.array(values) if type is None else pa.array(values, type)
+        column = column.cast(type)
+        if pa.types.is_floating(_leaf(type)) and _has_infinity(column):
+            check_kept(values, column)
+        return column
+    column = pa.array(values) if type is None else pa.array(values, type)
+    check_kept(values, column)
+    return column
 
 
 def _by_polars(values: list[Any]) -> pa.Array | None:
@@ -88,28 +92,30 @@ def _leaf(type: pa.DataType) -> pa.DataType:
     return type
 
 
-def _refuse_fractions(value: Any) -> None:
-    """Raises for a number that `pa.array` would cut off at the point, which it does for short integer types."""
-    if isinstance(value, list | tuple):
-        for each in value:
-            _refuse_fractions(each)
-    elif isinstance(value, float | np.floating | np.ndarray) and not _is_whole(np.asarray(value)):
-        raise ValueError(f"{value} is no whole number")
+def _has_infinity(column: pa.Array) -> bool:
+    while hasattr(column.type, "value_type"):
+        column = column.flatten()
+    return bool(pc.any(pc.is_inf(column)).as_py())
 
 
-def _is_whole(values: np.ndarray[Any, Any]) -> bool:
-    return values.dtype.kind != "f" or bool((np.mod(values, 1) == 0).all())
+def _have_one_class(values: list[Any]) -> bool:
+    """Whether values, in lists too, are of one class that Polars reads as pyarrow does, or None."""
+    found: set[type] = set()
+    _find_classes(values, found)
+    return len(found) <= 1 and found <= _COMMON
 
 
-def _is_common(value: Any) -> bool:
-    if value.__class__ is list:
-        return all(map(_is_common, value))
-    if value.__class__ is int:
-        return -(1 << 63) <= value < 1 << 63
-    return value is None or value.__class__ in (bool, float, str, bytes)
+def _find_classes(values: list[Any], found: set[type]) -> None:
+    for value in values:
+        if value.__class__ is list:
+            _find_classes(value, found)
+        elif value.__class__ is int and not -(1 << 63) <= value < 1 << 63:
+            found.add(object)
+        elif value is not None:
+            found.add(value.__class__)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, type: pa.DataType | None) -> Any:
     """Returns a value that Arrow reads: tensors of other libraries as arrays, and arrays without a dimension as scalars."""
     if (
         not isinstance(value, np.ndarray)
@@ -117,6 +123,10 @@ def _plain(value: Any) -> Any:
         and not isinstance(value, np.generic)
     ):
         value = np.asarray(value)
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "mM" and type is not None:
+        value = in_unit(value, type)
+    if is_masked(value):
+        return value.tolist()  # None where it is masked
     return value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
 
 
@@ -128,23 +138,40 @@ def _is_shaped(values: list[Any], type: pa.DataType | None) -> bool:
 
 
 def _stacked(name: str, values: list[Any], type: pa.DataType | None) -> pa.Array:
-    """Returns arrays of one shape as one column."""
+    """Returns arrays of one shape, or None, as one column."""
+    if isinstance(type, pa.FixedShapeTensorType):
+        return _tensors(name, values, type)
     if any(value is None for value in values):
-        lists = [value.tolist() if isinstance(value, np.ndarray) else value for value in values]
-        if isinstance(type, pa.FixedShapeTensorType):
-            flat = [None if value is None else np.ravel(value).tolist() for value in lists]
-            return pa.ExtensionArray.from_storage(type, pa.array(flat, type.storage_type))
-        return pa.array(lists, type)
+        return _array([value.tolist() if isinstance(value, np.ndarray) else value for value in values], type)
     arrays = np.stack([np.asarray(value) for value in values])
-    wanted = None if type is None else pa.schema([(name, type)])
-    if isinstance(type, pa.FixedShapeTensorType):
-        arrays = arrays.astype(type.value_type.to_pandas_dtype(), casting="same_kind", copy=False)
-    column = batch_from_arrays({name: arrays}, wanted).column(0)
-    if type is None or column.type == type:
+    column = batch_from_arrays({name: arrays}, None if type is None else pa.schema([(name, type)])).column(0)
+    return column if type is None or column.type == type else _array(arrays.tolist(), type)
+
+
+def _tensors(name: str, values: list[Any], type: pa.FixedShapeTensorType) -> pa.Array:
+    order = type.permutation or range(len(type.shape))
+    shape = tuple(type.shape[axis] for axis in order)
+    dtype = np.dtype(type.value_type.to_pandas_dtype())
+    arrays = [np.asarray(value) for value in values if value is not None]
+    for array in arrays:
+        if array.shape != shape:
+            raise ValueError(f"an array of the shape {list(array.shape)}")
+        if not np.can_cast(array.dtype, dtype, "same_kind") and array.dtype.kind + dtype.kind not in (
+            "iu",
+            "ui",
+        ):
+            raise TypeError(f"an array of {array.dtype}")
+        if dtype.kind != "f" and (array.astype(dtype) != array).any():
+            raise ValueError(f"an array with values that are no {dtype}")
+    if not arrays:
+        return pa.nulls(len(values), type)
+    stacked = np.stack(arrays).astype(dtype, copy=False)
+    column = batch_from_arrays({name: stacked}, pa.schema([(name, type)])).column(0)
+    if len(arrays) == len(values):
         return column
-    if isinstance(type, pa.FixedShapeTensorType):
-        raise ValueError(f"an array of the shape {list(arrays.shape[1:])}")
-    return pa.array(arrays.tolist(), type)
+    numbers = iter(range(len(arrays)))
+    places = pa.array([None if value is None else next(numbers) for value in values], pa.int64())
+    return pa.ExtensionArray.from_storage(type, column.storage.take(places))
 
 
 def _refused(name: str, type: pa.DataType | None, what: str, reason: str) -> SchemaError:

@@ -151,7 +151,8 @@ def copied_value(value: Any) -> Any:
     if kind is dict:
         return {key: copied_value(each) for key, each in value.items()}
     if hasattr(value, "__array__") and not isinstance(value, np.generic):
-        return np.asarray(value).copy()  # also of a tensor of another library
+        # Of a tensor of another library too; a masked array keeps its mask.
+        return value.copy() if isinstance(value, np.ndarray) else np.asarray(value).copy()
     if kind is bytearray or kind is memoryview:
         return bytes(value)
     return value

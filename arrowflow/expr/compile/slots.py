@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 import pyarrow as pa
 
-from arrowflow.errors import PlanError
+from arrowflow.errors import PlanError, shown
 from arrowflow.expr.compile.arrow_repairs import repaired
 from arrowflow.expr.compile.graph import CONSTANT, Graph, Op
 from arrowflow.expr.compile.lower_arrow import ArrowLowering, safe_cast
@@ -18,7 +18,7 @@ from arrowflow.expr.compile.steps import Cast, FillNull, Keep, Output, Stack
 from arrowflow.expr.parse import arrow_tree, polars_tree
 from arrowflow.expr.parse.expression import Expr, expand, parse_expression
 from arrowflow.expr.parse.tree import Call, Column, Literal, Unsupported
-from arrowflow.expr.run.eager import Casting, Filling, Stacking
+from arrowflow.expr.run.eager import Casting, Filling, FillingCodes, Stacking
 from arrowflow.expr.run.foreign import (
     arrow_type,
     check_columns,
@@ -27,7 +27,7 @@ from arrowflow.expr.run.foreign import (
     has_single_type,
     polars_type,
 )
-from arrowflow.types import exact_values, is_number, numpy_dtype, scalar
+from arrowflow.types import declared_values, exact_values, is_number, numpy_dtype, scalar
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +95,9 @@ def metadata_of(slot: Slot, schema: pa.Schema) -> Mapping[bytes, bytes] | None:
     """Returns the metadata of an output's field: of an enum, the values of its codes."""
     if not pa.types.is_dictionary(slot.type):
         return None
-    if isinstance(slot, Passed):
-        metadata: Mapping[bytes, bytes] | None = schema.field(slot.name).metadata
+    if isinstance(slot, Passed | Eager):  # nothing but `FillingCodes` makes codes
+        (name,) = names_of(slot)
+        metadata: Mapping[bytes, bytes] | None = schema.field(name).metadata
         return metadata
     if isinstance(slot, Foreign) and slot.expr.engine == "polars":
         return enum_metadata(slot.expr.source, str(slot.expr.serialised()), schema, slot.expr.columns)
@@ -177,6 +178,8 @@ def slot_of(output: Output, env: Env, schema: pa.Schema, graph: Graph) -> Slot:
         return Passed(output.name, type)
     if isinstance(output, Cast):
         return _cast_slot(output, schema, env(output.name), graph)
+    if pa.types.is_dictionary(type):
+        return _fill_codes(output, schema.field(output.name))
     return _fill_slot(output, type, env(output.name), graph)
 
 
@@ -240,6 +243,15 @@ def _fill_slot(fill: FillNull, type: pa.DataType, op: Op | None, graph: Graph) -
         except Unsupported:
             pass
     return Eager((fill.name,), type, Filling(scalar(fill.value, type)))
+
+
+def _fill_codes(fill: FillNull, field: pa.Field) -> Slot:
+    values = declared_values(field) or []
+    if fill.value not in values:
+        raise PlanError(
+            f"column {fill.name!r} is an enum, and {shown(fill.value)} is none of its values: {shown(values)}"
+        )
+    return Eager((fill.name,), field.type, FillingCodes(values.index(fill.value)))
 
 
 def _stack_slot(stack: Stack, env: Env, schema: pa.Schema, graph: Graph) -> Slot:

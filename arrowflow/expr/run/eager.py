@@ -45,6 +45,18 @@ class Filling:
 
 
 @dataclass(frozen=True, slots=True)
+class FillingCodes:
+    """Replaces nulls of an enum by the code of one of its values: all its chunks have the declared values, in order."""
+
+    code: int
+
+    def __call__(self, array: pa.DictionaryArray) -> pa.Array:
+        """Returns `array` without nulls."""
+        codes = pc.fill_null(array.indices, pa.scalar(self.code, array.type.index_type))
+        return pa.DictionaryArray.from_arrays(codes, array.dictionary)
+
+
+@dataclass(frozen=True, slots=True)
 class Stacking:
     """Puts the columns `names`, cast to `type`, side by side."""
 

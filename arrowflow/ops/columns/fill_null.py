@@ -22,7 +22,7 @@ from arrowflow.ops.columns.column_program import (
     values_by_column,
 )
 from arrowflow.plan.node import Names, Node
-from arrowflow.types import exact_values
+from arrowflow.types import declared_values, exact_values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,11 @@ class FillNull(ColumnOperator):
         )
 
     def _everywhere(self, schema: pa.Schema) -> dict[str, Any]:
-        names = [field.name for field in schema if holds(field.type, self.value)]
+        names = [
+            field.name
+            for field in schema
+            if holds(field.type, self.value) or self.value in (declared_values(field) or ())
+        ]
         if not names:
             raise PlanError(
                 f"no column can hold {shown(self.value)} ({type(self.value).__name__}); columns are "

@@ -107,9 +107,10 @@ class Split(RowOperator):
 
 
 def _shares(fractions: object) -> list[float]:
-    found = list(fractions) if isinstance(fractions, list | tuple) else None
+    found = list(fractions) if isinstance(fractions, list | tuple | np.ndarray) else None
     numbers = found is not None and all(
-        isinstance(share, int | float) and not isinstance(share, bool) and 0 < share <= 1 for share in found
+        isinstance(share, int | float | np.number) and not isinstance(share, bool) and 0 < share <= 1
+        for share in found
     )
     if found is None or not numbers:
         raise PlanError(f"split: fractions are numbers above 0, as in [0.9, 0.1], got {shown(fractions)}")

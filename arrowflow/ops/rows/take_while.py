@@ -22,7 +22,7 @@ from arrowflow.kernels.kinds import SerialKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.kernels.recut import recut_spec
 from arrowflow.lazy import compute as pc
-from arrowflow.ops.columns.column_program import check_columns, given_names
+from arrowflow.ops.columns.column_program import bound_names, check_columns, given_names
 from arrowflow.ops.columns.filter import mask_of
 from arrowflow.ops.functions.function import check_function, code_digest, function_name
 from arrowflow.ops.functions.invocation import BatchFormat, BatchFunction, check_format
@@ -139,7 +139,8 @@ class TakeWhileBy(RowOperator):
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
         """Notes its place, for the key of its instances."""
-        return dataclasses.replace(self, place=context.place).on(*inputs)
+        columns = bound_names(self.columns, inputs[0].schema)
+        return dataclasses.replace(self, place=context.place, columns=columns).on(*inputs)
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns the arguments that decide the input of the function."""

@@ -6,6 +6,7 @@ import datetime
 import decimal
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -116,3 +117,16 @@ def test_scalars_of_other_types_are_values() -> None:
     assert dataset.fill_null({"x": pa.scalar(5)}).to_table()["x"].to_pylist() == [5]
     with pytest.raises(af.PlanError, match="fill_null: 1099511627776 cannot be a value of type timestamp"):
         _ = dataset.fill_null({"t": temporal_array(2**40, pa.timestamp("s"))[0]}).schema
+
+
+def test_an_enum_is_filled_with_one_of_its_values() -> None:
+    levels = pl.Enum(["low", "mid", "high"])
+    column = pl.Series(["high", "low", None, "mid", None], dtype=levels)
+    ds = af.from_arrow(pl.DataFrame({"level": column}))
+    for filled in (ds.fill_null({"level": "mid"}), ds.fill_null("mid")):
+        assert filled.schema == ds.schema
+        for size in (1, 3, 5):
+            codes = [code for batch in filled.batch(size).to_numpy() for code in batch["level"].tolist()]
+            assert codes == [2, 0, 1, 1, 1]
+    refused(af.PlanError, lambda: ds.fill_null({"level": "top"}).schema, "none of its values", "'low'")
+    refused(af.PlanError, lambda: ds.fill_null("top").schema, "no column can hold")

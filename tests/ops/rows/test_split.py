@@ -122,3 +122,9 @@ def test_what_is_fixed_is_allowed_before_it() -> None:
         lambda: list(af.range(9).split([0.5, 0.5])[0].with_options(af.Options(deterministic=False))),
         "deterministic=False",
     )
+
+
+def test_fractions_of_numpy() -> None:
+    fractions: list[Any] = [np.array([0.5, 0.5]), [np.float32(0.5)] * 2]
+    for each in fractions:
+        assert sum(len(ids(part)) for part in af.range(10).split(each)) == 10

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import polars.selectors as cs
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -117,3 +118,9 @@ def test_bad_arguments() -> None:
         "take_while",
         "2 entries for 3 rows",
     )
+
+
+def test_a_function_takes_columns_by_selectors() -> None:
+    ds = af.range(9).with_columns(text=pl.lit("a"))
+    taken = ds.take_while(lambda batch: batch.column(0).to_numpy() < 3, columns=[cs.integer()])  # type: ignore[list-item]
+    assert ids(taken) == [0, 1, 2]
