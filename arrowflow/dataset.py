@@ -2116,7 +2116,7 @@ class Dataset:
         if schema is None:
             raise PlanError(
                 "the schema is only known once the pipeline runs, since a map or a generator declares none; pass "
-                "schema= to it"
+                "schema= to it. What interleave and flat_map open shows only in their rows, as in head(1).schema"
             )
         return schema
 

@@ -506,15 +506,18 @@ def from_generator(
         fn: Called without arguments. Worker threads call it and go on with it, not always the same one: connections
             that belong to a thread have to be told, as with `sqlite3.connect(path, check_same_thread=False)`. `fn` may
             refill one array: memory that `fn` could write again is copied before `fn` goes on.
-        schema: Schema of the rows, to whose types values are converted. Without it the first element decides, and
-            `Dataset.schema` is unknown. A list, or an array of one dimension, is then a list of any length; an image of
+        schema: Schema of the rows, to whose types values are converted. A value that would lose something is an error:
+            a fraction as an integer, the time of a day as its date; only floats are rounded to shorter floats. Without
+            `schema` the first element decides, so it has no None and no empty list, and `Dataset.schema` is unknown. A
+            list, or an array of one dimension, is then a list of any length; an image of
             shape `(H, W, C)` is a nested `fixed_size_list`.
         elements: With "batches" a dict is a batch: arrays of one length by column, as in `map`. Arrays of NumPy that
             nobody else refers to are not copied.
 
     Raises:
         PlanError: `fn` is not callable, or `elements` is something else.
-        FunctionError: `fn` raised, yielded something else, or values that do not fit the schema; in `next()`, in order.
+        FunctionError: `fn` raised, or yielded something else; in `next()`, in order.
+        SchemaError: A row has other columns than the first one, or a value that does not fit its type; the same.
 
     Example:
         >>> import arrowflow as af

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from arrowflow.errors import DataError, PlanError, SchemaError, shown
 from arrowflow.interchange.to_numpy import NumpyArray
@@ -30,8 +31,8 @@ def dtype_named(value: Any) -> np.dtype[Any]:
         PlanError: `value` names no dtype.
 
     Example:
-        >>> dtype_named("float32"), dtype_named(np.int8)
-        (dtype('float32'), dtype('int8'))
+        >>> dtype_named("float32"), dtype_named(np.int8), dtype_named(pl.Int16)
+        (dtype('float32'), dtype('int8'), dtype('int16'))
     """
     if value is None:
         raise PlanError("expected a dtype, got None")
@@ -42,6 +43,8 @@ def dtype_named(value: Any) -> np.dtype[Any]:
             raise PlanError("bfloat16 in NumPy needs the package ml_dtypes, which comes with JAX") from None
         value = ml_dtypes.bfloat16
     try:
+        if isinstance(value, pl.DataType) or (isinstance(value, type) and issubclass(value, pl.DataType)):
+            value = pl.Series([], dtype=value).to_numpy().dtype
         return np.dtype(value)
     except TypeError as error:
         raise PlanError(f"expected a dtype such as np.float32 or 'float32', got {shown(value)}") from error
