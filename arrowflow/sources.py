@@ -121,8 +121,8 @@ def read_parquet(
     read.
 
     Memory: a few calls, each up to 32 MiB of decoded rows, or less where `ram_budget` is small. One call reads several
-    small files or row groups. A large row group of local files is read in pieces, by its pages, unless its columns have
-    lists or structs, or texts of unknown size: these are read whole. None of this changes a chunk or its order.
+    small files or row groups. A large row group of local files is read in pieces, by its pages. Row groups with lists,
+    structs or texts of unknown size are read whole. None of this changes a chunk or its order.
 
     Folders called `key=value` give a column each, after the columns of the files. Its type is int64 if all values are
     whole numbers, else string, unless `schema=` names one. `__HIVE_DEFAULT_PARTITION__` is null. Folders that a

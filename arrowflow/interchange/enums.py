@@ -39,7 +39,8 @@ def enum_values(field: pa.Field) -> list[str] | None:
     """
     if not field.metadata or not pa.types.is_dictionary(field.type):
         return None
-    return declared_values(field) or _polars_values(field.metadata.get(_POLARS_VALUES))
+    values = declared_values(field)
+    return _polars_values(field.metadata.get(_POLARS_VALUES)) if values is None else values
 
 
 def _polars_values(text: bytes | None) -> list[str] | None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from arrowflow.errors import SchemaError, said
 from arrowflow.interchange.from_numpy import batch_from_arrays, is_masked
-from arrowflow.interchange.kept_values import check_kept, in_unit
+from arrowflow.interchange.kept_values import check_kept, in_unit, leaf_type
 from arrowflow.lazy import compute as pc
 from arrowflow.types import convert, is_number, normalise
 
@@ -63,7 +63,7 @@ def _array(values: list[Any], type: pa.DataType | None) -> pa.Array:
         return column
     if column is not None and _is_widened(column.type, type):
         column = column.cast(type)
-        if pa.types.is_floating(_leaf(type)) and _has_infinity(column):
+        if pa.types.is_floating(leaf_type(type)) and _has_infinity(column):
             check_kept(values, column)
         return column
     column = pa.array(values) if type is None else pa.array(values, type)
@@ -84,12 +84,6 @@ def _is_widened(type: pa.DataType, wanted: pa.DataType) -> bool:
     if pa.types.is_list(type) and pa.types.is_list(wanted):
         return _is_widened(type.value_type, wanted.value_type)
     return bool(type == wanted or pa.types.is_null(type) or (is_number(type) and is_number(wanted)))
-
-
-def _leaf(type: pa.DataType) -> pa.DataType:
-    while hasattr(type, "value_type"):
-        type = type.value_type
-    return type
 
 
 def _has_infinity(column: pa.Array) -> bool:
@@ -149,13 +143,9 @@ def _stacked(name: str, values: list[Any], type: pa.DataType | None) -> pa.Array
 
 
 def _tensors(name: str, values: list[Any], type: pa.FixedShapeTensorType) -> pa.Array:
-    order = type.permutation or range(len(type.shape))
-    shape = tuple(type.shape[axis] for axis in order)
     dtype = np.dtype(type.value_type.to_pandas_dtype())
     arrays = [np.asarray(value) for value in values if value is not None]
     for array in arrays:
-        if array.shape != shape:
-            raise ValueError(f"an array of the shape {list(array.shape)}")
         if not np.can_cast(array.dtype, dtype, "same_kind") and array.dtype.kind + dtype.kind not in (
             "iu",
             "ui",
@@ -167,6 +157,8 @@ def _tensors(name: str, values: list[Any], type: pa.FixedShapeTensorType) -> pa.
         return pa.nulls(len(values), type)
     stacked = np.stack(arrays).astype(dtype, copy=False)
     column = batch_from_arrays({name: stacked}, pa.schema([(name, type)])).column(0)
+    if column.type != type:
+        raise ValueError(f"an array of the shape {list(stacked.shape[1:])}")
     if len(arrays) == len(values):
         return column
     numbers = iter(range(len(arrays)))

@@ -21,7 +21,7 @@ _TIMES = (datetime.date, datetime.time, datetime.timedelta)
 
 def check_kept(values: Sequence[Any], column: pa.Array) -> None:
     """Raises `ValueError` if a value is not what the column, made of the values, holds in its place."""
-    if _has_nanoseconds(column.type):
+    if has_nanoseconds(column.type):
         return  # Python has no such times; `in_unit` has seen to arrays
     for value, held in zip(values, column.to_pylist(), strict=True):
         if not _is_kept(value, held):
@@ -34,8 +34,7 @@ def in_unit(value: Any, type: pa.DataType) -> Any:
     Raises:
         ValueError: A time has no such unit without loss.
     """
-    while hasattr(type, "value_type"):
-        type = type.value_type
+    type = leaf_type(type)
     unit = "D" if pa.types.is_date32(type) else getattr(type, "unit", None)
     if unit is None:
         return value
@@ -47,9 +46,20 @@ def in_unit(value: Any, type: pa.DataType) -> Any:
     return made
 
 
-def _has_nanoseconds(type: pa.DataType) -> bool:
-    children = (type.field(index).type for index in range(type.num_fields))
-    return getattr(type, "unit", "") == "ns" or any(map(_has_nanoseconds, children))
+def has_nanoseconds(type: pa.DataType) -> bool:
+    """Returns whether a type, or a part of it, holds times in nanoseconds, which Python's own times do not."""
+    if isinstance(type, pa.BaseExtensionType):
+        return has_nanoseconds(type.storage_type)
+    if pa.types.is_timestamp(type) or pa.types.is_duration(type) or pa.types.is_time64(type):
+        return bool(type.unit == "ns")
+    return any(has_nanoseconds(type.field(index).type) for index in range(type.num_fields))
+
+
+def leaf_type(type: pa.DataType) -> pa.DataType:
+    """Returns the type of the values in lists, however deep; of other types the type itself."""
+    while hasattr(type, "value_type"):
+        type = type.value_type
+    return type
 
 
 def _is_kept(value: Any, held: Any) -> bool:

@@ -167,3 +167,7 @@ def test_widths_and_spellings_are_those_of_polars(values: list[str]) -> None:
     assert theirs.metadata[b"_PL_ENUM_VALUES2"] == ours.metadata[b"_PL_ENUM_VALUES2"]
     # Of 255 values Polars before 2 takes the next width.
     assert theirs.type.index_type == ours.type.index_type
+
+
+def test_an_enum_may_have_no_values() -> None:
+    assert enum_values(enum_field("x", [])) == []

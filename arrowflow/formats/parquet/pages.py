@@ -2,8 +2,8 @@
 
 A row group may be larger than the budget. Its columns are stored in pages of about 1 MiB, and the header of each page
 says how many values the page has. So the headers tell which pages hold some rows, and where they lie. Such pages, with
-the dictionary before them, become a Parquet file in memory: its footer is the footer of the file, with other offsets
-and counts for these columns. Arrow decodes it as any other file, so its values are exact, and checksums are verified.
+the dictionary before them, become a Parquet file in memory. Its footer is that of the file, with other offsets and
+counts for these columns. Arrow decodes it as any other file, so its values are exact, and checksums are verified.
 
 Pages of different columns end at different rows. Columns whose pages end at the same rows share one such file.
 

@@ -205,8 +205,10 @@ class ParquetFormat(Format):
         found = []
         with _unmapped(store).open(footer.file) as source:
             for leaf in (details.leaves[name][0] for name in columns if name in details.leaves):
-                first, end = chunk_range(group.column(leaf))
-                table = pages_of(lambda at, to: source.read_at(to - at, at), first, end, split.num_rows)
+                table = details.pages.get((split.index, leaf))
+                if table is None:
+                    first, end = chunk_range(group.column(leaf))
+                    table = pages_of(lambda at, to: source.read_at(to - at, at), first, end, split.num_rows)
                 if table is None:
                     return None
                 details.pages[split.index, leaf] = table
@@ -329,7 +331,7 @@ def _decode(
     if not integers and polars_decoder.suits(store, footer, splits, names, num_threads):
         fast = polars_decoder.decode(store, footer, splits, names)
         if fast is not None:
-            return [[batch] for batch in fast]
+            return fast
     metadata = details.metadata
     if integers:
         metadata = as_integers(metadata, frozenset(details.leaves[name][0] for name in integers))
@@ -337,9 +339,7 @@ def _decode(
         opened = _ParquetFile(source, metadata=metadata, pre_buffer=False, page_checksum_verification=True)
         table = _read(opened.reader, [split.index for split in splits], indices)
     _check_lengths(table, splits)
-    firsts = accumulate((split.num_rows for split in splits), initial=0)
-    parts = (table.slice(first, split.num_rows) for first, split in zip(firsts, splits, strict=False))
-    return [part.combine_chunks().to_batches() or [_no_rows(table.schema)] for part in parts]
+    return [batches or [_no_rows(table.schema)] for batches in polars_decoder.at_splits(table, splits)]
 
 
 def _no_rows(schema: pa.Schema) -> pa.RecordBatch:

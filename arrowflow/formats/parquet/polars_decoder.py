@@ -60,7 +60,7 @@ def fits(num_threads: int) -> bool:
 
 def decode(
     store: Store, footer: Footer, splits: Sequence[Split], names: Sequence[str]
-) -> list[pa.RecordBatch] | None:
+) -> list[list[pa.RecordBatch]] | None:
     """Returns these columns of row groups that follow each other, a batch for each; None if Arrow has to decode them.
 
     Arrow also decodes after a failure of Polars, so a broken file always ends in Arrow's error.
@@ -68,20 +68,23 @@ def decode(
     if any(_has_checksums(store, footer, split, names[0]) for split in splits):
         return None
     try:
-        table = _collect(footer, splits, names).to_arrow(compat_level=pl.CompatLevel.oldest())
-        if [len(chunk) for chunk in table.column(0).chunks] == [split.num_rows for split in splits]:
-            batches = table.to_batches()  # views: Polars makes a chunk of each row group
-        else:
-            firsts = accumulate((split.num_rows for split in splits), initial=0)
-            parts = (table.slice(first, split.num_rows) for first, split in zip(firsts, splits, strict=False))
-            batches = [batch for part in parts for batch in part.combine_chunks().to_batches()]
+        found = at_splits(
+            _collect(footer, splits, names).to_arrow(compat_level=pl.CompatLevel.oldest()), splits
+        )
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, pa.ArrowException, OSError):
         return None
     wanted = [footer.schema.field(name).type for name in names]
-    rows = [split.num_rows for split in splits]
-    if [batch.num_rows for batch in batches] != rows or any(each.schema.types != wanted for each in batches):
-        return None
-    return batches
+    for split, batches in zip(splits, found, strict=True):
+        if [batch.num_rows for batch in batches] != [split.num_rows] or batches[0].schema.types != wanted:
+            return None
+    return found
+
+
+def at_splits(table: pa.Table, splits: Sequence[Split]) -> list[list[pa.RecordBatch]]:
+    """Returns the batches of each split; views where the table's chunks do not cross the borders of splits."""
+    firsts = accumulate((split.num_rows for split in splits), initial=0)
+    parts = (table.slice(first, split.num_rows) for first, split in zip(firsts, splits, strict=False))
+    return [part.combine_chunks().to_batches() for part in parts]
 
 
 def _collect(footer: Footer, splits: Sequence[Split], names: Sequence[str]) -> pl.DataFrame:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from arrowflow.errors import DataError, FunctionError, shown
 from arrowflow.interchange.from_rows import batch_from_rows
 from arrowflow.interchange.handed_over import copied_value
+from arrowflow.interchange.kept_values import has_nanoseconds
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Origin
 from arrowflow.kernels.kinds import StatelessKernel
@@ -108,19 +109,11 @@ class MapRowsKernel(StatelessKernel):
 def _check_units(schema: pa.Schema) -> None:
     """Raises `DataError` where Python would drop the nanoseconds, or would return another type than it got."""
     for field in schema:
-        if _has_nanoseconds(field.type):
+        if has_nanoseconds(field.type):
             raise DataError(
                 f"column {field.name!r} is {field.type}, and Python's dates and times hold microseconds; `cast` it "
                 "before to that unit or to int64, or name the columns that the function reads with columns="
             )
-
-
-def _has_nanoseconds(type: pa.DataType) -> bool:
-    if isinstance(type, pa.BaseExtensionType):
-        return _has_nanoseconds(type.storage_type)
-    if pa.types.is_timestamp(type) or pa.types.is_duration(type) or pa.types.is_time64(type):
-        return bool(type.unit == "ns")
-    return any(_has_nanoseconds(type.field(index).type) for index in range(type.num_fields))
 
 
 def _shown(value: object) -> str:

@@ -271,7 +271,7 @@ class Read(Operator):
                 holds_lock=True,
             ),
             *(() if self.store.is_local else (self._fetch_spec(names),)),
-            self._find_spec(names) if self.in_place else self._decode_spec(names, options),
+            self._find_spec(names) if self.in_place else self._decode_spec(names, options, calls),
         )
 
     def _call_bytes(self, names: Sequence[str], options: ResolvedOptions) -> CallBytes:
@@ -292,7 +292,7 @@ class Read(Operator):
             facts=lambda: (f"mapping of {len(names)} columns, one call a split, no copy",),
         )
 
-    def _decode_spec(self, names: Sequence[str], options: ResolvedOptions) -> KernelSpec:
+    def _decode_spec(self, names: Sequence[str], options: ResolvedOptions, calls: CallBytes) -> KernelSpec:
         assert self.store is not None
         sizes = SplitSizes(self.operator, self.format, options.ram_budget)
         format = self.decoder(options.cpu_budget)
@@ -304,7 +304,7 @@ class Read(Operator):
             make=lambda context: SplitReader(self, options.cpu_budget, sizes),
             engine=format.engine(self.store) if isinstance(format, PooledFormat) else "arrow",
             max_calls=self.num_parallel_calls,
-            floor_bytes=self._decoded_bytes(names, self._call_bytes(names, options)),
+            floor_bytes=self._decoded_bytes(names, calls),
             facts=lambda: (f"decode of {len(names)} columns, one call a split",),
             holds_lock=self._only_maps(names),
         )

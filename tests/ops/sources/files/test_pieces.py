@@ -15,7 +15,7 @@ import pytest
 import arrowflow as af
 from arrowflow.formats import Footer, Split, Store
 from arrowflow.formats.parquet.parquet import ParquetFormat
-from tests.ops.sources.files.test_runs import rows_and_error
+from tests.ops.sources.files.test_runs import resumed, rows_and_error
 
 ROWS = 40_000
 SMALL = af.Options(ram_budget="1MiB")
@@ -80,12 +80,7 @@ def test_a_resume_begins_in_the_middle_of_a_split(file: Path, pieces: list[Any],
     ds = ds.shuffle(500, seed=3, reshuffle_each_iteration=False).batch(333) if shuffled else ds.batch(333)
     expected = [batch.to_pydict() for batch in ds]
     for taken in range(0, len(expected), 7):
-        iterator = iter(ds)
-        for _ in range(taken):
-            next(iterator)
-        other = iter(ds)
-        other.load_state_dict(iterator.state_dict())
-        iterator.close()
+        other = resumed(ds, taken)
         pieces.clear()
         assert [batch.to_pydict() for batch in other] == expected[taken:]
         if not shuffled:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -58,6 +58,16 @@ def rows_and_error(ds: af.Dataset) -> tuple[int, af.ArrowflowError]:
             return rows, error
 
 
+def resumed(ds: af.Dataset, taken: int) -> Iterator[pa.RecordBatch]:
+    """Returns an iterator that goes on where another one was after some batches."""
+    with iter(ds) as iterator:
+        for _ in range(taken):
+            next(iterator)
+        other = iter(ds)
+        other.load_state_dict(iterator.state_dict())
+    return other
+
+
 def sizes(ds: af.Dataset) -> list[tuple[int, int]]:
     return [(batch.num_rows, batch["id"][0].as_py()) for batch in ds]
 
@@ -90,12 +100,9 @@ def test_a_resume_in_the_middle_of_a_run(files: Path, runs: list[int], skipped: 
     expected = list(ds)
     assert runs
     for taken in range(0, len(expected), 9):
-        iterator = iter(ds)
-        for _ in range(taken):
-            next(iterator)
-        other = iter(ds)
-        other.load_state_dict(iterator.state_dict())
-        assert [batch.to_pydict() for batch in other] == [batch.to_pydict() for batch in expected[taken:]]
+        assert [batch.to_pydict() for batch in resumed(ds, taken)] == [
+            batch.to_pydict() for batch in expected[taken:]
+        ]
 
 
 def test_a_resume_in_a_run_of_an_order(files: Path, runs: list[int]) -> None:
@@ -106,12 +113,7 @@ def test_a_resume_in_a_run_of_an_order(files: Path, runs: list[int]) -> None:
     expected = [batch.to_pydict() for batch in ds]
     assert runs
     for taken in range(1, len(expected), 5):
-        iterator = iter(ds)
-        for _ in range(taken):
-            next(iterator)
-        other = iter(ds)
-        other.load_state_dict(iterator.state_dict())
-        assert [batch.to_pydict() for batch in other] == expected[taken:]
+        assert [batch.to_pydict() for batch in resumed(ds, taken)] == expected[taken:]
 
 
 @pytest.mark.parametrize("broken", [0, 1, 30, GROUPS - 1])
@@ -167,12 +169,7 @@ def test_one_call_reads_many_small_files(many: Path, monkeypatch: pytest.MonkeyP
     assert ds.take(31).to_table()["id"].to_pylist() == list(range(31))
     expected = [batch.to_pydict() for batch in ds.skip(1).batch(4)]
     for taken in range(0, len(expected), 6):
-        iterator = iter(ds.skip(1).batch(4))
-        for _ in range(taken):
-            next(iterator)
-        other = iter(ds.skip(1).batch(4))
-        other.load_state_dict(iterator.state_dict())
-        assert [batch.to_pydict() for batch in other] == expected[taken:]
+        assert [batch.to_pydict() for batch in resumed(ds.skip(1).batch(4), taken)] == expected[taken:]
 
 
 @pytest.mark.parametrize("broken", [1, 2, 50, 99])
