@@ -1,15 +1,16 @@
 """`read`, and the functions for one format each such as `read_parquet`: files, split by split.
 
-Four kernels in a row (see `splits.py`) let footers, planning, waiting and decoding overlap:
+Four kernels in a row let footers, planning, waiting and decoding overlap (the first two are in `splits.py`, the others in
+`split_readers.py`):
 
-1. a source of **footers**, one task a file, a few files ahead;
+1. a source of **footers**, a few files ahead: one large file a task, or up to 16 small ones;
 2. a serial **planner**, which turns footers into descriptors of splits. It counts rows, so that rows left out by `skip`
    and `take` cost nothing. It prunes splits that provably hold no match. If a later `shuffle` orders the source, it
-   draws splits from a few open files in turn;
+   draws splits from a few open files in turn. It joins small splits that follow each other to a run (see `runs.py`);
 3. for files that are not local, a **fetcher**. It waits for the bytes of one split a call, which takes no core. So any
    number of splits may be on their way while decoding stays within the CPU budget;
-4. a **reader**, which decodes one split a call, a local file's from the file itself. Column operators right after the
-   source run in the same call.
+4. a **reader**, which decodes one run a call, or one piece of a large split. Each split is a chunk of its own, with its
+   own position, whatever run it was in. Column operators right after the source run in the same call.
 
 A split's number is (its file's place in sorted order, its number in the file), whatever is pruned or permuted.
 The position is (block of files, its splits that are done, rows of the next split done, rows counted before it).
@@ -36,11 +37,7 @@ from arrowflow.ops.sources.files.runs import CallBytes
 from arrowflow.ops.sources.files.split_readers import SplitFetcher, SplitFinder, SplitReader, total_bytes
 from arrowflow.ops.sources.files.split_sizes import SplitSizes
 from arrowflow.ops.sources.files.split_tasks import of_split_key
-from arrowflow.ops.sources.files.splits import (
-    OPEN_FILES,
-    FooterSource,
-    SplitPlanner,
-)
+from arrowflow.ops.sources.files.splits import OPEN_FILES, FooterSource, SplitPlanner
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import BindContext, Count, Names, Node, SourceOrder
 from arrowflow.plan.traits import Borders, Traits
@@ -261,7 +258,10 @@ class Read(Operator):
                 cost="computes" if self.store.is_local else "waits",
                 phase="open",
                 buffer_items=OPEN_FILES,
-                facts=lambda: ("footers, one call a file", *self._left_out(is_wanted)),
+                facts=lambda: (
+                    "footers, one call a large file or several small ones",
+                    *self._left_out(is_wanted),
+                ),
             ),
             KernelSpec(
                 operator=self.operator,
@@ -305,7 +305,7 @@ class Read(Operator):
             engine=format.engine(self.store) if isinstance(format, PooledFormat) else "arrow",
             max_calls=self.num_parallel_calls,
             floor_bytes=self._decoded_bytes(names, calls),
-            facts=lambda: (f"decode of {len(names)} columns, one call a split",),
+            facts=lambda: (f"decode of {len(names)} columns, one call a run, or a piece of a large split",),
             holds_lock=self._only_maps(names),
         )
 
