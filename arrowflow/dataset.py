@@ -273,8 +273,9 @@ class Dataset:
     def cast(self, types: Mapping[Any, Any]) -> Dataset:
         """Changes the types of columns, given as types of pyarrow or of Polars, by name or selector.
 
-        A value that the new type cannot hold raises a `DataError` when the run reaches it. `pl.Enum` makes a column
-        of codes, which has a dictionary type.
+        A value that the new type cannot hold raises a `DataError` when the run reaches it. Floats are rounded, and
+        become infinite where they are too large for the new type, as in Polars and pyarrow. `pl.Enum` makes a column of
+        codes, which has a dictionary type.
 
         Example:
             >>> import arrowflow as af, pyarrow as pa
@@ -1431,6 +1432,12 @@ class Dataset:
             "PyTorch write DataLoader(ds.to_torch_dataset(), batch_size=None), or iterate over ds.to_torch() instead"
         )
 
+    def __contains__(self, value: object) -> NoReturn:
+        raise PlanError(
+            "a dataset does not look for values by `in`, which would run an epoch: filter for them, as in "
+            "ds.filter(pl.col('x') == 3).head(1).num_rows > 0"
+        )
+
     def __array__(self, dtype: object = None, copy: object = None) -> NoReturn:
         raise PlanError(
             "a dataset is no array: iterate over ds.to_numpy(); for a data frame write pl.DataFrame(ds) or "
@@ -1888,6 +1895,9 @@ class Dataset:
 
         The function pickles, as the plan does. The plan itself picks the columns of selectors, which see all columns.
         """
+        named = dict.fromkeys(request.named)
+        if named:  # a plan whose columns are known refuses an unknown name here
+            Dataset(Select.named_by(operator, self._plan, list(named)))
         if request.columns is None:
             return self._ready, request
         selected = Dataset(Select.named_by(operator, self._plan, as_given(request.columns)))

@@ -99,6 +99,9 @@ def _normalise_field(field: pa.Field) -> pa.Field:
 ENUM_VALUES: Final = b"enum_values"
 """Key in the metadata of a field under which the values of an enum lie, as a JSON list: code i stands for the i-th."""
 
+POLARS_VALUES: Final = b"_PL_ENUM_VALUES2"
+"""Polars' key for the same values: each comes as the number of its bytes, a semicolon and its bytes."""
+
 
 def declared_values(field: pa.Field) -> list[str] | None:
     """Returns the values of an enum inside a pipeline; None for other fields."""
@@ -108,10 +111,13 @@ def declared_values(field: pa.Field) -> list[str] | None:
 
 
 def enum_field(name: str, values: Sequence[str]) -> pa.Field:
-    """Returns the field of an enum of these values."""
+    """Returns the field of an enum of these values, which Polars reads as its own Enum."""
     fits = (type for type in (pa.uint8(), pa.uint16()) if len(values) < 1 << type.bit_width)  # as in Polars
-    text = json.dumps(list(values), ensure_ascii=False)
-    return pa.field(name, pa.dictionary(next(fits, pa.uint32()), pa.string()), metadata={ENUM_VALUES: text})
+    metadata = {
+        ENUM_VALUES: json.dumps(list(values), ensure_ascii=False),
+        POLARS_VALUES: b"".join(b"%d;%s" % (len(value), value) for value in map(str.encode, values)),
+    }
+    return pa.field(name, pa.dictionary(next(fits, pa.uint32()), pa.string()), metadata=metadata)
 
 
 def arrow_type(value: object, *, operator: str) -> pa.DataType | pl.Enum:

@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import polars.selectors as cs
@@ -22,7 +23,7 @@ import arrowflow as af
 from arrowflow.plan import foresight
 from tests.ops.tables import refused
 
-Write = Callable[[af.Dataset], af.Dataset]
+Write = Callable[[af.Dataset], Any]
 TABLE = pa.table({"price": [1, 2], "tax": [0.5, 0.5]})
 
 WRONG: dict[str, Write] = {
@@ -37,6 +38,14 @@ WRONG: dict[str, Write] = {
     "map": lambda ds: ds.map(lambda batch: batch, columns=["prise"]),
     "map_rows": lambda ds: ds.map_rows(lambda row: row, columns=["prise"]),
     "unique": lambda ds: ds.unique("prise"),
+    "explode": lambda ds: ds.explode("prise"),
+    "take_while": lambda ds: ds.take_while(pl.col("prise") > 1),
+    "rejection_resample": lambda ds: ds.rejection_resample("prise", {1: 0.5, 2: 0.5}),
+    "group_by_window": lambda ds: ds.group_by_window("prise", 2),
+    "bucket_by_sequence_length": lambda ds: ds.bucket_by_sequence_length("prise", [2], [2, 2]),
+    "pack_sequences": lambda ds: ds.pack_sequences("prise", 8),
+    "padded_batch": lambda ds: ds.padded_batch(2, padding_values={"prise": 0}),
+    "to_numpy": lambda ds: ds.to_numpy(dtypes={"prise": "float32"}),
 }
 
 
@@ -59,7 +68,24 @@ def test_each_operator_notices(name: str, files: Path) -> None:
         text = f"{name}: unknown column 'prise'; did you mean 'price'?"
         refused(af.PlanError, partial(WRONG[name], ds), text)
     wrong = WRONG[name](af.read_parquet(files))  # nothing is known
-    refused(af.PlanError, lambda: wrong.schema, f"{name}: unknown column 'prise'")
+    refused(af.PlanError, lambda: next(iter(wrong)), "unknown column 'prise'")
+
+
+def test_a_function_of_take_while_notices() -> None:
+    wrong = partial(af.from_arrow(TABLE).take_while, lambda batch: [True], columns=["prise"])
+    refused(af.PlanError, wrong, "take_while: unknown column 'prise'; did you mean 'price'?")
+
+
+TAKEN: dict[str, Write] = {
+    "enumerate": lambda ds: ds.enumerate(name="tax"),
+    "batch": lambda ds: ds.batch(2, pad_remainder=True, mask="tax"),
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_each_operator_notices_a_name_that_is_taken(name: str, files: Path) -> None:
+    for ds in (af.from_arrow(TABLE), bound(files)):
+        refused(af.PlanError, partial(TAKEN[name], ds), f"{name}: there is a column 'tax' already")
 
 
 def test_names_go_on_through_operators(files: Path) -> None:

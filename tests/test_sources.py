@@ -623,7 +623,6 @@ def test_a_schema_that_is_none(folder: Path) -> None:
     refused(af.PlanError, lambda: read(folder, schema=["x"]), "polars.Schema", "got list")
     refused(af.PlanError, lambda: read(folder, schema={1: pl.Int8}), "names columns by texts, got 1")
     refused(af.PlanError, lambda: read(folder, schema={"x": "int7"}), "column 'x'", "got 'int7'")
-    refused(af.PlanError, lambda: read(folder, schema={"x": pl.Enum(["a"])}), "column 'x'", "`cast` it")
     refused(af.PlanError, lambda: read(folder, schema={"x": pl.Categorical}), "column 'x'", "pl.Enum")
 
 

@@ -176,8 +176,9 @@ def match(expected: pa.Schema, footer: Footer, *, widen: bool = False, operator:
     Raises:
         SchemaError: A column is missing or of another type, or an enum has other values.
     """
-    if text := other_values(expected, footer.schema):
-        raise SchemaError(text).locate(operator=operator, file=footer.file.path)
+    if not widen and (text := other_values(expected, footer.schema)):
+        advice = "the first file in sorted order sets the schema; schema= with one type for this column takes the values of all"
+        raise SchemaError(f"{text}; {advice}").locate(operator=operator, file=footer.file.path)
     found = dict(zip(footer.schema.names, footer.schema.types, strict=True))
     for name, type in zip(expected.names, expected.types, strict=True):
         if name not in found:

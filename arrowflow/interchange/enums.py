@@ -4,27 +4,23 @@ A column is an enum by its schema alone: its type is a dictionary, and the metad
 pipeline the type is a dictionary of the narrowest codes for so many values, and `ENUM_VALUES` lists them. Polars' own
 spelling is known too. A dictionary without declared values is decoded to its values, since its codes depend on the data.
 
-* Sources make the codes, where they also decode other dictionaries: code i stands for the i-th declared value. Codes of
-  a dictionary in another order are mapped. A text that is not declared is a `DataError`.
-* Files of one source declare the same values, else there is a `SchemaError`. A user's `schema=` with text gives texts.
-* Expressions see a dictionary of texts: an enum equals a text, and texts are ordered as texts. Row groups are not pruned
-  by values of such a column.
-* Writers add Polars' spelling, so that files give the same enum here and there.
-* User functions, generators and the streams of other libraries (lazy frames) give texts; a `cast` makes them codes.
+* Sources make the codes, where they also decode other dictionaries, and so do a `cast`, a function that returns such a
+  column, and `schema=`. Code i stands for the i-th declared value. Codes of a dictionary in another order are mapped. A
+  text that is not declared is a `DataError`.
+* Files of one source declare the same values, else there is a `SchemaError`; a user's `schema=` may list them all, or
+  take texts.
+* Polars reads such a field as its own Enum, since the metadata of the field has Polars' spelling too. So expressions of
+  Polars compare by the declared order. Those of pyarrow see a dictionary, and order texts as texts. Row groups are not
+  pruned by values of such a column.
 """
 
 from __future__ import annotations
-
-from typing import Final
 
 import pyarrow as pa
 
 from arrowflow.errors import DataError, shown
 from arrowflow.lazy import compute as pc
-from arrowflow.types import convert, declared_values, enum_field
-
-_POLARS_VALUES: Final = b"_PL_ENUM_VALUES2"
-"""The key of Polars: each value comes as its bytes, after their number and a semicolon."""
+from arrowflow.types import POLARS_VALUES, convert, declared_values, enum_field
 
 
 def enum_values(field: pa.Field) -> list[str] | None:
@@ -40,7 +36,7 @@ def enum_values(field: pa.Field) -> list[str] | None:
     if not field.metadata or not pa.types.is_dictionary(field.type):
         return None
     values = declared_values(field)
-    return _polars_values(field.metadata.get(_POLARS_VALUES)) if values is None else values
+    return _polars_values(field.metadata.get(POLARS_VALUES)) if values is None else values
 
 
 def _polars_values(text: bytes | None) -> list[str] | None:
@@ -70,17 +66,8 @@ def enum_of(field: pa.Field) -> pa.Field | None:
     return None if values is None else enum_field(field.name, values)
 
 
-def polars_field(field: pa.Field) -> pa.Field:
-    """Returns the field of an enum with the metadata by which Polars knows it, too; other fields stay."""
-    values = enum_values(field)
-    if values is None:
-        return field
-    theirs = b"".join(b"%d;%s" % (len(value), value) for value in map(str.encode, values))
-    return field.with_metadata({**field.metadata, _POLARS_VALUES: theirs})
-
-
 def as_enum(array: pa.Array, field: pa.Field) -> pa.Array:
-    """Returns texts, or codes of a dictionary in any order, as codes of the field of an enum.
+    """Returns texts, codes of a dictionary in any order, or bare codes, as codes of the field of an enum.
 
     Codes of a dictionary in the declared order stay where they are.
 
@@ -99,6 +86,8 @@ def as_enum(array: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def _as_enum(array: pa.Array, values: pa.Array, field: pa.Field) -> pa.Array:
+    if pa.types.is_integer(array.type):
+        return pa.DictionaryArray.from_arrays(array.cast(field.type.index_type), values)
     is_coded = pa.types.is_dictionary(array.type)
     words = convert(array.dictionary if is_coded else array, pa.string())
     if is_coded and words.equals(values):
@@ -121,13 +110,10 @@ def _refuse_strays(words: pa.Array, codes: pa.Array, field: pa.Field) -> None:
 
 
 def other_values(expected: pa.Schema, found: pa.Schema) -> str | None:
-    """Returns the text of an error if an enum of a file has other values than the expected one of the same name."""
+    """Returns the text of an error if an enum has other values than the expected enum of the same name."""
     values = {field.name: declared for field in found if (declared := enum_values(field)) is not None}
     for field in expected if values else ():
         wanted = enum_values(field)
         if wanted is not None and values.get(field.name, wanted) != wanted:
-            return (
-                f"column {field.name!r}: expected an enum of {shown(wanted)}, found one of {shown(values[field.name])}; the "
-                "first file in sorted order sets the schema, pass schema= with string for this column to read texts"
-            )
+            return f"column {field.name!r}: expected an enum of {shown(wanted)}, found one of {shown(values[field.name])}"
     return None

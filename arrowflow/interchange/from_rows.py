@@ -10,6 +10,7 @@ import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import SchemaError, said
+from arrowflow.interchange.enums import as_enum, enum_values
 from arrowflow.interchange.from_numpy import batch_from_arrays, is_masked
 from arrowflow.interchange.kept_values import check_kept, in_unit, leaf_type
 from arrowflow.lazy import compute as pc
@@ -35,6 +36,7 @@ def batch_from_rows(
 
     Raises:
         SchemaError: The values of a column do not have one type, or not the type of the schema.
+        DataError: A text is not among the values of its enum.
 
     Example:
         >>> batch_from_rows([{"x": [1, 2], "y": 0}, {"x": [], "y": 1}], ["x", "y"], None, "fn").to_pydict()
@@ -42,8 +44,12 @@ def batch_from_rows(
     """
     columns = []
     for name in names:
-        type = None if schema is None else schema.field(name).type
-        columns.append(_column(name, [row[name] for row in rows], type, what))
+        values = [row[name] for row in rows]
+        field = None if schema is None else schema.field(name)
+        if field is not None and enum_values(field) is not None:
+            columns.append(as_enum(_column(name, values, pa.string(), what), field))
+        else:
+            columns.append(_column(name, values, None if field is None else field.type, what))
     return pa.RecordBatch.from_arrays(columns, names=list(names))
 
 
@@ -52,7 +58,7 @@ def _column(name: str, values: list[Any], type: pa.DataType | None, what: str) -
         values = [_plain(value, type) for value in values]
         column = _stacked(name, values, type) if _is_shaped(values, type) else _array(values, type)
     except _FAILURES as error:
-        raise _refused(name, type, what, said(error)) from error
+        raise _refused(name, type, what, values, error) from error
     return convert(column, normalise(column.type))
 
 
@@ -121,7 +127,17 @@ def _plain(value: Any, type: pa.DataType | None) -> Any:
         value = in_unit(value, type)
     if is_masked(value):
         return value.tolist()  # None where it is masked
+    if isinstance(value, np.ndarray) and not value.dtype.isnative:  # pyarrow reads no other byte order
+        value = value.astype(value.dtype.newbyteorder("="))
     return value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
+
+
+def _has_no_type(value: Any) -> bool:
+    try:
+        pa.array([value])
+    except _FAILURES:
+        return not (isinstance(value, np.ndarray) and value.ndim > 1)
+    return False
 
 
 def _is_shaped(values: list[Any], type: pa.DataType | None) -> bool:
@@ -166,7 +182,15 @@ def _tensors(name: str, values: list[Any], type: pa.FixedShapeTensorType) -> pa.
     return pa.ExtensionArray.from_storage(type, column.storage.take(places))
 
 
-def _refused(name: str, type: pa.DataType | None, what: str, reason: str) -> SchemaError:
+def _refused(
+    name: str, type: pa.DataType | None, what: str, values: Sequence[Any], error: Exception
+) -> SchemaError:
+    reason = said(error)
+    if type is None and any(map(_has_no_type, values)):
+        return SchemaError(
+            f"{what}: column {name!r} holds a value for which Arrow has no type ({reason}); convert it to a number, a text or "
+            "bytes where it is made"
+        )
     if type is None:
         return SchemaError(
             f"{what}: column {name!r} holds values that do not have one type ({reason}); declare types with schema="

@@ -46,6 +46,11 @@ class ExportRequest:
     lists: ListLayout = "dense"
     strict_zero_copy: bool = False
 
+    @property
+    def named(self) -> list[str]:
+        """The columns that `dtypes` and `null` name."""
+        return [*self.dtypes, *(self.null if isinstance(self.null, Mapping) else ())]
+
 
 def export_request(
     operator: str,

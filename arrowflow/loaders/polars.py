@@ -9,7 +9,6 @@ import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import SchemaError
-from arrowflow.interchange.enums import enum_values, polars_field
 from arrowflow.interchange.to_numpy import is_text
 from arrowflow.loaders.export_request import ExportRequest, check_known
 from arrowflow.workarounds.slices import polars_frame
@@ -45,7 +44,7 @@ class PolarsExport:
         1
     """
 
-    __slots__ = ("_columns", "_extensions", "_has_enums", "_schema")
+    __slots__ = ("_columns", "_extensions", "_schema")
 
     def __init__(
         self,
@@ -73,7 +72,6 @@ class PolarsExport:
         for field in schema:
             _check(field.name, field.type)
         self._schema = schema
-        self._has_enums = any(enum_values(field) is not None for field in schema)
         self._extensions = [
             i for i, field in enumerate(schema) if isinstance(field.type, pa.BaseExtensionType)
         ]
@@ -84,12 +82,6 @@ class PolarsExport:
             batch = batch.select(self._columns)
         for i in self._extensions:
             batch = batch.set_column(i, self._schema.field(i).name, batch.column(i).storage)
-        if self._has_enums:
-            fields = [
-                field if enum_values(ours) is None else polars_field(ours)
-                for ours, field in zip(self._schema, batch.schema, strict=True)
-            ]
-            batch = pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields))
         return polars_frame(batch, rechunk=False)
 
     def chunk(self, batch: Any) -> Callable[[int, int], pl.DataFrame]:

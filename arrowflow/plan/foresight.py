@@ -12,7 +12,15 @@ from arrowflow.plan.node import Node
 
 
 def fault_of(plan: Node) -> PlanError | None:
-    """Returns the error in the last operator of a new plan; if there is none, notes the names of its columns."""
+    """Returns the error in the last operator of a new plan; if there is none, notes the names of its columns.
+
+    A method may have added two operators, as `padded_batch` does.
+    """
+    faults = (_fault_of(node) for node in (*plan.inputs, plan))
+    return next((fault for fault in faults if fault is not None), None)
+
+
+def _fault_of(plan: Node) -> PlanError | None:
     names = [child.foreseen for child in plan.inputs]
     known = [found for found in names if found is not None]
     if plan.foreseen is not None or len(known) < len(names):

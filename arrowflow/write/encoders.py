@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Final, Protocol
 import pyarrow as pa
 
 from arrowflow.errors import PlanError, WriteError, closest, shown
-from arrowflow.interchange.enums import polars_field
 from arrowflow.lazy import compute as pc
 from arrowflow.lazy import parquet as pq
 
@@ -48,7 +47,7 @@ class ParquetEncoder:
                     "lists hold nothing, or write IPC files"
                 )
         self._dates = [field.name for field in schema if _holds(field.type, pa.types.is_date64)]
-        self._schema = _for_polars(schema)
+        self._schema = schema
         self._writer = pq.ParquetWriter(sink, self._schema, compression=compression, write_page_checksum=True)
 
     def write(self, group: pa.Table) -> None:
@@ -79,7 +78,7 @@ class IpcEncoder:
 
     def __init__(self, sink: Any, schema: pa.Schema, compression: str) -> None:
         options = pa.ipc.IpcWriteOptions(compression=None if compression == "none" else compression)
-        self._writer = pa.ipc.new_file(sink, _for_polars(schema), options=options)
+        self._writer = pa.ipc.new_file(sink, schema, options=options)
 
     def write(self, group: pa.Table) -> None:
         """See `Encoder.write`."""
@@ -94,11 +93,6 @@ class IpcEncoder:
         """See `Encoder.abandon`."""
         with suppress(Exception):
             self._writer.close()
-
-
-def _for_polars(schema: pa.Schema) -> pa.Schema:
-    """Returns the schema with enums that Polars reads as Enum."""
-    return pa.schema([polars_field(field) for field in schema])
 
 
 def _holds(type: pa.DataType, test: Callable[[pa.DataType], bool]) -> bool:

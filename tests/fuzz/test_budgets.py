@@ -296,7 +296,7 @@ def raised_budget(case: Case, error: af.BudgetError) -> int:
 
 
 @settings(
-    max_examples=scaled(30),
+    max_examples=scaled(20),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     print_blob=True,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import arrowflow as af
-from arrowflow.interchange.enums import as_enum, enum_of, enum_values, polars_field
+from arrowflow.interchange.enums import as_enum, enum_of, enum_values
 from arrowflow.testing import batches_of, check_dataset
 from arrowflow.types import enum_field
 from tests.ops.tables import refused, rows_of
@@ -95,6 +96,111 @@ def test_written_files_give_the_same_enum_here_and_to_polars(tmp_path: Path, kin
     assert read.schema["e"] == ENUM
 
 
+EXPRESSIONS = {
+    "codes": pl.col("e").to_physical(),
+    "an order": pl.col("e") > "low",
+    "an order of two": pl.col("e") <= pl.col("e").fill_null("mid"),
+    "one of some": pl.col("e").is_in(["low", "mid"]),
+    "filled": pl.col("e").fill_null("mid"),
+    "a choice": pl.when(pl.col("row") > 1).then(pl.col("e")).otherwise(pl.lit("low", ENUM)),
+    "texts": pl.col("e").cast(pl.String) + "!",
+    "a struct": pl.struct("e", "row").struct.field("e"),
+    "the greater": pl.max_horizontal("e", pl.lit("mid", ENUM)),
+}
+
+
+@pytest.mark.parametrize("name", EXPRESSIONS)
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_expressions_are_those_of_polars_on_an_enum(name: str, size: int) -> None:
+    expr = EXPRESSIONS[name]
+    ds = af.from_arrow(pa.Table.from_batches(FRAME.to_arrow().to_batches(max_chunksize=size)))
+    assert pl.DataFrame(ds.with_columns(y=expr)).equals(FRAME.with_columns(y=expr))
+    if name in ("an order", "one of some"):
+        assert pl.DataFrame(ds.filter(expr)).equals(FRAME.filter(expr))
+
+
+def test_a_text_that_is_no_value_is_refused_by_an_expression() -> None:
+    ds = af.from_arrow(FRAME)
+    refused(af.PlanError, lambda: ds.filter(pl.col("e") > "top").schema, "top")
+    assert (
+        ds.filter(pl.col("e") == "top").to_table().num_rows == FRAME.filter(pl.col("e") == "top").height == 0
+    )
+
+
+def grown(frame: pl.DataFrame) -> pl.DataFrame:
+    assert frame.schema["e"] == ENUM
+    return frame.with_columns(row=pl.col("row") + 1)
+
+
+def arrays(columns: dict[str, Any]) -> dict[str, Any]:
+    return {"row": columns["row"], "e": columns["e"]}
+
+
+def test_functions_keep_enums() -> None:
+    ds = af.from_arrow(FRAME.drop_nulls())
+    expected = FRAME.drop_nulls()
+    assert pl.DataFrame(ds.map(grown, format="polars")).equals(grown(expected))
+    assert pl.DataFrame(ds.map(lambda batch: batch)).equals(expected)
+    assert pl.DataFrame(ds.map(arrays, format="numpy", schema=ds.schema)).equals(expected)
+    assert pl.DataFrame(ds.map_rows(lambda row: row, schema={"row": pl.Int64, "e": ENUM})).equals(expected)
+    codes = ds.map(lambda columns: {"e": columns["e"] + 2}, format="numpy", schema={"e": ENUM})
+    refused(af.DataError, lambda: batches_of(codes), "'e'", "enum")
+    strays = ds.map_rows(lambda row: {"e": "top"}, schema={"e": ENUM})
+    refused(af.DataError, lambda: batches_of(strays), "'e'", "'top'", "'low'")
+
+
+def test_generators_keep_enums() -> None:
+    rows = FRAME.to_dicts()
+    schema = {"row": "int64", "e": ENUM}
+    assert pl.DataFrame(af.from_generator(lambda: rows, schema=schema)).equals(FRAME)
+    kinds: list[list[Any]] = [[FRAME, FRAME], [FRAME.to_arrow(), FRAME.to_arrow()]]
+    for batches in kinds:
+        ds = af.from_generator(partial(list, batches))
+        assert pl.DataFrame(ds).equals(pl.concat([FRAME, FRAME]))
+    other = FRAME.with_columns(pl.col("e").cast(pl.Enum(VALUES[::-1])))
+    for given in (None, schema):  # the first batch sets the values, which a resumed run reads too
+        mapped = af.from_generator(lambda: [FRAME, other], schema=given)
+        assert pl.DataFrame(mapped).equals(pl.concat([FRAME, FRAME]))
+    maps = (
+        af.from_arrow(pa.table({"x": [0, 1]}))
+        .batch(1)
+        .map(
+            lambda frame: frame.select(e=pl.lit("low", ENUM if frame["x"][0] else pl.Enum(["low"]))),
+            format="polars",
+        )
+    )
+    refused(af.SchemaError, lambda: batches_of(maps), "'e'", "schema=")
+
+
+def test_lazy_frames_keep_enums() -> None:
+    ds = af.from_arrow(FRAME.lazy())
+    assert ds.schema.field("e").metadata[b"enum_values"] == b'["low", "mid", "high"]'
+    assert pl.DataFrame(ds).equals(FRAME)
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow", "csv", "jsonl"])
+def test_a_schema_makes_enums_of_the_texts_of_files(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"0.{suffix}"
+    texts = FRAME.cast({"e": pl.String})
+    write = {"arrow": "write_ipc", "jsonl": "write_ndjson"}.get(suffix, f"write_{suffix}")
+    getattr(texts, write)(path)
+    read = {"arrow": af.read_ipc, "csv": af.read_csv, "jsonl": af.read_json, "parquet": af.read_parquet}[
+        suffix
+    ]
+    ds = read(path, schema={"row": pl.Int64, "e": ENUM})
+    assert pl.DataFrame(ds).equals(FRAME)
+    assert pl.DataFrame(ds.filter(pl.col("e") > "low")).equals(FRAME.filter(pl.col("e") > "low"))
+    lacking = read(path, schema={"row": pl.Int64, "e": pl.Enum(["low", "mid"])})
+    refused(af.DataError, lambda: batches_of(lacking), "'e'", "'high'", f"0.{suffix}")
+
+
+def test_a_schema_takes_the_values_of_all_files(tmp_path: Path) -> None:
+    parquet(tmp_path)
+    parquet(tmp_path, FRAME.with_columns(pl.col("e").cast(pl.Enum(VALUES[::-1]))), "1")
+    ds = af.read_parquet(tmp_path, schema={"row": pl.Int64, "e": ENUM})
+    assert pl.DataFrame(ds).equals(pl.concat([FRAME, FRAME]))
+
+
 def test_a_schema_of_texts_gives_texts(tmp_path: Path) -> None:
     parquet(tmp_path / ".")
     ipc(tmp_path)
@@ -162,7 +268,7 @@ def test_another_spelling_declares_nothing(text: bytes) -> None:
 )
 def test_widths_and_spellings_are_those_of_polars(values: list[str]) -> None:
     theirs = pl.Series("e", [], dtype=pl.Enum(values)).to_frame().to_arrow().schema.field("e")
-    ours = polars_field(enum_field("e", values))
+    ours = enum_field("e", values)
     assert enum_values(theirs) == values
     assert theirs.metadata[b"_PL_ENUM_VALUES2"] == ours.metadata[b"_PL_ENUM_VALUES2"]
     # Of 255 values Polars before 2 takes the next width.

@@ -209,6 +209,11 @@ def _cast_slot(cast: Cast, schema: pa.Schema, op: Op | None, graph: Graph) -> Sl
     found = _safe(graph, op, type)
     if found is not None:
         return Computed(found, type)
+    if pa.types.is_dictionary(source) and not pa.types.is_string(type):
+        raise PlanError(
+            f"column {name!r} is an enum, which is cast to pl.String or to another pl.Enum, not to {type}; for its codes write "
+            f"with_columns(pl.col({name!r}).to_physical())"
+        )
     try:
         empty_array(source).cast(type)
     except (pa.ArrowException, TypeError) as error:

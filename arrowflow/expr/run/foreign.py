@@ -40,7 +40,7 @@ _FILLER = "\x00rows"
 
 def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
     """Returns a batch of `schema` without rows."""
-    return pa.RecordBatch.from_arrays([empty_array(type) for type in schema.types], names=schema.names)
+    return pa.RecordBatch.from_arrays([empty_array(type) for type in schema.types], schema=schema)
 
 
 def empty_array(type: pa.DataType) -> pa.Array:
@@ -68,8 +68,8 @@ def empty_frame(schema: pa.Schema) -> pl.DataFrame:
     """
     if schema.metadata == _UNTYPED:
         raise UntypedError
-    types = [(field.name, field.type if polars_reads(field.type) else pa.null()) for field in schema]
-    return _frame(empty_batch(pa.schema(types)), [name for name, _ in types])
+    fields = [field if polars_reads(field.type) else pa.field(field.name, pa.null()) for field in schema]
+    return _frame(empty_batch(pa.schema(fields)))
 
 
 def evaluate_empty(exprs: pl.Expr | Sequence[pl.Expr], frame: pl.DataFrame) -> pl.Schema:
@@ -88,7 +88,7 @@ def run_polars(
 
     Args:
         exprs: The expressions.
-        batch: The columns that they read.
+        batch: The columns that they read. The metadata of the field of an enum hold its values.
         inside_lists: Whether an expression is also evaluated on the values inside of lists.
 
     Raises:
@@ -106,7 +106,7 @@ def _run_twice(exprs: Sequence[tuple[pl.Expr, pa.DataType]], batch: pa.RecordBat
 
 
 def _run_polars(exprs: Sequence[tuple[pl.Expr, pa.DataType]], batch: pa.RecordBatch) -> list[pa.Array]:
-    frame = _frame(batch, batch.schema.names)
+    frame = _frame(batch)
     named = [expr.alias(str(index)) for index, (expr, _) in enumerate(exprs)]
     return [
         convert(_one(series.to_arrow(compat_level=_OLDEST)), type)
@@ -132,11 +132,11 @@ def _one(array: pa.Array | pa.ChunkedArray) -> pa.Array:
     return concatenable(array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array)
 
 
-def _frame(batch: pa.RecordBatch, names: Sequence[str]) -> pl.DataFrame:
-    if not names:
+def _frame(batch: pa.RecordBatch) -> pl.DataFrame:
+    if not batch.num_columns:
         check_polars()
         return pl.DataFrame({_FILLER: pl.repeat(0, batch.num_rows, dtype=pl.Int8, eager=True)})
-    return polars_frame(batch.select(list(names)))
+    return polars_frame(batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,8 @@ class _Question:
     """The question which type an expression has on some columns: equal text and types have an equal answer."""
 
     text: str
-    fields: tuple[tuple[str, pa.DataType], ...] = field(hash=False)  # without a hash, as in `program`
+    # No part of the hash, as in `program`. The metadata of an enum hold its values, which equal fields need not share.
+    fields: tuple[tuple[pa.Field, Mapping[bytes, bytes] | None], ...] = field(hash=False)
     expr: pl.Expr = field(compare=False)
 
 
@@ -194,7 +195,8 @@ def _is_unknown(dtype: Any) -> bool:
 
 
 def _question(expr: pl.Expr, text: str, schema: pa.Schema, columns: Sequence[str]) -> _Question:
-    return _Question(text, tuple((name, schema.field(name).type) for name in columns), expr)
+    fields = map(schema.field, columns)
+    return _Question(text, tuple((field, field.metadata) for field in fields), expr)
 
 
 def _answered(expr: pl.Expr, text: str, schema: pa.Schema, columns: Sequence[str]) -> pa.Field:
@@ -202,13 +204,14 @@ def _answered(expr: pl.Expr, text: str, schema: pa.Schema, columns: Sequence[str
 
 
 def _empty(question: _Question) -> pl.DataFrame:
-    for name, type in question.fields:
+    schema = pa.schema([column for column, _ in question.fields])
+    for name, type in zip(schema.names, schema.types, strict=True):
         if not polars_reads(type):
             raise PlanError(
                 f"Polars cannot read column {name!r} of type {type}: cast it first, or write the expression with"
                 " pyarrow.compute"
             )
-    return _frame(empty_batch(pa.schema(question.fields)), [name for name, _ in question.fields])
+    return _frame(empty_batch(schema))
 
 
 @lru_cache(maxsize=4096)
@@ -274,6 +277,7 @@ def check_columns(columns: Sequence[str], schema: pa.Schema) -> None:
 
 _ADVICE: Final = {
     "to `enum` failed": "list all values in pl.Enum([…]), or make the others null with pl.col(…).cast(…, strict=False)",
+    "cannot cast categorical types to": "to_physical() gives the codes of an enum",
     "to enum is not supported": "an Enum is made of texts: cast the column to pl.String before",
 }
 """The advice, by a part of Polars' text. Polars itself advises `cat.to` for numbers, which is refused as not element-wise."""

@@ -21,6 +21,7 @@ from arrowflow.memory import Recycler
 from arrowflow.types import Array
 
 Columns = Mapping[str, pa.Array]
+_NOTHING = pa.schema([("", pa.null())])
 _BOOL = np.dtype(np.bool_)
 
 
@@ -33,11 +34,13 @@ class Pass:
         predicate: The test for rows that pass: an operation for NumPy, an expression for its engine, or None for all
         rows.
         graph: The graph that holds the operations.
+        schema: The schema of the batch.
     """
 
     slots: dict[str, Slot]
     predicate: Op | Expr | None
     graph: Graph
+    schema: pa.Schema
     columns: tuple[str, ...] = field(init=False)
     _mask: BlockPlan | None = None
     _dense: Numeric = field(init=False)
@@ -60,7 +63,7 @@ class Pass:
         self._sparse = Numeric(self.slots, computed | gathered) if gathered else self._dense
         rest = [slot for name, slot in self.slots.items() if name not in gathered]
         self._filtered = tuple(sorted({name for slot in rest for name in names_of(slot)}))
-        self._foreign = _foreigners(self.slots)
+        self._foreign = _foreigners(self.slots, self.schema)
 
     @property
     def stored(self) -> frozenset[str]:
@@ -114,7 +117,7 @@ class Pass:
             self._mask.run(columns, blocks(num_rows), [sink])
             return sink.values
         assert isinstance(self.predicate, Expr)
-        predicate = _Foreigners(self.predicate.engine, ("",), (Foreign(self.predicate, pa.bool_()),))
+        predicate = _foreigners({"": Foreign(self.predicate, pa.bool_())}, self.schema)[0]
         flags = predicate.run(columns, num_rows)[""]
         values, valid = source(flags, _BOOL).read(RowBlock(0, num_rows, None), None)
         return values if valid is None else values & valid
@@ -142,12 +145,12 @@ class _Foreigners:
     engine: str
     names: tuple[str, ...]
     slots: tuple[Foreign, ...]
+    reads: pa.Schema
 
     def run(self, columns: Columns, rows: int) -> dict[str, pa.Array]:
-        reads = {name: columns[name] for slot in self.slots for name in slot.expr.columns}
         # Constants alone still need the number of rows.
-        reads = reads or {"": pa.nulls(rows)}
-        batch = pa.RecordBatch.from_arrays(list(reads.values()), names=list(reads))
+        arrays = [columns[name] for name in self.reads.names] or [pa.nulls(rows)]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self.reads or _NOTHING)
         exprs = [(slot.expr.source, slot.type) for slot in self.slots]
         if self.engine == "arrow":
             arrays = run_arrow(exprs, batch)
@@ -157,7 +160,7 @@ class _Foreigners:
         return dict(zip(self.names, arrays, strict=True))
 
 
-def _foreigners(slots: Mapping[str, Slot]) -> tuple[_Foreigners, ...]:
+def _foreigners(slots: Mapping[str, Slot], schema: pa.Schema) -> tuple[_Foreigners, ...]:
     found = []
     for engine in ("polars", "arrow"):
         own = {
@@ -166,5 +169,7 @@ def _foreigners(slots: Mapping[str, Slot]) -> tuple[_Foreigners, ...]:
             if isinstance(slot, Foreign) and slot.expr.engine == engine
         }
         if own:
-            found.append(_Foreigners(engine, tuple(own), tuple(own.values())))
+            names = dict.fromkeys(name for slot in own.values() for name in slot.expr.columns)
+            reads = pa.schema([schema.field(name) for name in names])
+            found.append(_Foreigners(engine, tuple(own), tuple(own.values()), reads))
     return tuple(found)

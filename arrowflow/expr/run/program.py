@@ -206,7 +206,7 @@ def _pruned(passes: Sequence[Pass]) -> list[Pass]:
     for one in reversed(passes[:-1]):
         read = set(kept[0].columns)
         slots = {name: slot for name, slot in one.slots.items() if name in read}
-        kept.insert(0, Pass(slots, one.predicate, one.graph))
+        kept.insert(0, Pass(slots, one.predicate, one.graph, one.schema))
     return kept
 
 
@@ -300,4 +300,4 @@ class _Builder:
 
     def one_pass(self) -> Pass:
         """Returns one pass for all steps that were added."""
-        return Pass(self.slots, self.predicate, self.graph)
+        return Pass(self.slots, self.predicate, self.graph, self.input)

@@ -178,7 +178,7 @@ class IpcFormat(Format):
             return
         raise PlanError(
             f"shuffle without buffer_size, and sample, gather rows from where they lie, but the files {why}; put "
-            "`.cache()` right below it, or use shuffle(buffer_size)"
+            "`.cache()` right before it, or use shuffle(buffer_size)"
         ).locate(file=footer.file.path)
 
     def read_in_place(

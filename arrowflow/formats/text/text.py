@@ -122,7 +122,8 @@ class TextFormat(Format):
         return f"read_{self.name}"
 
     def typed(self, schema: pa.Schema) -> Self:
-        """See `Untyped.typed`."""
+        """See `Untyped.typed`. Of the columns of enums it decodes the texts."""
+        schema = pa.schema(map(_decoded, schema))
         try:
             self.probe(schema)
         except pa.ArrowNotImplementedError as error:
@@ -205,7 +206,7 @@ class TextFormat(Format):
         details: _Details = footer.details
         layout, blocks, codec = details.layout, details.blocks, details.codec
         names = _present(layout, schema.names)
-        types = pa.schema([schema.field(name) for name in names])
+        types = pa.schema([_decoded(schema.field(name)) for name in names])
         if not names:
             rows = max(0, split.num_rows - offset_rows)
             yield from conform(pa.RecordBatch.from_struct_array(pa.nulls(rows, pa.struct([]))), schema)
@@ -278,6 +279,11 @@ def _behind_bom(source: Source) -> int:
     if start.startswith(_WIDE_BOMS):
         raise SourceError("the text is UTF-16 or UTF-32, as its byte-order mark says; write it as UTF-8")
     return len(_BOM) if start.startswith(_BOM) else 0
+
+
+def _decoded(field: pa.Field) -> pa.Field:
+    """Returns the field as pyarrow decodes it: of an enum the texts."""
+    return pa.field(field.name, pa.string()) if pa.types.is_dictionary(field.type) else field
 
 
 def _present(layout: Layout, columns: Sequence[str]) -> list[str]:

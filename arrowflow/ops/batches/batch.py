@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from arrowflow.errors import PlanError, shown
+from arrowflow.expr import untyped
 from arrowflow.kernels.cutting import CutPosition, CuttingKernel, Parts
 from arrowflow.kernels.gather import GatherKernel, gathered, joined_batch
 from arrowflow.kernels.items import Item, Origin, Payload, Ticket
@@ -100,7 +101,7 @@ class Batch(RowOperator):
 
     def foresee(self, names: Sequence[Names]) -> Names:
         """Returns its input's names, then the mask's."""
-        return names[0] if self.mask is None else (*names[0], self.mask)
+        return names[0] if self.mask is None else tuple(masked_schema(untyped(names[0]), self.mask).names)
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
         """Returns the wanted columns without the mask."""

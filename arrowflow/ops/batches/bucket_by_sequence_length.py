@@ -32,9 +32,9 @@ from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.ops.batches.padded_batch import PaddedBatch, padded
 from arrowflow.ops.batches.padding import is_list, lengths_of
 from arrowflow.ops.batches.row_selection import Kept, KeptChunks, SelectionKernel, first_late, held_bytes
-from arrowflow.ops.columns.column_program import check_columns
+from arrowflow.ops.columns.column_program import check_columns, check_names
 from arrowflow.options import ResolvedOptions, check_size, parallel_calls
-from arrowflow.plan.node import Columns, Count, Node
+from arrowflow.plan.node import Columns, Count, Names, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, Traits
 
@@ -120,6 +120,11 @@ class BucketBySequenceLength(Operator):
             "max_lag_rows": self.max_lag_rows,
             "drop_remainder": self.drop_remainder,
         }
+
+    def foresee(self, names: Sequence[Names]) -> Names:
+        """Returns its input's names."""
+        check_names([self.column], names[0])
+        return names[0]
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Returns its input's schema, which has to have lists, texts or binaries in the column."""

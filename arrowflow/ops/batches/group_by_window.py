@@ -21,9 +21,10 @@ from arrowflow.kernels.kinds import SerialKernel, StatelessKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.ops.batches.groups import MAX_GROUPS, Emission, Groups
 from arrowflow.ops.batches.row_selection import Kept, KeptChunks, SelectionKernel, held_bytes
+from arrowflow.ops.columns.column_program import check_names
 from arrowflow.ops.columns.select import expand_named
 from arrowflow.options import ResolvedOptions, check_size
-from arrowflow.plan.node import Columns, Count, Node
+from arrowflow.plan.node import Columns, Count, Names, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, Traits
 
@@ -98,6 +99,11 @@ class GroupByWindow(Operator):
                 f"{type}; `cast` it, or group by something like pl.col('x') // 100"
             )
         return program
+
+    def foresee(self, names: Sequence[Names]) -> Names:
+        """Returns its input's names."""
+        check_names(self.key.columns, names[0])
+        return names[0]
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Returns its input's schema, after a check that the key fits it."""

@@ -23,9 +23,9 @@ from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.ops.batches.overlap import Overlap
 from arrowflow.ops.batches.packing import Pieces, cut, document_lengths, documents_of, fitted, lay_out
 from arrowflow.ops.batches.padding import padding_value, plain
-from arrowflow.ops.columns.column_program import check_columns, column_names
+from arrowflow.ops.columns.column_program import check_columns, check_names, column_names
 from arrowflow.options import MAX_LIST_SIZE, ResolvedOptions, check_size
-from arrowflow.plan.node import Columns, Node
+from arrowflow.plan.node import Columns, Names, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.plan.widths import row_bytes
@@ -116,6 +116,11 @@ class PackSequences(Operator):
             "segment_ids": self.segment_ids,
             "positions": self.positions,
         }
+
+    def foresee(self, names: Sequence[Names]) -> Names:
+        """Returns the columns of tokens, segment ids and positions."""
+        check_names([self.column], names[0])
+        return tuple(name for name in (self.column, self.segment_ids, self.positions) if name is not None)
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Returns the columns of tokens, segment ids and positions, as lists of `length`."""

@@ -33,10 +33,10 @@ from arrowflow.ops.batches.padding import (
     padding_value,
     plain,
 )
-from arrowflow.ops.columns.column_program import check_columns
+from arrowflow.ops.columns.column_program import check_columns, check_names
 from arrowflow.ops.columns.fill_null import holds
 from arrowflow.options import MAX_LIST_SIZE, ResolvedOptions, check_size, parallel_calls
-from arrowflow.plan.node import Columns, Count, Node
+from arrowflow.plan.node import Columns, Count, Names, Node
 from arrowflow.plan.traits import Traits
 
 Sizes = tuple[int | None, ...]
@@ -97,6 +97,17 @@ class PaddedBatch(Operator):
         """The size of its batches."""
         return self.inputs[0].rows_named
 
+    @property
+    def _named(self) -> list[str]:
+        """The columns that its arguments name."""
+        padded = [name for name, _ in (*self.padded_shapes, *self.padding_values)]
+        return [*padded, *(column for column, _ in self.lengths), *(self.steps or ())[:1]]
+
+    def foresee(self, names: Sequence[Names]) -> Names:
+        """Returns its input's names, then those of lengths."""
+        check_names(self._named, names[0])
+        return (*names[0], *(name for _, name in self.lengths))
+
     def columns(self, schema: pa.Schema) -> tuple[ColumnPadding, ...]:
         """Returns how each list column of its input is padded.
 
@@ -104,9 +115,8 @@ class PaddedBatch(Operator):
             PlanError: A named column holds no lists, or a value does not fit its column.
         """
         shapes, values = dict(self.padded_shapes), dict(self.padding_values)
-        named = [*shapes, *values, *(column for column, _ in self.lengths), *(self.steps or ())[:1]]
-        check_columns(named, schema)
-        for name in named:
+        check_columns(self._named, schema)
+        for name in self._named:
             if not is_list(schema.field(name).type):
                 raise PlanError(f"column {name!r} has type {schema.field(name).type}, only lists are padded")
         lists = [field for field in schema if is_list(field.type)]

@@ -29,11 +29,11 @@ from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.kinds import CountingKernel, SerialKernel, StatelessKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.ops.batches.row_selection import held_bytes
-from arrowflow.ops.columns.column_program import check_columns
+from arrowflow.ops.columns.column_program import check_columns, check_names
 from arrowflow.ops.combine.classes import Classed, numbers_of, values_of
 from arrowflow.ops.combine.shares import Shares, acceptance, check_shares
 from arrowflow.options import ResolvedOptions, check_seed
-from arrowflow.plan.node import BindContext, Columns, Count, Node
+from arrowflow.plan.node import BindContext, Columns, Count, Names, Node
 from arrowflow.plan.position import Counted, Position
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.random import RESAMPLE_DRAWS, Key, bits, philox
@@ -111,6 +111,11 @@ class RejectionResample(RowOperator):
         if seed is None:
             seed = int(philox((context.options.seed, context.place)).random_raw())
         return dataclasses.replace(self, seed=seed, place=context.place).on(*inputs)
+
+    def foresee(self, names: Sequence[Names]) -> Names:
+        """Returns its input's names."""
+        check_names(self.label.columns, names[0])
+        return names[0]
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Returns its input's schema, after a check that the class fits it."""

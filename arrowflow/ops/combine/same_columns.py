@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from arrowflow.errors import PlanError, SchemaError
+from arrowflow.interchange.enums import other_values
 from arrowflow.kernels.items import Item
 from arrowflow.kernels.operator import Operator
 from arrowflow.ops.functions.function import conform
@@ -120,12 +121,15 @@ class FirstSchema:
         if self._schema is None:
             self._schema = chunk.schema
         found, expected = chunk.schema, self._schema
-        if found.equals(expected):
+        if found.equals(expected, check_metadata=True):
             return chunk
         if found.names != expected.names:
             raise SchemaError(
                 f"{what} has the columns {found.names}, expected what came before, {expected.names}; {advice}"
             )
+        differing = other_values(expected, found)
+        if differing is not None:
+            raise SchemaError(f"{what}: {differing}; {advice}")
         try:
             return conform(chunk, expected, what)
         except SchemaError as error:

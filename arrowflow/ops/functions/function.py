@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from arrowflow.caching.fingerprint.code import code_parts
 from arrowflow.errors import PlanError, SchemaError, shown
+from arrowflow.interchange.enums import as_enum
 
 
 def function_name(fn: Callable[..., Any]) -> str:
@@ -83,22 +84,38 @@ def makes_functions(fn: Any) -> bool:
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema, what: str) -> pa.RecordBatch:
-    """Returns the batch with the columns of `schema` in its order.
+    """Returns the batch with the columns of `schema` in its order. Texts and codes become the enum that `schema` has.
 
     Raises:
         SchemaError: A column is missing, superfluous or of another type.
+        DataError: A text or a code is not among the values of its enum.
     """
-    if batch.schema.equals(schema):
+    if batch.schema.equals(schema, check_metadata=True):
         return batch
     found, expected = batch.schema, schema
     if sorted(found.names) != sorted(expected.names):
         raise SchemaError(f"{what} has the columns {found.names}, expected {expected.names}")
-    for field in expected:
-        if found.field(field.name).type != field.type:
-            raise SchemaError(
-                f"{what}: column {field.name!r} is {_shown(found.field(field.name).type)}, expected {_shown(field.type)}"
-            )
-    return pa.RecordBatch.from_arrays([batch.column(name) for name in expected.names], schema=expected)
+    return pa.RecordBatch.from_arrays(
+        [_conform(batch.column(field.name), field, what) for field in expected], schema=expected
+    )
+
+
+def _conform(column: pa.Array, field: pa.Field, what: str) -> pa.Array:
+    found, expected = column.type, field.type
+    if pa.types.is_dictionary(expected) and _may_be_enum(found):
+        return as_enum(column, field)
+    if found != expected:
+        raise SchemaError(f"{what}: column {field.name!r} is {_shown(found)}, expected {_shown(expected)}")
+    return column
+
+
+def _may_be_enum(type: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_dictionary(type)
+        or pa.types.is_string(type)
+        or pa.types.is_integer(type)
+        or pa.types.is_null(type)
+    )
 
 
 def _shown(type: pa.DataType) -> str:

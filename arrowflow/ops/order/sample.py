@@ -56,7 +56,7 @@ ONCE_BYTES: Final = 64
 BLOCK_ROWS: Final = 1 << 16
 """Rows whose weights or keys are computed at a time."""
 WEIGHT: Final = "weight"
-_UNFIT: Final = ("sample: it draws from all rows", "put `.cache()` right below it")
+_UNFIT: Final = ("sample: it draws from all rows", "put `.cache()` right before it")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +158,8 @@ class Sample(RowOperator):
         """Returns the steps from the input's columns to the weights, after a check of names and type."""
         if schema is None:  # of a cache after a function
             raise PlanError(
-                "weights need to know the columns, which only a run tells here; pass schema= to the function before"
+                "weights need to know the columns, which only a run tells here; pass schema= to the function before, or write "
+                "the rows as files and sample these"
             )
         check_columns(self.weights.columns, schema)
         singles = expand(self.weights, schema)

@@ -231,7 +231,7 @@ class GlobalShuffle(RowOperator):
 
 _UNFIT: Final = (
     "shuffle: without buffer_size it permutes all rows",
-    "use shuffle(buffer_size), or put `.cache()` right below it",
+    "use shuffle(buffer_size), or put `.cache()` right before it",
 )
 
 

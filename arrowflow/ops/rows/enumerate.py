@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from arrowflow.errors import DataError, PlanError, shown
+from arrowflow.expr import untyped
 from arrowflow.kernels.items import Item
 from arrowflow.kernels.kinds import CountingKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
@@ -56,7 +57,7 @@ class Enumerate(Operator):
 
     def foresee(self, names: Sequence[Names]) -> Names:
         """Returns the new column, then its input's columns."""
-        return (self.column, *names[0])
+        return tuple(numbered_schema(untyped(names[0]), self.column).names)
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Returns the new column, then its input's columns."""

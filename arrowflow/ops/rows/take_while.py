@@ -22,12 +22,12 @@ from arrowflow.kernels.kinds import SerialKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.kernels.recut import recut_spec
 from arrowflow.lazy import compute as pc
-from arrowflow.ops.columns.column_program import bound_names, check_columns, given_names
+from arrowflow.ops.columns.column_program import bound_names, check_columns, check_names, given_names
 from arrowflow.ops.columns.filter import mask_of
 from arrowflow.ops.functions.function import check_function, code_digest, function_name
 from arrowflow.ops.functions.invocation import BatchFormat, BatchFunction, check_format
 from arrowflow.options import ResolvedOptions
-from arrowflow.plan.node import BindContext, Columns, Count, Node
+from arrowflow.plan.node import BindContext, Columns, Count, Names, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, Traits
 
@@ -65,6 +65,11 @@ class TakeWhile(RowOperator):
     def describe(self) -> str:
         """Returns the predicate as text."""
         return f"take_while({self.predicate!r})"
+
+    def foresee(self, names: Sequence[Names]) -> Names:
+        """Returns its input's names."""
+        check_names(self.predicate.columns, names[0])
+        return names[0]
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Returns its input's schema, after a check that the predicate fits it."""
@@ -153,6 +158,11 @@ class TakeWhileBy(RowOperator):
     def functions(self) -> Mapping[str, str]:
         """Returns a digest of the function's code."""
         return {self.name: code_digest(self.fn)}
+
+    def foresee(self, names: Sequence[Names]) -> Names:
+        """Returns its input's names."""
+        check_names(self.columns or (), names[0])
+        return names[0]
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Returns its input's schema."""

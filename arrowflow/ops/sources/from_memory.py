@@ -26,7 +26,7 @@ from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
 from arrowflow.plan.node import Count, Names, Node, SourceOrder
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, Traits
-from arrowflow.types import arrow_type, convert, normalise
+from arrowflow.types import arrow_type, convert, enum_field, normalise
 from arrowflow.workarounds.codes import masked
 
 
@@ -193,7 +193,7 @@ class InPlaceKernel(SourceKernel):
 def from_batches(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> FromMemory:
     """Returns the node for record batches in memory; each has to have the schema's columns."""
     try:
-        types = source_schema(schema)
+        types = normalised_schema(schema)
         for index, batch in enumerate(batches):
             if not batch.schema.equals(schema):
                 raise SchemaError(
@@ -215,18 +215,8 @@ def same_batches(mine: Sequence[pa.RecordBatch], theirs: Sequence[pa.RecordBatch
     )
 
 
-def source_schema(schema: pa.Schema) -> pa.Schema:
-    """Returns the schema of a source: as `normalised_schema`, but enums keep their type.
-
-    Raises:
-        SchemaError: As `normalised_schema`.
-    """
-    types = normalised_schema(schema)
-    return pa.schema([enum_of(stored) or inside for stored, inside in zip(schema, types, strict=True)])
-
-
 def normalised_schema(schema: pa.Schema) -> pa.Schema:
-    """Returns a schema with the types that travel inside a pipeline, without metadata.
+    """Returns a schema with the types that travel inside a pipeline, with no metadata but the values of enums.
 
     Raises:
         SchemaError: There is no column, two columns have one name, or pyarrow has no arrays of a column's type.
@@ -238,7 +228,7 @@ def normalised_schema(schema: pa.Schema) -> pa.Schema:
     if twice:
         raise SchemaError(f"expected columns of different names, found several called {twice}; rename them")
     check_arrays(schema)
-    return pa.schema([pa.field(field.name, normalise(field.type)) for field in schema])
+    return pa.schema([enum_of(field) or pa.field(field.name, normalise(field.type)) for field in schema])
 
 
 def given_schema(operator: str, schema: object) -> pa.Schema | None:
@@ -271,11 +261,8 @@ def _schema_of(operator: str, types: Mapping[Any, Any]) -> pa.Schema:
         if not isinstance(name, str):
             raise PlanError(f"{operator}: schema names columns by texts, got {shown(name)}")
         found = arrow_type(value, operator=f"{operator}: schema: column {name!r}")
-        if isinstance(found, pl.Enum):
-            raise PlanError(
-                f"{operator}: schema: column {name!r}: take pl.String here, and `cast` it to the Enum after {operator}"
-            )
-        fields.append(pa.field(name, found))
+        is_enum = isinstance(found, pl.Enum)
+        fields.append(enum_field(name, found.categories.to_list()) if is_enum else pa.field(name, found))
     return pa.schema(fields)
 
 

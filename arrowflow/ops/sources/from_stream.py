@@ -14,7 +14,7 @@ from arrowflow.kernels.items import Made, Origin, Task
 from arrowflow.kernels.kinds import SourceKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.ops.sources.files.file_identity import dataset_identity
-from arrowflow.ops.sources.from_memory import normalised, source_schema
+from arrowflow.ops.sources.from_memory import normalised, normalised_schema
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.identity import Code, Unknown
 from arrowflow.plan.position import Position
@@ -50,7 +50,7 @@ class FromStream(Operator):
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Returns the stream's schema."""
-        return source_schema(_open(self.source).schema)
+        return normalised_schema(_open(self.source).schema)
 
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
         """Others may hold the memory that the stream hands out."""
@@ -80,7 +80,7 @@ class FromOneShot(FromStream):
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Returns the stream's schema."""
-        return source_schema(self.source.schema)
+        return normalised_schema(self.source.schema)
 
     def identity(self) -> dict[str, Any]:
         """Returns nothing that tells one stream from another."""

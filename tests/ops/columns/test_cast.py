@@ -50,6 +50,19 @@ def test_an_enum_yields_codes() -> None:
     assert batch.column("s").dictionary.to_pylist() == ["a", "b"]
 
 
+@pytest.mark.parametrize("type", [pa.int32(), pl.UInt8, "float32"])
+def test_an_enum_is_no_number(type: Any) -> None:
+    ds = af.from_arrow(pl.DataFrame({"s": pl.Series(["b"], dtype=pl.Enum(["a", "b"]))}))
+    refused(af.PlanError, lambda: ds.cast({"s": type}).schema, "'s' is an enum", "to_physical()")
+    codes = ds.with_columns(pl.col("s").to_physical()).to_table()
+    assert codes["s"].to_pylist() == [1]
+
+
+def test_a_float_that_is_too_large_becomes_infinite() -> None:
+    ds = af.from_arrow(pa.table({"x": [1e300]})).cast({"x": pa.float32()})
+    assert ds.to_table()["x"].to_pylist() == [float("inf")]
+
+
 @pytest.mark.parametrize(
     ("values", "type"),
     [([1, 300], pa.int8()), ([1.5], pa.int32()), (["x"], pa.int64()), ([-1], pa.uint8())],

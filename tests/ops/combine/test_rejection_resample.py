@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -319,8 +318,8 @@ def test_bad_arguments(case: str) -> None:
 
 @pytest.mark.parametrize(("label", "text"), [("labell", "'label'"), ("x", "double"), ("s", "string")])
 def test_a_class_is_an_integer_column(label: str, text: str) -> None:
-    ds = af.from_arrow(LABELS).rejection_resample(label, [1, 1])
-    refused(af.PlanError, partial(getattr, ds, "schema"), "rejection_resample", text)
+    labels = af.from_arrow(LABELS)
+    refused(af.PlanError, lambda: labels.rejection_resample(label, [1, 1]).schema, "rejection_resample", text)
     refused(
         af.PlanError,
         lambda: af.range(3).batch(2).rejection_resample("id", [1]),

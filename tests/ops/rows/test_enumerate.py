@@ -71,8 +71,7 @@ def test_twice_under_two_names() -> None:
 
 
 def test_a_name_that_is_taken() -> None:
-    twice = af.range(3).enumerate().enumerate()
-    refused(af.PlanError, lambda: twice.schema, "enumerate", "'index'", "name=")
+    refused(af.PlanError, lambda: af.range(3).enumerate().enumerate(), "enumerate", "'index'", "name=")
     late = af.range(3).map(lambda batch: batch.rename_columns(["index"])).enumerate()
     refused(af.PlanError, lambda: batches_of(late), "enumerate", "'index'")
 

@@ -21,6 +21,7 @@ from arrowflow.ops.sources.generated_rows import GROUP_ROWS, RowGroup, RowsKerne
 from arrowflow.physical.stage import Chain
 from arrowflow.testing.contracts import check_resume
 from tests.effort import scaled
+from tests.ops.tables import refused
 
 COUNT = 2 * GROUP_ROWS + 10
 
@@ -158,6 +159,23 @@ def test_rows_before_an_error_are_delivered(at: int, raises: bool) -> None:
             for batch in make(af.from_generator(fn, schema)):
                 found += batch.column("y").to_pylist()
         assert found == list(range(at))
+
+
+@pytest.mark.parametrize("value", [2**70, "\ud800", object()], ids=["2**70", "surrogate", "object"])
+def test_a_value_without_a_type_is_told_as_such(value: object) -> None:
+    ds = af.from_generator(lambda: [{"x": 1}, {"x": value}][1:])
+    refused(af.SchemaError, lambda: next(iter(ds)), "'x'", "Arrow has no type", "convert it")
+
+
+def test_values_of_two_types_need_a_schema() -> None:
+    ds = af.range(2).map_rows(lambda row: {"x": [1, "a"][row["id"]]})
+    refused(af.SchemaError, lambda: next(iter(ds)), "'x'", "do not have one type", "schema=")
+
+
+def test_arrays_of_the_other_byte_order_are_read() -> None:
+    rows = [{"x": np.arange(3, dtype=">i4"), "y": np.array([[1.5]], ">f8")}]
+    found = af.from_generator(lambda: rows).to_table().to_pylist()
+    assert found == [{"x": [0, 1, 2], "y": [[1.5]]}]
 
 
 @settings(max_examples=scaled(100))
