@@ -320,8 +320,7 @@ def test_bad_arguments(texts: list[str], arguments: dict[str, Any]) -> None:
     ],
 )
 def test_what_does_not_fit_the_columns(texts: list[str], arguments: dict[str, Any]) -> None:
-    ds = af.from_arrow(TABLE).padded_batch(2, **arguments)
-    refused(af.PlanError, lambda: ds.schema, *texts)
+    refused(af.PlanError, lambda: af.from_arrow(TABLE).padded_batch(2, **arguments).schema, *texts)
 
 
 def test_lists_without_padding_are_named() -> None:
