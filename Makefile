@@ -12,7 +12,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: demo test coverage soak lint format bench profile setup clean
+.PHONY: demo test coverage soak lint format bench bench-quick bars profile setup clean
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/python examples/tpch.py
@@ -38,7 +38,16 @@ format: $(VENV)/.installed-lint
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Beside other libraries, each in an environment of its own: half an hour, and five minutes.
 bench: $(VENV)/.installed-bench
+	$(BIN)/python -m benchmarks.compare
+	$(BIN)/python -m benchmarks.report
+
+bench-quick: $(VENV)/.installed-bench
+	$(BIN)/python -m benchmarks.compare --quick
+
+# Beside loops by hand, and what arrowflow promises of itself.
+bars: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks
 
 # Where the time of each workload goes: its kernels one by one, beside the pipeline.

@@ -87,6 +87,11 @@ def embeddings() -> list[str]:
     return [str(_made_once("embeddings", _write_embeddings) / "embeddings.arrow")]
 
 
+def embeddings_parquet() -> list[str]:
+    """Returns the paths of the same rows as Parquet, in four files."""
+    return _parquet_files(_made_once("embeddings-parquet", _write_embeddings_parquet))
+
+
 def columns() -> list[str]:
     """Returns the path of 1.5 Mi rows of 32 columns of float32, as uncompressed IPC."""
     return [str(_made_once("columns", _write_columns) / "columns.arrow")]
@@ -201,6 +206,16 @@ def _write_embeddings(folder: Path) -> None:
             values = pa.array(rng.standard_normal(rows * 256, dtype=np.float32))
             column = pa.FixedSizeListArray.from_arrays(values, type=type)
             writer.write_batch(pa.record_batch([column], schema=schema))
+
+
+def _write_embeddings_parquet(folder: Path) -> None:
+    rng = np.random.default_rng(17)
+    type = pa.list_(pa.float32(), 256)
+    for number in range(4):
+        values = pa.array(rng.standard_normal(98_304 * 256, dtype=np.float32))
+        table = pa.table({"x": pa.FixedSizeListArray.from_arrays(values, type=type)})
+        path = folder / f"part-{number:03}.parquet"
+        pq.write_table(table, path, row_group_size=16_384, use_dictionary=False)
 
 
 def _write_columns(folder: Path) -> None:

@@ -212,7 +212,7 @@ def _measure(name: str, contenders: Sequence[str], rounds: int) -> dict[str, lis
     return measured
 
 
-def _wait_until_idle() -> None:
+def wait_until_idle() -> None:
     """Waits until others use little of the machine, but not for long; only Linux tells."""
     try:
         give_up = time.perf_counter() + IDLE_WAIT_SECONDS
@@ -235,7 +235,7 @@ def _ticks() -> tuple[int, int]:
 
 
 def _in_own_process(name: str, contender: str, *, checking: bool = False) -> Measurement:
-    _wait_until_idle()
+    wait_until_idle()
     done = subprocess.run(
         [sys.executable, "-m", f"benchmarks.{name}", "--contender", contender],
         cwd=Path(__file__).parent.parent,
@@ -283,7 +283,7 @@ def print_table(rows: Sequence[Sequence[str]]) -> None:
 def _keep(name: str, measured: Rounds, bars: Sequence[Bar]) -> None:
     RESULTS.mkdir(exist_ok=True)
     kept = {
-        "machine": _machine(),
+        "machine": machine(),
         "bars": [asdict(bar) for bar in bars],
         "contenders": {contender: [asdict(one) for one in ones] for contender, ones in measured.items()},
     }
@@ -291,12 +291,23 @@ def _keep(name: str, measured: Rounds, bars: Sequence[Bar]) -> None:
     (RESULTS / f"{name}.json").write_text(text + "\n", encoding="utf-8")
 
 
-def _machine() -> dict[str, Any]:
+def machine() -> dict[str, Any]:
+    """Returns the CPU, the system and the versions."""
     from importlib.metadata import version
 
     return {
+        "cpu": _cpu(),
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         **{package: version(package) for package in ("numpy", "polars", "pyarrow")},
     }
+
+
+def _cpu() -> str:
+    """Returns the name of the CPU; only Linux tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")

@@ -61,7 +61,8 @@ def _measured(paths: list[str], epoch: Callable[[], Iterable[Batch]]) -> harness
     return harness.drain(lambda: (batch for _ in range(EPOCHS) for batch in epoch()), batch_rows=BATCH_ROWS)
 
 
-def _one_thread_a_call() -> None:
+def one_thread_a_call() -> None:
+    """Keeps OpenCV from threads of its own."""
     import cv2
 
     cv2.setNumThreads(0)
@@ -71,7 +72,7 @@ def arrowflow() -> harness.Measurement:
     """Measures arrowflow."""
     import arrowflow as af
 
-    _one_thread_a_call()
+    one_thread_a_call()
     paths = data.images()
 
     def image(batch: dict[str, Any]) -> dict[str, Any]:
@@ -83,13 +84,15 @@ def arrowflow() -> harness.Measurement:
 
 def pool() -> harness.Measurement:
     """Measures two threads around `decode`."""
-    _one_thread_a_call()
+    one_thread_a_call()
     paths = data.images()
     with ThreadPoolExecutor(THREADS) as threads:
-        return _measured(paths, lambda: _by_threads(threads, paths))
+        return _measured(paths, lambda: by_threads(threads, paths))
 
 
-def _by_threads(threads: ThreadPoolExecutor, paths: list[str]) -> Iterator[Batch]:
+def by_threads(threads: ThreadPoolExecutor, paths: list[str]) -> Iterator[Batch]:
+    """Yields the batches of all files, which threads decode a few ahead."""
+
     def image(batch: pa.RecordBatch) -> Batch:
         return {"image": decode(batch["jpeg"].to_pylist())}
 
@@ -148,7 +151,7 @@ def tf_data() -> harness.Measurement:
         whole = tf.io.decode_jpeg(jpeg, channels=3, dct_method="INTEGER_ACCURATE", fancy_upscaling=False)
         return tf.cast(tf.image.resize(whole, (SIZE, SIZE)), tf.uint8)
 
-    paths = _tfrecords()
+    paths = tfrecords()
     images = tf.data.TFRecordDataset(paths).map(image, num_parallel_calls=tf.data.AUTOTUNE)
     batches = iter(images.repeat().batch(BATCH_ROWS).prefetch(tf.data.AUTOTUNE))
     # An iterator waits for up to a second when it ends, for the thread that tunes: here it goes on instead.
@@ -156,7 +159,7 @@ def tf_data() -> harness.Measurement:
     return _measured(paths, lambda: ({"image": batch.numpy()} for batch in islice(batches, length)))
 
 
-def _tfrecords() -> list[str]:
+def tfrecords() -> list[str]:
     """Returns the paths of the images as TFRecord files."""
     folder = data.DATA / "images-tfrecord"
     if not folder.exists():

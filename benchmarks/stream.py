@@ -145,16 +145,20 @@ def _views(batch: pa.RecordBatch) -> Chunk:
 
 
 def _eager_features(batch: pa.RecordBatch) -> Chunk:
+    return {name: column.to_numpy(zero_copy_only=True) for name, column in eager_arrays(batch).items()}
+
+
+def eager_arrays(batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    """Returns the features of rows that passed the filter, each by eager calls."""
     one = pa.scalar(1, pa.float32())
     price, discount = batch["l_extendedprice"].cast("float32"), batch["l_discount"].cast("float32")
-    made = {
+    return {
         "l_orderkey": batch["l_orderkey"],
         "quantity": batch["l_quantity"].cast("float32"),
         "revenue": pc.multiply(price, pc.subtract(one, discount)),
         "tax": batch["l_tax"].cast("float32"),
         "shipdate": batch["l_shipdate"].cast("int32"),
     }
-    return {name: column.to_numpy(zero_copy_only=True) for name, column in made.items()}
 
 
 def _view_features(batch: pa.RecordBatch) -> Chunk:

@@ -79,28 +79,38 @@ def take_table_two_files(paths: list[str]) -> Iterator[Chunk]:
 
 def _taken(batches: list[pa.RecordBatch], rng: np.random.Generator) -> Chunk:
     window = pa.Table.from_batches(batches).combine_chunks()
-    return _features(window.take(pa.array(rng.permutation(window.num_rows))).combine_chunks().to_batches()[0])
+    return features(window.take(pa.array(rng.permutation(window.num_rows))).combine_chunks().to_batches()[0])
+
+
+def scanner_two_files(paths: list[str]) -> Iterator[Chunk]:
+    """Features and stacking of a scanner's batches, with two files open at a time."""
+    scanned = ds.dataset(paths).scanner(columns=COLUMNS, fragment_readahead=2).to_batches()
+    return (features(batch) for batch in scanned if batch.num_rows)
+
+
+def fragments(paths: list[str]) -> Iterator[Chunk]:
+    """Features and stacking of row groups that two threads decode and read ahead."""
+
+    def read(fragment: ds.ParquetFileFragment) -> Chunk:
+        return features(
+            fragment.to_table(columns=COLUMNS, use_threads=False).combine_chunks().to_batches()[0]
+        )
+
+    return by_hand.ahead(read, by_hand.row_groups(paths, pre_buffer=False), threads=THREADS)
 
 
 def stack_first(paths: list[str]) -> Iterator[Chunk]:
     """Features and stacking of a scanner's batches first, then windows and one gather of the matrices."""
-    scanned = ds.dataset(paths).scanner(columns=COLUMNS, fragment_readahead=2).to_batches()
-    return by_hand.shuffled((_features(batch) for batch in scanned if batch.num_rows), WINDOW_ROWS, seed=7)
+    return by_hand.shuffled(scanner_two_files(paths), WINDOW_ROWS, seed=7)
 
 
 def stack_first_threads(paths: list[str]) -> Iterator[Chunk]:
     """The same, with decoding and features of the row groups in two threads that read ahead."""
-
-    def read(fragment: ds.ParquetFileFragment) -> Chunk:
-        return _features(
-            fragment.to_table(columns=COLUMNS, use_threads=False).combine_chunks().to_batches()[0]
-        )
-
-    chunks = by_hand.ahead(read, by_hand.row_groups(paths, pre_buffer=False), threads=THREADS)
-    return by_hand.shuffled(chunks, WINDOW_ROWS, seed=7)
+    return by_hand.shuffled(fragments(paths), WINDOW_ROWS, seed=7)
 
 
-def _features(batch: pa.RecordBatch) -> Chunk:
+def features(batch: pa.RecordBatch) -> Chunk:
+    """Returns the matrices and the label of a batch."""
     dense = [batch[name].fill_null(0).to_numpy(zero_copy_only=False) for name in DENSE]
     sparse = [batch[name].to_numpy(zero_copy_only=False) for name in SPARSE]
     return {
@@ -131,6 +141,7 @@ BY_HAND: Final = {
     "take-table-two-files": take_table_two_files,
     "stack-first": stack_first,
 }
+UNSHUFFLED: Final = {"scanner-two-files": scanner_two_files, "fragments": fragments}
 THREADED: Final = {"stack-first-threads": stack_first_threads}
 CONTENDERS: Final[dict[str, harness.Contender]] = {"arrowflow": arrowflow} | {
     name: _by_hand(source) for name, source in (BY_HAND | THREADED).items()

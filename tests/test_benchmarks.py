@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import benchmarks
-from benchmarks import beside, data, harness, torch_wide, wide
+from benchmarks import beside, compare, data, harness, report, torch_wide, wide
 from benchmarks.__main__ import NAMES, NEED_TORCH
+from benchmarks.peers import environments, epochs, packing
 
 ROWS = 100
 
@@ -29,7 +30,7 @@ def test_datasets_make_the_features_of_the_loops() -> None:
     }
     assert batch["dense_0"].null_count > 0  # which `to_numpy` makes NaN of, and so does datasets
     made = torch_wide._stacked(columns)
-    for name, expected in wide._features(batch).items():
+    for name, expected in wide.features(batch).items():
         np.testing.assert_allclose(
             made[name].numpy(), np.asarray(expected, made[name].numpy().dtype), rtol=1e-6
         )
@@ -82,3 +83,56 @@ def test_all_benchmarks_are_named() -> None:
     folder = Path(benchmarks.__file__).parent
     assert set(NEED_TORCH) < set(NAMES)
     assert all((folder / f"{name}.py").exists() for name in NAMES)
+
+
+def test_each_library_of_the_comparison_is_a_module() -> None:
+    folder = Path(benchmarks.__file__).parent / "peers"
+    assert all((folder / f"{peer}.py").exists() for peer in environments.REQUIREMENTS)
+
+
+def _contender(peer: str, variant: str, *rates: float) -> compare.Contender:
+    one = compare.Contender(peer, variant, Path("python"), version="1.0")
+    for rate in rates:
+        epoch = {"cpu_seconds": 1.0, "seconds": 1.0, "whole": True}
+        one.rounds.append([{**epoch, "rows_per_second": rate / 2}, {**epoch, "rows_per_second": rate}])
+    return one
+
+
+def test_the_fastest_variant_counts_and_ratios_are_within_rounds() -> None:
+    contenders = [
+        _contender("arrowflow", "w", 4e6, 6e6, 8e6),
+        _contender("loops", "w:slow", 1e6, 1e6, 1e6),
+        _contender("loops", "w:fast", 2e6, 2e6, 2e6),
+        compare.Contender("broken", "w", Path("python"), error="no such function"),
+    ]
+    figures = compare._figures(contenders)
+    assert figures["loops"]["variant"] == "w:fast"
+    assert (figures["loops"]["ours_warm"], figures["loops"]["ours_cold"]) == (3.0, 3.0)
+    machine = {"cpus": 2, "cpu": "some CPU", "python": "3.11"}
+    lines = list(report.table({"machine": machine, "rounds": 3, "workloads": {"w": figures}}))
+    assert "| **arrowflow** | 6 | 3 |  |  |" in lines
+    assert "| loops 1.0 | 2 | 1 | 3.00 x | 3.00 x |" in lines
+    assert "| broken | cannot: no such function | | | |" in lines
+
+
+def test_other_columns_or_sums_are_no_contender() -> None:
+    expected = {"shapes": {"x": "int32 []"}, "sums": {"x": 1000.0}, "whole": True}
+    assert not list(compare._differences(expected, {**expected, "sums": {"x": 1001.0}}))
+    assert list(compare._differences(expected, {**expected, "sums": {"x": 1100.0}}))
+    assert list(compare._differences(expected, {**expected, "shapes": {"y": "int32 []"}}))
+
+
+def test_an_epoch_that_is_cut_is_counted_from_its_first_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter(
+        [0.0, 10.0, 10.0, 11.0, 12.0, 12.0]
+    )  # the first batch takes 10 seconds, each other one a second
+    monkeypatch.setattr("benchmarks.peers.epochs.time.perf_counter", lambda: next(now))
+    found = epochs._one(lambda: ({"x": np.zeros(5)} for _ in range(9)), epochs._rows, 1.5, check=False)
+    assert (found["rows"], found["whole"], found["rows_per_second"]) == (15, False, 5.0)
+
+
+def test_packing_by_hand_keeps_documents_whole() -> None:
+    documents = [np.full(size, size, np.int32) for size in [1_500] * 8 + [500, 600, 1_400, 1_400]]
+    batches = list(packing.packed(documents))
+    assert [int(np.count_nonzero(batch["segment_ids"])) for batch in batches] == [8 * 1_500 + 500]
+    assert batches[0]["positions"][0, :2_001].tolist() == [*range(1_500), *range(500), 0]

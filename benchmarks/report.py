@@ -1,0 +1,81 @@
+"""Writes the table and the figure of `docs/benchmarks.md` from `benchmarks/results/compare.json`.
+
+python -m benchmarks.report
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.compare import OURS, RESULT
+
+DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
+PAGE: Final = DOCS / "benchmarks.md"
+FIGURE: Final = DOCS / "images" / "benchmarks.png"
+BEGIN: Final = "<!-- figures -->"
+END: Final = "<!-- /figures -->"
+
+
+def main() -> None:
+    """Writes both."""
+    found = json.loads(RESULT.read_text(encoding="utf-8"))
+    page = PAGE.read_text(encoding="utf-8")
+    head, _, rest = page.partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    PAGE.write_text(head + BEGIN + "\n\n" + "\n".join(table(found)) + "\n\n" + END + tail, encoding="utf-8")
+    draw(found["workloads"])
+
+
+def table(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the lines of the tables."""
+    machine = found["machine"]
+    yield f"{machine['cpus']} cores of {machine['cpu']}, Python {machine['python']}; medians of {found['rounds']} rounds."
+    for name, figures in found["workloads"].items():
+        unit = "M tokens/s" if name == "tokens" else "M rows/s"
+        yield f"\n### {name}\n"
+        yield f"| library | {unit} | first epoch | arrowflow is | first epoch |"
+        yield "|---|---|---|---|---|"
+        yield from (_row(peer, of_one) for peer, of_one in _by_speed(figures))
+
+
+def _by_speed(figures: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return sorted(figures.items(), key=lambda pair: -pair[1].get("warm", 0))
+
+
+def _row(peer: str, of_one: Mapping[str, Any]) -> str:
+    if "error" in of_one:
+        return f"| {peer} | cannot: {of_one['error'][:70]} | | | |"
+    speeds = [f"{of_one[kind] / 1e6:.3g}" for kind in ("warm", "cold")]
+    ratios = [f"{of_one[key]:.2f} x" if key in of_one else "" for key in ("ours_warm", "ours_cold")]
+    name = f"**{peer}**" if peer == OURS else f"{peer} {of_one['version']}"
+    return f"| {name} | {speeds[0]} | {speeds[1]} | {ratios[0]} | {ratios[1]} |"
+
+
+def draw(workloads: Mapping[str, Any]) -> None:
+    """Draws the speed of each library, where arrowflow's is 1."""
+    from matplotlib.figure import Figure
+
+    columns = 2
+    rows = -(-len(workloads) // columns)
+    figure = Figure(figsize=(10, 2.1 * rows), layout="constrained")
+    for number, (name, figures) in enumerate(workloads.items(), 1):
+        axes = figure.add_subplot(rows, columns, number)
+        measured = [(peer, of_one) for peer, of_one in _by_speed(figures) if "warm" in of_one][::-1]
+        ours = figures[OURS]["warm"]
+        speeds = [of_one["warm"] / ours for _, of_one in measured]
+        colours = ["tab:orange" if peer == OURS else "tab:blue" for peer, _ in measured]
+        bars = axes.barh([peer for peer, _ in measured], speeds, color=colours)
+        axes.bar_label(bars, fmt="%.2f", padding=3, fontsize=8)
+        axes.set_title(name, fontsize=10)
+        axes.set_xlim(0, 1.15 * max(speeds))
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(labelsize=8)
+    figure.suptitle("Rows a second in a warm epoch, arrowflow = 1", fontsize=11)
+    figure.savefig(FIGURE, dpi=110)
+
+
+if __name__ == "__main__":
+    main()
