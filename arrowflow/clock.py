@@ -29,6 +29,9 @@ class Clock(Protocol):
     def thread_cpu(self) -> float:
         """Returns seconds of CPU time that the calling thread used."""
 
+    def process_cpu(self) -> float:
+        """Returns seconds of CPU time that the process used."""
+
     def meter(self, thread: int) -> Meter:
         """Returns a meter that tells any thread how much CPU `thread` uses."""
 
@@ -79,6 +82,7 @@ class WallClock:
 
     now: Final = staticmethod(time.perf_counter)
     thread_cpu: Final = staticmethod(time.thread_time)
+    process_cpu: Final = staticmethod(time.process_time)
 
     def meter(self, thread: int) -> ThreadMeter:
         """Returns the meter of the calling thread, which has the identifier `thread`."""

@@ -373,6 +373,8 @@ def statistics_of(prepared: Prepared, progress: Progress, ran: EngineStatistics 
         cpu_budget=prepared.options.cpu_budget,
         workers=ran.workers,
         stages=ran.stages,
+        cpu_seconds=ran.cpu_seconds,
+        idle=ran.idle,
     )
     statistics = replace(statistics, bottleneck=bottleneck(statistics), advice=advice(statistics))
     return replace(statistics, summary=report(statistics))

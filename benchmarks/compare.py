@@ -93,7 +93,7 @@ def main() -> None:
     parser.add_argument("--peers", nargs="*", default=list(REQUIREMENTS))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=2.0, help="after which an epoch is cut")
+    parser.add_argument("--seconds", type=float, default=1.0, help="after which an epoch is cut")
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
     if arguments.quick:
@@ -101,18 +101,16 @@ def main() -> None:
     workloads = _workloads(arguments.peers, arguments.only)
     if "images" in workloads:
         images.tfrecords()  # which TensorFlow's environment cannot write
-    results = {
-        name: _measured(name, contenders, arguments.rounds, arguments.epochs, arguments.seconds)
-        for name, contenders in workloads.items()
-    }
-    found = {name: _figures(contenders) for name, contenders in results.items()}
-    for name, figures in found.items():
+    found: dict[str, Any] = {}
+    for name, contenders in workloads.items():
+        measured = _measured(name, contenders, arguments.rounds, arguments.epochs, arguments.seconds)
+        found[name] = _figures(measured)
         print(f"\n{name}")
-        harness.print_table(_table(figures))
-    if not arguments.only:
-        harness.RESULTS.mkdir(exist_ok=True)
-        kept = {"machine": harness.machine(), "rounds": arguments.rounds, "workloads": found}
-        RESULT.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+        harness.print_table(_table(found[name]))
+        if not arguments.only:
+            harness.RESULTS.mkdir(exist_ok=True)
+            kept = {"machine": harness.machine(), "rounds": arguments.rounds, "workloads": found}
+            RESULT.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 
 def _workloads(peers: Sequence[str], only: Sequence[str] | None) -> dict[str, list[Contender]]:
@@ -163,7 +161,7 @@ def _check(name: str, contenders: Sequence[Contender]) -> None:
     """Notes an error in a contender that delivers other columns than arrowflow, or other sums in a whole epoch."""
     expected: dict[str, Any] | None = None
     for one in sorted(contenders, key=lambda one: one.peer != OURS):
-        made = one.run(epochs=1, seconds=10, check=True)
+        made = one.run(epochs=1, seconds=5, check=True)
         one.is_slow = not all(epoch["whole"] for epoch in made)
         if not made:
             print(f"{name}: {_title(one)}: {one.error}", file=sys.stderr, flush=True)

@@ -204,6 +204,10 @@ class NoClock:
         """Returns nothing."""
         return 0.0
 
+    def process_cpu(self) -> float:
+        """Returns nothing."""
+        return 0.0
+
     def meter(self, thread: int) -> NoMeter:
         """Returns what measures nothing."""
         return NoMeter()

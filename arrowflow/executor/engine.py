@@ -74,6 +74,7 @@ class Engine:
             Any, Any
         ] = {}  # what kernels keep until the run ends, by owner; from any thread
         self.stopped = False
+        self._began_cpu = clock.process_cpu()
         self.on_demand = runs_on_demand(chain, options)
         self._process = os.getpid()
         self._dropped = False
@@ -346,6 +347,8 @@ class Engine:
                 ledger_bytes=self.ledger.used,
                 ledger_peak_bytes=self.ledger.peak,
                 workers=len(self.pool.threads),
+                cpu_seconds=self.clock.process_cpu() - self._began_cpu,
+                idle=self.pool.idle.seconds(self.clock.now()),
             )
 
 

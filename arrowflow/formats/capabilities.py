@@ -23,6 +23,34 @@ class StoredDecimals(Protocol):
 
 
 @runtime_checkable
+class StructFields(Protocol):
+    """A capability of a `Format` that reads some fields of a struct without the others."""
+
+    def with_struct_fields(self, fields: Mapping[str, frozenset[str]]) -> Format:
+        """Returns the format that reads, of the structs that are named, only these fields. The order stays."""
+
+
+def with_fields_only(schema: pa.Schema, fields: Mapping[str, frozenset[str]]) -> pa.Schema:
+    """Returns a schema whose structs have only these fields, if they are named.
+
+    Example:
+        >>> schema = pa.schema({"s": pa.struct({"a": pa.int8(), "b": pa.int8()}), "x": pa.int8()})
+        >>> print(with_fields_only(schema, {"s": frozenset("b")}).field("s").type)
+        struct<b: int8>
+    """
+    if not fields:
+        return schema
+    return pa.schema(
+        [
+            field.with_type(pa.struct([part for part in field.type if part.name in fields[field.name]]))
+            if field.name in fields
+            else field
+            for field in schema
+        ]
+    )
+
+
+@runtime_checkable
 class RunFormat(Protocol):
     """A capability of a `Format` that decodes splits which follow each other faster together than one by one."""
 

@@ -11,6 +11,8 @@ MIB = 1 << 20
 FOLDED_SHARE = 0.01
 """Stages with less than this share of the work are named in one line."""
 NAME_WIDTH = 44
+IDLE_SHARE, IDLE_SECONDS = 0.02, 0.1
+"""Cores that are idle for one reason are named from this share of the CPU budget on, and so many seconds of a core."""
 
 _HEADER = ("stage", "rows/s", "cores", "in flight", "ready", "memory", "")
 
@@ -32,7 +34,7 @@ def report(statistics: Statistics, *, verbose: bool = False) -> str:
         ...     print(batches.explain(verbose=True).splitlines()[2].split(":")[0])
         1. range
     """
-    lines = [statistics.bottleneck, _figures(statistics)]
+    lines = [statistics.bottleneck, _figures(statistics), *_idle(statistics)]
     lines += _sentences(statistics) if verbose else ["", *_table(statistics)] if statistics.stages else []
     lines += [f"advice: {text}" for text in statistics.advice]
     return "\n".join(lines)
@@ -45,6 +47,20 @@ def _figures(statistics: Statistics) -> str:
         f"{statistics.rows:,} rows · {statistics.rows_per_second:,.0f} rows/s · {cores:.1f} of {statistics.cpu_budget} "
         f"cores · memory {_mib(statistics.ledger_peak_bytes)} of {budget} MiB"
     )
+
+
+def _idle(statistics: Statistics) -> Iterator[str]:
+    """Yields a line on the cores that no call used, if they are worth one."""
+    spent = statistics.seconds * statistics.cpu_budget
+    shares = {reason: seconds / spent for reason, seconds in statistics.idle.items()} if spent else {}
+    found = [
+        reason
+        for reason, share in shares.items()
+        if share >= IDLE_SHARE and statistics.idle[reason] >= IDLE_SECONDS
+    ]
+    if found:
+        cores = (f"{statistics.idle[reason] / statistics.seconds:.2f} for {reason}" for reason in found)
+        yield f"idle cores: {', '.join(cores)}"
 
 
 def _cores(stage: StageStatistics, seconds: float) -> float:

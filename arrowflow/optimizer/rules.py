@@ -11,6 +11,7 @@ from arrowflow.optimizer.merge_columns import merge_columns
 from arrowflow.optimizer.prune_columns import prune_columns
 from arrowflow.optimizer.prune_row_groups import prune_row_groups
 from arrowflow.optimizer.read_stored_decimals import read_stored_decimals
+from arrowflow.optimizer.read_struct_fields import read_struct_fields
 from arrowflow.optimizer.remove_noops import remove_noops
 from arrowflow.optimizer.stack_before_shuffle import stack_before_shuffle
 from arrowflow.plan.node import Node
@@ -61,6 +62,11 @@ RULES: tuple[Rule, ...] = (
         name="prune_row_groups",
         reason="when the filters right after a source are known",
         apply=prune_row_groups,
+    ),
+    Rule(
+        name="read_struct_fields",
+        reason="when columns that nothing needs are gone, which would read whole structs",
+        apply=read_struct_fields,
     ),
     Rule(
         name="read_stored_decimals",

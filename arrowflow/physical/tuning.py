@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from arrowflow.kernels.operator import Cost
@@ -261,6 +261,8 @@ class EngineStatistics:
     ledger_bytes: int = 0
     ledger_peak_bytes: int = 0
     workers: int = 0
+    cpu_seconds: float = 0.0
+    idle: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,6 +279,8 @@ class Statistics:
         ledger_peak_bytes: The most that were ever charged.
         ledger_budget_bytes: The budget that they are held under.
         cpu_budget: Cores that calls may use.
+        cpu_seconds: CPU time of the process since then, your own step included.
+        idle: Core seconds of the budget that no call used, by reason.
         workers: Threads that were started.
         stages: One entry per stage, the most downstream first.
         bottleneck: The limit of the run, in words.
@@ -295,6 +299,8 @@ class Statistics:
     cpu_budget: int
     workers: int
     stages: tuple[StageStatistics, ...]
+    cpu_seconds: float = 0.0
+    idle: Mapping[str, float] = field(default_factory=dict)
     bottleneck: str = ""
     advice: tuple[str, ...] = ()
     summary: str = ""
@@ -309,6 +315,11 @@ class Statistics:
     def rows_per_second(self) -> float:
         """Rows delivered per second of wall time, the consumer's own time included."""
         return self.rows / self.seconds if self.seconds else 0.0
+
+    @property
+    def utilisation(self) -> float:
+        """CPU time of the process as a share of the CPU budget; over 1 where your own step computes beside it."""
+        return self.cpu_seconds / (self.seconds * self.cpu_budget) if self.seconds else 0.0
 
     @property
     def waiting_share(self) -> float:

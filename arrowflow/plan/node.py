@@ -231,6 +231,10 @@ class Node(ABC):
         """Returns itself with leave to yield these decimals as the integers they are stored as, or None."""
         return None
 
+    def with_struct_fields(self, fields: Mapping[str, frozenset[str]]) -> Node | None:
+        """Returns itself reading, of these structs, only these fields, or None."""
+        return None
+
     # ---- A `shuffle` or `skip` after the operator asks these, for a cheaper way to its rows.
 
     def with_source_order(self, order: SourceOrder) -> Node:

@@ -33,6 +33,7 @@ class FakeClock:
         return self._seconds
 
     thread_cpu = now
+    process_cpu = now
 
     def meter(self, thread: int) -> FakeMeter:
         """Returns the meter of a thread that always computes."""

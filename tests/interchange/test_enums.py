@@ -194,6 +194,19 @@ def test_a_schema_makes_enums_of_the_texts_of_files(tmp_path: Path, suffix: str)
     refused(af.DataError, lambda: batches_of(lacking), "'e'", "'high'", f"0.{suffix}")
 
 
+def test_a_schema_makes_enums_of_the_names_of_folders(tmp_path: Path) -> None:
+    for level in ("low", "high"):
+        (tmp_path / f"e={level}").mkdir()
+        parquet(tmp_path / f"e={level}", FRAME.select("row"))
+    ds = af.read_parquet(tmp_path, schema={"row": pl.Int64, "e": ENUM})
+    assert ds.schema.field("e").metadata[b"enum_values"] == b'["low", "mid", "high"]'
+    (found,) = ds.batch(8).to_numpy()
+    assert found["e"].tolist() == [2] * 4 + [0] * 4
+    assert pl.DataFrame(ds.filter(pl.col("e") > "low"))["e"].to_list() == ["high"] * 4
+    lacking = af.read_parquet(tmp_path, schema={"row": pl.Int64, "e": pl.Enum(["high"])})
+    refused(af.SchemaError, lambda: lacking.schema, "'e'", "'low'", "['high']", "name of a folder")
+
+
 def test_a_schema_takes_the_values_of_all_files(tmp_path: Path) -> None:
     parquet(tmp_path)
     parquet(tmp_path, FRAME.with_columns(pl.col("e").cast(pl.Enum(VALUES[::-1]))), "1")

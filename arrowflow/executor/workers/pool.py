@@ -36,6 +36,7 @@ from arrowflow.executor.stages.base import Stage
 from arrowflow.executor.stages.stream import Stream
 from arrowflow.executor.workers.abandoned import Abandoned
 from arrowflow.executor.workers.cores import allowance, available
+from arrowflow.executor.workers.idle import MEMORY, ORDER, YOUR_STEP, IdleCores
 from arrowflow.executor.workers.ready import ReadySet
 from arrowflow.executor.workers.tokens import rounded, token
 from arrowflow.executor.workers.worker import Caller, Worker, WorkerState, wake
@@ -53,6 +54,7 @@ class Pool:
 
     Attributes:
         tokens: Cores that the running calls take, but for those that wait.
+        idle: The cores that they leave.
         threads: All workers.
         ready: The streams to look at for work.
     """
@@ -64,6 +66,7 @@ class Pool:
         self.ready = ReadySet(engine)
         self._max_workers = max_workers
         self._cores = available()
+        self.idle = IdleCores(engine.clock.now(), engine.options.cpu_budget)
         # A parked thread waits on a lock of its own, which the waking thread releases. To park and to wake take one C
         # call each, where a Condition takes several Python frames; and a finalizer can wake, too. The locks live as
         # long as the threads. So an interrupt between any two steps of waking loses nobody: `wake_all` finds all
@@ -89,7 +92,15 @@ class Pool:
             stage = None
             if self.tokens < ROUNDING:
                 engine.consumer.hand_over()
+        if stage is None:
+            self.idle.reason = self._why_idle()
         return stage
+
+    def _why_idle(self) -> str:
+        engine = self.engine
+        if engine.root_out.out or self._idles():
+            return YOUR_STEP
+        return MEMORY if self.ready.lacks_bytes else ORDER
 
     def _idles(self) -> bool:
         """Whether workers have nothing to do, whatever there is."""
@@ -235,6 +246,7 @@ class Pool:
 
     def _dismiss(self) -> None:
         """Wakes all who wait for work of a run that is over: they leave while the consumer is still busy."""
+        self.idle.change(self.engine.clock.now(), 0.0)
         while self._parked:
             self._unpark_one()
 
@@ -243,16 +255,21 @@ class Pool:
         me.stage, me.weight, me.seen = stage, stage.limits.weight, None
         call = stage.start()
         me.beside = stage.running
-        self.tokens += token(me.weight)
+        self._use(token(me.weight))
         if stage.stream.boundary is not None:
             self.ready.moved(cast(Stream, stage.stream))
         return call
+
+    def _use(self, cores: float) -> None:
+        """Takes tokens, or gives them back."""
+        self.tokens += cores
+        self.idle.change(self.engine.clock.now(), self.engine.options.cpu_budget - self.tokens)
 
     def finish(
         self, stage: Stage, call: Any, me: Caller, elapsed: float, cpu: float, queued: float = 0.0
     ) -> None:
         """Ends a call: gives its tokens back and takes its results over."""
-        self.tokens -= token(me.weight)
+        self._use(-token(me.weight))
         # Other pools work without their time being seen here; such calls say that they compute.
         self._debt_seconds += elapsed * me.weight if stage.foreign else cpu
         if (
@@ -341,7 +358,7 @@ class Pool:
 
     def excuse(self, caller: Caller, rate: float = 0.0) -> None:
         """Takes the token of a running call back, but for what it really uses."""
-        self.tokens += token(rate) - token(caller.weight)
+        self._use(token(rate) - token(caller.weight))
         caller.weight = rate
 
     def _release(self, worker: Worker, rate: float) -> None:

@@ -217,6 +217,12 @@ class ReadySet:
     # ------------------------------------------------------------------ costs
 
     @property
+    def lacks_bytes(self) -> bool:
+        """Whether some call would start if there were room in the ledger."""
+        assert self._root is not None
+        return bool(self._lacks_bytes) or any(stage.most_bytes >= 0 for stage in self._root.stages)
+
+    @property
     def all_hold_lock(self) -> bool:
         """Whether all calls hold the interpreter lock nearly all of their time."""
         return not self._lets_go

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from arrowflow.expr.compile.graph import Graph, Op
 from arrowflow.expr.compile.slots import Eager, Foreign, Passed, Slot, names_of, ops_of
+from arrowflow.expr.parse import polars_tree
 from arrowflow.expr.parse.expression import Expr
 from arrowflow.expr.run.blocks import BlockPlan
 from arrowflow.expr.run.columns import RowBlock, retyped, source
@@ -73,6 +74,23 @@ class Pass:
             others.update(self.predicate.columns)
         inputs = {op.param for op in self._inputs() if pa.types.is_decimal128(op.type)}
         return frozenset(inputs - others)
+
+    @property
+    def struct_fields(self) -> dict[str, frozenset[str]]:
+        """The structs of which only single fields are read, with these fields."""
+        exprs = [slot.expr for slot in self.slots.values() if isinstance(slot, Foreign)]
+        if isinstance(self.predicate, Expr):
+            exprs.append(self.predicate)
+        whole = {
+            name for slot in self.slots.values() if not isinstance(slot, Foreign) for name in names_of(slot)
+        }
+        found: dict[str, frozenset[str]] = {}
+        for expr in exprs:
+            read = polars_tree.struct_fields(str(expr.serialised())) if expr.engine == "polars" else {}
+            whole.update(name for name in expr.columns if name not in read)
+            for name, fields in read.items():
+                found[name] = found.get(name, frozenset()) | fields
+        return {name: fields for name, fields in found.items() if name not in whole}
 
     def _inputs(self) -> tuple[Op, ...]:
         """The input columns that NumPy computes with."""

@@ -50,6 +50,11 @@ class Program:
         """The decimal input columns that `run` also takes in stored form, as 64-bit integers."""
         return self.passes[0].stored if self.passes else frozenset()
 
+    @property
+    def struct_fields(self) -> dict[str, frozenset[str]]:
+        """The structs among the input columns of which only single fields are read, with these fields."""
+        return self.passes[0].struct_fields if self.passes else {}
+
     def run(self, batch: pa.RecordBatch, recycler: Recycler | None = None) -> pa.RecordBatch:
         """Returns the rows of `batch` that pass, with the output columns.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -43,6 +43,14 @@ class Details:
     is_signed: bool
     text_sizes: TextSizes
     pages: dict[tuple[int, int], Pages] = field(default_factory=dict)
+
+    def leaves_of(self, column: str, fields: Mapping[str, frozenset[str]]) -> list[int]:
+        """Returns the leaves of a column; of a struct in `fields` those of these fields alone."""
+        leaves, wanted = range(*self.leaves[column]), fields.get(column)
+        if wanted is None:
+            return list(leaves)
+        paths = ((leaf, self.metadata.schema.column(leaf).path.split(".")) for leaf in leaves)
+        return [leaf for leaf, (_, name, *_) in paths if name in wanted]
 
 
 def check_magic(source: Any, file: File) -> int:

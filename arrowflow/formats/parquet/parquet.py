@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -42,6 +42,7 @@ class ParquetFormat(Format):
 
     Attributes:
         stored: Decimals that may be read as integers.
+        fields: For structs the only fields that are read.
         num_threads: The most threads that Polars' pool may have.
     """
 
@@ -49,11 +50,16 @@ class ParquetFormat(Format):
     suffixes: ClassVar[tuple[str, ...]] = (".parquet", ".parq", ".pq")
 
     stored: frozenset[str] = field(default=frozenset(), compare=False)
+    fields: Mapping[str, frozenset[str]] = field(default_factory=dict, compare=False)
     num_threads: int = field(default=1, compare=False)
 
     def with_stored(self, columns: frozenset[str]) -> Self:
         """See `StoredDecimals.with_stored`."""
         return replace(self, stored=columns)
+
+    def with_struct_fields(self, fields: Mapping[str, frozenset[str]]) -> Self:
+        """See `StructFields.with_struct_fields`."""
+        return replace(self, fields=fields)
 
     def with_threads(self, num_threads: int) -> Self:
         """See `PooledFormat.with_threads`."""
@@ -95,7 +101,7 @@ class ParquetFormat(Format):
                 details.leaf_bits[leaf] is None
                 and not _ENCODED.isdisjoint(group.column(leaf).encodings)
                 and details.text_sizes.of(split.index, leaf) is None
-                for leaf in range(*details.leaves[name])
+                for leaf in details.leaves_of(name, self.fields)
             )
         ]
 
@@ -119,9 +125,9 @@ class ParquetFormat(Format):
         group = None
         for name in columns:
             bits = details.column_bits.get(name, 64)  # null fills a column that the file lacks
-            if bits is None and not details.is_signed:
+            if (bits is None or name in self.fields) and not details.is_signed:
                 group = group or details.metadata.row_group(split.index)
-                leaves = range(*details.leaves[name])
+                leaves = details.leaves_of(name, self.fields)
                 yield sum(self._leaf_bytes(details, group, split.index, leaf) for leaf in leaves)
             else:
                 yield split.num_rows * (_SIGNED_BITS if bits is None else bits) // 8 + 1
@@ -145,8 +151,8 @@ class ParquetFormat(Format):
         if details.is_signed:
             return [Range(0, size)]
         group = details.metadata.row_group(split.index)
-        leaves = (details.leaves[name] for name in columns if name in details.leaves)
-        chunks = (chunk_range(group.column(leaf)) for first, last in leaves for leaf in range(first, last))
+        leaves = (details.leaves_of(name, self.fields) for name in columns if name in details.leaves)
+        chunks = (chunk_range(group.column(leaf)) for each in leaves for leaf in each)
         return [Range(start, min(end + _PADDING_BYTES, max(end, size))) for start, end in chunks]
 
     def prune(self, footer: Footer, split: Split, may_match: MayMatch) -> bool:
@@ -162,7 +168,7 @@ class ParquetFormat(Format):
     ) -> Iterator[pa.RecordBatch]:
         """See `Format.read`."""
         integers = _integers(footer, schema, self.stored)
-        (decoded,) = _decode(store, footer, [split], schema, integers, self.num_threads)
+        (decoded,) = _decode(store, footer, [split], schema, integers, self)
         schema = _with_integers(schema, footer, integers)
         firsts = accumulate((batch.num_rows for batch in decoded), initial=0)
         parts = (
@@ -179,7 +185,7 @@ class ParquetFormat(Format):
     ) -> list[pa.RecordBatch] | None:
         """See `RunFormat.read_run`."""
         integers = _integers(footer, schema, self.stored)
-        decoded = _decode(store, footer, splits, schema, integers, self.num_threads)
+        decoded = _decode(store, footer, splits, schema, integers, self)
         schema = _with_integers(schema, footer, integers)
         found = [[part for batch in batches for part in conform(batch, schema)] for batches in decoded]
         if any(len(parts) != 1 for parts in found):
@@ -318,7 +324,7 @@ def _decode(
     splits: Sequence[Split],
     schema: pa.Schema,
     integers: frozenset[str],
-    num_threads: int,
+    format: ParquetFormat,
 ) -> list[list[pa.RecordBatch]]:
     """Returns the batches of each of some splits that follow each other."""
     details: Details = footer.details
@@ -327,8 +333,8 @@ def _decode(
         return [
             [pa.RecordBatch.from_struct_array(pa.nulls(split.num_rows, pa.struct([])))] for split in splits
         ]
-    indices = [leaf for name in names for leaf in range(*details.leaves[name])]
-    if not integers and polars_decoder.suits(store, footer, splits, names, num_threads):
+    indices = [leaf for name in names for leaf in details.leaves_of(name, format.fields)]
+    if not integers and polars_decoder.suits(store, footer, splits, names, format.num_threads):
         fast = polars_decoder.decode(store, footer, splits, names)
         if fast is not None:
             return fast

@@ -28,11 +28,12 @@ from urllib.parse import unquote
 import polars as pl
 import pyarrow as pa
 
-from arrowflow.errors import PlanError, SchemaError
+from arrowflow.errors import DataError, PlanError, SchemaError
 from arrowflow.expr.pruning import ColumnStatistics
 from arrowflow.formats.capabilities import Untyped
 from arrowflow.formats.protocol import Footer, Format, MayMatch, reading
 from arrowflow.formats.types import convert
+from arrowflow.interchange.enums import as_enum, enum_values
 from arrowflow.storage import File, Store
 
 NULL: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -154,7 +155,15 @@ def discover(
     }
     if not columns:
         return None
-    values = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+    values = pa.RecordBatch.from_arrays(
+        list(columns.values()),
+        schema=pa.schema(
+            [
+                pa.field(key, column.type, metadata=target and target.field(key).metadata)
+                for key, column in columns.items()
+            ]
+        ),
+    )
     bounds = {key: _stored(column) for key, column in columns.items() if _is_comparable(column.type)}
     return Partitions(values, bounds, tuple(text for _, text in folders[0]))
 
@@ -197,31 +206,36 @@ def _column(
     operator: str,
 ) -> pa.Array:
     texts = [found[place][1] for found in folders]
-    type = _told_type(texts) if target is None else target.field(key).type
+    field = pa.field(key, _told_type(texts)) if target is None else target.field(key)
     try:
-        return _typed(texts, type)
+        return _typed(texts, field)
     except pa.ArrowNotImplementedError as error:
-        text = f"column {key!r}: names of folders cannot become {type}; read them as string, and cast that"
+        text = (
+            f"column {key!r}: names of folders cannot become {field.type}; read them as string, and cast that"
+        )
         raise SchemaError(text).locate(operator=operator) from error
-    except pa.ArrowInvalid:
+    except (pa.ArrowInvalid, DataError):
         for value, file in zip(texts, files, strict=True):
-            _check_value(key, value, type, file, operator)
+            _check_value(value, field, file, operator)
         raise
 
 
-def _check_value(key: str, text: str | None, type: pa.DataType, file: File, operator: str) -> None:
+def _check_value(text: str | None, field: pa.Field, file: File, operator: str) -> None:
     try:
-        _typed([text], type)
-    except pa.ArrowInvalid as error:
-        reason = f"column {key!r}: expected {type} as schema= says, found {text!r} in the name of a folder; "
+        _typed([text], field)
+    except (pa.ArrowInvalid, DataError) as error:
+        wanted = enum_values(field) or field.type
+        reason = f"column {field.name!r}: expected {wanted} as schema= says, found {text!r} in the name of a folder; "
         raise SchemaError(reason + "rename it, or read the column as string").locate(
             operator=operator, file=file.path
         ) from error
 
 
-def _typed(texts: Sequence[str | None], type: pa.DataType) -> pa.Array:
+def _typed(texts: Sequence[str | None], field: pa.Field) -> pa.Array:
     column = convert(pl.Series(texts, dtype=pl.String).to_arrow(), pa.string())
-    return column if type == pa.string() else column.cast(type)
+    if enum_values(field) is not None:
+        return as_enum(column, field)
+    return column if field.type == pa.string() else column.cast(field.type)
 
 
 def _told_type(texts: Sequence[str | None]) -> pa.DataType:

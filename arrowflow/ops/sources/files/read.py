@@ -26,22 +26,29 @@ import pyarrow as pa
 
 from arrowflow.errors import SchemaError
 from arrowflow.expr import Expr, prunable
-from arrowflow.formats import Footer, Format, MayMatch, Split, arguments, match
-from arrowflow.formats.capabilities import InPlaceFormat, PiecesFormat, PooledFormat, StoredDecimals, Untyped
+from arrowflow.formats import Footer, Format, MayMatch, arguments, match
+from arrowflow.formats.capabilities import (
+    InPlaceFormat,
+    PooledFormat,
+    StoredDecimals,
+    StructFields,
+    Untyped,
+    with_fields_only,
+)
 from arrowflow.formats.protocol import footer_of, prune, reading
 from arrowflow.kernels.items import Origin
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.ops.sources.files.file_identity import files_identity
 from arrowflow.ops.sources.files.partitions import Partitions, described, discover, merged, without
 from arrowflow.ops.sources.files.runs import CallBytes
-from arrowflow.ops.sources.files.split_readers import SplitFetcher, SplitFinder, SplitReader, total_bytes
-from arrowflow.ops.sources.files.split_sizes import SplitSizes
+from arrowflow.ops.sources.files.split_readers import SplitFetcher, SplitFinder, SplitReader
+from arrowflow.ops.sources.files.split_sizes import SplitSizes, largest_decoded, largest_fetched
 from arrowflow.ops.sources.files.split_tasks import of_split_key
 from arrowflow.ops.sources.files.splits import OPEN_FILES, FooterSource, SplitPlanner
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import BindContext, Count, Names, Node, SourceOrder
 from arrowflow.plan.traits import Borders, Traits
-from arrowflow.storage import File, Store, coalesce, lists_anew, resolve
+from arrowflow.storage import File, Store, lists_anew, resolve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +73,7 @@ class Read(Operator):
         predicates: Conditions that rows must meet to be of use; they only prune splits. Set by a rule.
         rows: The first row to deliver and the row to stop before. Set by a rule.
         order: The order that a later `shuffle` wants of the source.
+        fields: For structs the only fields that are read. Set by a rule.
         stored: Decimals that may come as integers, since only the next operator's arithmetic reads them. Set by a rule.
         in_place: Whether a global `shuffle` after it gathers rows from the files themselves.
     """
@@ -87,6 +95,7 @@ class Read(Operator):
     predicates: tuple[Expr, ...] = ()
     rows: tuple[int, int | None] = (0, None)
     order: SourceOrder | None = None
+    fields: Mapping[str, frozenset[str]] = field(default_factory=dict, hash=False)
     stored: frozenset[str] = frozenset()
     in_place: bool = False
 
@@ -162,7 +171,7 @@ class Read(Operator):
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Returns the columns to read of the first file's schema, or of `target`."""
-        schema = self.all_columns()
+        schema = with_fields_only(self.all_columns(), self.fields)
         if self.columns is None:
             return schema
         wanted = frozenset(self.columns)
@@ -196,6 +205,12 @@ class Read(Operator):
     def with_stored(self, columns: frozenset[str]) -> Node | None:
         """Accepts the columns if files of the format may store decimals as integers."""
         return replace(self, stored=columns).on() if isinstance(self.format, StoredDecimals) else None
+
+    def with_struct_fields(self, fields: Mapping[str, frozenset[str]]) -> Node | None:
+        """Reads of structs only these fields; types that a user gives are those of whole structs."""
+        if self.target is not None or not isinstance(self.format, StructFields):
+            return None
+        return replace(self, fields=fields, format=self.format.with_struct_fields(fields)).on()
 
     def narrow(self, wanted: frozenset[str]) -> Node:
         """Reads only the wanted columns."""
@@ -293,7 +308,7 @@ class Read(Operator):
         )
 
     def _decode_spec(self, names: Sequence[str], options: ResolvedOptions, calls: CallBytes) -> KernelSpec:
-        assert self.store is not None
+        assert self.store is not None and self.first is not None
         sizes = SplitSizes(self.operator, self.format, options.ram_budget)
         format = self.decoder(options.cpu_budget)
         return KernelSpec(
@@ -304,7 +319,7 @@ class Read(Operator):
             make=lambda context: SplitReader(self, options.cpu_budget, sizes),
             engine=format.engine(self.store) if isinstance(format, PooledFormat) else "arrow",
             max_calls=self.num_parallel_calls,
-            floor_bytes=self._decoded_bytes(names, calls),
+            floor_bytes=largest_decoded(format, self.first, names, calls),
             facts=lambda: (f"decode of {len(names)} columns, one call a run, or a piece of a large split",),
             holds_lock=self._only_maps(names),
         )
@@ -325,7 +340,7 @@ class Read(Operator):
         return format.with_threads(num_threads) if isinstance(format, PooledFormat) else format
 
     def _fetch_spec(self, names: Sequence[str]) -> KernelSpec:
-        assert self.store is not None
+        assert self.store is not None and self.first is not None
         return KernelSpec(
             operator=self.operator,
             kind="reader",
@@ -335,7 +350,7 @@ class Read(Operator):
             engine="python" if self.store.is_python else "arrow",
             cost="waits",
             max_calls=self.num_parallel_calls,
-            floor_bytes=self._fetched_bytes(names),
+            floor_bytes=largest_fetched(self.format, self.first, names),
             facts=lambda: (f"fetch of {len(names)} columns, one call a split",),
         )
 
@@ -343,28 +358,6 @@ class Read(Operator):
         """Returns the file of a split, its number there, and what the number counts."""
         number, index = of_split_key(origin.split)
         return self.files[number].path, index, self.format.part
-
-    def _largest(self) -> Split | None:
-        assert self.first is not None
-        return max(self.first.splits, key=lambda split: split.num_bytes, default=None)
-
-    def _fetched_bytes(self, names: Sequence[str]) -> int:
-        """Returns the stored bytes of the first file's largest split."""
-        split = self._largest()
-        if self.first is None or split is None:
-            return 0
-        return total_bytes(self.first, coalesce(self.format.ranges(self.first, split, names)))
-
-    def _decoded_bytes(self, names: Sequence[str], calls: CallBytes) -> int:
-        """Returns the bytes that decoding the first file's largest split takes, or a piece of it."""
-        split, format = self._largest(), self.format
-        if self.first is None or split is None:
-            return 0
-        output = format.column_bytes(self.first, split, names)
-        whole = output + format.scratch_bytes(self.first, split, names)
-        if isinstance(format, PiecesFormat) and output > calls.most_whole > 0:
-            return whole * calls.piece // output if format.is_cut(self.first, split, names) else whole
-        return whole
 
     def may_match(self) -> MayMatch | None:
         """Returns the test whether a split can hold a match; None where no test exists."""

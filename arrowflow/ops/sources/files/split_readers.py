@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from arrowflow.errors import SourceError
 from arrowflow.formats.capabilities import InPlaceFormat, PiecesFormat, RunFormat
-from arrowflow.formats.protocol import Footer, reading
+from arrowflow.formats.protocol import reading
 from arrowflow.kernels.items import Made
 from arrowflow.kernels.kinds import ReaderKernel
 from arrowflow.ops.order.random_access import InPlaceRows
 from arrowflow.ops.sources.files.partitions import without
-from arrowflow.ops.sources.files.split_sizes import SplitSizes
+from arrowflow.ops.sources.files.split_sizes import SplitSizes, total_bytes
 from arrowflow.ops.sources.files.split_tasks import SplitTask
 from arrowflow.ops.sources.files.splits import FileScan
 from arrowflow.options import MAX_SIZE
-from arrowflow.storage import Range
 
 
 class SplitFetcher(ReaderKernel):
@@ -200,8 +199,3 @@ class SplitFinder(SplitReader):
                 # If two splits come at the same time, the first split's mapping stays.
                 mapped = self._mapped.setdefault(file.path, source.read_buffer(file.size))
         return mapped
-
-
-def total_bytes(footer: Footer, ranges: Iterable[Range]) -> int:
-    """Returns the bytes of coalesced ranges; no more than the file has, whatever a corrupt footer says."""
-    return min(footer.file.size, sum(end - start for start, end in ranges))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
 from arrowflow.errors import BudgetError
-from arrowflow.formats.capabilities import Unsure
-from arrowflow.formats.protocol import Format, reading
+from arrowflow.formats.capabilities import PiecesFormat, Unsure
+from arrowflow.formats.protocol import Footer, Format, Split, reading
+from arrowflow.ops.sources.files.runs import CallBytes
 from arrowflow.ops.sources.files.split_tasks import SplitTask
+from arrowflow.storage import Range, coalesce
 
 _LEARNT_SCRATCH = 2.5
 """Output and scratch of a column whose size its file does not tell, for each byte that earlier splits showed."""
@@ -66,3 +68,30 @@ class SplitSizes:
         for name in payload.unsure if chunk.num_rows else ():
             found = chunk.column(name).nbytes / chunk.num_rows
             self._row_bytes[name] = max(found, self._row_bytes.get(name, 0.0))
+
+
+def total_bytes(footer: Footer, ranges: Iterable[Range]) -> int:
+    """Returns the bytes of coalesced ranges; no more than the file has, whatever a corrupt footer says."""
+    return min(footer.file.size, sum(end - start for start, end in ranges))
+
+
+def largest_fetched(format: Format, first: Footer, names: Sequence[str]) -> int:
+    """Returns the stored bytes of the first file's largest split."""
+    split = _largest(first)
+    return 0 if split is None else total_bytes(first, coalesce(format.ranges(first, split, names)))
+
+
+def largest_decoded(format: Format, first: Footer, names: Sequence[str], calls: CallBytes) -> int:
+    """Returns the bytes that decoding the first file's largest split takes, or a piece of it."""
+    split = _largest(first)
+    if split is None:
+        return 0
+    output = format.column_bytes(first, split, names)
+    whole = output + format.scratch_bytes(first, split, names)
+    if isinstance(format, PiecesFormat) and output > calls.most_whole > 0:
+        return whole * calls.piece // output if format.is_cut(first, split, names) else whole
+    return whole
+
+
+def _largest(first: Footer) -> Split | None:
+    return max(first.splits, key=lambda split: split.num_bytes, default=None)
