@@ -66,7 +66,7 @@ class Pool:
         self.ready = ReadySet(engine)
         self._max_workers = max_workers
         self._cores = available()
-        self.idle = IdleCores(engine.clock.now(), engine.options.cpu_budget)
+        self.idle = IdleCores(engine.clock.now(), 0.0)
         # A parked thread waits on a lock of its own, which the waking thread releases. To park and to wake take one C
         # call each, where a Condition takes several Python frames; and a finalizer can wake, too. The locks live as
         # long as the threads. So an interrupt between any two steps of waking loses nobody: `wake_all` finds all
@@ -92,8 +92,6 @@ class Pool:
             stage = None
             if self.tokens < ROUNDING:
                 engine.consumer.hand_over()
-        if stage is None:
-            self.idle.reason = self._why_idle()
         return stage
 
     def _why_idle(self) -> str:
@@ -246,7 +244,7 @@ class Pool:
 
     def _dismiss(self) -> None:
         """Wakes all who wait for work of a run that is over: they leave while the consumer is still busy."""
-        self.idle.change(self.engine.clock.now(), 0.0)
+        self.idle.change(self.engine.clock.now(), 0.0, self.idle.reason)
         while self._parked:
             self._unpark_one()
 
@@ -255,21 +253,16 @@ class Pool:
         me.stage, me.weight, me.seen = stage, stage.limits.weight, None
         call = stage.start()
         me.beside = stage.running
-        self._use(token(me.weight))
+        self.tokens += token(me.weight)
         if stage.stream.boundary is not None:
             self.ready.moved(cast(Stream, stage.stream))
         return call
-
-    def _use(self, cores: float) -> None:
-        """Takes tokens, or gives them back."""
-        self.tokens += cores
-        self.idle.change(self.engine.clock.now(), self.engine.options.cpu_budget - self.tokens)
 
     def finish(
         self, stage: Stage, call: Any, me: Caller, elapsed: float, cpu: float, queued: float = 0.0
     ) -> None:
         """Ends a call: gives its tokens back and takes its results over."""
-        self._use(-token(me.weight))
+        self.tokens -= token(me.weight)
         # Other pools work without their time being seen here; such calls say that they compute.
         self._debt_seconds += elapsed * me.weight if stage.foreign else cpu
         if (
@@ -294,6 +287,16 @@ class Pool:
         if waited != (weight <= WAITS):
             self.ready.note_all()
 
+    def rests(self) -> None:
+        """Notes that a worker has found nothing to do, and why."""
+        free = self.engine.options.cpu_budget - self.tokens
+        self.idle.change(self.engine.clock.now(), free, self._why_idle())
+
+    def wakes(self) -> None:
+        """Notes that a worker looks for work, which takes a core until it rests again."""
+        free = self.engine.options.cpu_budget - self.tokens
+        self.idle.change(self.engine.clock.now(), free - 1, self.idle.reason)
+
     def _rest(self, me: Worker) -> None:
         """Waits until there may be work. Called and returns with the lock held."""
         consumer = self.engine.consumer
@@ -305,12 +308,14 @@ class Pool:
             self._watch, state, timeout = me, WorkerState.WATCHING, self._look_seconds
         me.state = state
         self._parked.append(me)
+        self.rests()
         self.engine.lock.release()
         try:
             me.parking.acquire(timeout=timeout)
         finally:
             self.engine.lock.acquire()
         self._arrive(me)
+        self.wakes()
         if me in self._parked:
             self._parked.remove(me)
         if state is WorkerState.WATCHING and not self.engine.stopped:
@@ -358,7 +363,7 @@ class Pool:
 
     def excuse(self, caller: Caller, rate: float = 0.0) -> None:
         """Takes the token of a running call back, but for what it really uses."""
-        self._use(token(rate) - token(caller.weight))
+        self.tokens += token(rate) - token(caller.weight)
         caller.weight = rate
 
     def _release(self, worker: Worker, rate: float) -> None:

@@ -5,29 +5,30 @@ from __future__ import annotations
 import pytest
 
 import arrowflow as af
-from arrowflow.executor.workers.idle import HAND_OVER, MEMORY, ORDER, YOUR_STEP, IdleCores
+from arrowflow.executor.workers.idle import MEMORY, ORDER, YOUR_STEP, IdleCores
 from arrowflow.observe.report import report
 from arrowflow.testing import FakeClock
 from tests.autotune.measured import run
 from tests.executor.fakes import Stepper, function, hold, source, stepper
 
 
-def test_time_counts_for_the_reason_that_was_found_last() -> None:
+def test_time_counts_for_the_reason_that_was_given_last() -> None:
     idle = IdleCores(0.0, 2.0)
-    idle.change(1.0, 1.0)  # a call began after a second
-    idle.reason = ORDER
-    idle.change(4.0, 0.0)  # another one began
-    idle.change(9.0, 2.0)  # both ended
-    assert idle.seconds(10.0) == {HAND_OVER: 2.0 + 2.0, ORDER: 3.0}
-    assert idle.seconds(11.0)[HAND_OVER] == 6.0
+    idle.change(1.0, 1.0, MEMORY)  # a call began after a second
+    idle.change(4.0, 0.0, MEMORY)  # another one began
+    idle.change(9.0, 2.0, YOUR_STEP)  # both ended
+    assert idle.seconds(10.0) == {ORDER: 2.0, MEMORY: 3.0, YOUR_STEP: 2.0}
+    assert idle.seconds(11.0)[YOUR_STEP] == 4.0
 
 
 def advanced(engine: Stepper, seconds: float) -> dict[str, float]:
-    """Lets a worker look for work in vain, and returns the core seconds after some time."""
+    """Lets a worker look for work in vain and rest, and returns the core seconds after some time."""
     clock = engine.clock
     assert isinstance(clock, FakeClock)
     before = dict(engine.statistics().idle)
     assert engine.begin() is None
+    with engine.lock:
+        engine.pool.rests()
     clock.advance(seconds)
     after = engine.statistics().idle
     return {
