@@ -7,10 +7,9 @@ knows the results of earlier epochs.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 from arrowflow import state
@@ -29,24 +28,8 @@ from arrowflow.physical.tuning import Setting, StageKey
 from arrowflow.plan.bind import bind, options_of
 from arrowflow.plan.node import Count, Node
 from arrowflow.plan.position import Position
+from arrowflow.plan.traits import SharedByEpochs
 from arrowflow.plan.walk import fold, post_order
-
-
-class SharedByEpochs(enum.IntEnum):
-    """The part of an operator's rows that all epochs have in common."""
-
-    ORDER = 0
-    """The same rows in the same order."""
-    NUMBER = 1
-    """The same rows in another order."""
-    NOTHING = 2
-    """Perhaps not even the number of rows or batches."""
-
-
-_COUNT_ROWS_ALONE = frozenset(
-    ("shuffle", "repeat", "cache", "prefetch", "batch", "padded_batch", "with_options")
-)
-"""Operators that put out as many rows and batches whatever rows they get, and that are neither one to one nor a filter."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +96,7 @@ class Prepared:
         a source that the plan does not show.
         """
         source = SharedByEpochs.ORDER if self.options.deterministic else SharedByEpochs.NUMBER
-        share = fold(self.bound, partial(_shared_by_epochs, source=source))
+        share = fold(self.bound, lambda node, inputs: node.shared_by_epochs(max(inputs, default=source)))
         return self.bound.repeatable and share is not SharedByEpochs.NOTHING
 
     def learn_count(self, rows: int, batches: int) -> None:
@@ -190,23 +173,6 @@ def _count(plan: Node) -> tuple[Count, Count]:
         return node.count_rows(rows), node.count_batches(rows, [child[1] for child in inputs])
 
     return fold(plan, combine)
-
-
-def _shared_by_epochs(
-    node: Node, inputs: Sequence[SharedByEpochs], *, source: SharedByEpochs
-) -> SharedByEpochs:
-    """Returns the part of an operator's rows that all epochs have in common, given those of its inputs and of sources."""
-    share = max(inputs, default=source)
-    if share is SharedByEpochs.NOTHING or node.name == "split":
-        return share
-    if node.name == "shuffle":
-        return SharedByEpochs.NUMBER
-    if node.arguments().get("seed") is not None:
-        return SharedByEpochs.NOTHING
-    row_by_row = node.traits.one_to_one or node.traits.drops_rows
-    if share is SharedByEpochs.ORDER or row_by_row or node.name in _COUNT_ROWS_ALONE:
-        return share
-    return SharedByEpochs.NOTHING
 
 
 def check_budget(chain: Chain, budget_bytes: int) -> None:

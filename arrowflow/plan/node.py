@@ -23,7 +23,7 @@ import pyarrow as pa
 from arrowflow.errors import PlanError
 from arrowflow.options import Options, ResolvedOptions
 from arrowflow.plan.identity import Code
-from arrowflow.plan.traits import Borders, Resume, Traits
+from arrowflow.plan.traits import Borders, Resume, SharedByEpochs, Traits
 
 Count = int | float | None
 """Rows or batches of an epoch: a whole number, `math.inf` where they never end, None where only a run tells."""
@@ -123,6 +123,14 @@ class Node(ABC):
         if self.traits.one_to_one:
             return inputs[0]
         return 0 if inputs and inputs[0] == 0 else None
+
+    def shared_by_epochs(self, share: SharedByEpochs) -> SharedByEpochs:
+        """Returns the part of its rows that all epochs have in common, given the least that its inputs have."""
+        traits = self.traits
+        if share is SharedByEpochs.NOTHING or self.arguments().get("seed") is not None:
+            return SharedByEpochs.NOTHING
+        kept = traits.one_to_one or traits.drops_rows or traits.counts_alone or share is SharedByEpochs.ORDER
+        return share if kept else SharedByEpochs.NOTHING
 
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
         """Returns whether nobody but its batches holds the memory that it yields, so that it may be written."""

@@ -28,6 +28,17 @@ class Resume(enum.Enum):
     """Cannot: `state_dict` raises `StateError`."""
 
 
+class SharedByEpochs(enum.IntEnum):
+    """The part of an operator's rows that all epochs have in common."""
+
+    ORDER = 0
+    """The same rows in the same order."""
+    NUMBER = 1
+    """The same rows in another order."""
+    NOTHING = 2
+    """Perhaps not even the number of rows or batches."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
     """The promises of an operator.
@@ -39,6 +50,7 @@ class Traits:
     Attributes:
         one_to_one: Each row in gives exactly one row out, in the same order, from that row alone.
         drops_rows: Each row in gives itself or nothing, decided by that row alone.
+        counts_alone: Puts out as many rows and batches whatever rows it gets: their number alone decides.
         opaque: Runs a user function: nothing may be moved across it.
         borders: Its effect on the borders between chunks.
         gathers: Copies whole rows, so that its cost grows with the number of columns.
@@ -50,6 +62,7 @@ class Traits:
 
     one_to_one: bool = False
     drops_rows: bool = False
+    counts_alone: bool = False
     opaque: bool = False
     borders: Borders = Borders.KEEP
     gathers: bool = False

@@ -48,7 +48,7 @@ class Batch(RowOperator):
     """
 
     name: ClassVar[str] = "batch"
-    traits: ClassVar[Traits] = Traits(borders=Borders.CUT)
+    traits: ClassVar[Traits] = Traits(borders=Borders.CUT, counts_alone=True)
 
     size: int
     drop_remainder: bool = False

@@ -37,7 +37,7 @@ from arrowflow.ops.order.spans import Places
 from arrowflow.options import ResolvedOptions, check_seed, check_size
 from arrowflow.plan.node import BindContext, Count, Node, SourceOrder
 from arrowflow.plan.position import Position
-from arrowflow.plan.traits import Borders, Traits
+from arrowflow.plan.traits import Borders, SharedByEpochs, Traits
 from arrowflow.plan.widths import RowWidth, row_bytes, row_width
 from arrowflow.random import GLOBAL_ORDER, WINDOW_ORDER, Permutation, permutation, philox
 
@@ -103,6 +103,10 @@ class Shuffle(RowOperator):
     def count_rows(self, inputs: Sequence[Count]) -> Count:
         """Returns its input's rows."""
         return inputs[0]
+
+    def shared_by_epochs(self, share: SharedByEpochs) -> SharedByEpochs:
+        """Returns the number of rows, if all epochs have that."""
+        return max(share, SharedByEpochs.NUMBER)
 
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
         """A gathered window is new memory."""
@@ -197,6 +201,10 @@ class GlobalShuffle(RowOperator):
     def count_rows(self, inputs: Sequence[Count]) -> Count:
         """Returns its input's rows."""
         return inputs[0]
+
+    def shared_by_epochs(self, share: SharedByEpochs) -> SharedByEpochs:
+        """Returns the number of rows, if all epochs have that."""
+        return max(share, SharedByEpochs.NUMBER)
 
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
         """Gathered rows are new memory."""

@@ -24,7 +24,7 @@ from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions, check_seed
 from arrowflow.plan.node import Count, Node
 from arrowflow.plan.position import Counted
-from arrowflow.plan.traits import Borders, Traits
+from arrowflow.plan.traits import Borders, SharedByEpochs, Traits
 from arrowflow.random import PART_DRAWS, uniforms
 
 MAX_COUNTED_ROWS = 1 << 26
@@ -65,6 +65,10 @@ class Split(RowOperator):
     def arguments(self) -> Mapping[str, Any]:
         """Returns the seed and the part."""
         return {"seed": self.seed, "low": self.low, "high": self.high}
+
+    def shared_by_epochs(self, share: SharedByEpochs) -> SharedByEpochs:
+        """Returns what its input has: each epoch draws the same places."""
+        return share
 
     def count_rows(self, inputs: Sequence[Count]) -> Count:
         """Returns how many of its input's rows are drawn; None of more rows than are worth it."""
