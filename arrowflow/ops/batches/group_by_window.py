@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from arrowflow.errors import PlanError
-from arrowflow.expr import Expr, Program, Project, compile_steps, parse_expression
+from arrowflow.expr import Cast, Expr, Program, Project, Step, compile_steps, parse_expression
 from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.kinds import SerialKernel, StatelessKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
@@ -91,8 +91,11 @@ class GroupByWindow(Operator):
         Raises:
             PlanError: A column is unknown, or the key has no type to group by.
         """
-        program = compile_steps((Project(tuple(expand_named((("key", self.key),), schema))),), schema)
+        steps: list[Step] = [Project(tuple(expand_named((("key", self.key),), schema)))]
+        program = compile_steps(steps, schema)
         type = program.schema.types[0]
+        if pa.types.is_dictionary(type):  # an enum, which is grouped by its texts
+            return compile_steps([*steps, Project((("key", Cast("key", pa.string())),))], schema)
         if not any(fits(type) for fits in KEY_TYPES):
             raise PlanError(
                 f"group_by_window: a key is an integer, a boolean, a string, a binary or a date, {self.key!r} is "

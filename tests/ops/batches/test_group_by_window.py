@@ -262,3 +262,10 @@ def test_what_is_no_key() -> None:
 def test_bad_arguments(name: str, value: Any) -> None:
     arguments: dict[str, Any] = {"key": "id", "window_size": 2} | {name: value}
     refused(af.PlanError, lambda: af.range(3).group_by_window(**arguments), "group_by_window", name)
+
+
+def test_an_enum_is_grouped_by_its_values() -> None:
+    levels = pl.Series("e", ["b", "a", None, "b", "a", None], dtype=pl.Enum(["a", "b"]))
+    ds = af.from_arrow(pa.Table.from_batches(levels.to_frame().to_arrow().to_batches(max_chunksize=4)))
+    found = [batch["e"].to_pylist() for batch in ds.group_by_window("e", 2)]
+    assert sorted(found, key=str) == [["a", "a"], ["b", "b"], [None, None]]
