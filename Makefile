@@ -38,7 +38,7 @@ format: $(VENV)/.installed-lint
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Beside other libraries, each in an environment of its own: half an hour, and five minutes.
+# Beside other libraries, each in an environment of its own: forty minutes, and five minutes.
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.compare
 	$(BIN)/python -m benchmarks.report

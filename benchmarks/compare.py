@@ -1,6 +1,6 @@
 """arrowflow beside what people would use instead, on the same rows.
 
-    make bench          # all workloads: half an hour
+    make bench          # all workloads: forty minutes
     make bench-quick    # stream and wide alone, fewer rounds: five minutes
     python -m benchmarks.compare --only stream wide --rounds 5
 
@@ -93,7 +93,7 @@ def main() -> None:
     parser.add_argument("--peers", nargs="*", default=list(REQUIREMENTS))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=1.0, help="after which an epoch is cut")
+    parser.add_argument("--seconds", type=float, default=1.5, help="after which an epoch is cut")
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
     if arguments.quick:
@@ -217,9 +217,14 @@ def _figures(contenders: Sequence[Contender]) -> dict[str, Any]:
     return figures
 
 
+def rate(per_second: float) -> str:
+    """Returns a rate in three digits."""
+    return f"{per_second / 1e6:.3g} M" if per_second >= 1e5 else f"{float(f'{per_second:.3g}'):,.0f}"
+
+
 def _table(figures: Mapping[str, Any]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [
-        ("library", "version", "M rows/s warm", "cold", "cores", "arrowflow is", "cold", "")
+        ("library", "version", "rows/s warm", "cold", "cores", "arrowflow is", "cold", "")
     ]
     for peer, of_one in sorted(figures.items(), key=lambda pair: -pair[1].get("warm", 0)):
         if "error" in of_one:
@@ -227,7 +232,7 @@ def _table(figures: Mapping[str, Any]) -> list[tuple[str, ...]]:
             continue
         variant = of_one["variant"].partition(":")[2]
         ratios = [f"{of_one[key]:.2f} x" if key in of_one else "" for key in ("ours_warm", "ours_cold")]
-        speeds = [f"{of_one[kind] / 1e6:.3g}" for kind in ("warm", "cold")]
+        speeds = [rate(of_one[kind]) for kind in ("warm", "cold")]
         note = variant if of_one["whole"] else f"{variant} (epochs were cut)".strip()
         rows.append((peer, of_one["version"], *speeds, f"{of_one['cores']:.2f}", *ratios, note))
     return rows

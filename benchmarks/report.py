@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.compare import OURS, RESULT
+from benchmarks.compare import OURS, RESULT, rate
 
 DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
 PAGE: Final = DOCS / "benchmarks.md"
@@ -34,7 +34,7 @@ def table(found: Mapping[str, Any]) -> Iterator[str]:
     machine = found["machine"]
     yield f"{machine['cpus']} cores of {machine['cpu']}, Python {machine['python']}; medians of {found['rounds']} rounds."
     for name, figures in found["workloads"].items():
-        unit = "M tokens/s" if name == "tokens" else "M rows/s"
+        unit = "tokens/s" if name == "tokens" else "rows/s"
         yield f"\n### {name}\n"
         yield f"| library | {unit} | first epoch | arrowflow is | first epoch |"
         yield "|---|---|---|---|---|"
@@ -48,7 +48,7 @@ def _by_speed(figures: Mapping[str, Any]) -> list[tuple[str, Any]]:
 def _row(peer: str, of_one: Mapping[str, Any]) -> str:
     if "error" in of_one:
         return f"| {peer} | cannot: {of_one['error'][:70]} | | | |"
-    speeds = [f"{of_one[kind] / 1e6:.3g}" for kind in ("warm", "cold")]
+    speeds = [rate(of_one[kind]) for kind in ("warm", "cold")]
     ratios = [f"{of_one[key]:.2f} x" if key in of_one else "" for key in ("ours_warm", "ours_cold")]
     name = f"**{peer}**" if peer == OURS else f"{peer} {of_one['version']}"
     return f"| {name} | {speeds[0]} | {speeds[1]} | {ratios[0]} | {ratios[1]} |"

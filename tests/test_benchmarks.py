@@ -110,8 +110,8 @@ def test_the_fastest_variant_counts_and_ratios_are_within_rounds() -> None:
     assert (figures["loops"]["ours_warm"], figures["loops"]["ours_cold"]) == (3.0, 3.0)
     machine = {"cpus": 2, "cpu": "some CPU", "python": "3.11"}
     lines = list(report.table({"machine": machine, "rounds": 3, "workloads": {"w": figures}}))
-    assert "| **arrowflow** | 6 | 3 |  |  |" in lines
-    assert "| loops 1.0 | 2 | 1 | 3.00 x | 3.00 x |" in lines
+    assert "| **arrowflow** | 6 M | 3 M |  |  |" in lines
+    assert "| loops 1.0 | 2 M | 1 M | 3.00 x | 3.00 x |" in lines
     assert "| broken | cannot: no such function | | | |" in lines
 
 
