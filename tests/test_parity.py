@@ -47,6 +47,7 @@ def features() -> pa.Table:
                 pa.decimal128(9, 2),
             ).cast(pa.decimal128(15, 2)),
             "list": pa.array([list(range(i % 4)) for i in range(NUM_ROWS)], pa.list_(pa.int32())),
+            "pair": pa.array([None if i % 7 == 0 else {"a": i, "b": f"{i}"} for i in range(NUM_ROWS)]),
         }
     )
 
@@ -100,6 +101,11 @@ PLANS: dict[str, Apply] = {
     "stored decimals": lambda ds: (
         ds.filter(pl.col("price").is_not_null())
         .select("day", revenue=pl.col("price").cast(pl.Float32) * 2)
+        .batch(25)
+    ),
+    "a field of a struct": lambda ds: (
+        ds.filter(pl.col("pair").struct.field("a") % 3 > 0)
+        .select("day", a=pl.col("pair").struct.field("a"))
         .batch(25)
     ),
     "shuffled": lambda ds: ds.filter(pl.col("day") >= 3).select("day", "text").shuffle(50, seed=1).batch(16),
