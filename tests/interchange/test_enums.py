@@ -149,6 +149,16 @@ def test_functions_keep_enums() -> None:
     refused(af.DataError, lambda: batches_of(strays), "'e'", "'top'", "'low'")
 
 
+def test_codes_of_a_function_in_another_order_are_mapped() -> None:
+    field = af.from_arrow(FRAME).schema.field("e")
+    codes = pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.uint8()), ["high", "low"])
+    made = pa.record_batch([codes], schema=pa.schema([field]))
+    for schema in (None, {"e": ENUM}):
+        found = af.range(1).map(lambda batch: made, schema=schema).to_table()
+        assert found["e"].combine_chunks().indices.to_pylist() == [2, 0]
+        assert found["e"].to_pylist() == ["high", "low"]
+
+
 def test_generators_keep_enums() -> None:
     rows = FRAME.to_dicts()
     schema = {"row": "int64", "e": ENUM}

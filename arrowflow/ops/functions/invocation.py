@@ -32,7 +32,7 @@ from arrowflow.ops.columns.column_program import bound_names, check_columns, che
 from arrowflow.ops.combine.elements import operator_key
 from arrowflow.ops.combine.same_columns import FirstSchema
 from arrowflow.ops.functions.function import check_function, code_digest, function_name, makes_functions
-from arrowflow.ops.sources.from_memory import given_schema, normalised, normalised_schema
+from arrowflow.ops.sources.from_memory import changed_schema, given_schema, normalised
 from arrowflow.options import ResolvedOptions, check_seed, parallel_calls
 from arrowflow.plan.node import BindContext, Columns, Names, Node
 from arrowflow.plan.position import Position
@@ -366,8 +366,7 @@ class BatchFunction:
         """Returns a result with the types that travel inside a pipeline. Most have one schema, which saves 10 µs."""
         schema, known = batch.schema, self._normal
         if known is None or not known[0].equals(schema, check_metadata=True):
-            made = normalised_schema(schema)
-            known = self._normal = (schema, None if made.equals(schema, check_metadata=True) else made)
+            known = self._normal = (schema, changed_schema(schema))
         return batch if known[1] is None else normalised(batch, known[1])
 
 

@@ -231,6 +231,16 @@ def normalised_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([enum_of(field) or pa.field(field.name, normalise(field.type)) for field in schema])
 
 
+def changed_schema(schema: pa.Schema) -> pa.Schema | None:
+    """Returns `normalised_schema`, or None for a schema whose batches travel as they are.
+
+    Codes of an enum are always looked at: a dictionary may have the declared values in another order.
+    """
+    made = normalised_schema(schema)
+    is_same = made.equals(schema, check_metadata=True)
+    return None if is_same and not any(map(pa.types.is_dictionary, made.types)) else made
+
+
 def given_schema(operator: str, schema: object) -> pa.Schema | None:
     """Returns an argument `schema` with the types that travel inside a pipeline; None where it was not given.
 
