@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -139,7 +139,7 @@ def arrow_type(value: object, *, operator: str) -> pa.DataType | pl.Enum:
         raise PlanError(
             f"{operator}: the codes of {value} would depend on the data; take pl.Enum([…]), which lists its values"
         )
-    if isinstance(value, pl.DataType) or (isinstance(value, type) and issubclass(value, pl.DataType)):
+    if is_polars_type(value):
         return normalise(pl.Series([], dtype=value).to_arrow().type)
     dtype = _as_dtype(value)
     if dtype is not None:
@@ -148,6 +148,11 @@ def arrow_type(value: object, *, operator: str) -> pa.DataType | pl.Enum:
         f'{operator}: expected a type of pyarrow, Polars or NumPy, such as pa.float32(), pl.Float32 or "float32", got '
         f"{shown(value)}"
     )
+
+
+def is_polars_type(value: object) -> TypeGuard[pl.DataType | type[pl.DataType]]:
+    """Returns whether a value is a type of Polars, or a class of such types."""
+    return isinstance(value, pl.DataType) or (isinstance(value, type) and issubclass(value, pl.DataType))
 
 
 def _is_categorical(value: object) -> bool:

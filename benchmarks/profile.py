@@ -17,23 +17,16 @@ from functools import partial
 from typing import Any, Final
 
 from benchmarks import data, harness, stream, wide
+from benchmarks.peers import arrowflow as ours
 
 NEEDED_TIMES: Final = 1.15
-
-
-def _tokens() -> Any:
-    import arrowflow as af
-
-    rows = af.read_parquet(data.documents()).select("tokens").pack_sequences("tokens", 2_048)
-    return rows.batch(8, drop_remainder=True)
-
 
 PIPELINES: Final[dict[str, Callable[[], Any]]] = {
     "stream": lambda: stream.pipeline(data.lineitem(), shuffle=False),
     "stream-shuffled": lambda: stream.pipeline(data.lineitem(), shuffle=True),
-    "tokens": _tokens,
+    "tokens": lambda: ours.tokens(data.documents()),
     "wide": lambda: wide.pipeline(data.wide()),
-    "wide-plain": lambda: wide.rows(data.wide()).batch(wide.BATCH_ROWS, drop_remainder=True),
+    "wide-plain": lambda: ours.wide_plain(data.wide()),
 }
 
 

@@ -15,6 +15,7 @@ import polars as pl
 
 from arrowflow.errors import DataError, PlanError, SchemaError, shown
 from arrowflow.interchange.to_numpy import NumpyArray
+from arrowflow.types import is_polars_type
 
 Conversion = Callable[[NumpyArray], NumpyArray]
 
@@ -43,7 +44,7 @@ def dtype_named(value: Any) -> np.dtype[Any]:
             raise PlanError("bfloat16 in NumPy needs the package ml_dtypes, which comes with JAX") from None
         value = ml_dtypes.bfloat16
     try:
-        if isinstance(value, pl.DataType) or (isinstance(value, type) and issubclass(value, pl.DataType)):
+        if is_polars_type(value):
             value = pl.Series([], dtype=value).to_numpy().dtype
         return np.dtype(value)
     except TypeError as error:

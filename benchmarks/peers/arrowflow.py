@@ -19,11 +19,13 @@ def _of(paths: Callable[[], list[str]], make: Callable[[list[str]], Any]) -> epo
     return lambda: loader
 
 
-def _wide(paths: list[str]) -> Any:
+def wide_plain(paths: list[str]) -> Any:
+    """Returns the batches of `wide` without a shuffle."""
     return wide.rows(paths).batch(wide.BATCH_ROWS, drop_remainder=True)
 
 
-def _tokens(paths: list[str]) -> Any:
+def tokens(paths: list[str]) -> Any:
+    """Returns batches of packed documents."""
     rows = af.read_parquet(paths).select("tokens").pack_sequences("tokens", packing.LENGTH)
     return rows.batch(packing.ROWS, drop_remainder=True)
 
@@ -48,9 +50,9 @@ def _cached_on_disk(paths: list[str]) -> Any:
 WORKLOADS: Final[epochs.Workloads] = {
     "stream": partial(_of, data.lineitem, partial(stream.pipeline, shuffle=False)),
     "stream-shuffled": partial(_of, data.lineitem, partial(stream.pipeline, shuffle=True)),
-    "wide": partial(_of, data.wide, _wide),
+    "wide": partial(_of, data.wide, wide_plain),
     "wide-shuffled": partial(_of, data.wide, wide.pipeline),
-    "tokens": partial(_of, data.documents, _tokens),
+    "tokens": partial(_of, data.documents, tokens),
     "images": partial(_of, data.images, _images),
     "embeddings-parquet": partial(
         _of, data.embeddings_parquet, lambda paths: af.read_parquet(paths).batch(wide.BATCH_ROWS)

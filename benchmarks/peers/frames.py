@@ -1,4 +1,4 @@
-"""Batches and windows around a query engine, which has neither: both in NumPy."""
+"""Record batches as NumPy arrays; and batches and windows around a query engine, which has neither."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from benchmarks import by_hand, data, stream
 from benchmarks.by_hand import Chunk
@@ -35,9 +36,7 @@ def _of(paths: Callable[[], list[str]], chunks: Chunks, *, shuffle: bool) -> epo
         made = chunks(found)
         if shuffle:
             made = by_hand.shuffled(made, stream.WINDOW_ROWS, seed=7)
-        for batch in by_hand.exact_batches(made, stream.BATCH_ROWS):
-            if len(next(iter(batch.values()))) == stream.BATCH_ROWS:
-                yield batch
+        return by_hand.exact_batches(made, stream.BATCH_ROWS)
 
     return epoch
 
@@ -45,6 +44,18 @@ def _of(paths: Callable[[], list[str]], chunks: Chunks, *, shuffle: bool) -> epo
 def arrays(batch: pa.RecordBatch) -> Chunk:
     """Returns the columns of a batch without nulls."""
     return {name: batch[name].to_numpy(zero_copy_only=False) for name in batch.schema.names}
+
+
+def vectors(batch: pa.RecordBatch) -> Chunk:
+    """Returns the embeddings of a batch as one matrix."""
+    return {"x": batch["x"].flatten().to_numpy().reshape(-1, 256)}
+
+
+def vectors_of(paths: list[str]) -> Iterator[Chunk]:
+    """Yields the embeddings of Parquet files, a batch at a time."""
+    return (
+        vectors(batch) for path in paths for batch in pq.ParquetFile(path).iter_batches(stream.BATCH_ROWS)
+    )
 
 
 def stacked(batch: pa.RecordBatch) -> Chunk:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import Final
 
 import numpy as np
+import pyarrow.dataset as ds
 from numpy.typing import NDArray
 
 from benchmarks.by_hand import Chunk
 
 ROWS: Final = 8
 LENGTH: Final = 2_048
+
+
+def documents(paths: list[str]) -> Iterator[NDArray[np.int32]]:
+    """Yields the lists of tokens of Parquet files, each as an array."""
+    for batch in ds.dataset(paths).scanner(columns=["tokens"]).to_batches():
+        values, offsets = batch["tokens"].values.to_numpy(), batch["tokens"].offsets.to_numpy().tolist()
+        for start, stop in itertools.pairwise(offsets):
+            yield values[start:stop]
 
 
 def packed(documents: Iterable[NDArray[np.int32]]) -> Iterator[Chunk]:

@@ -12,12 +12,11 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from benchmarks import by_hand, data, images, stream, wide
 from benchmarks.by_hand import Chunk
-from benchmarks.peers import epochs, packing
+from benchmarks.peers import epochs, frames, packing
 
 BATCH_ROWS: Final = stream.BATCH_ROWS
 
@@ -29,38 +28,15 @@ def _of(
 
     found = paths()
     data.read_through(found)
-    if not cut:
-        return lambda: loop(found)
-    return lambda: (
-        batch
-        for batch in by_hand.exact_batches(loop(found), BATCH_ROWS)
-        if len(next(iter(batch.values()))) == BATCH_ROWS
-    )
+    return lambda: by_hand.exact_batches(loop(found), BATCH_ROWS) if cut else loop(found)
 
 
 def _tokens(paths: list[str]) -> Iterator[Chunk]:
-    batches = ds.dataset(paths).scanner(columns=["tokens"]).to_batches()
-    return packing.packed(document for batch in batches for document in documents(batch))
-
-
-def documents(batch: pa.RecordBatch) -> Iterator[np.ndarray[Any, Any]]:
-    """Yields the lists of a batch as arrays."""
-    tokens = batch["tokens"]
-    values = tokens.values.to_numpy()
-    offsets = tokens.offsets.to_numpy().tolist()
-    return (values[start:stop] for start, stop in itertools.pairwise(offsets))
-
-
-def _vectors(batch: pa.RecordBatch) -> Chunk:
-    return {"x": batch["x"].flatten().to_numpy().reshape(-1, 256)}
+    return packing.packed(packing.documents(paths))
 
 
 def _whole_table(paths: list[str]) -> Iterator[Chunk]:
-    return map(_vectors, pq.read_table(paths).to_batches(max_chunksize=BATCH_ROWS))
-
-
-def _files(paths: list[str]) -> Iterator[Chunk]:
-    return (_vectors(batch) for path in paths for batch in pq.ParquetFile(path).iter_batches(BATCH_ROWS))
+    return map(frames.vectors, pq.read_table(paths).to_batches(max_chunksize=BATCH_ROWS))
 
 
 def mapped(paths: list[str]) -> Iterator[pa.RecordBatch]:
@@ -120,8 +96,8 @@ WORKLOADS: Final[epochs.Workloads] = (
         "tokens": partial(_of, data.documents, _tokens, cut=False),
         "images": _pool,
         "embeddings-parquet:read_table": partial(_of, data.embeddings_parquet, _whole_table),
-        "embeddings-parquet:iter_batches": partial(_of, data.embeddings_parquet, _files),
-        "embeddings-ipc": partial(_of, data.embeddings, lambda paths: map(_vectors, mapped(paths))),
+        "embeddings-parquet:iter_batches": partial(_of, data.embeddings_parquet, frames.vectors_of),
+        "embeddings-ipc": partial(_of, data.embeddings, lambda paths: map(frames.vectors, mapped(paths))),
         "cached-disk": partial(_of, data.wide, _bare_map),
     }
 )

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
-import numpy as np
-import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from benchmarks import by_hand, data, images, stream, wide
 from benchmarks.by_hand import Chunk
-from benchmarks.peers import epochs, packing
+from benchmarks.peers import epochs, frames, packing
 
 WORKERS: Final = 2
 Loop = Callable[[list[str]], Iterator[Chunk]]
@@ -34,8 +30,7 @@ class Rows(IterableDataset[dict[str, torch.Tensor]]):
         warnings.simplefilter("ignore")  # that the memory must not be written
         info: Any = get_worker_info()
         for batch in by_hand.exact_batches(self._loop(self._paths[info.id :: WORKERS]), stream.BATCH_ROWS):
-            if len(next(iter(batch.values()))) == stream.BATCH_ROWS:
-                yield {name: torch.from_numpy(array) for name, array in batch.items()}
+            yield {name: torch.from_numpy(array) for name, array in batch.items()}
 
 
 def _of(paths: Callable[[], list[str]], loop: Loop) -> epochs.Epoch:
@@ -56,15 +51,8 @@ class Tokens(IterableDataset[dict[str, torch.Tensor]]):
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
         """Yields batches of packed rows."""
         info: Any = get_worker_info()
-        for batch in packing.packed(_documents(self._paths[info.id :: WORKERS])):
+        for batch in packing.packed(packing.documents(self._paths[info.id :: WORKERS])):
             yield {name: torch.from_numpy(array) for name, array in batch.items()}
-
-
-def _documents(paths: list[str]) -> Iterator[np.ndarray[Any, Any]]:
-    for batch in ds.dataset(paths).scanner(columns=["tokens"]).to_batches():
-        values, offsets = batch["tokens"].values.to_numpy(), batch["tokens"].offsets.to_numpy().tolist()
-        for start, stop in itertools.pairwise(offsets):
-            yield values[start:stop]
 
 
 def _tokens() -> epochs.Epoch:
@@ -83,12 +71,6 @@ def _images() -> epochs.Epoch:
     return lambda: ({"image": batch} for batch in loader)
 
 
-def _vectors(paths: list[str]) -> Iterator[Chunk]:
-    for path in paths:
-        for batch in pq.ParquetFile(path).iter_batches(stream.BATCH_ROWS):
-            yield {"x": batch["x"].flatten().to_numpy().reshape(-1, 256)}
-
-
 WORKLOADS: Final[epochs.Workloads] = {
     "stream": partial(_of, data.lineitem, stream.scanner_two_files),
     "stream-shuffled": partial(_of, data.lineitem, stream.SHUFFLED["shuffled-scanner-two-files"]),
@@ -96,7 +78,7 @@ WORKLOADS: Final[epochs.Workloads] = {
     "wide-shuffled": partial(_of, data.wide, wide.take_table_two_files),
     "tokens": _tokens,
     "images": _images,
-    "embeddings-parquet": partial(_of, data.embeddings_parquet, _vectors),
+    "embeddings-parquet": partial(_of, data.embeddings_parquet, frames.vectors_of),
 }
 
 if __name__ == "__main__":

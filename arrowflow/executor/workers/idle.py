@@ -15,27 +15,23 @@ ORDER: Final = "calls that have to end first"
 
 
 class IdleCores:
-    """Core seconds that no call used, by reason. Under the run's lock.
+    """Core seconds that no call used, by reason. Under the run's lock."""
 
-    Attributes:
-        reason: Why cores are idle now.
-    """
-
-    __slots__ = ("_cores", "_seconds", "_since", "reason")
+    __slots__ = ("_cores", "_reason", "_seconds", "_since")
 
     def __init__(self, now: float, cores: float) -> None:
-        self.reason = ORDER
+        self._reason = ORDER
         self._seconds: dict[str, float] = {}
         self._since, self._cores = now, cores
 
-    def change(self, now: float, cores: float, reason: str) -> None:
-        """Counts the time until now; from now on so many cores are idle for a reason."""
+    def change(self, now: float, cores: float, reason: str | None = None) -> None:
+        """Counts the time until now; from now on so many cores are idle, for the same reason if none is given."""
         if self._cores > 0:
             spent = self._cores * (now - self._since)
-            self._seconds[self.reason] = self._seconds.get(self.reason, 0.0) + spent
-        self._since, self._cores, self.reason = now, cores, reason
+            self._seconds[self._reason] = self._seconds.get(self._reason, 0.0) + spent
+        self._since, self._cores, self._reason = now, cores, reason or self._reason
 
     def seconds(self, now: float) -> Mapping[str, float]:
         """Returns the core seconds of each reason until now."""
-        self.change(now, self._cores, self.reason)
+        self.change(now, self._cores)
         return dict(self._seconds)

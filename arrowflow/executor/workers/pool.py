@@ -244,7 +244,7 @@ class Pool:
 
     def _dismiss(self) -> None:
         """Wakes all who wait for work of a run that is over: they leave while the consumer is still busy."""
-        self.idle.change(self.engine.clock.now(), 0.0, self.idle.reason)
+        self.idle.change(self.engine.clock.now(), 0.0)
         while self._parked:
             self._unpark_one()
 
@@ -289,13 +289,15 @@ class Pool:
 
     def rests(self) -> None:
         """Notes that a worker has found nothing to do, and why."""
-        free = self.engine.options.cpu_budget - self.tokens
-        self.idle.change(self.engine.clock.now(), free, self._why_idle())
+        self.idle.change(self.engine.clock.now(), self._free_cores, self._why_idle())
 
-    def wakes(self) -> None:
+    def _wakes(self) -> None:
         """Notes that a worker looks for work, which takes a core until it rests again."""
-        free = self.engine.options.cpu_budget - self.tokens
-        self.idle.change(self.engine.clock.now(), free - 1, self.idle.reason)
+        self.idle.change(self.engine.clock.now(), self._free_cores - 1)
+
+    @property
+    def _free_cores(self) -> float:
+        return self.engine.options.cpu_budget - self.tokens
 
     def _rest(self, me: Worker) -> None:
         """Waits until there may be work. Called and returns with the lock held."""
@@ -315,7 +317,7 @@ class Pool:
         finally:
             self.engine.lock.acquire()
         self._arrive(me)
-        self.wakes()
+        self._wakes()
         if me in self._parked:
             self._parked.remove(me)
         if state is WorkerState.WATCHING and not self.engine.stopped:

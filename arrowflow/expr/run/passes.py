@@ -48,6 +48,7 @@ class Pass:
     _sparse: Numeric = field(init=False)
     _filtered: tuple[str, ...] = field(init=False)
     _foreign: tuple[_Foreigners, ...] = field(init=False)
+    _foreign_predicate: _Foreigners | None = None
 
     def __post_init__(self) -> None:
         slots = self.slots.values()
@@ -57,6 +58,7 @@ class Pass:
             self._mask = BlockPlan((self.predicate,))
         elif self.predicate is not None:
             names.update(self.predicate.columns)
+            (self._foreign_predicate,) = _foreigners({"": Foreign(self.predicate, pa.bool_())}, self.schema)
         gathered = {} if self.predicate is None else self._gathers()
         self._dense = Numeric(self.slots, computed)
         names.update(op.param for op in self._inputs())
@@ -134,9 +136,8 @@ class Pass:
             sink = MaskSink(np.empty(num_rows, np.bool_))
             self._mask.run(columns, blocks(num_rows), [sink])
             return sink.values
-        assert isinstance(self.predicate, Expr)
-        predicate = _foreigners({"": Foreign(self.predicate, pa.bool_())}, self.schema)[0]
-        flags = predicate.run(columns, num_rows)[""]
+        assert self._foreign_predicate is not None
+        flags = self._foreign_predicate.run(columns, num_rows)[""]
         values, valid = source(flags, _BOOL).read(RowBlock(0, num_rows, None), None)
         return values if valid is None else values & valid
 

@@ -148,23 +148,16 @@ def discover(
             f"named, as for {files[0].path!r}; name the folder above them, or leave partitioning out"
         )
     _check_keys(files, folders, operator)
-    columns = {
-        key: _column(key, place, files, folders, target, operator)
+    columns = [
+        _column(key, place, files, folders, target, operator)
         for place, (key, _) in enumerate(folders[0])
         if target is None or key in target.names
-    }
+    ]
     if not columns:
         return None
-    values = pa.RecordBatch.from_arrays(
-        list(columns.values()),
-        schema=pa.schema(
-            [
-                pa.field(key, column.type, metadata=target and target.field(key).metadata)
-                for key, column in columns.items()
-            ]
-        ),
-    )
-    bounds = {key: _stored(column) for key, column in columns.items() if _is_comparable(column.type)}
+    fields, arrays = zip(*columns, strict=True)
+    values = pa.RecordBatch.from_arrays(list(arrays), schema=pa.schema(fields))
+    bounds = {field.name: _stored(array) for field, array in columns if _is_comparable(field.type)}
     return Partitions(values, bounds, tuple(text for _, text in folders[0]))
 
 
@@ -204,11 +197,11 @@ def _column(
     folders: Sequence[Folders],
     target: pa.Schema | None,
     operator: str,
-) -> pa.Array:
+) -> tuple[pa.Field, pa.Array]:
     texts = [found[place][1] for found in folders]
     field = pa.field(key, _told_type(texts)) if target is None else target.field(key)
     try:
-        return _typed(texts, field)
+        return field, _typed(texts, field)
     except pa.ArrowNotImplementedError as error:
         text = (
             f"column {key!r}: names of folders cannot become {field.type}; read them as string, and cast that"
