@@ -215,9 +215,11 @@ class Consumer(Caller):
 
     def _run(self, stage: Stage, call: Any) -> None:
         engine, clock = self.engine, self.engine.clock
-        began, cpu = clock.now(), clock.thread_cpu()
+        brief = stage.calls_are_brief  # to read the CPU clock twice takes 0.8 µs
+        began, cpu = clock.now(), 0.0 if brief else clock.thread_cpu()
         stage.execute(call)
-        cpu, elapsed = clock.thread_cpu() - cpu, clock.now() - began
+        elapsed = clock.now() - began
+        cpu = elapsed if brief else clock.thread_cpu() - cpu
         # If a call holds the lock, another thread would spare the consumer only the time that the call waits.
         self._spent_seconds += max(0.0, elapsed - cpu) if stage.holds_lock else elapsed
         stage.draw(CONSUMER, began, elapsed)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 from arrowflow.kernels.context import SubPlan
 from arrowflow.kernels.operator import Cost, KernelSpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class StagePlan:
     """Kernels that run as one stage.
 
@@ -28,53 +29,53 @@ class StagePlan:
     buffer_items: int | None = None
     prefetches: bool = False
 
-    @property
+    @cached_property
     def specs(self) -> tuple[KernelSpec, ...]:
         """All its kernels, upstream first."""
         return ((self.head,) if self.head else ()) + self.kernels
 
-    @property
+    @cached_property
     def operators(self) -> tuple[str, ...]:
         """Names of its operators, upstream first, each once."""
         return tuple(dict.fromkeys(spec.operator for spec in self.specs))
 
-    @property
+    @cached_property
     def titles(self) -> tuple[str, ...]:
         """Names by which a person can tell the operators apart."""
         return tuple(dict.fromkeys(spec.title or spec.operator for spec in self.specs))
 
-    @property
+    @cached_property
     def engine(self) -> str:
         """Where its work runs."""
         return "+".join(dict.fromkeys(part for spec in self.specs for part in spec.engine.split("+")))
 
-    @property
+    @cached_property
     def max_calls(self) -> int | None:
         """Calls at the same time that the user asked for, or None."""
         given = [spec.max_calls for spec in self.specs if spec.max_calls is not None]
         return min(given) if given else None
 
-    @property
+    @cached_property
     def random(self) -> bool:
         """Whether one of its operators draws from a seed."""
         return any(spec.random for spec in self.specs)
 
-    @property
+    @cached_property
     def process(self) -> bool:
         """Whether its calls run in worker processes."""
         return any(spec.process for spec in self.specs)
 
-    @property
+    @cached_property
     def holds_lock(self) -> bool:
         """Whether its calls hold the interpreter lock nearly all of their time."""
         return all(spec.holds_lock for spec in self.specs)
 
-    @property
+    @cached_property
     def phase(self) -> str:
         """Name of the calls of its first kernel in a timeline."""
         return self.specs[0].phase or self.specs[0].operator
 
-    @property
+    @cached_property
     def cost(self) -> Cost:
         """The cost of its calls, as its first kernel declares it."""
         return self.specs[0].cost

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from arrowflow.clock import Clock
 from arrowflow.executor.ledger import Ledger
-from arrowflow.executor.limits import RECENT_CALLS
+from arrowflow.executor.limits import RECENT_CALLS, SHORTEST_CALL_SECONDS
 from arrowflow.executor.processes.kernel import RunProcesses
 from arrowflow.executor.stages.sizes import Sizes
 from arrowflow.kernels.items import Item, Origin
@@ -99,6 +99,8 @@ class Stage(ABC):
         error: Why it ended, if not because it was finished.
         running: Calls in flight.
         feeds_consumer: Whether the consumer takes what it puts out.
+        calls_are_brief: Whether its calls are so brief that their CPU share would be noise: they count as computing.
+        calls_are_short: Whether to wake another thread for its calls costs more than they do, as far as is known.
         most_bytes: The bytes that the ledger may count at most for a call to start, if only bytes are lacking; else -1.
     """
 
@@ -129,12 +131,8 @@ class Stage(ABC):
         self.calls = self.rows = self.bytes = self.chunks = self.max_ready_items = 0
         self.busy_seconds = self.cpu_seconds = self.queued_seconds = 0.0
         self.lately = (0.0, 0.0)  # CPU and wall seconds of a call, or of a chunk of one that makes several
-        self._measured_short: bool | None = False if self.foreign else None
-
-    @property
-    def calls_are_short(self) -> bool:
-        """Whether its calls are so short that to wake another thread for them costs more than they do."""
-        return self.limits.calls_are_short if self._measured_short is None else self._measured_short
+        self.calls_are_brief = False
+        self.calls_are_short = self.limits.calls_are_short and not self.foreign
 
     @property
     def allocates(self) -> bool:
@@ -204,29 +202,30 @@ class Stage(ABC):
 
     def measure(self, cpu: float, elapsed: float, queued: float, chunks: int) -> None:
         """Counts a call that is over and has put out so many chunks."""
-        self.calls += 1
+        self.calls = calls = self.calls + 1
         self.busy_seconds += elapsed
         self.cpu_seconds += cpu
         self.queued_seconds += queued
-        chunks = max(1, chunks)
-        weight = 1 / min(self.calls, RECENT_CALLS)
+        if chunks > 1:
+            cpu, elapsed = cpu / chunks, elapsed / chunks
+        weight = 1 / calls if calls < RECENT_CALLS else 1 / RECENT_CALLS
         before_cpu, before = self.lately
-        self.lately = (
-            before_cpu + weight * (cpu / chunks - before_cpu),
-            before + weight * (elapsed / chunks - before),
-        )
-        calls = max(self.calls, self.chunks)
+        cpu, elapsed = before_cpu + weight * (cpu - before_cpu), before + weight * (elapsed - before)
+        self.lately = (cpu, elapsed)
+        self.calls_are_brief = calls >= FIRST_CALLS and elapsed < SHORTEST_CALL_SECONDS
+        calls = max(calls, self.chunks)
         if calls >= FIRST_CALLS and not self.foreign:
-            self._measured_short = are_short(calls, *self.lately, holds_lock=self.holds_lock)
+            self.calls_are_short = are_short(calls, cpu, elapsed, holds_lock=self.holds_lock)
 
     def put(self, item: Item) -> None:
         """Hands an item to the next stage."""
-        self.out.append(item)
+        out = self.out
+        out.append(item)
         rows = item.chunk.num_rows
         if rows:
             self.rows += rows
             self.chunks += 1
-        self.max_ready_items = max(self.max_ready_items, len(self.out))
+        self.max_ready_items = max(self.max_ready_items, len(out))
 
     def end(self, error: BaseException | None = None) -> None:
         """Marks that nothing more comes, and stops the stages before it: they would work for nobody."""

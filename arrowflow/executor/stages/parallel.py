@@ -35,9 +35,9 @@ class Slot:
 
     __slots__ = ("buffers", "done", "error", "estimate", "item", "iterator", "origin", "results", "running")
 
-    def __init__(self, item: Item | Task) -> None:
-        self.item = item
-        self.origin = item.origin  # of the chunk that it makes
+    def __init__(self, item: Any) -> None:
+        self.item = item  # the input: an `Item` or a `Task`
+        self.origin: Origin = item.origin  # of the chunk that it makes
         self.iterator: Iterator[Made] | None = None
         self.results: list[Item] = []
         self.buffers: list[Buffers] = []
@@ -73,6 +73,7 @@ class ParallelStage(Stage):
         self.extends = self.plan.buffer_items is None and self.host.options.autotune
         self.sizes = self.host.sizes_of(self.key)
         self.lends = isinstance(head, SourceKernel) and head.lends
+        self.passes = isinstance(head, ReaderKernel) and head.passes
         # Decided by `can_start`, consumed by `start` under the same hold of the lock.
         self.chosen: tuple[Slot | None, Estimate] = (None, NO_BYTES)
 
@@ -83,7 +84,7 @@ class ParallelStage(Stage):
             return True
         if self.upstream is None:
             return self.next_task is None and not any(
-                cast(Task, slot.item).streams and not slot.done for slot in self.slots
+                slot.item.streams and not slot.done for slot in self.slots
             )
         # The next stream may call the same function: the number that was asked for holds for both together.
         return self.upstream.ended and not self.upstream.out and not (self.plan.max_calls and self.slots)
@@ -212,9 +213,11 @@ class ParallelStage(Stage):
 
     def _estimate_again(self, slot: Slot) -> Estimate:
         """Returns what a suspended call is expected to take when it goes on."""
-        if self.upstream is None and cast(Task, slot.item).streams:
-            return self.sizes.of_stream()
-        return slot.estimate
+        return self.sizes.of_stream() if self._streams(slot) else slot.estimate
+
+    def _streams(self, slot: Slot) -> bool:
+        """Whether a call yields chunks for long."""
+        return self.upstream is None and slot.item.streams
 
     def start(self) -> Slot:
         """Takes the oldest suspended call that may go on, or the next input."""
@@ -254,25 +257,20 @@ class ParallelStage(Stage):
             del call  # the error's traceback leads to this frame
 
     def _run(self, call: Slot) -> None:
-        if self.head is None or self._passes(call.item):
-            item = cast(Item, call.item)
+        item = call.item
+        if self.head is None or self._passes(item):
             self._emit(call, item.chunk, item.position, item.origin, item)
             call.done = True
             return
         if call.iterator is None:
-            call.iterator = self._timed("open", self._read, call.item)
-        again = not (self.upstream is None and cast(Task, call.item).streams)
+            call.iterator = self._timed("open", self.head.read, item if self.upstream is None else item.chunk)
+        again = not self._streams(call)
         while (made := self._make(call, call.iterator)) is not None and (made.more or again):
             again &= made.more
 
-    def _passes(self, item: Item | Task) -> bool:
+    def _passes(self, item: Any) -> bool:
         """Whether an item is what the reader would make of it."""
-        head = self.head
-        return (
-            isinstance(head, ReaderKernel)
-            and head.passes
-            and isinstance(cast(Item, item).chunk, pa.RecordBatch)
-        )
+        return self.passes and isinstance(item.chunk, pa.RecordBatch)
 
     def _make(self, call: Slot, iterator: Iterator[Made]) -> Made | None:
         made: Made | None = self._timed(self.plan.phase, next, iterator, None)
@@ -288,9 +286,10 @@ class ParallelStage(Stage):
 
     def _timed(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """Calls a kernel; records when, if somebody wants to see it."""
-        timeline, clock = self.host.timeline, self.host.clock
+        timeline = self.host.timeline
         if timeline is None:
             return function(*arguments)
+        clock = self.host.clock
         began = clock.now()
         try:
             return function(*arguments)
@@ -298,11 +297,6 @@ class ParallelStage(Stage):
             thread = threading.current_thread()
             track = thread.name if isinstance(thread, Worker) else CONSUMER
             timeline.span(track, name, began, clock.now(), self.plan.engine)
-
-    def _read(self, item: Item | Task) -> Iterator[Made]:
-        if isinstance(self.head, SourceKernel):
-            return self.head.read(cast(Task, item))
-        return cast(ReaderKernel, self.head).read(cast(Item, item).chunk)
 
     def _emit(
         self, call: Slot, chunk: Payload, position: Position, origin: Origin, source: Item | None
@@ -335,15 +329,16 @@ class ParallelStage(Stage):
             return
         self.suspended += not call.done
         self.waiting += len(call.buffers)
-        for index, buffers in enumerate(call.buffers):
+        results = call.results
+        for at, buffers in enumerate(call.buffers, len(results) - len(call.buffers)):
             if buffers:
-                at = index - len(call.buffers)
                 ticket = ledger.charge(buffers, lent=self.lends)
                 self.bytes += ticket.num_bytes
-                call.results[at] = call.results[at]._replace(ticket=ticket)
+                chunk, position, _, origin = results[at]
+                results[at] = Item(chunk, position, ticket, origin)
                 if self.head is None:
-                    self.sizes.learn_function(ticket.num_bytes, cast(Item, call.item).chunk.num_rows)
-                elif self.upstream is None and cast(Task, call.item).streams:
+                    self.sizes.learn_function(ticket.num_bytes, call.item.chunk.num_rows)
+                elif self._streams(call):
                     self.sizes.learn_stream(ticket.num_bytes)
         call.buffers.clear()
         if call.done:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from arrowflow.executor.ledger import ticket_bytes
-from arrowflow.executor.limits import UNTOLD_BYTES, UNTOLD_GROWTH
+from arrowflow.executor.limits import FIRST_CALL_BYTES, UNTOLD_BYTES, UNTOLD_GROWTH
 from arrowflow.kernels.items import Item
 
 
@@ -79,5 +79,7 @@ class Sizes:
 def _input_bytes(item: Item) -> int:
     """Returns the bytes of the rows that a function gets: the ticket of a slice is for all that it pins."""
     num_bytes = ticket_bytes(item.ticket)
+    if num_bytes <= FIRST_CALL_BYTES:
+        return num_bytes  # `nbytes` takes 2 µs and more
     own_bytes = getattr(item.chunk, "nbytes", None)  # of record batches, and of descriptors that know
     return num_bytes if own_bytes is None else min(num_bytes, own_bytes)
