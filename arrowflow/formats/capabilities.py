@@ -55,11 +55,16 @@ class RunFormat(Protocol):
     """A capability of a `Format` that decodes splits which follow each other faster together than one by one."""
 
     def read_run(
-        self, store: Store, footer: Footer, splits: Sequence[Split], schema: pa.Schema
+        self, store: Store, run: Sequence[tuple[Footer, Split]], schema: pa.Schema
     ) -> list[pa.RecordBatch] | None:
-        """Decodes splits of a local file, and returns a batch for each, as `Format.read` does; None if it cannot.
+        """Decodes splits of local files, and returns a batch for each, as `Format.read` does; None if it cannot.
 
         After None, and after any error, the splits are read one by one.
+
+        Args:
+            store: Where the files lie.
+            run: Splits that follow each other: in a file, or the last of one file and the first of another.
+            schema: The columns to read.
         """
 
 

@@ -176,6 +176,8 @@ def match(expected: pa.Schema, footer: Footer, *, widen: bool = False, operator:
     Raises:
         SchemaError: A column is missing or of another type, or an enum has other values.
     """
+    if expected.equals(footer.schema, check_metadata=True):
+        return
     if not widen and (text := other_values(expected, footer.schema)):
         advice = "the first file in sorted order sets the schema; schema= with one type for this column takes the values of all"
         raise SchemaError(f"{text}; {advice}").locate(operator=operator, file=footer.file.path)

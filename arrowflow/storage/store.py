@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -153,12 +154,24 @@ class Store:
         for (start, end), buffer in zip(ranges, buffers, strict=True):
             if buffer.size > end - start:
                 raise SourceError(NO_RANGES).locate(file=file.path)
-            if buffer.size < end - start:
-                raise SourceError(
-                    f"expected {end - start} bytes at offset {start}, got {buffer.size}: the file is "
-                    "truncated or changed while it was read"
-                ).locate(file=file.path)
+            _check_whole(file, start, end - start, buffer.size)
         return buffers
+
+    def tail(self, file: File, num_bytes: int) -> pa.Buffer:
+        """Returns the last bytes of a file, or all of a smaller one, by one read; raises as `fetch` does."""
+        start = max(0, file.size - num_bytes)
+        if self.is_local:
+            # An Arrow file takes 30 µs more, and lets go of the interpreter lock twice as often.
+            opened = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                data = pa.py_buffer(os.pread(opened, file.size - start, start))
+            finally:
+                os.close(opened)
+        else:
+            with self.open(file) as source:
+                data = _read_at(source, start, file.size)
+        _check_whole(file, start, file.size - start, data.size)
+        return data
 
     def _requested(self, file: File, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
         if self._asks_fsspec:
@@ -258,6 +271,13 @@ def _shares_files(filesystem: Any) -> bool:
         isinstance(handler, pafs.FSSpecHandler)
         and type(handler.fs).__module__ == "fsspec.implementations.memory"
     )
+
+
+def _check_whole(file: File, start: int, expected: int, found: int) -> None:
+    if found < expected:
+        raise SourceError(
+            f"expected {expected} bytes at offset {start}, got {found}: the file is truncated or changed while it was read"
+        ).locate(file=file.path)
 
 
 def _read_at(source: Any, start: int, end: int) -> pa.Buffer:

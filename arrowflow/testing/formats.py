@@ -145,7 +145,7 @@ def _check_pieces(
 
 def _check_run(format: RunFormat, store: Store, footer: Footer, rows: pa.Table) -> None:
     """Checks that splits decoded together are the same as splits decoded one by one."""
-    run = format.read_run(store, footer, footer.splits, rows.schema)
+    run = format.read_run(store, [(footer, split) for split in footer.splits], rows.schema)
     if run is not None:
         expected = [split.num_rows for split in footer.splits]
         assert [batch.num_rows for batch in run] == expected, "read_run returns a batch for each split"

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import ClassVar, Final
 
 import pyarrow as pa
 
 from arrowflow.errors import SourceError
 from arrowflow.formats.parquet.pages import Pages
 from arrowflow.formats.parquet.sizes import TextSizes
-from arrowflow.formats.protocol import Split
-from arrowflow.formats.types import leaf_types, width_bits
+from arrowflow.formats.protocol import Split, check_names
+from arrowflow.formats.types import decoded_schema, leaf_types, width_bits
 from arrowflow.lazy import parquet as pq
 from arrowflow.storage import File
 
-_TAIL_BYTES: Final = 8
+MAGIC_BYTES: Final = 8
+"""The bytes after the footer: its length, and `PAR1`."""
+
 SIGNATURE_BYTES: Final = 28
 """The bytes after a footer that is not encrypted although columns are: a nonce and a tag."""
 
@@ -27,11 +29,12 @@ class Details:
 
     Attributes:
         metadata: The parsed footer, handed to every reader so that it is parsed once.
-        leaves: For each column the number of its first leaf, and the number after its last leaf.
-        leaf_bits: For each leaf the bits of one value, or None if that depends on the value.
-        column_bits: The same for each column.
+        leaves: See `Columns`. So are the next two.
+        leaf_bits: See there.
+        column_bits: See there.
         is_signed: Whether some columns are encrypted and the footer is not. The process ends if pyarrow is asked
             for the metadata of an encrypted column.
+        first_page: The first bytes of a page, where the read of the footer brought them along; else empty.
         text_sizes: The sizes of the texts of each column chunk, as the footer says.
         pages: The pages of column chunks that were cut, by row group and leaf.
     """
@@ -41,6 +44,7 @@ class Details:
     leaf_bits: tuple[int | None, ...]
     column_bits: dict[str, int | None]
     is_signed: bool
+    first_page: bytes
     text_sizes: TextSizes
     pages: dict[tuple[int, int], Pages] = field(default_factory=dict)
 
@@ -53,41 +57,64 @@ class Details:
         return [leaf for leaf, (_, name, *_) in paths if name in wanted]
 
 
-def check_magic(source: Any, file: File) -> int:
-    """Returns the bytes of the footer, its signature included."""
-    last = tail = b""
-    if file.size > _TAIL_BYTES:
-        source.seek(file.size - _TAIL_BYTES)
-        last = source.read(_TAIL_BYTES)
-        tail = last[-4:]
-        source.seek(0)
-    if tail == b"PARE":
+class Columns:
+    """The columns of a file, as its schema tells. The files of a dataset share them.
+
+    Attributes:
+        stored: The schema as the file has it.
+        schema: The schema as it is read.
+        leaves: For each column the number of its first leaf, and the number after its last leaf.
+        leaf_bits: For each leaf the bits of one value, or None if that depends on the value.
+        column_bits: The same for each column.
+        fixed_bits: The bits of a row, without the columns whose values have no fixed size.
+    """
+
+    _latest: ClassVar[Columns | None] = None  # the next file has the same: 30 of 90 µs a footer
+
+    def __init__(self, stored: pa.Schema) -> None:
+        check_names(stored.names)
+        self.stored = stored
+        self.schema = decoded_schema(stored)
+        self.leaves: dict[str, tuple[int, int]] = {}
+        types: list[pa.DataType] = []
+        for name, type in zip(self.schema.names, self.schema.types, strict=True):
+            first = len(types)
+            types += leaf_types(type)
+            self.leaves[name] = (first, len(types))
+        self.leaf_bits = tuple(width_bits(type) for type in types)
+        self.column_bits = {field.name: width_bits(field.type) for field in self.schema}
+        self.fixed_bits = sum(bits or 0 for bits in self.column_bits.values())
+
+    @classmethod
+    def of(cls, stored: pa.Schema, num_leaves: int) -> Columns:
+        """Returns the columns of a file.
+
+        Raises:
+            SchemaError: Two columns have one name.
+            SourceError: The file has another number of leaf columns than its schema.
+        """
+        found = cls._latest
+        if found is None or not stored.equals(found.stored, check_metadata=True):
+            found = cls._latest = cls(stored)
+        if len(found.leaf_bits) != num_leaves:
+            raise SourceError(
+                f"expected {len(found.leaf_bits)} leaf columns for its schema, found {num_leaves}"
+            )
+        return found
+
+
+def footer_length(tail: pa.Buffer, file: File) -> int:
+    """Returns the bytes of the footer, its signature included, from the last bytes of the file."""
+    last = tail.slice(max(0, tail.size - MAGIC_BYTES)).to_pybytes()
+    magic = last[-4:] if file.size > MAGIC_BYTES else b""
+    if magic == b"PARE":
         raise SourceError("the file is encrypted, which read_parquet does not support; decrypt it first")
-    if tail != b"PAR1":
+    if magic != b"PAR1":
         raise SourceError(
-            f"expected a Parquet file, which ends with b'PAR1', found {file.size} bytes that end with {tail!r}; "
+            f"expected a Parquet file, which ends with b'PAR1', found {file.size} bytes that end with {magic!r}; "
             "the file is truncated or no Parquet file"
         )
     return int.from_bytes(last[:4], "little")
-
-
-def details_of(metadata: pq.FileMetaData, schema: pa.Schema, *, is_signed: bool) -> Details:
-    """Returns the details of a footer.
-
-    Raises:
-        SourceError: Its columns are not those of its schema.
-    """
-    leaves: dict[str, tuple[int, int]] = {}
-    types: list[pa.DataType] = []
-    for name, type in zip(schema.names, schema.types, strict=True):
-        first = len(types)
-        types += leaf_types(type)
-        leaves[name] = (first, len(types))
-    if len(types) != metadata.num_columns:
-        raise SourceError(f"expected {len(types)} leaf columns for its schema, found {metadata.num_columns}")
-    column_bits = {name: width_bits(type) for name, type in zip(schema.names, schema.types, strict=True)}
-    leaf_bits = tuple(width_bits(type) for type in types)
-    return Details(metadata, leaves, leaf_bits, column_bits, is_signed, TextSizes(metadata))
 
 
 def splits_of(metadata: pq.FileMetaData, fixed_bits: int) -> Iterator[Split]:

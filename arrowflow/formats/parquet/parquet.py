@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import Any, ClassVar, Final, Self
 
 import pyarrow as pa
 
-from arrowflow.errors import SourceError
-from arrowflow.formats.parquet import polars_decoder
-from arrowflow.formats.parquet.details import SIGNATURE_BYTES, Details, check_magic, details_of, splits_of
+from arrowflow.formats.parquet import arrow_decoder, polars_decoder
+from arrowflow.formats.parquet.arrow_decoder import ParquetFile
+from arrowflow.formats.parquet.details import (
+    MAGIC_BYTES,
+    SIGNATURE_BYTES,
+    Columns,
+    Details,
+    footer_length,
+    splits_of,
+)
 from arrowflow.formats.parquet.integers import as_integers, stored_as_integers
 from arrowflow.formats.parquet.pages import Pages, borders, file_of, pages_of
-from arrowflow.formats.parquet.polars_decoder import chunk_range
+from arrowflow.formats.parquet.polars_decoder import chunk_range, first_page
+from arrowflow.formats.parquet.sizes import TextSizes
 from arrowflow.formats.parquet.statistics import RowGroupStatistics
 from arrowflow.formats.parquet.thrift import footer_bytes
-from arrowflow.formats.protocol import Footer, Format, MayMatch, Split, check_names
-from arrowflow.formats.types import check_texts, conform, decoded_schema
-from arrowflow.lazy import parquet as pq
+from arrowflow.formats.protocol import Footer, Format, MayMatch, Split
+from arrowflow.formats.types import check_texts, conform
 from arrowflow.storage import File, Range, Store
 
-_PART_ROWS: Final = 4096
+_TAIL_BYTES: Final = 1 << 16
+"""The bytes that are read of a file's end, where its footer should be."""
+
 _TEXT_SCRATCH_BYTES: Final = 24
 _SIGNED_BITS: Final = 256
 """The assumed size of a text if the file does not say how long its texts are."""
@@ -70,17 +78,26 @@ class ParquetFormat(Format):
         return "arrow+polars" if store.is_local and polars_decoder.fits(self.num_threads) else "arrow"
 
     def footer(self, store: Store, file: File) -> Footer:
-        """See `Format.footer`: one or two reads from the end of the file."""
-        with store.open(file) as source:
-            stored_bytes = check_magic(source, file)
-            opened = _ParquetFile(source, pre_buffer=False)
-            metadata, stored = opened.metadata, opened.schema_arrow
-        check_names(stored.names)
-        schema = decoded_schema(stored)
+        """See `Format.footer`: one read of the end of the file, and another one for a footer over 64 KiB."""
+        tail = store.tail(file, _TAIL_BYTES)
+        stored_bytes = footer_length(tail, file)
+        if stored_bytes + MAGIC_BYTES > tail.size < file.size:
+            tail = store.tail(file, stored_bytes + MAGIC_BYTES)
+        opened = ParquetFile(pa.BufferReader(tail))
+        metadata = opened.metadata
+        columns = Columns.of(opened.schema_arrow, metadata.num_columns)
         is_signed = stored_bytes - metadata.serialized_size == SIGNATURE_BYTES
-        details = details_of(metadata, schema, is_signed=is_signed)
-        fixed = sum(bits or 0 for bits in details.column_bits.values())
-        return Footer(file, schema, tuple(splits_of(metadata, fixed)), metadata.num_rows, details)
+        splits = tuple(splits_of(metadata, columns.fixed_bits))
+        details = Details(
+            metadata,
+            columns.leaves,
+            columns.leaf_bits,
+            columns.column_bits,
+            is_signed,
+            first_page(tail, metadata) if tail.size == file.size and splits and not is_signed else b"",
+            TextSizes(metadata),
+        )
+        return Footer(file, columns.schema, splits, metadata.num_rows, details)
 
     def column_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
         """See `Format.column_bytes`: exact for flat columns of fixed width, a lower bound for others."""
@@ -168,7 +185,7 @@ class ParquetFormat(Format):
     ) -> Iterator[pa.RecordBatch]:
         """See `Format.read`."""
         integers = _integers(footer, schema, self.stored)
-        (decoded,) = _decode(store, footer, [split], schema, integers, self)
+        (decoded,) = _decode(store, [(footer, split)], schema, integers, self)
         schema = _with_integers(schema, footer, integers)
         firsts = accumulate((batch.num_rows for batch in decoded), initial=0)
         parts = (
@@ -181,18 +198,24 @@ class ParquetFormat(Format):
             yield part
 
     def read_run(
-        self, store: Store, footer: Footer, splits: Sequence[Split], schema: pa.Schema
+        self, store: Store, run: Sequence[tuple[Footer, Split]], schema: pa.Schema
     ) -> list[pa.RecordBatch] | None:
         """See `RunFormat.read_run`."""
-        integers = _integers(footer, schema, self.stored)
-        decoded = _decode(store, footer, splits, schema, integers, self)
-        schema = _with_integers(schema, footer, integers)
-        found = [[part for batch in batches for part in conform(batch, schema)] for batches in decoded]
-        if any(len(parts) != 1 for parts in found):
-            return None
-        for (part,) in found:
-            check_texts(part)
-        return [part for (part,) in found]
+        files = [list(splits) for _, splits in groupby(run, lambda each: id(each[0]))]
+        if len(files) > 1 and not _integers(run[0][0], schema, self.stored):
+            decoded = _by_polars(store, run, schema, self)
+            if decoded is not None:
+                return _one_each(decoded, schema)
+        found: list[pa.RecordBatch] = []
+        for part in files:
+            footer = part[0][0]
+            integers = _integers(footer, schema, self.stored)
+            decoded = _decode(store, part, schema, integers, self)
+            batches = _one_each(decoded, _with_integers(schema, footer, integers))
+            if batches is None:
+                return None
+            found += batches
+        return found
 
     def is_cut(self, footer: Footer, split: Split, columns: Sequence[str]) -> bool:
         """See `PiecesFormat.is_cut`: columns without lists and structs."""
@@ -257,9 +280,9 @@ class ParquetFormat(Format):
         with _unmapped(store).open(footer.file) as source:
             for (start, _), leaves in together.items():
                 data = file_of(lambda at, to: source.read_at(to - at, at), metadata, split.index, leaves)
-                part = _ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+                part = ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
                 if stored:
-                    part = _ParquetFile(
+                    part = ParquetFile(
                         pa.BufferReader(data),
                         metadata=as_integers(part.metadata, stored),
                         page_checksum_verification=True,
@@ -311,22 +334,33 @@ def _rows_from(batches: Iterable[pa.RecordBatch], offset: int) -> Iterator[pa.Re
         yield dropped
 
 
-class _ParquetFile(pq.ParquetFile):
-    """A file whose columns are read by number. To list their names by prefix would take 9 µs a column, at each split."""
+def _one_each(decoded: list[list[pa.RecordBatch]], schema: pa.Schema) -> list[pa.RecordBatch] | None:
+    """Returns the batches of splits that have one each; None if some split has several."""
+    found = [[part for batch in batches for part in conform(batch, schema)] for batches in decoded]
+    if any(len(parts) != 1 for parts in found):
+        return None
+    for (part,) in found:
+        check_texts(part)
+    return [part for (part,) in found]
 
-    def _build_nested_paths(self) -> dict[str, list[int]]:
-        return {}
+
+def _by_polars(
+    store: Store, run: Sequence[tuple[Footer, Split]], schema: pa.Schema, format: ParquetFormat
+) -> list[list[pa.RecordBatch]] | None:
+    names = [name for name in schema.names if name in run[0][0].details.leaves]
+    suits = names and polars_decoder.suits(store, run, names, format.num_threads)
+    return polars_decoder.decode(store, run, names) if suits else None
 
 
 def _decode(
     store: Store,
-    footer: Footer,
-    splits: Sequence[Split],
+    run: Sequence[tuple[Footer, Split]],
     schema: pa.Schema,
     integers: frozenset[str],
     format: ParquetFormat,
 ) -> list[list[pa.RecordBatch]]:
-    """Returns the batches of each of some splits that follow each other."""
+    """Returns the batches of each of some splits of a file that follow each other."""
+    footer, splits = run[0][0], [split for _, split in run]
     details: Details = footer.details
     names = [name for name in schema.names if name in details.leaves]
     if not names:
@@ -334,42 +368,11 @@ def _decode(
             [pa.RecordBatch.from_struct_array(pa.nulls(split.num_rows, pa.struct([])))] for split in splits
         ]
     indices = [leaf for name in names for leaf in details.leaves_of(name, format.fields)]
-    if not integers and polars_decoder.suits(store, footer, splits, names, format.num_threads):
-        fast = polars_decoder.decode(store, footer, splits, names)
+    if not integers:
+        fast = _by_polars(store, run, schema, format)
         if fast is not None:
             return fast
     metadata = details.metadata
     if integers:
         metadata = as_integers(metadata, frozenset(details.leaves[name][0] for name in integers))
-    with store.open(footer.file) as source:
-        opened = _ParquetFile(source, metadata=metadata, pre_buffer=False, page_checksum_verification=True)
-        table = _read(opened.reader, [split.index for split in splits], indices)
-    _check_lengths(table, splits)
-    return [batches or [_no_rows(table.schema)] for batches in polars_decoder.at_splits(table, splits)]
-
-
-def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.nulls(0, type) for type in schema.types], schema=schema)
-
-
-def _read(reader: Any, groups: list[int], indices: list[int]) -> pa.Table:
-    try:
-        return reader.read_row_groups(groups, column_indices=indices, use_threads=False)
-    except pa.ArrowNotImplementedError:
-        # Lists of texts over 2 GiB do not fit one array, but smaller batches do.
-        parts = reader.iter_batches(_PART_ROWS, row_groups=groups, column_indices=indices, use_threads=False)
-        return pa.Table.from_batches(parts)
-
-
-def _check_lengths(table: pa.Table, splits: Sequence[Split]) -> None:
-    expected = sum(split.num_rows for split in splits)
-    with suppress(pa.ArrowInvalid):
-        table.validate()  # all columns must have one length
-        if table.num_rows == expected:
-            return
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        if len(column) != expected:
-            raise SourceError(
-                f"column {name!r} has {len(column)} rows where the footer says {expected}; the file is "
-                "corrupt: write it anew, or leave it out"
-            )
+    return arrow_decoder.decode(store, footer.file, metadata, splits, indices)

@@ -28,7 +28,7 @@ from arrowflow.formats import (
     decoded_schema,
     match,
 )
-from arrowflow.formats.parquet import details, parquet, polars_decoder
+from arrowflow.formats.parquet import arrow_decoder, details, parquet, polars_decoder
 from arrowflow.formats.parquet.parquet import ParquetFormat, _rows_from
 from arrowflow.storage import coalesce
 from tests.formats.reading import KINDS, open_footer, read_all, read_split
@@ -162,9 +162,9 @@ def test_texts_over_2_gib_of_lists_are_read_in_parts(folder: Path, monkeypatch: 
                 "Nested data conversions not implemented for chunked array outputs"
             )
 
-    original = parquet._read
-    monkeypatch.setattr(parquet, "_PART_ROWS", 3)
-    monkeypatch.setattr(parquet, "_read", lambda reader, *rest: original(Reader(reader), *rest))
+    original = arrow_decoder._read
+    monkeypatch.setattr(arrow_decoder, "_PART_ROWS", 3)
+    monkeypatch.setattr(arrow_decoder, "_read", lambda reader, *rest: original(Reader(reader), *rest))
     expected = table().cast(decoded_schema(table().schema))
     assert read_all(PARQUET, folder / "all.parquet").equals(expected)
 
@@ -204,8 +204,8 @@ def decoded_by_polars(format_path: Path, names: list[str] | None = None) -> list
     store, footer = open_footer(PARQUET, format_path)
     wanted = names or footer.schema.names
     return [
-        polars_decoder.suits(store, footer, [split], wanted, 1 << 10)
-        and polars_decoder.decode(store, footer, [split], wanted) is not None
+        polars_decoder.suits(store, [(footer, split)], wanted, 1 << 10)
+        and polars_decoder.decode(store, [(footer, split)], wanted) is not None
         for split in footer.splits
     ]
 
@@ -245,12 +245,70 @@ def test_runs_decode_as_their_splits(tmp_path: Path, monkeypatch: pytest.MonkeyP
     alone = [next(format.read(store, footer, split, footer.schema)) for split in footer.splits]
     monkeypatch.setattr(polars_decoder, "_MIN_VALUES", least)
     for first, stop in ((0, 7), (2, 5), (6, 7)):
-        run = format.read_run(store, footer, footer.splits[first:stop], footer.schema)
+        run = format.read_run(store, [(footer, split) for split in footer.splits[first:stop]], footer.schema)
         assert run is not None
         assert [str(each.to_pydict()) for each in run] == [
             str(each.to_pydict()) for each in alone[first:stop]
         ]
         assert [each.schema for each in run] == [each.schema for each in alone[first:stop]]
+
+
+FILES = 5
+"""Enough files for a query of Polars, however small they are."""
+
+
+def write_files(folder: Path, *, rows: Sequence[int] = (40,) * FILES, **options: Any) -> list[Path]:
+    return [
+        write(folder / f"{number}.parquet", numbers(size).slice(0, size), row_group_size=15, **options)
+        for number, size in enumerate(rows)
+    ]
+
+
+def run_of(paths: Sequence[Path]) -> tuple[Store, list[tuple[Footer, Split]]]:
+    opened = [open_footer(PARQUET, path) for path in paths]
+    return opened[0][0], [(footer, split) for _, footer in opened for split in footer.splits]
+
+
+def assert_run_is_exact(run: Sequence[tuple[Footer, Split]], store: Store, *, by_polars: bool) -> None:
+    schema = run[0][0].schema
+    format = ParquetFormat(num_threads=1 << 10)
+    assert polars_decoder.suits(store, run, schema.names, format.num_threads)
+    assert (polars_decoder.decode(store, run, schema.names) is not None) is by_polars
+    found = format.read_run(store, run, schema)
+    assert found is not None
+    alone = [next(PARQUET.read(store, footer, split, schema)) for footer, split in run]
+    assert [str(each.to_pydict()) for each in found] == [str(each.to_pydict()) for each in alone]
+    assert [each.schema for each in found] == [each.schema for each in alone]
+
+
+def test_small_files_are_decoded_together(tmp_path: Path) -> None:
+    store, run = run_of(write_files(tmp_path, rows=(40, 1, 15, 31, 16)))
+    assert_run_is_exact(run, store, by_polars=True)
+    assert_run_is_exact(run[1:-1], store, by_polars=True)
+    assert not polars_decoder.suits(store, run[:3], ["f32"], 1 << 10), "one small file"
+
+
+def test_a_file_with_checksums_among_small_files(tmp_path: Path) -> None:
+    paths = write_files(tmp_path)
+    write(paths[2], numbers(40), row_group_size=15, write_page_checksum=True)
+    store, run = run_of(paths)
+    assert_run_is_exact(run, store, by_polars=False)
+
+
+def test_files_of_other_columns_are_decoded_alone(tmp_path: Path) -> None:
+    paths = write_files(tmp_path)
+    write(paths[3], numbers(40).append_column("more", pa.array(range(40))), row_group_size=15)
+    store, run = run_of(paths)
+    assert not polars_decoder.suits(store, run, ["f32"], 1 << 10)
+    found = ParquetFormat(num_threads=1 << 10).read_run(store, run, run[0][0].schema)
+    assert found is not None and [each.num_rows for each in found] == [split.num_rows for _, split in run]
+
+
+def test_a_file_that_lost_rows_among_small_files(tmp_path: Path) -> None:
+    paths = write_files(tmp_path)
+    store, run = run_of(paths)
+    write(paths[1], numbers(20), row_group_size=15)
+    assert polars_decoder.decode(store, run, run[0][0].schema.names) is None
 
 
 @pytest.mark.usefixtures("few_values")
@@ -264,7 +322,7 @@ def test_polars_is_left_out_where_it_does_not_suit(tmp_path: Path, monkeypatch: 
     text = write(tmp_path / "t.parquet", pa.table({"t": ["a"]}))
     assert decoded_by_polars(text) == [False]
     store, footer = open_footer(PARQUET, path, "fsspec")
-    assert not polars_decoder.suits(store, footer, footer.splits[:1], ["f32"], 1 << 10)
+    assert not polars_decoder.suits(store, [(footer, footer.splits[0])], ["f32"], 1 << 10)
     monkeypatch.setattr(pl, "thread_pool_size", lambda: 1)
     assert decoded_by_polars(path, ["f32"]) == [False]
 
@@ -500,11 +558,12 @@ def test_names_that_occur_twice(tmp_path: Path) -> None:
 
 
 def test_columns_of_different_length(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    monkeypatch.setattr(parquet, "_read", lambda *_: pa.table({"a": [1, 2]}))
+    monkeypatch.setattr(arrow_decoder, "_read", lambda *_: pa.table({"a": [1, 2]}))
     refuse(folder / "all.parquet", "column 'a' has 2 rows where the footer says 4", row_group=0)
 
 
 def test_leaves_that_do_not_fit_the_schema(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    monkeypatch.setattr(details.Columns, "_latest", None)
     monkeypatch.setattr(details, "leaf_types", lambda _: [])
     refuse(folder / "all.parquet", "expected 0 leaf columns")
 

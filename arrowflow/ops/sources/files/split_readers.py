@@ -103,9 +103,10 @@ class SplitReader(ReaderKernel):
     def _decoded(self, run: Sequence[SplitTask]) -> list[Any] | None:
         """Decodes a run; None where that fails: read one by one, splits say which of them is broken."""
         assert isinstance(self._format, RunFormat)
-        splits = [task.split for task in run]
         try:
-            return self._format.read_run(run[0].store, run[0].footer, splits, self._stored)
+            return self._format.read_run(
+                run[0].store, [(task.footer, task.split) for task in run], self._stored
+            )
         except Exception:  # noqa: BLE001  (a split read alone says what is wrong, and which one)
             return None
 

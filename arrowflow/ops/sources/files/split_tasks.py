@@ -154,10 +154,13 @@ class SplitTask(NamedTuple):
         return self.run or (self,)
 
     def follows(self, last: SplitTask) -> bool:
-        """Whether it is the whole split after another one in a file, so that they may be decoded together."""
+        """Whether it is the whole split after another one, in a file or in the next, so that one call may decode both."""
+        if self.footer is last.footer:
+            is_next = self.split.index == last.split.index + 1
+        else:
+            is_next = self.split.index == 0 and last.split.index + 1 == len(last.footer.splits)
         return (
-            self.footer is last.footer
-            and self.split.index == last.split.index + 1
+            is_next
             and (self.start, self.stop) == (0, self.split.num_rows)
             and last.stop == last.split.num_rows
             and not last.is_piece

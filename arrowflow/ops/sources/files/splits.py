@@ -188,6 +188,7 @@ class SplitPlanner(SerialKernel):
         self._may_match = may_match
         self._context = context
         self._format = node.format
+        self._unsure = node.format if isinstance(node.format, Unsure) else None  # 10 µs, so once
         self._blocks: dict[int, list[OpenFile]] = {}  # several blocks where footers come in any order
         self._block = self._first_split = self._first_row = self._counted = 0
 
@@ -270,7 +271,7 @@ class SplitPlanner(SerialKernel):
             ranges = () if node.store.is_local else coalesce(format.ranges(footer, split, names))
             sizes = (format.column_bytes, format.scratch_bytes)
             output_bytes, scratch_bytes = (size(footer, split, names) for size in sizes)
-            unsure = format.unsure(footer, split, names) if isinstance(format, Unsure) else ()
+            unsure = () if self._unsure is None else self._unsure.unsure(footer, split, names)
             whole = SplitTask(
                 node.store,
                 tuple(ranges),

@@ -40,10 +40,10 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     original = ParquetFormat.read_run
 
     def read_run(
-        self: ParquetFormat, store: Store, footer: Footer, splits: Sequence[Split], schema: pa.Schema
+        self: ParquetFormat, store: Store, run: Sequence[tuple[Footer, Split]], schema: pa.Schema
     ) -> Any:
-        found.append(len(splits))
-        return original(self, store, footer, splits, schema)
+        found.append(len(run))
+        return original(self, store, run, schema)
 
     monkeypatch.setattr(ParquetFormat, "read_run", read_run)
     return found
