@@ -9,7 +9,7 @@ import functools
 import pickle
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,13 @@ from arrowflow.formats import (
     FORMATS,
     ColumnStatistics,
     Footer,
+    Split,
     decoded_schema,
     match,
 )
 from arrowflow.formats.parquet import arrow_decoder, details, parquet, polars_decoder
 from arrowflow.formats.parquet.parquet import ParquetFormat, _rows_from
-from arrowflow.storage import coalesce
+from arrowflow.storage import Store, coalesce
 from tests.formats.reading import KINDS, open_footer, read_all, read_split
 
 PARQUET = FORMATS["parquet"]
