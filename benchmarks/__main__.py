@@ -11,6 +11,7 @@ NAMES = (
     "stream",
     "wide",
     "profile",
+    "scale",
     "columns",
     "borders",
     "memory",
