@@ -12,6 +12,7 @@ NAMES = (
     "wide",
     "profile",
     "scale",
+    "decoders",
     "columns",
     "borders",
     "memory",

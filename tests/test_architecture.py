@@ -69,7 +69,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "kernels": ("errors", "options", "plan", "workarounds"),
     "expr": ("errors", "memory", "options", "types", "workarounds"),
     "interchange": ("errors", "types"),
-    "formats": ("clock", "errors", "expr", "interchange", "options", "storage", "types", "workarounds"),
+    "formats": ("errors", "expr", "interchange", "options", "storage", "types", "workarounds"),
     "caching": ("errors", "expr", "formats", "options", "plan", "storage", "workarounds"),
     "ops": BELOW_OPS,
     "optimizer": ("errors", "expr", "kernels", "ops", "plan"),

@@ -105,9 +105,6 @@ class PooledFormat(Protocol):
     def engine(self, store: Store) -> str:
         """Returns the engines whose pools may decode files of a store, as in `KernelSpec.engine`. No I/O."""
 
-    def measured(self) -> Sequence[str]:
-        """Returns what was found of the engines so far, for `explain`."""
-
 
 @runtime_checkable
 class Unsure(Protocol):

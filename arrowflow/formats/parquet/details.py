@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
@@ -11,16 +11,13 @@ import pyarrow as pa
 from arrowflow.errors import SourceError
 from arrowflow.formats.parquet.pages import Pages
 from arrowflow.formats.parquet.sizes import TextSizes
-from arrowflow.formats.protocol import Footer, Split, check_names
+from arrowflow.formats.protocol import Split, check_names
 from arrowflow.formats.types import decoded_schema, leaf_types, width_bits
 from arrowflow.lazy import parquet as pq
 from arrowflow.storage import File
 
 MAGIC_BYTES: Final = 8
 """The bytes after the footer: its length, and `PAR1`."""
-
-_KIND_COLUMNS: Final = 32
-"""The columns by which kinds of files are told apart."""
 
 SIGNATURE_BYTES: Final = 28
 """The bytes after a footer that is not encrypted although columns are: a nonce and a tag."""
@@ -125,13 +122,3 @@ def splits_of(metadata: pq.FileMetaData, fixed_bits: int) -> Iterator[Split]:
     for index in range(metadata.num_row_groups):
         group = metadata.row_group(index)
         yield Split(index, group.num_rows, max(group.total_byte_size, group.num_rows * fixed_bits // 8))
-
-
-def run_kind(run: Sequence[tuple[Footer, Split]], names: Sequence[str]) -> tuple[Hashable, int]:
-    """Returns the kind of the files of a run, as to the time that a decoder takes, and the number of values."""
-    first, split = run[0]
-    details: Details = first.details
-    group = details.metadata.row_group(split.index)
-    columns = (group.column(details.leaves[name][0]) for name in names[:_KIND_COLUMNS])
-    kind = tuple((each.physical_type, each.compression, each.encodings) for each in columns)
-    return (kind, len(names)), sum(split.num_rows for _, split in run) * len(names)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import accumulate, groupby
 from typing import Any, ClassVar, Final, Self
 
@@ -12,14 +11,12 @@ import pyarrow as pa
 
 from arrowflow.formats.parquet import arrow_decoder, polars_decoder
 from arrowflow.formats.parquet.arrow_decoder import ParquetFile
-from arrowflow.formats.parquet.decoder_choice import DecoderChoice
 from arrowflow.formats.parquet.details import (
     MAGIC_BYTES,
     SIGNATURE_BYTES,
     Columns,
     Details,
     footer_length,
-    run_kind,
     splits_of,
 )
 from arrowflow.formats.parquet.integers import as_integers, stored_as_integers
@@ -55,7 +52,6 @@ class ParquetFormat(Format):
         stored: Decimals that may be read as integers.
         fields: For structs the only fields that are read.
         num_threads: The most threads that Polars' pool may have.
-        choice: Which decoder reads.
     """
 
     name: ClassVar[str] = "parquet"
@@ -64,7 +60,6 @@ class ParquetFormat(Format):
     stored: frozenset[str] = field(default=frozenset(), compare=False)
     fields: Mapping[str, frozenset[str]] = field(default_factory=dict, compare=False)
     num_threads: int = field(default=1, compare=False)
-    choice: DecoderChoice = field(default_factory=DecoderChoice, compare=False, repr=False)
 
     def with_stored(self, columns: frozenset[str]) -> Self:
         """See `StoredDecimals.with_stored`."""
@@ -81,10 +76,6 @@ class ParquetFormat(Format):
     def engine(self, store: Store) -> str:
         """See `PooledFormat.engine`."""
         return "arrow+polars" if store.is_local and polars_decoder.fits(self.num_threads) else "arrow"
-
-    def measured(self) -> list[str]:
-        """See `PooledFormat.measured`."""
-        return self.choice.facts()
 
     def footer(self, store: Store, file: File) -> Footer:
         """See `Format.footer`: one read of the end of the file, and another one for a footer over 64 KiB."""
@@ -357,10 +348,8 @@ def _by_polars(
     store: Store, run: Sequence[tuple[Footer, Split]], schema: pa.Schema, format: ParquetFormat
 ) -> list[list[pa.RecordBatch]] | None:
     names = [name for name in schema.names if name in run[0][0].details.leaves]
-    if not names or not polars_decoder.suits(store, run, names, format.num_threads):
-        return None
-    decode = partial(polars_decoder.decode, store, run, names)
-    return format.choice.by_polars(*run_kind(run, names), decode)
+    suits = names and polars_decoder.suits(store, run, names, format.num_threads)
+    return polars_decoder.decode(store, run, names) if suits else None
 
 
 def _decode(
@@ -379,12 +368,11 @@ def _decode(
             [pa.RecordBatch.from_struct_array(pa.nulls(split.num_rows, pa.struct([])))] for split in splits
         ]
     indices = [leaf for name in names for leaf in details.leaves_of(name, format.fields)]
+    if not integers:
+        fast = _by_polars(store, run, schema, format)
+        if fast is not None:
+            return fast
     metadata = details.metadata
     if integers:
         metadata = as_integers(metadata, frozenset(details.leaves[name][0] for name in integers))
-    by_arrow = partial(arrow_decoder.decode, store, footer.file, metadata, splits, indices)
-    if integers or not polars_decoder.suits(store, run, names, format.num_threads):
-        return by_arrow()
-    kind, values = run_kind(run, names)
-    decoded = format.choice.by_polars(kind, values, partial(polars_decoder.decode, store, run, names))
-    return decoded if decoded is not None else format.choice.by_arrow(kind, values, by_arrow)
+    return arrow_decoder.decode(store, footer.file, metadata, splits, indices)

@@ -320,6 +320,15 @@ def test_polars_is_left_out_where_it_does_not_suit(tmp_path: Path, monkeypatch: 
     checked = write(tmp_path / "c.parquet", numbers(100), write_page_checksum=True)
     assert decoded_by_polars(checked) == [False], "Polars does not verify checksums"
     assert read_all(PARQUET, checked).num_rows == 100
+    split = write(
+        tmp_path / "s.parquet",
+        numbers(100).select(["f32", "f64", "i32", "day", "flag"]),
+        use_dictionary=False,
+        column_encoding={"f64": "BYTE_STREAM_SPLIT", "i32": "DELTA_BINARY_PACKED"},
+    )
+    assert decoded_by_polars(split) == [False], "Arrow decodes these two faster"
+    assert decoded_by_polars(split, ["f32", "f64", "day", "flag"]) == [False]
+    assert decoded_by_polars(split, ["f32", "day", "flag"]) == [True]
     text = write(tmp_path / "t.parquet", pa.table({"t": ["a"]}))
     assert decoded_by_polars(text) == [False]
     store, footer = open_footer(PARQUET, path, "fsspec")

@@ -320,10 +320,7 @@ class Read(Operator):
             engine=format.engine(self.store) if isinstance(format, PooledFormat) else "arrow",
             max_calls=self.num_parallel_calls,
             floor_bytes=largest_decoded(format, self.first, names, calls),
-            facts=lambda: (
-                f"decode of {len(names)} columns, one call a run, or a piece of a large split",
-                *(format.measured() if isinstance(format, PooledFormat) else ()),
-            ),
+            facts=lambda: (f"decode of {len(names)} columns, one call a run, or a piece of a large split",),
             holds_lock=self._only_maps(names),
         )
 
