@@ -23,8 +23,8 @@ from arrowflow.ops.sources.files.split_tasks import SplitTask
 from arrowflow.options import ResolvedOptions
 from arrowflow.storage import Store
 
-MOST_BYTES: Final = 64 << 20
-"""The most decoded bytes of a run, and of a piece. Reading alone takes 1.02 to 1.05 x as long with half of it."""
+MOST_BYTES: Final = 32 << 20
+"""The most decoded bytes of a run, and of a piece. With twice as many reading alone gains 2 to 5 %, and `wide` loses 4 %."""
 
 _FIRST_BYTES: Final = 4 << 20
 """The decoded bytes of the first run; each is up to twice as long as the one before it."""
