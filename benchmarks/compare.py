@@ -7,7 +7,8 @@
 Each contender runs in a process of its own, in an environment with pinned versions (`benchmarks/peers`). Contenders take
 turns, so that a slow hour of the machine meets all of them. A process measures its first epoch, which is *cold* but for
 the pages of the files, and *warm* the median of the others. The figures are medians over the rounds. A ratio is the
-median of the ratios within the rounds. Of several variants of a library the fastest counts.
+median of the ratios within the rounds. Of several variants of a library the fastest counts; those that take over 1.25
+times as long in the first round are left out of the others.
 
 The results lie in `benchmarks/results/compare.json`. From them come the table and the figure of `docs/benchmarks.md`.
 """
@@ -32,6 +33,7 @@ OURS: Final = "arrowflow"
 QUICK: Final = ("stream", "wide-shuffled")
 QUICK_PEERS: Final = ("arrowflow", "pyarrow", "polars", "duckdb")
 TIMEOUT_SECONDS: Final = 120
+CLEARLY_SLOWER: Final = 0.8
 RESULT: Final = harness.RESULTS / "compare.json"
 
 
@@ -144,7 +146,7 @@ def _measured(
     """Measures in turns, after one round that compares what the contenders deliver."""
     _check(name, contenders)
     for number in range(rounds):
-        running = [one for one in contenders if not one.error]
+        running = [one for one in contenders if not one.error and not _is_beaten(one, contenders)]
         for one in running if number % 2 else reversed(running):
             harness.wait_until_idle()
             made = one.run(epochs=2 if one.is_slow else epochs, seconds=seconds)
@@ -155,6 +157,13 @@ def _measured(
                     f"{name}: round {number + 1}/{rounds} {_title(one)}: {rates}", file=sys.stderr, flush=True
                 )
     return contenders
+
+
+def _is_beaten(one: Contender, contenders: Sequence[Contender]) -> bool:
+    """Whether another variant of its library was clearly faster in the first round."""
+    variants = [each for each in contenders if each.peer == one.peer and each.rounds]
+    best = max((each.rates("warm")[0] for each in variants), default=0.0)
+    return one in variants and one.rates("warm")[0] < CLEARLY_SLOWER * best
 
 
 def _check(name: str, contenders: Sequence[Contender]) -> None:
@@ -197,7 +206,7 @@ def _figures(contenders: Sequence[Contender]) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     for peer in dict.fromkeys(one.peer for one in contenders):
         variants = [one for one in contenders if one.peer == peer]
-        measured = [one for one in variants if one.rounds and not one.error]
+        measured = [one for one in variants if one.rounds and not one.error and not _is_beaten(one, variants)]
         if not measured:
             figures[peer] = {"error": variants[0].error}
             continue
