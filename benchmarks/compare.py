@@ -63,7 +63,9 @@ class Contender:
         if done.returncode:
             self.error = (done.stderr.strip() or "no message").splitlines()[-1]
             return []
-        found = json.loads(done.stdout.splitlines()[-1])
+        # Some libraries print more at their end.
+        (line,) = [line for line in done.stdout.splitlines() if line.startswith('{"version"')]
+        found = json.loads(line)
         self.version = found["version"]
         epochs_found: list[dict[str, Any]] = found["epochs"]
         return epochs_found

@@ -10,7 +10,7 @@ from __future__ import annotations
 from arrowflow.expr.compile.steps import Cast, FillNull, Keep, Output, Project, Stack, Step, Where, columns_of
 from arrowflow.expr.parse.expression import Expr, expand, parse_expression, parse_many
 from arrowflow.expr.pruning import ColumnStatistics, prunable
-from arrowflow.expr.run.foreign import UntypedError, untyped
+from arrowflow.expr.run.foreign import UntypedError, empty_batch, untyped
 from arrowflow.expr.run.program import Program, compile_steps, forget_compiled, output_fields
 from arrowflow.types import convert, normalise
 
@@ -30,6 +30,7 @@ __all__ = [
     "columns_of",
     "compile_steps",
     "convert",
+    "empty_batch",
     "expand",
     "forget_compiled",
     "normalise",

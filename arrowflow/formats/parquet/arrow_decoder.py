@@ -10,6 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from arrowflow.errors import SourceError
+from arrowflow.expr import empty_batch
 from arrowflow.formats.protocol import Split
 from arrowflow.lazy import parquet as pq
 from arrowflow.storage import File, Store
@@ -36,7 +37,7 @@ def decode(
         opened = ParquetFile(source, metadata=metadata, pre_buffer=False, page_checksum_verification=True)
         table = _read(opened.reader, [split.index for split in splits], leaves)
     _check_lengths(table, splits)
-    return [batches or [_no_rows(table.schema)] for batches in at_splits(table, splits)]
+    return [batches or [empty_batch(table.schema)] for batches in at_splits(table, splits)]
 
 
 def at_splits(table: pa.Table, splits: Sequence[Split]) -> list[list[pa.RecordBatch]]:
@@ -44,10 +45,6 @@ def at_splits(table: pa.Table, splits: Sequence[Split]) -> list[list[pa.RecordBa
     firsts = accumulate((split.num_rows for split in splits), initial=0)
     parts = (table.slice(first, split.num_rows) for first, split in zip(firsts, splits, strict=False))
     return [part.combine_chunks().to_batches() for part in parts]
-
-
-def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.nulls(0, type) for type in schema.types], schema=schema)
 
 
 def _read(reader: Any, groups: list[int], indices: list[int]) -> pa.Table:

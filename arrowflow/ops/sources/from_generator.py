@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Self, cast, get_args
 import pyarrow as pa
 
 from arrowflow.errors import FunctionError, PlanError, SchemaError, said, shown
-from arrowflow.expr.run.foreign import empty_batch
+from arrowflow.expr import empty_batch
 from arrowflow.interchange.from_numpy import batch_from_arrays
 from arrowflow.interchange.handed_over import TakeOver, copied_from, copied_value, unshared
 from arrowflow.kernels.items import Made, Origin, Task

@@ -45,6 +45,7 @@ from arrowflow.ops.sources.files.split_readers import SplitFetcher, SplitFinder,
 from arrowflow.ops.sources.files.split_sizes import SplitSizes, largest_decoded, largest_fetched
 from arrowflow.ops.sources.files.split_tasks import of_split_key
 from arrowflow.ops.sources.files.splits import OPEN_FILES, FooterSource, SplitPlanner
+from arrowflow.ops.sources.files.survivors import Survivors
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.node import BindContext, Count, Names, Node, SourceOrder
 from arrowflow.plan.traits import Borders, Traits
@@ -310,17 +311,20 @@ class Read(Operator):
     def _decode_spec(self, names: Sequence[str], options: ResolvedOptions, calls: CallBytes) -> KernelSpec:
         assert self.store is not None and self.first is not None
         sizes = SplitSizes(self.operator, self.format, options.ram_budget)
-        format = self.decoder(options.cpu_budget)
+        format, survivors = self.decoder(options.cpu_budget), Survivors.of(self, options.cpu_budget)
         return KernelSpec(
             operator=self.operator,
             kind="reader",
             phase="decode",
             where=self._where,
-            make=lambda context: SplitReader(self, options.cpu_budget, sizes),
+            make=lambda context: SplitReader(self, options.cpu_budget, sizes, survivors),
             engine=format.engine(self.store) if isinstance(format, PooledFormat) else "arrow",
             max_calls=self.num_parallel_calls,
             floor_bytes=largest_decoded(format, self.first, names, calls),
-            facts=lambda: (f"decode of {len(names)} columns, one call a run, or a piece of a large split",),
+            facts=lambda: (
+                f"decode of {len(names)} columns, one call a run, or a piece of a large split",
+                *(() if survivors is None else survivors.facts()),
+            ),
             holds_lock=self._only_maps(names),
         )
 
@@ -332,10 +336,10 @@ class Read(Operator):
         assert self.store is not None and self.first is not None
         return format.only_maps(self.store, self.first, names)
 
-    def decoder(self, num_threads: int) -> Format:
-        """Returns the format as it decodes: with the decimals that may come as integers, within a CPU budget."""
+    def decoder(self, num_threads: int, *, exact: bool = False) -> Format:
+        """Returns the format as it decodes, within a CPU budget: unless `exact`, decimals may come as integers."""
         format = self.format
-        if self.stored and isinstance(format, StoredDecimals):
+        if self.stored and not exact and isinstance(format, StoredDecimals):
             format = format.with_stored(self.stored)
         return format.with_threads(num_threads) if isinstance(format, PooledFormat) else format
 

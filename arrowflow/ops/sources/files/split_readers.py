@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
 
 from arrowflow.errors import SourceError
+from arrowflow.expr import empty_batch
 from arrowflow.formats.capabilities import InPlaceFormat, PiecesFormat, RunFormat
 from arrowflow.formats.protocol import reading
 from arrowflow.kernels.items import Made
@@ -17,6 +19,7 @@ from arrowflow.ops.sources.files.partitions import without
 from arrowflow.ops.sources.files.split_sizes import SplitSizes, total_bytes
 from arrowflow.ops.sources.files.split_tasks import SplitTask
 from arrowflow.ops.sources.files.splits import FileScan
+from arrowflow.ops.sources.files.survivors import Survivors
 from arrowflow.options import MAX_SIZE
 
 
@@ -46,10 +49,18 @@ class SplitReader(ReaderKernel):
         node: The bound source.
         num_threads: The CPU budget.
         sizes: The bytes that splits take, and may take.
+        survivors: Tells which splits have rows that are of use, if that can be told.
     """
 
-    def __init__(self, node: FileScan, num_threads: int, sizes: SplitSizes | None = None) -> None:
+    def __init__(
+        self,
+        node: FileScan,
+        num_threads: int,
+        sizes: SplitSizes | None = None,
+        survivors: Survivors | None = None,
+    ) -> None:
         self._node = node
+        self._survivors = survivors
         self._sizes = sizes or SplitSizes(node.operator, node.format, MAX_SIZE)
         self._format = node.decoder(num_threads)
         assert node.schema is not None
@@ -77,20 +88,13 @@ class SplitReader(ReaderKernel):
         return self._read(payload)
 
     def _read(self, payload: SplitTask) -> Iterator[Made]:
-        *_, last = tasks = payload.splits
-        for run in self._runs(tasks):
-            chunks = self._decoded(run) if len(run) > 1 else None
-            for number, task in enumerate(run):
-                if chunks is not None:
-                    chunk = self._completed(chunks[number].slice(task.start), task)
-                    chunks[number] = None
-                    yield Made(chunk, task.position(task.stop), split=task.key, more=task is not last)
-                    continue
-                for made in self._read_split(task):
-                    yield made if task is last else made._replace(more=True)
+        *_, last = payload.splits
+        for run in self._runs(payload.splits):
+            for task, made in self._read_run(run):
+                yield made if task is last else made._replace(more=True)
 
     def _runs(self, tasks: Sequence[SplitTask]) -> Iterator[list[SplitTask]]:
-        """Yields the tasks that are decoded together."""
+        """Yields the tasks that are decoded together: they follow each other."""
         together = isinstance(self._format, RunFormat)
         run: list[SplitTask] = []
         for task in tasks:
@@ -99,6 +103,24 @@ class SplitReader(ReaderKernel):
                 run = []
             run.append(task)
         yield run
+
+    def _read_run(self, run: Sequence[SplitTask]) -> Iterator[tuple[SplitTask, Made]]:
+        """Yields the chunks of a run, each with its task; a split in which no row is of use has none."""
+        missing = frozenset() if self._survivors is None else self._survivors.missing(run)
+        for is_missing, part in groupby(run, lambda task: task.key in missing):
+            tasks = list(part)
+            chunks = self._decoded(tasks) if len(tasks) > 1 and not is_missing else None
+            for number, task in enumerate(tasks):
+                if is_missing:
+                    nothing = self._completed(empty_batch(self._stored), task)
+                    yield task, Made(nothing, task.position(task.stop), split=task.key)
+                elif chunks is not None:
+                    chunk = self._completed(chunks[number].slice(task.start), task)
+                    chunks[number] = None
+                    yield task, Made(chunk, task.position(task.stop), split=task.key)
+                else:
+                    for made in self._read_split(task):
+                        yield task, made
 
     def _decoded(self, run: Sequence[SplitTask]) -> list[Any] | None:
         """Decodes a run; None where that fails: read one by one, splits say which of them is broken."""

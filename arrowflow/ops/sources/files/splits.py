@@ -8,6 +8,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from arrowflow.errors import ArrowflowError
+from arrowflow.expr import Expr
 from arrowflow.formats.capabilities import Unsure, Untyped
 from arrowflow.formats.protocol import Footer, Format, MayMatch, Split, footer_of, match, prune, reading
 from arrowflow.kernels.context import Context
@@ -75,8 +76,12 @@ class FileScan(Protocol):
     def order(self) -> SourceOrder | None:
         """The order that a `shuffle` wants."""
 
-    def decoder(self, num_threads: int) -> Format:
-        """Returns the format that decodes within a CPU budget."""
+    @property
+    def predicates(self) -> tuple[Expr, ...]:
+        """Conditions that rows must meet to be of use."""
+
+    def decoder(self, num_threads: int, *, exact: bool = False) -> Format:
+        """Returns the format that decodes within a CPU budget; if `exact`, decimals come as decimals."""
 
     def all_columns(self) -> pa.Schema:
         """Returns the columns of the files, and those of folders."""
