@@ -61,8 +61,10 @@ class Survivors:
         assert node.schema is not None and node.store is not None
         format, first = node.decoder(num_threads, exact=True), node.first
         schema = without(node.schema, node.partitions)
-        known = [one for one in node.predicates if set(one.columns) <= set(schema.names)]
-        names = [name for name in schema.names if any(name in one.columns for one in known)]
+        stored = frozenset(schema.names)
+        known = [one for one in node.predicates if stored.issuperset(one.columns)]
+        used = {name for one in known for name in one.columns}
+        names = [name for name in schema.names if name in used]
         if not names or first is None or not first.splits:
             return None
         part, whole = (
