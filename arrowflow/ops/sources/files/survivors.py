@@ -6,8 +6,7 @@ Where a row passes, the columns of the filter are decoded twice. So this goes on
 looked at changes the share of those without survivors, and the share has to exceed what the look costs. After that one
 split in 64 is looked at, since the next files may be others.
 
-The filter itself stays where it is. What cannot be told, for any reason, is read: an error comes from the split as it
-would without a look.
+The filter itself stays where it is. A split that cannot be told is read, so its error is the same as without a look.
 """
 
 from __future__ import annotations
