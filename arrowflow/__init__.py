@@ -20,6 +20,7 @@ from arrowflow.errors import (
     FunctionError,
     MissingPackageError,
     PlanError,
+    RankError,
     SchemaError,
     SourceError,
     StateError,
@@ -44,6 +45,7 @@ from arrowflow.sources import (
     read_parquet,
     read_tfrecord,
 )
+from arrowflow.state import merge_states
 
 __version__ = "0.1.0"
 
@@ -64,6 +66,7 @@ __all__ = [
     "MissingPackageError",
     "Options",
     "PlanError",
+    "RankError",
     "SchemaError",
     "SourceError",
     "StateError",
@@ -77,6 +80,7 @@ __all__ = [
     "from_generator",
     "from_numpy",
     "list_files",
+    "merge_states",
     "plot_timeline",
     "range",
     "read",

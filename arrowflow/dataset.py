@@ -75,6 +75,8 @@ from arrowflow.ops.functions.map_rows import MapRows
 from arrowflow.ops.functions.reduce import Reduce, fold_batches
 from arrowflow.ops.order.sample import Sample
 from arrowflow.ops.order.shuffle import Shuffle
+from arrowflow.ops.ranks.split_by_rank import SplitByRank
+from arrowflow.ops.ranks.steps import EqualSteps
 from arrowflow.ops.rows.assert_cardinality import AssertCardinality
 from arrowflow.ops.rows.enumerate import Enumerate
 from arrowflow.ops.rows.explode import Explode
@@ -955,7 +957,8 @@ class Dataset:
     def shard(self, num_shards: int, index: int) -> Dataset:
         """Keeps the rows whose number leaves the remainder `index` when divided by `num_shards`.
 
-        All rows are read. Shards of one dataset are disjoint and together complete if all of them see the rows in the
+        As in tf.data, all rows are read. For several processes that train together use `split_by_rank`, with which each
+        reads its part alone, and all make equally many steps. Shards of one dataset are disjoint and together complete if all of them see the rows in the
         same order. So call `shard` before a `shuffle` that has another seed in each shard.
 
         Example:
@@ -964,6 +967,67 @@ class Dataset:
             {'id': [1, 4]}
         """
         return Dataset(Shard.of(self._plan, num_shards, index))
+
+    def split_by_rank(
+        self,
+        rank: int | None = None,
+        world_size: int | None = None,
+        *,
+        lanes: int | None = None,
+        equal_steps: EqualSteps | None = None,
+        coordinator: Any = None,
+    ) -> Dataset:
+        """Delivers, in each of several processes, its part of the same batches. Written last, after `batch`.
+
+        The plan before it describes the stream of all processes together, and its batch size is the **global** one. The
+        plan is run in `lanes` parts that do not see each other, each on its part of the source's rows, with
+        `buffer_size / lanes` rows in a `shuffle`. A batch has equally many rows of each lane, lane after lane. A process
+        runs `lanes / world_size` of the lanes and delivers their rows. So each process reads its part alone, and the
+        batches of all processes together are the same for every `world_size`, row for row.
+
+        Rows are dealt by their numbers in the order of the epoch, known from the footers of all files. All processes
+        deliver equally many batches of one size: where the lanes end differently, the last rows of some are left out,
+        `lanes - 1` of an epoch at most, or filled up after `batch(…, pad_remainder=True)`.
+
+        Operators that count or compare rows of the whole stream are refused, such as `enumerate`, `unique` and `scan`.
+        `take` and `skip` are possible right after a source. Functions after `batch` are called for each lane. Batches of
+        `bucket_by_sequence_length` and the like come whole, of one lane after another.
+
+        Budgets that are not given are divided by `LOCAL_WORLD_SIZE`, if the environment has it.
+
+        Args:
+            rank: Number of this process. By default that of `torch.distributed` or JAX, if initialised, else `RANK`
+                of the environment, else 0.
+            world_size: How many processes there are; from the same place.
+            lanes: How many lanes there are, a divisor of the batch size and a multiple of `world_size`. It decides the
+                rows of each batch. By default the largest divisor of the batch size up to 16.
+            equal_steps: What to do where only a run tells how many rows each lane has, as after `filter`: `"drop"` ends
+                with the first lane that ends. `"pad"` goes on until the last one ends, and fills up the others with
+                repeats of their last rows, for which the column `mask` is false.
+            coordinator: What the processes agree by where they stop, with `equal_steps="drop"` in such a plan: a process
+                group of `torch.distributed` that nothing else uses, or an object with a method `all_min(numbers)`.
+                They agree in `next()` before each 64 steps; leave the loop at the same step in all of them.
+
+        Raises:
+            PlanError: The plan does not end in batches, an operator cannot run in lanes, the numbers do not divide each
+                other, or several processes could end at different steps.
+            RankError: The processes could not agree, since one of them failed or is at another step; in `next()`.
+
+        Example:
+            >>> import arrowflow as af
+            >>> ds = af.range(12).batch(4)
+            >>> [batch["id"].to_pylist() for batch in ds.split_by_rank(0, 2)]
+            [[0, 3], [1, 4], [2, 5]]
+            >>> [batch["id"].to_pylist() for batch in ds.split_by_rank(1, 2)]
+            [[6, 9], [7, 10], [8, 11]]
+            >>> [batch["id"].to_pylist() for batch in ds.split_by_rank(0, 1)]
+            [[0, 3, 6, 9], [1, 4, 7, 10], [2, 5, 8, 11]]
+        """
+        return Dataset(
+            SplitByRank.of(
+                self._plan, rank, world_size, lanes=lanes, equal_steps=equal_steps, coordinator=coordinator
+            )
+        )
 
     # ------------------------------------------------------------------------------------------ batches
 

@@ -106,6 +106,10 @@ class ClosedError(ArrowflowError, RuntimeError):
     """The iterator was closed, or an error ended it, and it delivers nothing more."""
 
 
+class RankError(ArrowflowError, RuntimeError):
+    """Ranks of `split_by_rank` could not agree: another one failed, did not answer in time, or is at another step."""
+
+
 class ForkError(ArrowflowError, RuntimeError):
     """A pipeline was started in a forked child whose parent had run a pipeline, or whose Polars had threads."""
 

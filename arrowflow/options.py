@@ -108,12 +108,13 @@ class Options:
         }
         return dataclasses.replace(self, **changes)
 
-    def resolved(self) -> ResolvedOptions:
-        """Returns these options with the defaults filled in."""
+    def resolved(self, processes: int = 1) -> ResolvedOptions:
+        """Returns these options with the defaults filled in, which so many processes of this machine share."""
+        ram = available_memory_bytes() // 4 // processes if self.ram_budget is None else int(self.ram_budget)
         return ResolvedOptions(
-            cpu_budget=self.cpu_budget or available_cpus(),
+            cpu_budget=self.cpu_budget or max(1, available_cpus() // processes),
             shares_ram=self.ram_budget is None,
-            ram_budget=int(self.ram_budget) if self.ram_budget is not None else available_memory_bytes() // 4,
+            ram_budget=ram,
             deterministic=self.deterministic is not False,
             seed=self.seed or 0,
             max_chunk_rows=self.max_chunk_rows or MAX_CHUNK_ROWS,

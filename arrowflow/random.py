@@ -36,6 +36,7 @@ RESAMPLE_DRAWS: Final = 6
 FUNCTION_CALLS: Final = 7
 BLOCK_ORDER: Final = 8
 PART_DRAWS: Final = 10
+LANE_SEEDS: Final = 11
 WEIGHTED_DRAWS: Final = 9
 """Domains, the second numbers of keys: operators with one seed never share numbers. Only the keys that derive an
 operator's seed from `Options.seed` have no domain: (seed, operator)."""
@@ -201,10 +202,16 @@ class Permutation:
         """Returns the numbers at the places from `start` to before `stop`."""
         if self._all is not None:
             return self._all[start:stop].astype(np.int64)
-        numbers = np.empty(stop - start, np.int64)
+        return self.at(np.arange(start, stop, dtype=np.int64))
+
+    def at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Returns the numbers at these places."""
+        if self._all is not None:
+            return self._all[places].astype(np.int64)
+        numbers = np.empty(len(places), np.int64)
         for first in range(0, len(numbers), _NETWORK_NUMBERS):
-            some = numbers[first : first + _NETWORK_NUMBERS]
-            some[:] = self._moved(np.arange(start + first, start + first + len(some), dtype=self._wide))
+            some = slice(first, first + _NETWORK_NUMBERS)
+            numbers[some] = self._moved(places[some].astype(self._wide))
         while len(outside := np.flatnonzero(numbers >= self.num_rows)):
             numbers[outside] = self._moved(numbers[outside].astype(self._wide))
         return numbers

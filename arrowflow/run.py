@@ -59,6 +59,11 @@ class Prepared:
         """The part of a state that identifies this pipeline."""
         return state.identify(self.bound, self.chain)
 
+    @cached_property
+    def own_lanes(self) -> Sequence[int]:
+        """The lanes that this process runs."""
+        return next((node.own_lanes for node in post_order(self.bound) if node.own_lanes), ())
+
     @property
     def is_current(self) -> bool:
         """Whether binding the plan anew would find the same files. Lists files on local disks."""

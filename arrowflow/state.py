@@ -11,17 +11,19 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from arrowflow.errors import StateError
 from arrowflow.physical.stage import Chain
 from arrowflow.plan.node import Node
-from arrowflow.plan.position import Position, listed, tupled
+from arrowflow.plan.position import LanesPosition, Position, listed, tupled
 from arrowflow.plan.traits import Resume
 from arrowflow.plan.walk import post_order
 
 VERSION = 1
+_IDENTITY = ("operators", "functions", "shape")
+_MOVING = ("epoch", "position", "batches")
 MAX_POSITION_BYTES = 60 << 10
 """Limit of the moving part of a state; with the identity of the pipeline a state stays under 64 KiB."""
 MAX_ARGUMENT_CHARACTERS = 160
@@ -101,25 +103,119 @@ def _operators(identity: Mapping[str, Any]) -> str:
     return ", ".join(name for name, _ in identity["operators"])
 
 
-def unpack(state: object, identity: Mapping[str, Any]) -> tuple[int, Position, int]:
+def unpack(
+    state: object, identity: Mapping[str, Any], own_lanes: Sequence[int] = ()
+) -> tuple[int, Position, int]:
     """Returns (epoch, position, batches) of a state that belongs to the pipeline that `identity` describes.
+
+    Args:
+        state: The state.
+        identity: The pipeline.
+        own_lanes: The lanes that the pipeline runs in this process. Those that the state lacks are warned of.
 
     Raises:
         StateError: The state was altered, has another version, or belongs to another pipeline; the message says what
             differs.
     """
+    found = _checked(state)
+    _compare({key: found[key] for key in _IDENTITY}, _plain(identity))
+    position = tupled(found["position"])
+    _check_lanes(position, own_lanes)
+    return int(found["epoch"]), position, int(found["batches"])
+
+
+def _checked(state: object) -> Mapping[str, Any]:
+    """Returns a state that was not altered.
+
+    Raises:
+        StateError: It was, or has another version.
+    """
     if not isinstance(state, Mapping) or "version" not in state:
         raise StateError(f"expected what state_dict() returned, got {type(state).__name__}")
     if state["version"] != VERSION:
         raise StateError(f"the state has format version {state['version']}, this release reads {VERSION}")
-    moving = {key: state.get(key) for key in ("epoch", "position", "batches")}
-    what = {key: state.get(key) for key in ("operators", "functions", "shape")}
+    moving = {key: state.get(key) for key in _MOVING}
+    what = {key: state.get(key) for key in _IDENTITY}
     if state.get("plan") != digest(what) or state.get("digest") != digest([state["plan"], moving]):
         raise StateError(
             "the state was altered or cut after state_dict() returned it; take it from the original"
         )
-    _compare(what, _plain(identity))
-    return int(state["epoch"]), tupled(state["position"]), int(state["batches"])
+    return state
+
+
+def _check_lanes(position: Any, own_lanes: Sequence[int]) -> None:
+    """Warns of lanes that a position lacks: what they deliver next follows from the number of steps alone."""
+    if isinstance(position, LanesPosition):
+        missing = sorted(set(own_lanes) - {mark.lane for mark in position.lanes})
+        if missing:
+            warnings.warn(
+                f"the state of another rank has no places for the lanes {', '.join(map(str, missing))}; they run from the "
+                f"start of the epoch up to step {position.step:,}, which takes as long as it took before; to save that, "
+                "merge the states of all ranks by af.merge_states",
+                UserWarning,
+                stacklevel=5,
+            )
+    elif isinstance(position, tuple):
+        for part in position:
+            _check_lanes(part, own_lanes)
+
+
+def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns one state for all ranks of a pipeline that ends in `split_by_rank`, from the states of its ranks.
+
+    Any number of processes can load it, one process too: the lanes of all ranks are in it.
+
+    Args:
+        states: What `state_dict` returned on each rank after the same number of steps.
+
+    Raises:
+        StateError: A state was altered, or two states belong to other pipelines, epochs or steps; the message says
+            which.
+
+    Example:
+        >>> import arrowflow as af
+        >>> def rank(number, size):
+        ...     return af.range(64).batch(16).split_by_rank(number, size)
+        >>> ranks = [iter(rank(number, 2)) for number in range(2)]
+        >>> before = [next(each)["id"].to_pylist() for each in ranks]
+        >>> merged = af.merge_states([each.state_dict() for each in ranks])
+        >>> alone = iter(rank(0, 1))
+        >>> alone.load_state_dict(merged)
+        >>> before, next(alone)["id"].to_pylist() == [4 * lane + 1 for lane in range(16)]
+        ([[0, 4, 8, 12, 16, 20, 24, 28], [32, 36, 40, 44, 48, 52, 56, 60]], True)
+    """
+    found = [_checked(state) for state in states]
+    if not found:
+        raise StateError("merge_states: expected the states of all ranks, got none")
+    first = found[0]
+    position = first["position"]
+    for number, state in enumerate(found[1:], start=1):
+        for key in ("plan", "epoch", "batches"):
+            if state[key] != first[key]:
+                what = "another pipeline" if key == "plan" else f"{key} {state[key]} in place of {first[key]}"
+                raise StateError(
+                    f"merge_states: state {number} is of {what} than state 0; take the states of all ranks after the same "
+                    "step"
+                )
+        position = _merged(position, state["position"], number)
+    moving = {"epoch": first["epoch"], "position": position, "batches": first["batches"]}
+    return {**first, **moving, "digest": digest([first["plan"], moving])}
+
+
+def _merged(one: Any, other: Any, number: int) -> Any:
+    """Returns a position of two states as JSON: the lanes of both, and all else, which has to be equal."""
+    if isinstance(one, dict) and isinstance(other, dict) and one["step"] == other["step"]:
+        lanes = {**one["lanes"], **other["lanes"]}
+        if all(lanes[lane] == mark for lane, mark in one["lanes"].items()):
+            return {"step": one["step"], "lanes": lanes}
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        return [_merged(mine, its, number) for mine, its in zip(one, other, strict=True)]
+    elif one == other:
+        return one
+    raise StateError(
+        f"merge_states: state {number} is of another place than those before it; take the states of all ranks after the "
+        "same step"
+    )
 
 
 def _compare(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:

@@ -13,6 +13,7 @@ NAMES = (
     "profile",
     "scale",
     "decoders",
+    "lanes",
     "columns",
     "borders",
     "memory",

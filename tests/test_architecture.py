@@ -63,7 +63,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "random": (),
     "memory": (),
     "storage": ("errors", "options"),
-    "plan": ("errors", "options"),
+    "plan": ("errors", "options", "random"),
     "workarounds": ("errors",),
     "types": ("errors", "workarounds"),
     "kernels": ("errors", "options", "plan", "workarounds"),
@@ -97,6 +97,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "options",
         "physical.tuning",
         "sources",
+        "state",
     ),
     "testing": ("dataset", "formats", "sources", "storage", *BELOW_LOADERS),
 }
@@ -298,7 +299,10 @@ MADE_BY_RULES = {"column_program"}
 """Operators that nobody writes."""
 
 
-SAME_WORD = {"disk_cache": "`cache(path)`: one method, two operators, too long for one module"}
+SAME_WORD = {
+    "disk_cache": "`cache(path)`: one method, two operators, too long for one module",
+    "global_shuffle": "`shuffle()`: one method, two operators, too long for one module",
+}
 """Modules of operators that another module's method makes, with a reason."""
 
 

@@ -36,6 +36,7 @@ class KernelSpec:
         buffer_items: How many chunks its stage (for `buffer`: the stage before) may hold ready, or None.
         pins_order: Whether the inputs of a boundary run in order even where `deterministic=False`.
         floor_bytes: The least bytes that it needs to make progress, as far as the plan tells.
+        alike: Whether a boundary's inputs are one plan on parts of the rows, so that they count as one in measurements.
         where: Returns the file of what has this origin, its number there, and what the number counts, for errors; None
             where that is not known.
         random: Whether what it yields is drawn from a seed, so that a cache after it freezes one draw.
@@ -61,6 +62,7 @@ class KernelSpec:
     buffer_items: int | None = None
     pins_order: bool = False
     floor_bytes: int = 0
+    alike: bool = False
     where: Callable[[Origin], tuple[str, int, str]] | None = None
     random: bool = False
     splits: bool = False

@@ -9,8 +9,8 @@ _WHAT = {"parallel": "parallel, in order", "serial": "one at a time", "boundary"
 
 def render_chain(chain: Chain, number: int = 1) -> list[str]:
     """Returns one block of lines per stage, the source's first."""
-    lines = [line for child in chain.children for line in render_chain(child, number)]
-    first = number + sum(len(child.stages) for child in chain.children)
+    lines = [line for child in chain.different_children for line in render_chain(child, number)]
+    first = number + sum(len(child.stages) for child in chain.different_children)
     for index, stage in enumerate(chain.stages):
         lines += _render_stage(stage, first + index)
     return lines

@@ -19,7 +19,6 @@ from arrowflow.physical.tuning import (
     untold_calls,
 )
 from arrowflow.plan.node import Node
-from arrowflow.plan.walk import fold
 
 MAX_WAITING_THREADS = 2 * MAX_WAITING_CALLS
 """Threads beyond the CPU budget, for calls that wait: two stages of them with all the calls that they may have."""
@@ -30,17 +29,46 @@ SERIAL_READY_ITEMS = 16
 
 def plan_chain(node: Node, options: ResolvedOptions) -> Chain:
     """Returns the physical plan of a bound, optimised plan."""
-    titles: Counter[str] = Counter()
+    return _fixed(_chain(node, options, Counter()))
 
-    def combine(current: Node, children: Sequence[Chain]) -> Chain:
-        chain = children[0] if children else Chain(stages=())
-        for spec in _titled(cast(Operator, current), options, titles):
-            if spec.sees_borders:
-                chain = _fixed(chain)
-            chain = _append(chain, spec, (chain, *children[1:]) if children else ())
-        return chain
 
-    return _fixed(fold(node, combine))
+def _chain(node: Node, options: ResolvedOptions, titles: Counter[str]) -> Chain:
+    plans = node.planned_inputs
+    if plans is node.inputs:
+        children = [_chain(plan, options, titles) for plan in plans]
+    else:  # one plan on parts of the rows: all have the same titles
+        names = [titles.copy() for _ in plans]
+        children = [_chain(plan, options, own) for plan, own in zip(plans, names, strict=True)]
+        children = [_beside(child, len(plans), options) for child in children]
+        titles |= names[0]
+    chain = children[0] if children else Chain(stages=())
+    for spec in _titled(cast(Operator, node), options, titles):
+        if spec.sees_borders:
+            chain = _fixed(chain)
+        chain = _append(chain, spec, (chain, *children[1:]) if children else ())
+    return chain
+
+
+def _beside(chain: Chain, streams: int, options: ResolvedOptions) -> Chain:
+    """Returns a chain that runs beside others of its kind: they share the cores, so each holds few chunks."""
+    calls = -(-options.cpu_budget // streams)
+    stages = tuple(
+        dataclasses.replace(
+            stage,
+            buffer_items=stage.buffer_items or calls,
+            head=None if stage.head is None else _at_most(stage.head, calls),
+            kernels=tuple(_at_most(spec, calls) for spec in stage.kernels),
+        )
+        if stage.kind == "parallel"
+        else stage
+        for stage in chain.stages
+    )
+    children = tuple(_beside(child, streams, options) for child in chain.children)
+    return dataclasses.replace(chain, stages=stages, children=children)
+
+
+def _at_most(spec: KernelSpec, calls: int) -> KernelSpec:
+    return spec if spec.max_calls is not None else dataclasses.replace(spec, max_calls=calls)
 
 
 def _fixed(chain: Chain) -> Chain:

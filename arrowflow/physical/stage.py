@@ -101,7 +101,17 @@ class Chain(SubPlan):
             for spec in stage.specs
             if spec.kind in ("source", "serial", "boundary")
         ]
-        return [*names, *(child.shape() for child in self.children)]
+        return [*names, *(child.shape() for child in self.different_children)]
+
+    @property
+    def alike(self) -> bool:
+        """Whether its children are one plan on parts of the rows."""
+        return any(spec.alike for spec in self.stages[0].specs)
+
+    @property
+    def different_children(self) -> tuple[Chain, ...]:
+        """The children, those that are alike once."""
+        return self.children[:1] if self.alike else self.children
 
 
 ELEMENT = 1 << 20

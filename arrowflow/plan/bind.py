@@ -17,7 +17,7 @@ def options_of(plan: Node) -> ResolvedOptions:
     for node in post_order(plan):
         found = node.sets()
         merged = merged if found is None else merged.merged(found)
-    return merged.resolved()
+    return merged.resolved(max(node.processes for node in post_order(plan)))
 
 
 def bind(plan: Node, options: ResolvedOptions, first_place: int = 0) -> Node:

@@ -23,6 +23,7 @@ import pyarrow as pa
 from arrowflow.errors import PlanError
 from arrowflow.options import Options, ResolvedOptions
 from arrowflow.plan.identity import Code
+from arrowflow.plan.lane import Lane
 from arrowflow.plan.traits import Borders, Resume, SharedByEpochs, Traits
 
 Count = int | float | None
@@ -271,6 +272,46 @@ class Node(ABC):
         None where that cannot be told without running; so a `skip` right after it begins there.
         """
         return None
+
+    # ---- `split_by_rank` asks these, see `arrowflow.plan.lane`.
+
+    def in_lane(self, lane: Lane, inputs: tuple[Node, ...]) -> Node:
+        """Returns itself for one lane, on its inputs for that lane. Called on optimised nodes; may read footers.
+
+        Raises:
+            PlanError: A lane cannot tell what it would do, since that depends on the rows of other lanes.
+        """
+        traits = self.traits
+        if not inputs:
+            raise PlanError(
+                f"{self.name}: split_by_rank deals the rows of a source to {lane.count} lanes, and the rows of this one "
+                "cannot be found by their numbers; write them to files first, and read these"
+            )
+        if not (traits.one_to_one or traits.drops_rows or traits.per_lane):
+            raise PlanError(
+                f"{self.name}: it counts or compares the rows of the whole stream, and split_by_rank runs it in "
+                f"{lane.count} lanes, which do not see each other's rows; write its result to files first, and read "
+                "these"
+            )
+        changes: dict[str, Any] = {name: lane.size(getattr(self, name)) for name in traits.row_sizes}
+        if (seed := self.arguments().get("seed")) is not None:
+            changes["seed"] = lane.seed(seed)
+        return dataclasses.replace(self, **changes).on(*inputs)
+
+    @property
+    def planned_inputs(self) -> tuple[Node, ...]:
+        """The plans that run as its inputs."""
+        return self.inputs
+
+    @property
+    def own_lanes(self) -> Sequence[int]:
+        """The numbers of the lanes that it runs: a state has to tell their places."""
+        return ()
+
+    @property
+    def processes(self) -> int:
+        """How many processes of this machine share the budgets that nobody set."""
+        return 1
 
     # ---- Caches ask these: which plan filled an entry, and whether it would yield the same again.
 

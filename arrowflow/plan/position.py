@@ -39,14 +39,60 @@ class Counted(NamedTuple):
     rows: int
 
 
+class LaneMark(NamedTuple):
+    """The place of one lane, see `arrowflow.plan.lane`.
+
+    Attributes:
+        lane: Its number.
+        before: Its position before its oldest row that was not delivered.
+        offset: Rows from there on that were delivered.
+        spent: Whether it has ended; then its last row, which follows, was delivered too.
+    """
+
+    lane: int
+    before: Position
+    offset: int
+    spent: bool = False
+
+
+class LanesPosition(NamedTuple):
+    """The places of lanes that run side by side: in JSON an object, which the states of several ranks are merged by.
+
+    Attributes:
+        step: Steps that were delivered.
+        lanes: Lanes, by number.
+    """
+
+    step: int
+    lanes: tuple[LaneMark, ...]
+
+    def after(self, rows: int, step: int) -> LanesPosition:
+        """Returns the places after so many more rows in all, equally many of each lane."""
+        more = rows // len(self.lanes)
+        return LanesPosition(step, tuple(mark._replace(offset=mark.offset + more) for mark in self.lanes))
+
+
+_LANES = "lanes"
+
+
 def listed(position: Any) -> Any:
     """Returns a position as JSON has it.
 
     Example:
         >>> listed((0, (None, "a")))
         [0, [None, 'a']]
+        >>> listed(LanesPosition(3, (LaneMark(0, None, 5),)))
+        {'step': 3, 'lanes': {'0': [None, 5, False]}}
     """
-    return [listed(part) for part in position] if isinstance(position, tuple) else position
+    if isinstance(position, LanesPosition):
+        return {"step": position.step, _LANES: {str(mark.lane): listed(mark[1:]) for mark in position.lanes}}
+    if not isinstance(position, tuple):
+        return position
+    if position and isinstance(position[0], LanesPosition):
+        # A batch within a part that lanes made, (part, rows, batches): states of ranks have other parts.
+        part, rows, step = position
+        position = (part.after(rows, step), 0, step)
+    return [listed(part) for part in position]
 
 
 def tupled(position: Any) -> Any:
@@ -56,4 +102,7 @@ def tupled(position: Any) -> Any:
         >>> tupled([0, [None, "a"]])
         (0, (None, 'a'))
     """
+    if isinstance(position, dict):
+        lanes = sorted((int(number), *tupled(rest)) for number, rest in position[_LANES].items())
+        return LanesPosition(position["step"], tuple(map(LaneMark._make, lanes)))
     return tuple(tupled(part) for part in position) if isinstance(position, list) else position

@@ -57,6 +57,9 @@ class Traits:
         needs_rows: Counts or chooses single rows, so it is refused after `batch`: there `take(3)` could mean rows or
             batches, and so could the numbers of `enumerate`. An operator that takes and gives whole batches, such as
             `map` and `scan`, is allowed.
+        per_lane: Does the same to the rows of each lane as to those of the whole stream, see `arrowflow.plan.lane`. So
+            does every operator that is `one_to_one` or `drops_rows`.
+        row_sizes: Its fields that count the rows of a buffer or a batch; each lane has its part of them.
         resume: How it goes on from a position.
     """
 
@@ -67,4 +70,6 @@ class Traits:
     borders: Borders = Borders.KEEP
     gathers: bool = False
     needs_rows: bool = False
+    per_lane: bool = False
+    row_sizes: tuple[str, ...] = ()
     resume: Resume = Resume.SEEK

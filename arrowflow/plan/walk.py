@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from arrowflow.plan.node import Node
+from arrowflow.plan.lane import Lane
+from arrowflow.plan.node import Count, Node
 
 T = TypeVar("T")
 
@@ -35,3 +36,17 @@ def with_inputs(node: Node, inputs: tuple[Node, ...]) -> Node:
     """Returns a bound node on other bound inputs: itself where they are the very same."""
     same = all(new is old for new, old in zip(inputs, node.inputs, strict=True))
     return node if same else node.on(*inputs)
+
+
+def count_rows(plan: Node) -> Count:
+    """Returns the rows of one epoch of a bound plan; None where only a run tells."""
+    return fold(plan, lambda node, inputs: node.count_rows(inputs))
+
+
+def in_lane(plan: Node, lane: Lane) -> Node:
+    """Returns an optimised plan as one lane runs it, see `arrowflow.plan.lane`.
+
+    Raises:
+        PlanError: An operator cannot run in lanes.
+    """
+    return plan.in_lane(lane, tuple(in_lane(child, lane) for child in plan.inputs))

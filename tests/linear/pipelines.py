@@ -133,6 +133,7 @@ COLUMNS: Final[dict[str, Pipeline]] = {
     "group_by_window": of("keyed", lambda rows, wide: rows.group_by_window("key", 2)),
     "rejection_resample": of("keyed", lambda rows, wide: rows.rejection_resample("key", [0.5, 0.5], seed=1)),
     "rows": of("mixed", lambda rows, wide: rows.repeat(2).skip(1).take(9).assert_cardinality(9).shard(2, 0).enumerate().prefetch()),
+    "split_by_rank": of("mixed", lambda rows, wide: rows.batch(4).split_by_rank(0, 1, lanes=2)),
     "take_while": of("mixed", lambda rows, wide: rows.take_while(pl.col(wide.first) < 5)),
     "explode": of("lists", lambda rows, wide: rows.explode(wide.first)),
     "unique": of("texts", lambda rows, wide: rows.unique()),

@@ -127,6 +127,7 @@ OPERATORS: dict[str, Apply] = {
     "pack_sequences": lambda ds: ds.select(tokens=pl.concat_list("row", "row")).pack_sequences("tokens", 4),
     "flat_map": lambda ds: ds.flat_map(up_to),
     "interleave": lambda ds: ds.interleave(up_to, cycle_length=2),
+    "split_by_rank": lambda ds: ds.batch(4).split_by_rank(0, 1, lanes=2),
     "cache": lambda ds: ds.cache(),
     "with_options": lambda ds: ds.with_options(af.Options(cpu_budget=2)),
     "apply": lambda ds: ds.apply(lambda inner: inner.skip(1)),

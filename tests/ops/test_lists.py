@@ -24,6 +24,7 @@ COMBINING = {
 """Functions that make one dataset of several."""
 NOT_IN_PLANS = {
     "apply": "makes no node: it calls a function",
+    "split_by_rank": "comes last, and delivers rows of lanes: tests/ops/ranks has plans of its own",
     "assert_cardinality": "asks for a number of rows that a random plan does not know",
 }
 """Methods that random plans leave out, with a reason."""
@@ -34,6 +35,7 @@ NOT_COUNTED = {
 """Methods whose work by columns is not counted, with a reason."""
 NOT_BY_BATCHES = {
     "apply": "does whatever its function does",
+    "split_by_rank": "needs batches, and makes them of the rows of lanes",
     "concatenate": "takes batches if all of its inputs are in batches",
     "sample_from_datasets": "has another input, for which `take` is refused already",
 }

@@ -50,7 +50,8 @@ class StreamContext:
         assert isinstance(child, int | Chain)
         own = self._stream
         chain = own.chain.children[child] if isinstance(child, int) else child
-        path = child_path(own.chain, own.path, child if isinstance(child, int) else ELEMENT)
+        counts_as_one = not isinstance(child, int) or own.chain.alike
+        path = child_path(own.chain, own.path, ELEMENT if counts_as_one else cast(int, child))
         ordered = own.ordered or self.boundary.plan.kernels[0].pins_order
         share = own.share * inputs_share(own.chain)
         stream = Stream(own.host, chain, epoch, position, path, ordered=ordered, share=share)

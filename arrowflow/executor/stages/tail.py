@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from arrowflow.executor.failure import cause_of, located
 from arrowflow.executor.stages.serial import SerialStage
-from arrowflow.kernels.items import Item, Slices
+from arrowflow.kernels.items import PAUSE, Item, Slices
 
 
 class Tail:
@@ -34,6 +34,8 @@ class Tail:
             return None
         try:
             for item in self.iterator:
+                if item is PAUSE:
+                    continue  # earlier results are with the consumer already
                 rows = item.chunk.num_rows
                 if rows:
                     self.stage.chunks += item.chunk.batches if type(item.chunk) is Slices else 1

@@ -57,7 +57,7 @@ class PackSequences(Operator):
     """
 
     name: ClassVar[str] = "pack_sequences"
-    traits: ClassVar[Traits] = Traits(borders=Borders.CUT)
+    traits: ClassVar[Traits] = Traits(borders=Borders.CUT, per_lane=True, row_sizes=("window_rows",))
 
     column: str
     length: int

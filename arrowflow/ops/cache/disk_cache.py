@@ -18,6 +18,7 @@ where ranks meet at a barrier.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
@@ -36,6 +37,7 @@ from arrowflow.ops.cache.cache import Cache, facts_before
 from arrowflow.ops.cache.chunks import ChunkKernel, progress_of
 from arrowflow.ops.cache.serving import DiskCacheKernel
 from arrowflow.options import ResolvedOptions
+from arrowflow.plan.lane import Lane
 from arrowflow.plan.node import BindContext, Columns, Count, Node, SourceOrder
 from arrowflow.plan.traits import Traits
 from arrowflow.plan.walk import post_order
@@ -97,6 +99,11 @@ class DiskCache(RowOperator):
     def known_as(self) -> str:
         """The name of the entry, which stands for all operators before the cache."""
         return self.fingerprint
+
+    def in_lane(self, lane: Lane, inputs: tuple[Node, ...]) -> Node:
+        """Keeps the rows of each lane in an entry of their own."""
+        name = hashlib.blake2b(repr((self.fingerprint, lane)).encode(), digest_size=16).hexdigest()
+        return dataclasses.replace(self, fingerprint=name).on(*inputs)
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
         """Returns all columns: other epochs and other datasets may want others."""

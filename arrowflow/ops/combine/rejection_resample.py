@@ -68,7 +68,7 @@ class RejectionResample(RowOperator):
     """
 
     name: ClassVar[str] = "rejection_resample"
-    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True)
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True, per_lane=True)
 
     label: Expr
     target: Shares

@@ -44,7 +44,7 @@ class SampleFromDatasets(MixOperator):
     """
 
     name: ClassVar[str] = "sample_from_datasets"
-    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True)
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True, per_lane=True)
 
     weights: tuple[float, ...] | None = None
     seed: int | None = None

@@ -19,9 +19,11 @@ from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.kinds import BoundaryKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.options import ResolvedOptions
-from arrowflow.plan.node import Columns, Count
+from arrowflow.plan.lane import Lane
+from arrowflow.plan.node import Columns, Count, Node
 from arrowflow.plan.position import Mark, Position
 from arrowflow.plan.traits import Borders, Traits
+from arrowflow.plan.walk import count_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,16 @@ class Zip(Operator):
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
         """The output owns its memory if all inputs own theirs."""
         return all(inputs)
+
+    def in_lane(self, lane: Lane, inputs: tuple[Node, ...]) -> Node:
+        """Zips the lanes of its inputs, whose rows stand side by side if all inputs have as many rows."""
+        counts = {count_rows(child) for child in self.inputs}
+        if len(counts) > 1 or None in counts:
+            raise PlanError(
+                f"zip: split_by_rank deals the rows of each input to {lane.count} lanes, which fit together only where all "
+                f"inputs are known to have as many rows; got {', '.join(map(str, sorted(counts, key=str)))}"
+            )
+        return self.on(*inputs)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns one boundary kernel."""

@@ -42,7 +42,7 @@ class Map(MappingOperator):
     """
 
     name: ClassVar[str] = "map"
-    traits: ClassVar[Traits] = Traits(opaque=True)
+    traits: ClassVar[Traits] = Traits(opaque=True, per_lane=True)
 
     format: BatchFormat = "arrow"
     keeps_rows: bool = False

@@ -31,14 +31,14 @@ from arrowflow.kernels.items import Item
 from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.ops.columns.column_program import ColumnOperator, check_columns, check_names
 from arrowflow.ops.columns.column_program import Columns as ColumnSteps
-from arrowflow.ops.order.random_access import AllRows, InPlaceRows, Rows
-from arrowflow.ops.order.shuffle import (
+from arrowflow.ops.order.global_shuffle import (
     Order,
     OutputPartKernel,
     RowCollectKernel,
-    bound_seed,
     split_source,
 )
+from arrowflow.ops.order.random_access import AllRows, InPlaceRows, Rows
+from arrowflow.ops.order.source_order import bound_seed
 from arrowflow.ops.order.spans import Places
 from arrowflow.options import ResolvedOptions, check_seed, check_size
 from arrowflow.plan.node import BindContext, Columns, Count, Names, Node

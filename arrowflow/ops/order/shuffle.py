@@ -8,44 +8,32 @@ kernel gathers a window, so that the next windows are made while one is consumed
 Where no operator in between forbids it, (seed, epoch) also orders the source before the shuffle, see
 `Node.with_source_order`. The plan as written decides this, so no rule changes an order.
 
-Without a size, a source with random access (`Node.random_access`) has all its rows permuted in place. A serial kernel
-collects the source's descriptors, without a copy, and a reader gathers one part of the output a call. The order is a
-function of the place, so the state is the number of rows delivered. Column operators before the shuffle then run on
-the gathered rows.
+Without a size it is `global_shuffle.py`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, NamedTuple, Protocol
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from arrowflow.errors import BudgetError, PlanError
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.cutting import CuttingKernel, Parts
-from arrowflow.kernels.gather import GatherKernel, too_large
-from arrowflow.kernels.items import Item, Made, Origin, Ticket
-from arrowflow.kernels.kinds import ReaderKernel, SerialKernel
+from arrowflow.kernels.gather import GatherKernel
+from arrowflow.kernels.items import Origin
 from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.memory import Recycler
-from arrowflow.ops.order.random_access import AllRows, InPlaceRows, Rows
+from arrowflow.ops.order.global_shuffle import GlobalShuffle
 from arrowflow.ops.order.scatter import reordered
-from arrowflow.ops.order.spans import Places
+from arrowflow.ops.order.source_order import bound_seed
 from arrowflow.options import ResolvedOptions, check_seed, check_size
 from arrowflow.plan.node import BindContext, Count, Node, SourceOrder
-from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, SharedByEpochs, Traits
-from arrowflow.plan.widths import RowWidth, row_bytes, row_width
-from arrowflow.random import GLOBAL_ORDER, WINDOW_ORDER, Permutation, permutation, philox
-
-PART_BYTES: Final = 4 << 20
-NUMBERS_BYTES: Final = 48
-"""Bytes for the numbers of a row while it is gathered: its place in the input, its record batch, its place there, …"""
-MAX_PART_ROWS = 1 << 17
-"""Most rows of a part: gathering batch by batch takes 10 µs for each record batch, so larger parts need fewer steps."""
+from arrowflow.plan.widths import row_bytes
+from arrowflow.random import WINDOW_ORDER, permutation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +51,9 @@ class Shuffle(RowOperator):
     """
 
     name: ClassVar[str] = "shuffle"
-    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, gathers=True, needs_rows=True)
+    traits: ClassVar[Traits] = Traits(
+        borders=Borders.FREE, gathers=True, needs_rows=True, per_lane=True, row_sizes=("size",)
+    )
 
     size: int
     seed: int | None = None
@@ -154,214 +144,3 @@ class PermuteKernel(GatherKernel):
     def limit(self, chunk: Parts) -> tuple[str, str, str]:
         """See `GatherKernel.limit`."""
         return f"a window of {chunk.num_rows:,} rows cannot be gathered", "one window", "use a smaller window"
-
-
-def bound_seed(given: int | None, context: BindContext) -> int:
-    """Returns the seed of an operator that orders rows: the given one, or one for its place in the plan."""
-    return int(philox((context.options.seed, context.place)).random_raw()) if given is None else given
-
-
-# --------------------------------------------------------------------------------------------- all rows
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GlobalShuffle(RowOperator):
-    """All rows of its input, permuted.
-
-    Row order: a pure function of (seed, epoch). Memory: a few parts of the output; the source's rows stay in place.
-    Deterministic. Resume: (rows delivered,).
-
-    Attributes:
-        seed: The seed of the order; None until bound, then derived from `Options.seed` and the operator's place.
-        reshuffle_each_iteration: Whether each epoch has its own order.
-        width: Bound: bytes of a row by the plan as written.
-    """
-
-    name: ClassVar[str] = Shuffle.name
-    # The shuffle does gather, but nothing may be moved before it: its input has to stay in place.
-    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True)
-
-    seed: int | None = None
-    reshuffle_each_iteration: bool = True
-    width: RowWidth = dataclasses.field(default=RowWidth(), compare=False)
-
-    def arguments(self) -> Mapping[str, Any]:
-        """Returns seed and whether epochs differ."""
-        return {"size": None, "seed": self.seed, "reshuffle_each_iteration": self.reshuffle_each_iteration}
-
-    def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
-        """Fixes the seed, and changes places with the operators that can work on gathered rows."""
-        rows, above = split_source(inputs[0], _UNFIT)
-        seed = bound_seed(self.seed, context)
-        plan: Node = dataclasses.replace(self, seed=seed, width=row_width(rows.schema)).on(rows)
-        for node in above:
-            plan = node.on(plan)
-        return plan
-
-    def count_rows(self, inputs: Sequence[Count]) -> Count:
-        """Returns its input's rows."""
-        return inputs[0]
-
-    def shared_by_epochs(self, share: SharedByEpochs) -> SharedByEpochs:
-        """Returns the number of rows, if all epochs have that."""
-        return max(share, SharedByEpochs.NUMBER)
-
-    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """Gathered rows are new memory."""
-        return True
-
-    def _order(self, context: Context) -> Callable[[AllRows], Order]:
-        assert self.seed is not None
-        key = (self.seed, GLOBAL_ORDER, context.epoch if self.reshuffle_each_iteration else 0)
-        return lambda rows: Permutation(rows.num_rows, key)
-
-    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns the collector of descriptors and the gatherer."""
-        return (
-            KernelSpec(
-                operator=self.name,
-                kind="serial",
-                make=lambda context: RowCollectKernel(self.width, self._order(context), options.ram_budget),
-                splits=True,
-                facts=lambda: ("collect all rows where they lie, no copy",),
-            ),
-            KernelSpec(
-                operator=self.name,
-                kind="reader",
-                phase="gather",
-                make=lambda context: OutputPartKernel(),
-                random=True,
-                engine="numpy+arrow",
-                facts=lambda: (f"permute and gather, one call for up to {MAX_PART_ROWS:,} rows",),
-            ),
-        )
-
-
-_UNFIT: Final = (
-    "shuffle: without buffer_size it permutes all rows",
-    "use shuffle(buffer_size), or put `.cache()` right before it",
-)
-
-
-def split_source(node: Node, unfit: tuple[str, str]) -> tuple[Node, list[Node]]:
-    """Returns the source of the rows, cut by `take` and `skip`, and the operators after it, from the source on.
-
-    Args:
-        node: The input of an operator that gathers rows.
-        unfit: The work of the operator, and the alternative, for the error.
-
-    Raises:
-        PlanError: The source has no random access, or an operator in between needs the rows in their order.
-    """
-    source = node.random_access()
-    if source is not None:
-        return source, []
-    if node.row_range is not None:
-        source, above = split_source(node.inputs[0], unfit)
-        return node.on(source), above
-    if node.traits.one_to_one and not node.traits.opaque and len(node.inputs) == 1:
-        source, above = split_source(node.inputs[0], unfit)
-        return source, [*above, node]
-    what, advice = unfit
-    raise PlanError(
-        f"{what}, which has to find each of them: in memory (from_arrow, "
-        "from_numpy, range, cache) or in files that are mapped (uncompressed local files of read_ipc, and of formats "
-        "with the methods of arrowflow.formats.InPlaceFormat), with column operators, take or skip above; "
-        f"{node.describe()} is none of these: {advice}"
-    )
-
-
-class Order(Protocol):
-    """The places of the output: for each of them the number of a row."""
-
-    num_rows: int
-
-    @property
-    def buffers(self) -> tuple[pa.Buffer, ...]:
-        """Memory that grows with the rows, which the ledger counts."""
-
-    def part(self, start: int, stop: int) -> Places:
-        """Returns the rows at the places from `start` to before `stop`. Any worker, several at once."""
-
-
-class OutputPart(NamedTuple):
-    """Places of the output to fill."""
-
-    rows: AllRows
-    order: Order
-    start: int
-    stop: int
-
-    @property
-    def num_rows(self) -> int:
-        """Rows of the output."""
-        return self.stop - self.start
-
-    @property
-    def buffers(self) -> tuple[pa.Buffer, ...]:
-        """The memory of the order."""
-        return self.order.buffers
-
-
-class RowCollectKernel(SerialKernel):
-    """Collects the source's descriptors, then finds the order of the output and cuts the output into parts."""
-
-    def __init__(self, width: RowWidth, find: Callable[[AllRows], Order], budget_bytes: int) -> None:
-        self._width = width
-        self._find = find
-        self._budget_bytes = budget_bytes
-        self._parts: list[Rows] = []
-        self._tickets: list[Ticket] = []
-        self._copied_bytes = 0
-        self._delivered = 0
-
-    def open(self, position: Position, epoch: int) -> Position:
-        """Restores how many rows were delivered; all of the source is collected again."""
-        if position is not None:
-            (self._delivered,) = position
-        return None
-
-    def push(self, item: Item) -> Iterator[Item]:
-        """Keeps the descriptors that have rows."""
-        if item.chunk.num_rows:
-            rows: Rows = InPlaceRows(item.chunk) if isinstance(item.chunk, pa.RecordBatch) else item.chunk
-            self._parts.append(rows)
-            self._tickets.append(item.ticket)
-            self._copied_bytes += sum(buffer.size for buffer in rows.buffers)
-            if self._copied_bytes > self._budget_bytes:
-                raise BudgetError(
-                    f"the columns that are decoded or cast take more than {self._copied_bytes:,} bytes, and "
-                    f"ram_budget allows {self._budget_bytes:,}; raise ram_budget, use shuffle(buffer_size), or write "
-                    "the rows to files of the types that are read"
-                )
-        return iter(())
-
-    def finish(self) -> Iterator[Item]:
-        """Yields the parts of the output that were not delivered yet."""
-        if not self._parts:
-            return
-        rows = AllRows(self._parts, self._tickets)
-        order = self._find(rows)
-        size = min(MAX_PART_ROWS, self._width.rows_in(PART_BYTES, rows.num_bytes, rows.num_rows))
-        for start in range(self._delivered, order.num_rows, size):
-            part = OutputPart(rows, order, start, min(start + size, order.num_rows))
-            # The whole output is one split, as a window is.
-            yield Item(part, (part.stop,), None, Origin(0, 0, part.stop == order.num_rows))
-
-
-class OutputPartKernel(ReaderKernel):
-    """Gathers parts of the output."""
-
-    def num_bytes(self, payload: OutputPart) -> int:
-        """Returns the bytes of the part, of copies that are not in its order yet, and of the numbers of its rows."""
-        rows = payload.rows
-        return payload.num_rows * (3 * rows.num_bytes // rows.num_rows + NUMBERS_BYTES)
-
-    def read(self, payload: OutputPart) -> Iterator[Made]:
-        """Yields the part."""
-        try:
-            chunk = payload.rows.gather(payload.order.part(payload.start, payload.stop))
-        except pa.ArrowInvalid as error:
-            what = f"{payload.num_rows:,} rows cannot be gathered at once"
-            raise too_large(error, what, "that many", "cast the column to a large type") from error
-        yield Made(chunk, (payload.stop,), payload.stop == payload.order.num_rows, 0)

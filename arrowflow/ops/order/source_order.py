@@ -8,16 +8,22 @@ different blocks seven times out of eight.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 from arrowflow.options import MAX_CHUNK_ROWS
-from arrowflow.plan.node import SourceOrder
-from arrowflow.random import BLOCK_ORDER, permutation
+from arrowflow.plan.lane import Lane
+from arrowflow.plan.node import BindContext, SourceOrder
+from arrowflow.random import BLOCK_ORDER, permutation, philox
 
 BLOCKS_IN_WINDOW: Final = 8
 MIN_BLOCK_ROWS: Final = 512
+
+
+def bound_seed(given: int | None, context: BindContext) -> int:
+    """Returns the seed of an operator that orders rows: the given one, or one for its place in the plan."""
+    return int(philox((context.options.seed, context.place)).random_raw()) if given is None else given
 
 
 def permuted(count: int, order: SourceOrder, purpose: int, epoch: int, *more: int) -> Sequence[int]:
@@ -28,6 +34,22 @@ def permuted(count: int, order: SourceOrder, purpose: int, epoch: int, *more: in
     return places
 
 
+class Block(NamedTuple):
+    """Rows of a source in memory that are read together.
+
+    Attributes:
+        turn: Its place in the order.
+        number: Its number in the source.
+        start: Number of its first row.
+        stop: Number of the row to stop before.
+    """
+
+    turn: int
+    number: int
+    start: int
+    stop: int
+
+
 @dataclass(frozen=True, slots=True)
 class Blocks:
     """The order of rows in memory.
@@ -35,16 +57,36 @@ class Blocks:
     Attributes:
         order: The source order that the permutation follows from.
         size: Rows of a block; the last block may be short.
+        lane: The lane that reads its part of the order, or None for all of it.
     """
 
     order: SourceOrder
     size: int
+    lane: Lane | None = None
 
     @classmethod
     def of(cls, order: SourceOrder) -> Blocks:
         """Returns the blocks that mix well in the windows of the shuffle that follows."""
         return cls(order, min(max(order.window // BLOCKS_IN_WINDOW, MIN_BLOCK_ROWS), MAX_CHUNK_ROWS))
 
-    def numbers(self, num_rows: int, epoch: int) -> Sequence[int]:
-        """Returns the numbers of the blocks in their order."""
-        return permuted(-(-num_rows // self.size), self.order, BLOCK_ORDER, epoch)
+    def in_lane(self, lane: Lane) -> Blocks:
+        """Returns the part of a lane, of blocks that mix well in its smaller windows."""
+        return replace(Blocks.of(replace(self.order, window=lane.size(self.order.window))), lane=lane)
+
+    def count(self, num_rows: int) -> int:
+        """Returns how many of so many rows it reads."""
+        first, before = (0, num_rows) if self.lane is None else self.lane.rows(num_rows)
+        return before - first
+
+    def of_epoch(self, num_rows: int, epoch: int) -> Iterator[Block]:
+        """Yields the blocks of so many rows in their order. A lane's first and last block may be cut."""
+        first, before = (0, num_rows) if self.lane is None else self.lane.rows(num_rows)
+        seen = 0
+        for turn, number in enumerate(permuted(-(-num_rows // self.size), self.order, BLOCK_ORDER, epoch)):
+            if seen >= before:
+                break
+            start = number * self.size
+            rows = min(self.size, num_rows - start)
+            if seen + rows > first:
+                yield Block(turn, number, start + max(0, first - seen), start + min(rows, before - seen))
+            seen += rows

@@ -33,7 +33,7 @@ class Repeat(RowOperator):
     """
 
     name: ClassVar[str] = "repeat"
-    traits: ClassVar[Traits] = Traits(counts_alone=True)
+    traits: ClassVar[Traits] = Traits(counts_alone=True, per_lane=True)
 
     count: int | None = None
 

@@ -23,6 +23,7 @@ from arrowflow.ops.order.random_access import AllRows, InPlaceRows
 from arrowflow.ops.order.spans import Places
 from arrowflow.ops.sources.from_memory import FromMemory, from_batches
 from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
+from arrowflow.plan.lane import Lane
 from arrowflow.plan.node import BindContext, Count, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, Traits
@@ -79,6 +80,11 @@ class FromIndexed(Operator):
     def count_rows(self, inputs: Sequence[Count]) -> int:
         """Returns the number of places."""
         return len(self.places)
+
+    def in_lane(self, lane: Lane, inputs: tuple[Node, ...]) -> Node:
+        """Takes the lane's part of the places; all of them where a `shuffle` chooses them."""
+        first, before = lane.rows(len(self.places))
+        return self if self.in_place else dataclasses.replace(self, places=self.places[first:before])
 
     def random_access(self) -> Node:
         """All rows are in memory."""

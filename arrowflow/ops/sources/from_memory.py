@@ -23,6 +23,7 @@ from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.ops.order.random_access import InPlaceRows
 from arrowflow.ops.order.source_order import Blocks
 from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
+from arrowflow.plan.lane import Lane
 from arrowflow.plan.node import Count, Names, Node, SourceOrder
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, Traits
@@ -82,11 +83,22 @@ class FromMemory(Operator):
 
     def count_rows(self, inputs: Sequence[Count]) -> int:
         """Returns the rows of all batches."""
-        return sum(batch.num_rows for batch in self.batches)
+        rows = sum(batch.num_rows for batch in self.batches)
+        return rows if self.blocks is None else self.blocks.count(rows)
 
     def with_source_order(self, order: SourceOrder) -> Node:
         """Takes the order over, for blocks of rows."""
         return dataclasses.replace(self, blocks=Blocks.of(order))
+
+    def in_lane(self, lane: Lane, inputs: tuple[Node, ...]) -> Node:
+        """Takes the lane's part of the rows, in their order; all of them where a `shuffle` chooses them."""
+        if self.in_place:
+            return self
+        if self.blocks is not None:
+            return dataclasses.replace(self, blocks=self.blocks.in_lane(lane))
+        first, before = lane.rows(self.count_rows(()))
+        table = pa.Table.from_batches(self.batches, self.types).slice(first, before - first)
+        return dataclasses.replace(self, batches=tuple(table.to_batches()))
 
     def random_access(self) -> Node:
         """All rows are in memory."""
@@ -155,15 +167,15 @@ class BlockKernel(SourceKernel):
     def tasks(self, position: Position) -> Iterator[Task]:
         """Yields blocks from `position` on."""
         first, row = (0, 0) if position is None else position
-        numbers = self._blocks.numbers(self._starts[-1], self._epoch)
-        for turn in range(first, len(numbers)):
-            yield Task((turn, numbers[turn], row if turn == first else 0), Origin(numbers[turn]))
+        for block in self._blocks.of_epoch(self._starts[-1], self._epoch):
+            if block.turn >= first:
+                done = row if block.turn == first else 0
+                yield Task((block, done), Origin(block.number))
 
     def read(self, task: Task) -> Iterator[Made]:
         """Yields the block, in a slice of each record batch that holds a part of it."""
-        turn, number, done = task.payload
-        begin = number * self._blocks.size
-        row, stop = begin + done, min(begin + self._blocks.size, self._starts[-1])
+        (turn, _, begin, stop), done = task.payload
+        row = begin + done
         index = bisect_right(self._starts, row) - 1
         while row < stop:
             before = min(stop, self._starts[index + 1])

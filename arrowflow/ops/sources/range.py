@@ -13,9 +13,10 @@ import pyarrow as pa
 from arrowflow.kernels.items import Made, Origin, Task
 from arrowflow.kernels.kinds import SourceKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
-from arrowflow.ops.order.source_order import Blocks
+from arrowflow.ops.order.source_order import Block, Blocks
 from arrowflow.ops.order.spans import Places
 from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
+from arrowflow.plan.lane import Lane
 from arrowflow.plan.node import Count, Names, Node, SourceOrder
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, Traits
@@ -61,11 +62,22 @@ class Range(Operator):
 
     def count_rows(self, inputs: Sequence[Count]) -> int:
         """Returns how many numbers there are."""
-        return len(range(self.start, self.stop, self.step))
+        rows = len(range(self.start, self.stop, self.step))
+        return rows if self.blocks is None else self.blocks.count(rows)
 
     def with_source_order(self, order: SourceOrder) -> Node:
         """Takes the order over, for blocks of numbers."""
         return dataclasses.replace(self, blocks=Blocks.of(order))
+
+    def in_lane(self, lane: Lane, inputs: tuple[Node, ...]) -> Node:
+        """Takes the lane's part of the numbers, in their order; all of them where a `shuffle` chooses them."""
+        if self.in_place:
+            return self
+        if self.blocks is not None:
+            return dataclasses.replace(self, blocks=self.blocks.in_lane(lane))
+        first, before = lane.rows(self.count_rows(()))
+        part = range(self.start, self.stop, self.step)[first:before]
+        return dataclasses.replace(self, start=part.start, stop=part.stop)
 
     def random_access(self) -> Node:
         """A number follows from its place."""
@@ -94,7 +106,6 @@ class RangeKernel(SourceKernel):
         self._numbers = range(node.start, node.stop, node.step)
         self._in_place = node.in_place
         self._blocks = node.blocks
-        self._size = MAX_CHUNK_ROWS if node.blocks is None else node.blocks.size
         self._epoch = epoch
 
     def tasks(self, position: Position) -> Iterator[Task]:
@@ -103,22 +114,27 @@ class RangeKernel(SourceKernel):
         if self._in_place:
             yield Task(0, Origin(0))
             return
+        for block in self._splits():
+            if block.turn >= first:
+                yield Task(block, Origin(block.number), 8 * (block.stop - block.start))
+
+    def _splits(self) -> Iterator[Block]:
         rows = len(self._numbers)
-        splits = (
-            range(-(-rows // self._size)) if self._blocks is None else self._blocks.numbers(rows, self._epoch)
+        if self._blocks is not None:
+            return self._blocks.of_epoch(rows, self._epoch)
+        starts = range(0, rows, MAX_CHUNK_ROWS)
+        return (
+            Block(turn, turn, start, min(start + MAX_CHUNK_ROWS, rows)) for turn, start in enumerate(starts)
         )
-        for turn in range(first, len(splits)):
-            split = splits[turn]
-            yield Task((turn, split), Origin(split), 8 * min(self._size, rows - split * self._size))
 
     def read(self, task: Task) -> Iterator[Made]:
         """Yields the split's numbers as one chunk."""
         if self._in_place:
             yield Made(Uncounted(self._numbers), (1,))
             return
-        turn, split = task.payload
-        part = self._numbers[split * self._size : (split + 1) * self._size]
-        yield Made(Uncounted(part).gather(np.arange(len(part), dtype=np.int64)), (turn + 1,))
+        block: Block = task.payload
+        part = self._numbers[block.start : block.stop]
+        yield Made(Uncounted(part).gather(np.arange(len(part), dtype=np.int64)), (block.turn + 1,))
 
 
 class Uncounted(NamedTuple):

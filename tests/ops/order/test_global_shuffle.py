@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import arrowflow as af
-from arrowflow.ops.order import shuffle as shuffle_module
+from arrowflow.ops.order import global_shuffle
 from arrowflow.ops.order.random_access import AllRows, InPlaceRows
 from arrowflow.ops.order.spans import spans
 from arrowflow.testing import assert_same_rows, batches_of, check_dataset, check_operator, check_resume, cut
@@ -43,7 +43,7 @@ NUM_ROWS = sum(map(sum, SHARDS))
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some rows each, so that a few dozen rows are several parts."""
-    monkeypatch.setattr(shuffle_module, "MAX_PART_ROWS", 4)
+    monkeypatch.setattr(global_shuffle, "MAX_PART_ROWS", 4)
 
 
 def write_files(folder: Path, shards: Sequence[Sequence[int]], **options: Any) -> Path:
@@ -170,7 +170,7 @@ def test_the_order_depends_on_the_number_of_rows_alone(
 def test_borders_of_parts_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = ids(af.range(50).shuffle(seed=5))
     for size in (1, 7, 50, 1000):
-        monkeypatch.setattr(shuffle_module, "MAX_PART_ROWS", size)
+        monkeypatch.setattr(global_shuffle, "MAX_PART_ROWS", size)
         assert ids(af.range(50).shuffle(seed=5)) == expected
 
 
@@ -194,7 +194,7 @@ def test_without_a_seed_it_follows_from_the_options_and_the_place() -> None:
 
 
 def test_more_rows_than_are_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shuffle_module, "MAX_PART_ROWS", 1 << 16)
+    monkeypatch.setattr(global_shuffle, "MAX_PART_ROWS", 1 << 16)
     ds = af.range(270_000).shuffle(seed=1).batch(100_000).to_numpy()
     found = [batch["id"] for batch in ds]
     assert np.array_equal(np.sort(np.concatenate(found)), np.arange(270_000))
@@ -416,11 +416,11 @@ def test_what_lies_in_files_is_not_counted(tmp_path: Path) -> None:
 
 
 def test_large_rows_make_small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shuffle_module, "PART_BYTES", 100)
+    monkeypatch.setattr(global_shuffle, "PART_BYTES", 100)
     texts = pa.table({"text": ["x" * 40] * 10, "row": range(10)})
     found = batches_of(af.from_arrow(texts).shuffle(seed=1))
     assert [batch.num_rows for batch in found] == [1] * 10
-    monkeypatch.setattr(shuffle_module, "PART_BYTES", 1)
+    monkeypatch.setattr(global_shuffle, "PART_BYTES", 1)
     assert [batch.num_rows for batch in batches_of(af.from_arrow(texts).shuffle(seed=1))] == [1] * 10
 
 
@@ -573,7 +573,7 @@ def test_rules_move_no_border() -> None:
     """Parts are cut by the schema as written, whichever columns are left."""
     source = af.from_numpy({f"column {number}": np.arange(40) for number in range(9)})
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(shuffle_module, "PART_BYTES", 9 * 8 * 3)
+        monkeypatch.setattr(global_shuffle, "PART_BYTES", 9 * 8 * 3)
         ds = source.shuffle(seed=1).select("column 1")
         assert sizes(ds) == [3] * 13 + [1]
         assert sizes(ds.with_options(af.Options(disabled_rules=("prune_columns",)))) == [3] * 13 + [1]

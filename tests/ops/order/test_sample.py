@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 import pytest
 
 import arrowflow as af
+from arrowflow.ops.order import global_shuffle
 from arrowflow.ops.order import sample as sample_module
-from arrowflow.ops.order import shuffle as shuffle_module
 from arrowflow.random import exponentials, uniforms
 from arrowflow.testing import batches_of, check_dataset, check_operator, check_resume
 from tests.ops.tables import NUMBERS, ids, refused, rows_of
@@ -24,7 +24,7 @@ from tests.ops.tables import NUMBERS, ids, refused, rows_of
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some rows each, so that a few dozen rows are several parts."""
-    monkeypatch.setattr(shuffle_module, "MAX_PART_ROWS", 4)
+    monkeypatch.setattr(global_shuffle, "MAX_PART_ROWS", 4)
     monkeypatch.setattr(sample_module, "BLOCK_ROWS", 3)
 
 

@@ -20,6 +20,7 @@ from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.lazy import fs as pafs
 from arrowflow.ops.sources.files.file_identity import files_identity
 from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
+from arrowflow.plan.lane import Lane
 from arrowflow.plan.node import BindContext, Count, Names, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, Traits
@@ -106,6 +107,11 @@ class ListFiles(Operator):
     def count_rows(self, inputs: Sequence[Count]) -> int:
         """Returns how many files there are."""
         return len(self.files)
+
+    def in_lane(self, lane: Lane, inputs: tuple[Node, ...]) -> Node:
+        """Takes the lane's part of the files."""
+        first, before = lane.rows(len(self.files))
+        return dataclasses.replace(self, files=self.files[first:before], names=self.names[first:before])
 
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
         """Each chunk is new memory."""

@@ -18,15 +18,15 @@ The position is (block of files, its splits that are done, rows of the next spli
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from arrowflow.errors import SchemaError
-from arrowflow.expr import Expr, prunable
-from arrowflow.formats import Footer, Format, MayMatch, arguments, match
+from arrowflow.expr import Expr
+from arrowflow.formats import Footer, Format, arguments, match
 from arrowflow.formats.capabilities import (
     InPlaceFormat,
     PooledFormat,
@@ -35,18 +35,21 @@ from arrowflow.formats.capabilities import (
     Untyped,
     with_fields_only,
 )
-from arrowflow.formats.protocol import footer_of, prune, reading
+from arrowflow.formats.protocol import reading
 from arrowflow.kernels.items import Origin
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.ops.sources.files.file_identity import files_identity
+from arrowflow.ops.sources.files.file_rows import FileRows
 from arrowflow.ops.sources.files.partitions import Partitions, described, discover, merged, without
+from arrowflow.ops.sources.files.pruning import files_wanted, left_out, match_test, pruned
 from arrowflow.ops.sources.files.runs import CallBytes
 from arrowflow.ops.sources.files.split_readers import SplitFetcher, SplitFinder, SplitReader
 from arrowflow.ops.sources.files.split_sizes import SplitSizes, largest_decoded, largest_fetched
-from arrowflow.ops.sources.files.split_tasks import of_split_key
-from arrowflow.ops.sources.files.splits import OPEN_FILES, FooterSource, SplitPlanner
+from arrowflow.ops.sources.files.split_tasks import OPEN_FILES, ReadPosition, of_split_key
+from arrowflow.ops.sources.files.splits import FooterSource, SplitPlanner
 from arrowflow.ops.sources.files.survivors import Survivors
 from arrowflow.options import ResolvedOptions
+from arrowflow.plan.lane import Lane
 from arrowflow.plan.node import BindContext, Count, Names, Node, SourceOrder
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.storage import File, Store, lists_anew, resolve
@@ -74,6 +77,8 @@ class Read(Operator):
         predicates: Conditions that rows must meet to be of use; they only prune splits. Set by a rule.
         rows: The first row to deliver and the row to stop before. Set by a rule.
         order: The order that a later `shuffle` wants of the source.
+        lanes: Lanes that read the source side by side. With more than one, `rows` are those of the lane, in the order.
+        counts: Bound: the rows of all splits, which are read when a lane, or a user, asks for them.
         fields: For structs the only fields that are read. Set by a rule.
         stored: Decimals that may come as integers, since only the next operator's arithmetic reads them. Set by a rule.
         in_place: Whether a global `shuffle` after it gathers rows from the files themselves.
@@ -96,6 +101,8 @@ class Read(Operator):
     predicates: tuple[Expr, ...] = ()
     rows: tuple[int, int | None] = (0, None)
     order: SourceOrder | None = None
+    lanes: int = field(default=1, compare=False)
+    counts: FileRows | None = field(default=None, compare=False, repr=False)
     fields: Mapping[str, frozenset[str]] = field(default_factory=dict, hash=False)
     stored: frozenset[str] = frozenset()
     in_place: bool = False
@@ -161,7 +168,10 @@ class Read(Operator):
             ).locate(operator=self.operator, file=first.file.path)
         if isinstance(format, Untyped) and target is None:
             format = format.typed(first.schema)
-        bound = replace(self, format=format, store=store, files=files, partitions=folders, first=first)
+        counts = FileRows(self.operator, format, store, files)
+        bound = replace(
+            self, format=format, store=store, files=files, partitions=folders, first=first, counts=counts
+        )
         if target is not None:
             match(target, first, widen=True, operator=self.operator)
         return bound.on()
@@ -185,11 +195,25 @@ class Read(Operator):
 
     def count_rows(self, inputs: Sequence[Count]) -> int:
         """Returns the rows of all footers: reads each file's footer, but nothing else."""
-        assert self.store is not None
-        format, store = self.format, self.store
-        total = sum(footer_of(self.operator, format, store, file).num_rows for file in self.files)
+        assert self.counts is not None
         start, stop = self.rows
+        total = self.counts.num_rows
         return max(0, (total if stop is None else min(stop, total)) - start)
+
+    def in_lane(self, lane: Lane, inputs: tuple[Node, ...]) -> Node:
+        """Takes the lane's part of the rows, in the order of each epoch; reads the footers of all files, once."""
+        if self.in_place:
+            return self
+        first, before = lane.rows(self.count_rows(()))
+        start, _ = self.rows
+        return replace(self, rows=(start + first, start + before), lanes=lane.count)
+
+    def first_position(self, epoch: int) -> ReadPosition | None:
+        """Returns where a lane begins in the order of an epoch."""
+        if self.lanes == 1:
+            return None
+        assert self.counts is not None
+        return self.counts.position(self.rows[0], self.order, epoch)
 
     def with_row_range(self, start: int, stop: int | None) -> Node | None:
         """Counts rows by footers; an ordered source has no first rows."""
@@ -262,8 +286,8 @@ class Read(Operator):
         """Returns the source of footers, the planner, the fetcher if there is anything to fetch, and the reader."""
         assert self.schema is not None and self.store is not None
         names = without(self.schema, self.partitions).names
-        may_match = self.may_match()
-        is_wanted = self._is_wanted(may_match)
+        may_match = match_test(self)
+        is_wanted = files_wanted(self, may_match)
         calls = self._call_bytes(names, options)
         return (
             KernelSpec(
@@ -276,14 +300,14 @@ class Read(Operator):
                 buffer_items=OPEN_FILES,
                 facts=lambda: (
                     "footers, one call a large file or several small ones",
-                    *self._left_out(is_wanted),
+                    *left_out(self, is_wanted),
                 ),
             ),
             KernelSpec(
                 operator=self.operator,
                 kind="serial",
-                make=lambda context: SplitPlanner(self, may_match, context, calls),
-                facts=lambda: ("order of splits", *self._pruned(may_match)),
+                make=lambda context: SplitPlanner(self, may_match, calls),
+                facts=lambda: ("order of splits", *pruned(self, may_match)),
                 holds_lock=True,
             ),
             *(() if self.store.is_local else (self._fetch_spec(names),)),
@@ -294,7 +318,8 @@ class Read(Operator):
         assert self.store is not None and self.first is not None
         if self.in_place:
             return CallBytes()
-        return CallBytes.of(self.store, self.format, self.first, len(self.files), names, options)
+        format, files = self.format, len(self.files)
+        return CallBytes.of(self.store, format, self.first, files, names, options, self.lanes)
 
     def _find_spec(self, names: Sequence[str]) -> KernelSpec:
         return KernelSpec(
@@ -362,36 +387,3 @@ class Read(Operator):
         """Returns the file of a split, its number there, and what the number counts."""
         number, index = of_split_key(origin.split)
         return self.files[number].path, index, self.format.part
-
-    def may_match(self) -> MayMatch | None:
-        """Returns the test whether a split can hold a match; None where no test exists."""
-        tests = [prunable(predicate, self.all_columns()) for predicate in self.predicates]
-        known = [test for test in tests if test is not None]
-        if not known:
-            return None
-        return lambda statistics, num_rows: not any(test(statistics, num_rows) for test in known)
-
-    def _is_wanted(self, may_match: MayMatch | None) -> Callable[[int], bool] | None:
-        """Returns the test, by the number of a file, whether the file has to be opened; None where all files have to.
-
-        Rows that `skip` and `take` count have to be counted in every file.
-        """
-        folders = self.partitions
-        if may_match is None or folders is None or self.rows != (0, None):
-            return None
-        return lambda number: folders.may_match(number, may_match)
-
-    def _left_out(self, is_wanted: Callable[[int], bool] | None) -> tuple[str, ...]:
-        if is_wanted is None:
-            return ()
-        left_out = sum(not is_wanted(number) for number in range(len(self.files)))
-        return (f"folders rule out {left_out} of {len(self.files)} files",)
-
-    def _pruned(self, may_match: MayMatch | None) -> tuple[str, ...]:
-        if may_match is None or self.first is None:
-            return ()
-        if self.partitions is not None:
-            may_match = self.partitions.within(0, may_match)
-        columns = self.all_columns()
-        pruned = sum(prune(self.format, self.first, split, may_match, columns) for split in self.first.splits)
-        return (f"statistics prune {pruned} of {len(self.first.splits)} splits of the first file",)

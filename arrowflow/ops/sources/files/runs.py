@@ -62,11 +62,15 @@ class CallBytes(NamedTuple):
         num_files: int,
         names: Sequence[str],
         options: ResolvedOptions,
+        lanes: int = 1,
     ) -> CallBytes:
-        """Returns the bytes for the files of a source: little of the budget, and enough calls for all cores."""
+        """Returns the bytes for the files of a source: little of the budget, and enough calls for all cores.
+
+        So many lanes each hold what one call decodes.
+        """
         if not store.is_local:
             return cls()
-        most = min(MOST_BYTES, options.ram_budget // _CALLS_IN_BUDGET)
+        most = min(MOST_BYTES, options.ram_budget // _CALLS_IN_BUDGET) // lanes
         of_file = sum(format.column_bytes(first, split, names) for split in first.splits)
         share = of_file * num_files // (_RUNS_PER_CORE * options.cpu_budget)
         return cls(min(most, share), most if isinstance(format, PiecesFormat) else 0)

@@ -10,8 +10,14 @@ import pyarrow as pa
 
 from arrowflow.errors import ArrowflowError
 from arrowflow.formats.protocol import Footer, Split
+from arrowflow.ops.order.source_order import permuted
+from arrowflow.plan.node import SourceOrder
 from arrowflow.plan.position import Position
+from arrowflow.random import SPLIT_ORDER
 from arrowflow.storage import Range, Store
+
+OPEN_FILES: Final = 4
+"""Files whose splits are mixed when a `shuffle` orders the source."""
 
 _MAX_SPLITS: Final = 1 << 24
 """The most splits of a file."""
@@ -177,3 +183,27 @@ class SplitTask(NamedTuple):
         if row < self.split.num_rows:
             return ReadPosition(block, done, row, counted)
         return ReadPosition(block, done + 1, 0, counted + self.split.num_rows)
+
+
+def drawn(
+    counts: Sequence[tuple[int, int, int]], order: SourceOrder | None, epoch: int
+) -> Iterator[tuple[int, int, int]]:
+    """Yields the splits of a block of files in their order: (number in the block, number of the file, number there).
+
+    Args:
+        counts: Of each file its place in the block, its number, and how many splits it has.
+        order: The order that a `shuffle` wants: one split of each file in turn.
+        epoch: The epoch.
+    """
+    if order is None:
+        ((_, number, splits),) = counts
+        yield from ((index, number, index) for index in range(splits))
+        return
+    queues = [
+        (place, number, permuted(splits, order, SPLIT_ORDER, epoch, number))
+        for place, number, splits in counts
+    ]
+    for turn in range(max((splits for _, _, splits in counts), default=0)):
+        for place, number, indices in queues:
+            if turn < len(indices):
+                yield turn * OPEN_FILES + place, number, indices[turn]

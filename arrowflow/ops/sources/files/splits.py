@@ -17,14 +17,18 @@ from arrowflow.kernels.kinds import SerialKernel, SourceKernel
 from arrowflow.ops.order.source_order import permuted
 from arrowflow.ops.sources.files.partitions import Partitions, without
 from arrowflow.ops.sources.files.runs import CallBytes, Runs, cut
-from arrowflow.ops.sources.files.split_tasks import FileTask, OpenFile, ReadPosition, SplitTask
+from arrowflow.ops.sources.files.split_tasks import (
+    OPEN_FILES,
+    FileTask,
+    OpenFile,
+    ReadPosition,
+    SplitTask,
+    drawn,
+)
 from arrowflow.plan.node import SourceOrder
 from arrowflow.plan.position import Position
-from arrowflow.random import FILE_ORDER, SPLIT_ORDER
+from arrowflow.random import FILE_ORDER
 from arrowflow.storage import File, Store, coalesce
-
-OPEN_FILES = 4
-"""Files whose splits are mixed when a `shuffle` orders the source."""
 
 FOOTER_BYTES = 1 << 16
 
@@ -79,6 +83,9 @@ class FileScan(Protocol):
     @property
     def predicates(self) -> tuple[Expr, ...]:
         """Conditions that rows must meet to be of use."""
+
+    def first_position(self, epoch: int) -> ReadPosition | None:
+        """Returns where a lane begins in the order of an epoch; None for the start."""
 
     def decoder(self, num_threads: int, *, exact: bool = False) -> Format:
         """Returns the format that decodes within a CPU budget; if `exact`, decimals come as decimals."""
@@ -176,7 +183,6 @@ class SplitPlanner(SerialKernel):
     Args:
         node: The bound source.
         may_match: The test whether a split can hold a match; None where all are read.
-        context: The stream.
         sizes: The bytes that one call decodes.
     """
 
@@ -184,14 +190,13 @@ class SplitPlanner(SerialKernel):
         self,
         node: FileScan,
         may_match: MayMatch | None,
-        context: Context,
         sizes: CallBytes = CallBytes(),  # noqa: B008  (it does not change)
     ) -> None:
         self._node = node
         self._sizes = sizes
         self._runs = Runs(sizes.run)
         self._may_match = may_match
-        self._context = context
+        self._epoch = 0
         self._format = node.format
         self._unsure = node.format if isinstance(node.format, Unsure) else None  # 10 µs, so once
         self._blocks: dict[int, list[OpenFile]] = {}  # several blocks where footers come in any order
@@ -199,6 +204,9 @@ class SplitPlanner(SerialKernel):
 
     def open(self, position: Position, epoch: int) -> Position:
         """Restores the block of files; its splits that are done are counted again but not read."""
+        self._epoch = epoch
+        if position is None:
+            position = self._node.first_position(epoch)
         if position is None:
             return None
         self._block, self._first_split, self._first_row, self._counted = ReadPosition._make(position)
@@ -295,27 +303,11 @@ class SplitPlanner(SerialKernel):
 
     def _ordered(self, files: list[OpenFile]) -> list[tuple[int, int, Footer, Split]]:
         """Returns a block's splits, each with its number in the block, whatever splits the other files have."""
-        order = self._node.order
-        if order is None:
-            (file,) = files
-            footer = _footer(file)
-            return [(done, file.number, footer, split) for done, split in enumerate(footer.splits)]
-        queues = []
-        for file in files:
-            footer = _footer(file)
-            splits = footer.splits
-            places = permuted(len(splits), order, SPLIT_ORDER, self._context.epoch, file.number)
-            queues.append(
-                [
-                    (turn * OPEN_FILES + file.place, file.number, footer, splits[place])
-                    for turn, place in enumerate(places)
-                ]
-            )
+        footers = {file.number: _footer(file) for file in files}
+        counts = [(file.place, file.number, len(footers[file.number].splits)) for file in files]
+        found = drawn(counts, self._node.order, self._epoch)
         return [
-            queue[turn]
-            for turn in range(max(map(len, queues), default=0))
-            for queue in queues
-            if turn < len(queue)
+            (done, number, footers[number], footers[number].splits[index]) for done, number, index in found
         ]
 
 

@@ -110,7 +110,7 @@ def specs_of(dataset: af.Dataset) -> list[KernelSpec]:
 def tasks_of(node: Read) -> list[SplitTask]:
     """Returns what the planner makes of the first file."""
     assert node.first is not None
-    planner = SplitPlanner(node, None, None)  # type: ignore[arg-type]  # who orders nothing asks it for nothing
+    planner = SplitPlanner(node, None)
     return [item.chunk for item in planner.push(Item(OpenFile(0, node.first), None, (), Origin(0)))]
 
 

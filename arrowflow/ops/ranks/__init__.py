@@ -1,0 +1,1 @@
+"""Plans in many processes: `split_by_rank` and its lanes."""

@@ -1,0 +1,105 @@
+"""Whole batches of lanes: joined side by side, or delivered in turn.
+
+They are joined where functions follow `batch`: such a function is called for each lane, so that what it makes does not
+depend on the number of processes. They come in turn where an operator makes batches of unequal size, such as
+`bucket_by_sequence_length`: such a batch is neither cut nor joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from arrowflow.kernels.context import Context, StreamHandle
+from arrowflow.kernels.cutting import Parts
+from arrowflow.kernels.items import Item, Origin
+from arrowflow.kernels.kinds import BoundaryKernel
+from arrowflow.ops.ranks.steps import Steps
+from arrowflow.plan.position import LaneMark, LanesPosition, Position
+
+
+class TurnsKernel(BoundaryKernel):
+    """Takes one batch of each lane in turn. The lane with the fewest batches is next, of several the first one.
+
+    Args:
+        lanes: The numbers of the lanes, in order; input number i is lane `lanes[i]`.
+        steps: How many batches each lane delivers.
+        joins: Whether the batches of a turn are put out as `Parts` of one batch.
+        context: The stream's.
+    """
+
+    def __init__(self, lanes: Sequence[int], steps: Steps, *, joins: bool, context: Context) -> None:
+        self._lanes = lanes
+        self._steps = steps
+        self._joins = joins
+        self._context = context
+        self._epoch = 0
+        self._streams: list[StreamHandle | None] = []  # None: it has ended
+        self._places: list[Position] = [None] * len(lanes)
+        self._taken = [0] * len(lanes)  # batches of each lane
+        self._ended = [False] * len(lanes)
+        self._parts: list[Item] = []
+        self._number = 0
+
+    def open(self, position: Position, epoch: int) -> Position:
+        """Restores the place in each lane; `next_input` opens the streams."""
+        self._epoch = epoch
+        if position is not None:
+            assert isinstance(position, LanesPosition)
+            self._number = position.step
+            marks = {mark.lane: mark for mark in position.lanes}
+            for index, lane in enumerate(self._lanes):
+                mark = marks[lane]
+                self._places[index], self._taken[index], self._ended[index] = mark[1:]
+        return None
+
+    def next_input(self) -> StreamHandle | None:
+        """Returns the stream of the lane whose turn it is; None at the end."""
+        if not self._streams:
+            self._streams = [
+                None if ended else self._context.open(index, self._epoch, place)
+                for index, (ended, place) in enumerate(zip(self._ended, self._places, strict=True))
+            ]
+        turn = self._turn()
+        return None if turn is None else self._streams[turn]
+
+    def _turn(self) -> int | None:
+        if self._is_over():
+            return None
+        left = [index for index in range(len(self._lanes)) if not self._ended[index]]
+        return min(left, key=lambda index: (self._taken[index], index), default=None)
+
+    def _is_over(self) -> bool:
+        """Whether all lanes delivered what they may, or one of them ends the others."""
+        fewest = min(self._taken)
+        if self._steps.most is not None and fewest >= self._steps.most:
+            return True
+        dry = [taken for taken, ended in zip(self._taken, self._ended, strict=True) if ended]
+        return not self._steps.pads and bool(dry) and min(dry) <= fewest
+
+    def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
+        """Takes one batch."""
+        index = self._streams.index(stream)
+        self._places[index] = item.position
+        if not item.chunk.num_rows:
+            return
+        self._taken[index] += 1
+        if not self._joins:
+            yield self._made(item)
+            return
+        self._parts.append(item)
+        if len(self._parts) == len(self._lanes):
+            parts, self._parts = self._parts, []
+            chunks = [part.chunk for part in parts]
+            rows = Parts(chunks, sum(chunk.num_rows for chunk in chunks))
+            yield self._made(item._replace(chunk=rows, ticket=tuple(part.ticket for part in parts)))
+
+    def _made(self, item: Item) -> Item:
+        number, self._number = self._number, self._number + 1
+        rows = zip(self._lanes, self._places, self._taken, self._ended, strict=True)
+        position = LanesPosition(self._number, tuple(map(LaneMark._make, rows)))
+        return item._replace(position=position, origin=Origin(number))
+
+    def ended(self, stream: StreamHandle) -> None:
+        """Leaves the lane out from now on."""
+        index = self._streams.index(stream)
+        self._streams[index], self._ended[index] = None, True

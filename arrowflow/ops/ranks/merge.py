@@ -1,0 +1,161 @@
+"""A part of several lanes, copied once into the order of its batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from arrowflow.kernels.gather import GatherKernel, gathered
+from arrowflow.kernels.held import join
+from arrowflow.kernels.items import Origin
+from arrowflow.memory import Recycler
+from arrowflow.ops.batches.batch import masked_schema
+from arrowflow.ops.order.spans import addresses_of, array_of, width_of
+
+
+@dataclass(slots=True)
+class LaneRows:
+    """Rows of a part: of each lane its chunks, and how many rows these have; with them, what fills up short lanes.
+
+    Attributes:
+        chunks: The chunks of each lane.
+        counts: Rows of each lane.
+        rows: Rows that each lane gives to the part, repeats included.
+        spares: The row that each lane repeats; None where it is full.
+    """
+
+    chunks: list[list[pa.RecordBatch]]
+    counts: list[int]
+    rows: int
+    spares: list[pa.RecordBatch | None]
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the part."""
+        return self.rows * len(self.chunks)
+
+
+class MergeKernel(GatherKernel):
+    """Copies the rows of a part into the order of its batches: at each step rows of each lane, lane after lane.
+
+    Args:
+        step_rows: Rows of a lane in a whole step.
+        mask: Name of the column that is false for repeats; None for no such column.
+        recycler: Gives memory that is used again.
+    """
+
+    def __init__(self, step_rows: int, mask: str | None, recycler: Recycler) -> None:
+        self._step_rows = step_rows
+        self._mask = mask
+        self._recycler = recycler
+
+    def gather(self, chunk: LaneRows, origin: Origin) -> pa.RecordBatch:
+        """Returns the part's rows."""
+        if any(spare is not None for spare in chunk.spares):
+            merged, real = self._filled(chunk)
+        else:
+            merged, real = self._merged(chunk), None
+        if self._mask is None:
+            return merged
+        schema = masked_schema(merged.schema, self._mask)
+        real = np.ones(merged.num_rows, np.bool_) if real is None else real
+        bits = pa.py_buffer(np.packbits(real, bitorder="little"))
+        mask = pa.Array.from_buffers(pa.bool_(), len(real), [None, bits])
+        return pa.RecordBatch.from_arrays([*merged.columns, mask], schema=schema)
+
+    def limit(self, chunk: LaneRows) -> tuple[str, str, str]:
+        """See `GatherKernel.limit`."""
+        return f"{chunk.num_rows:,} rows of all lanes cannot be joined", "them", "use a smaller batch_size"
+
+    def _merged(self, part: LaneRows) -> pa.RecordBatch:
+        lanes, step = len(part.chunks), min(self._step_rows, part.rows)
+        chunks = [chunk for some in part.chunks for chunk in some]
+        if lanes == 1:
+            return join(chunks)
+        schema = chunks[0].schema
+        columns: dict[str, pa.Array] = {}
+        for index, field in enumerate(schema):
+            if width_of(field.type) is not None and (addresses := addresses_of(chunks, index)) is not None:
+                columns[field.name] = self._copied(field.type, part, addresses, step)
+        rest = [name for name in schema.names if name not in columns]
+        if rest:
+            numbers = np.arange(part.num_rows, dtype=np.int64).reshape(lanes, -1, step)
+            order = np.ascontiguousarray(numbers.transpose(1, 0, 2)).ravel()
+            taken = gathered(join([chunk.select(rest) for chunk in chunks]), order)
+            columns.update(zip(rest, taken.columns, strict=True))
+        return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+    def _copied(self, type: pa.DataType, part: LaneRows, addresses: Sequence[int], step: int) -> pa.Array:
+        """Returns a column of fixed width without nulls: runs of `step` rows are copied to where they belong."""
+        width = width_of(type)
+        assert width is not None
+        buffer = self._recycler.allocate(part.num_rows * width)
+        lanes = len(part.chunks)
+        out = np.frombuffer(buffer, np.uint8).reshape(-1, lanes, step, width)
+        found = iter(addresses)
+        for lane, chunks in enumerate(part.chunks):
+            at = 0
+            for chunk in chunks:
+                count = chunk.num_rows
+                values = np.frombuffer(pa.foreign_buffer(next(found), count * width), np.uint8)
+                _copy(out[:, lane], values.reshape(count, width), at)
+                at += count
+        return array_of(type, part.num_rows, buffer)
+
+    def _filled(self, part: LaneRows) -> tuple[pa.RecordBatch, npt.NDArray[np.bool_]]:
+        """Returns one step in which some lanes are filled up by repeats, and which rows are real."""
+        chunks = [chunk for some in part.chunks for chunk in some]
+        spares = [spare for spare in part.spares if spare is not None]
+        starts = np.cumsum([0, *part.counts])
+        places, spare = [], int(starts[-1])
+        for lane, count in enumerate(part.counts):
+            own = np.full(part.rows, spare, np.int64)
+            own[:count] = starts[lane] + np.arange(count)
+            spare += part.spares[lane] is not None
+            places.append(own)
+        order = np.concatenate(places)
+        return gathered(join([*chunks, *spares]), order), order < starts[-1]
+
+
+def _copy(out: npt.NDArray[Any], values: npt.NDArray[Any], at: int) -> None:
+    """Copies rows into the steps of a lane, from row `at` of the lane on."""
+    step, rows = out.shape[1], len(values)
+    turn, place = divmod(at, step)
+    head = min(rows, step - place) if place else 0
+    if head:
+        out[turn, place : place + head] = values[:head]
+        turn += 1
+    whole = (rows - head) // step
+    stop = head + whole * step
+    if whole:
+        out[turn : turn + whole] = values[head:stop].reshape(whole, step, -1)
+    if stop < rows:
+        out[turn + whole, : rows - stop] = values[stop:]
+
+
+def zeros(type: pa.DataType, count: int = 1) -> pa.Array:
+    """Returns zeros, empty texts and empty lists; nulls of a type that has none of these.
+
+    Example:
+        >>> zeros(pa.list_(pa.float32(), 2)).to_pylist(), zeros(pa.string()).to_pylist()
+        ([[0.0, 0.0]], [''])
+    """
+    if isinstance(type, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(type, zeros(type.storage_type, count))
+    if pa.types.is_fixed_size_list(type):
+        values = zeros(type.value_type, count * type.list_size)
+        return pa.Array.from_buffers(type, count, [None], null_count=0, children=[values])
+    if pa.types.is_struct(type):
+        fields = [zeros(type.field(index).type, count) for index in range(type.num_fields)]
+        return pa.Array.from_buffers(type, count, [None], null_count=0, children=fields)
+    nulls = pa.nulls(count, type)
+    if pa.types.is_null(type) or pa.types.is_dictionary(type) or pa.types.is_union(type):
+        return nulls
+    buffers = [None, *nulls.buffers()[1 : type.num_buffers]]
+    inner = [pa.nulls(0, type.field(index).type) for index in range(type.num_fields)]
+    return pa.Array.from_buffers(type, count, buffers, null_count=0, children=inner or None)

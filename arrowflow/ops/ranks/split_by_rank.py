@@ -1,0 +1,394 @@
+"""`split_by_rank`: each of several processes delivers its part of the same batches.
+
+The plan is run in lanes, see `arrowflow.plan.lane`. When a plan is bound, the operator moves down to the `batch` that
+makes the global batches: columns can be computed and batches padded on what a rank delivers, to the same result. Three
+things may then be right before it:
+
+* `batch`. Lanes run the plan before it, and their rows are merged: `rows_of_lanes.py`.
+* A function after `batch`. Lanes run it on batches of their own, which are joined: `batches_of_lanes.py`.
+* Any other maker of batches. Lanes run it, and their batches come in turn: `batches_of_lanes.py`, too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
+
+import pyarrow as pa
+
+from arrowflow.errors import PlanError
+from arrowflow.expr import untyped
+from arrowflow.kernels.kinds import SerialKernel
+from arrowflow.kernels.operator import KernelSpec, Operator
+from arrowflow.memory import Recycler
+from arrowflow.ops.batches.batch import Batch, BatchKernel, JoinKernel, masked_schema
+from arrowflow.ops.ranks.batches_of_lanes import TurnsKernel
+from arrowflow.ops.ranks.coordinator import MAX_STEPS, AgreedBatchKernel, Coordinator, coordinator_of
+from arrowflow.ops.ranks.merge import MergeKernel
+from arrowflow.ops.ranks.rank import found_rank
+from arrowflow.ops.ranks.rows_of_lanes import PART_BYTES, PARTS_IN_BUDGET, LanesKernel
+from arrowflow.ops.ranks.steps import EqualSteps, Steps, check_equal_steps, steps_of
+from arrowflow.ops.rows.take import Take
+from arrowflow.options import ResolvedOptions, check_size
+from arrowflow.plan.lane import Lane
+from arrowflow.plan.node import BindContext, Columns, Count, Names, Node
+from arrowflow.plan.row_ranges import push_row_ranges
+from arrowflow.plan.traits import Borders
+from arrowflow.plan.walk import count_rows, fold, in_lane, post_order
+from arrowflow.plan.widths import RowWidth, row_width
+
+DEFAULT_LANES = 16
+DEFAULT_MASK = "mask"
+AGREED_IN_BUDGET = 8
+"""The part of the byte budget that batches may take which are held back until all ranks have agreed on them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitByRank(Operator):
+    """The part of the global batches that belongs to one of several processes.
+
+    Row order: at each step rows of each lane of the rank, lane after lane. Memory: at least one chunk of each lane, and
+    two parts of some 16 MiB. Deterministic: what a lane delivers does not depend on ranks. Resume: (steps, of each
+    lane its position, rows and whether it has ended).
+
+    Attributes:
+        rank: Number of this process.
+        world_size: How many processes there are.
+        local_world_size: How many of them share this machine.
+        lanes: How many lanes there are in all processes.
+        equal_steps: What happens where lanes end at different steps.
+        coordinator: What ranks agree by, where only a run tells how many steps they have.
+    """
+
+    name: ClassVar[str] = "split_by_rank"
+
+    rank: int
+    world_size: int
+    local_world_size: int = 1
+    lanes: int = DEFAULT_LANES
+    equal_steps: EqualSteps | None = None
+    coordinator: Coordinator | None = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        below: Node,
+        rank: int | None,
+        world_size: int | None,
+        *,
+        lanes: int | None,
+        equal_steps: Any,
+        coordinator: Any,
+    ) -> Self:
+        """Returns the node, with arguments as users write them."""
+        if not below.batched:
+            raise PlanError(
+                "split_by_rank: it comes last, after the batches of all processes together; write "
+                ".batch(global_batch_size).split_by_rank()"
+            )
+        if any(isinstance(node, cls) for node in post_order(below)):
+            raise PlanError("split_by_rank: the plan is split by rank already; leave one of the two out")
+        found = found_rank(rank, world_size)
+        size = _batch_rows(below)
+        count = _lanes(lanes, size, found.world_size)
+        return cls(
+            inputs=(below,),
+            rank=found.rank,
+            world_size=found.world_size,
+            local_world_size=found.local_world_size,
+            lanes=count,
+            equal_steps=check_equal_steps(equal_steps),
+            coordinator=coordinator_of(coordinator),
+        )
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns what all ranks have in common."""
+        return {"lanes": self.lanes, "equal_steps": self.equal_steps}
+
+    def describe(self) -> str:
+        """Returns the rank and its lanes as one line."""
+        own = self.own_lanes
+        ends = "" if self.equal_steps is None else f"; equal_steps={self.equal_steps!r}"
+        return f"split_by_rank(rank {self.rank} of {self.world_size}: lanes {own[0]} to {own[-1]} of {self.lanes}{ends})"
+
+    @property
+    def own_lanes(self) -> range:
+        """The numbers of the lanes of this rank."""
+        share = self.lanes // self.world_size
+        return range(self.rank * share, (self.rank + 1) * share)
+
+    @property
+    def processes(self) -> int:
+        """The processes on this machine, which share its budgets."""
+        return self.local_world_size
+
+    # ------------------------------------------------------------------ binding
+
+    def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
+        """Moves down to the operator that makes the batches, through all that treat each batch for itself."""
+        return self._before(inputs[0])
+
+    def _before(self, node: Node) -> Node:
+        traits = node.traits
+        moves = traits.one_to_one or traits.drops_rows or traits.counts_alone
+        if moves and not traits.opaque and traits.borders is Borders.KEEP:
+            return node.on(self._before(node.inputs[0]))
+        split = self.on(push_row_ranges(node))
+        pads = self.equal_steps == "pad" or (split._joins and _batch_in(node).mask is not None)
+        if split._joins and split._batch is None and pads:
+            raise PlanError(
+                f"split_by_rank: {node.name} comes after batch, so lanes call it on batches of their own, which cannot be "
+                "filled up; put it before batch"
+            )
+        return split
+
+    @property
+    def _batch(self) -> Batch | None:
+        """The `batch` whose rows are merged; None where lanes make batches of their own."""
+        before = self.inputs[0]
+        return before if isinstance(before, Batch) else None
+
+    @property
+    def _joins(self) -> bool:
+        """Whether the batches of the lanes are parts of global ones."""
+        return isinstance(self.inputs[0].batched_by, Batch)
+
+    @property
+    def _mask(self) -> str | None:
+        batch = self._batch
+        own = None if batch is None else batch.mask
+        return own or (DEFAULT_MASK if batch is not None and self.equal_steps == "pad" else None)
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
+        """Returns its input's columns, and the mask where lanes are filled up."""
+        batch, mask = self._batch, self._mask
+        if mask is None or (batch is not None and batch.mask is not None):
+            return inputs[0]
+        return masked_schema(inputs[0], mask)
+
+    def foresee(self, names: Sequence[Names]) -> Names:
+        """Returns its input's names, and the mask's."""
+        schema = self.output_schema([untyped(names[0])])
+        assert schema is not None
+        return tuple(schema.names)
+
+    def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
+        """Returns the wanted columns, without a mask of its own."""
+        own = {self._mask} - {None if (batch := self._batch) is None else batch.mask}
+        return (None if wanted is None else wanted - own,)
+
+    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
+        """Merged rows are new memory; batches in turn, and those of one lane, pass as they are."""
+        return inputs[0] or (self._joins and len(self.own_lanes) > 1)
+
+    # ------------------------------------------------------------------ lanes
+
+    def _lane(self, number: int) -> Node:
+        """Returns the plan of a lane: before `batch` where its rows are merged."""
+        batch = self._batch
+        rows = 0 if (size := _batch_rows(self.inputs[0])) is None else size // self.lanes
+        lane = Lane(number, self.lanes, rows)
+        return in_lane(self.inputs[0] if batch is None else batch.inputs[0], lane)
+
+    @property
+    def planned_inputs(self) -> tuple[Node, ...]:
+        """The plans of its own lanes."""
+        plans = map(self._lane, self.own_lanes)
+        if self._batch is not None or not self._joins:
+            return tuple(plans)
+        most = self._least_rows()
+        return tuple(_even(plan, most) for plan in plans)
+
+    def steps(self) -> Steps:
+        """Returns what each lane delivers: rows where they are merged, else batches. Reads all footers, once."""
+        batch = self._batch
+        counts: list[Count]
+        if batch is not None:
+            counts, size = (
+                [count_rows(self._lane(number)) for number in range(self.lanes)],
+                batch.size // self.lanes,
+            )
+        elif self._joins:
+            most = self._least_rows()
+            counts, size = [_batches(_even(self._lane(number), most)) for number in range(self.lanes)], 1
+        else:
+            counts, size = [_batches(self._lane(number)) for number in range(self.lanes)], 1
+        pads = self._mask is not None or (batch is None and self.equal_steps == "pad")
+        alone = self.world_size == 1 or (self.coordinator is not None and not pads)
+        return steps_of(counts, size, pads=pads, given=self.equal_steps, alone=alone)
+
+    def _least_rows(self) -> int | None:
+        """Returns the rows of the shortest lane before `batch`, where functions follow it; None if that is not known."""
+        counts = [count_rows(_batch_in(self._lane(number)).inputs[0]) for number in range(self.lanes)]
+        known = [count for count in counts if isinstance(count, int)]
+        return min(known) if len(known) == len(counts) else None
+
+    def count_rows(self, inputs: Sequence[Count]) -> Count:
+        """Returns the rows of this rank."""
+        batch, most = self._batch, self.steps().most
+        if batch is None or most is None:
+            return None if batch is None else inputs[0] if inputs[0] is None else None
+        own = most - most % (batch.size // self.lanes) if batch.drop_remainder else most
+        return own * len(self.own_lanes)
+
+    def count_batches(self, rows: Sequence[Count], batches: Sequence[Count]) -> Count:
+        """Returns the batches of this rank, the same number as those of every other one."""
+        batch, most = self._batch, self.steps().most
+        if most is None:
+            return None
+        if batch is None:
+            return most if self._joins else most * len(self.own_lanes)
+        size = batch.size // self.lanes
+        return most // size if batch.drop_remainder else -(-most // size)
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns the boundary over the lanes, and what merges their rows or joins their batches."""
+        steps, batch, lanes = self.steps(), self._batch, self.own_lanes
+        facts = (f"lanes {lanes[0]} to {lanes[-1]} of {self.lanes}", *_told(steps, batch is not None))
+        if batch is None:
+            turns = KernelSpec(
+                operator=self.name,
+                kind="boundary",
+                make=lambda context: TurnsKernel(lanes, steps, joins=self._joins, context=context),
+                pins_order=True,
+                splits=True,
+                alike=True,
+                facts=lambda: facts,
+            )
+            join = KernelSpec(
+                operator=self.name,
+                kind="stateless",
+                make=lambda context: JoinKernel(),
+                engine="arrow",
+                facts=lambda: ("join the batches of the lanes",),
+            )
+            return (turns, join) if self._joins else (turns,)
+        size, recycler = batch.size // self.lanes, Recycler(options.ram_budget)
+        width = row_width(batch.inputs[0].schema)
+        part_bytes = min(PART_BYTES, options.ram_budget // PARTS_IN_BUDGET)
+        return (
+            KernelSpec(
+                operator=self.name,
+                kind="boundary",
+                make=lambda context: LanesKernel(
+                    lanes,
+                    size,
+                    steps,
+                    drop=batch.drop_remainder or steps.most is None,
+                    schema=batch.inputs[0].schema,
+                    width=width,
+                    part_bytes=part_bytes,
+                    context=context,
+                ),
+                pins_order=True,
+                splits=True,
+                alike=True,
+                facts=lambda: facts,
+            ),
+            KernelSpec(
+                operator=self.name,
+                kind="stateless",
+                make=lambda context: MergeKernel(size, self._mask, recycler),
+                engine="numpy+arrow",
+                # One part is copied while another is consumed; a part has one step at least.
+                floor_bytes=2 * size * len(lanes) * width.num_bytes,
+                facts=lambda: (
+                    f"copy the rows of lanes into their batches, up to {part_bytes:,} bytes a call",
+                ),
+            ),
+            KernelSpec(
+                operator=batch.name,
+                kind="serial",
+                make=lambda context: self._batch_kernel(size * len(lanes), width, steps, options),
+                splits=True,
+                engine="arrow",
+            ),
+        )
+
+    def _batch_kernel(
+        self, rows: int, width: RowWidth, steps: Steps, options: ResolvedOptions
+    ) -> SerialKernel:
+        """Returns the kernel that slices the rank's batches, as many as all ranks have."""
+        if steps.most is not None or self.coordinator is None or self.world_size == 1:
+            return BatchKernel(rows)
+        most = width.rows_in(options.ram_budget // AGREED_IN_BUDGET, 0, 1) // rows
+        return AgreedBatchKernel(rows, max(1, min(MAX_STEPS, most)), self.coordinator)
+
+
+def _batch_rows(plan: Node) -> int | None:
+    """Returns the rows of a global batch; None where batches are not made of rows of all lanes."""
+    made_by = next((node for node in post_order(plan) if isinstance(node, Batch)), None)
+    is_last = made_by is not None and plan.batched_by is not None and not _cuts_after(plan)
+    return made_by.size if made_by is not None and is_last else None
+
+
+def _cuts_after(plan: Node) -> bool:
+    """Whether another operator than `batch` makes the batches that a plan ends in."""
+    node = plan
+    while node.traits.borders is Borders.KEEP and node.inputs:
+        node = node.inputs[0]
+    return not isinstance(node, Batch)
+
+
+def _batch_in(plan: Node) -> Batch:
+    """Returns the `batch` of a plan that ends in its batches."""
+    while not isinstance(plan, Batch):
+        plan = plan.inputs[0]
+    return plan
+
+
+def _even(plan: Node, most: int | None) -> Node:
+    """Returns a lane whose batches are as many, and as long, as those of all others: of so many rows, or whole ones."""
+    if not isinstance(plan, Batch):
+        return plan.on(_even(plan.inputs[0], most))
+    if most is None:
+        return dataclasses.replace(plan, drop_remainder=True).on(*plan.inputs)
+    return plan.on(Take(count=most).on(*plan.inputs))
+
+
+def _lanes(lanes: int | None, size: int | None, world_size: int) -> int:
+    """Returns the number of lanes, given or found.
+
+    Raises:
+        PlanError: It does not divide the batch, or the processes do not divide it.
+    """
+    fits = [count for count in range(1, (size or DEFAULT_LANES) + 1) if not (size or 0) % count]
+    if lanes is None:
+        count = max(count for count in fits if count <= DEFAULT_LANES)
+    else:
+        count = check_size("split_by_rank", "lanes", lanes)
+    if size is not None and size % count:
+        near = min(fits, key=lambda fit: abs(fit - count))
+        raise PlanError(
+            f"split_by_rank: each of {count} lanes gives equally many rows to a batch, and {size:,} rows cannot be divided "
+            f"so; use lanes={near}, or a batch size that is a multiple of {count}"
+        )
+    if count % world_size:
+        good = [fit for fit in fits if not fit % world_size]
+        advice = f"use lanes={good[0]}" if good else f"use a batch size that is a multiple of {world_size}"
+        raise PlanError(
+            f"split_by_rank: {world_size} processes cannot share {count} lanes equally; {advice} in all of them"
+        )
+    return count
+
+
+def _batches(plan: Node) -> Count:
+    """Returns the batches of an epoch of a bound plan; None where only a run tells."""
+
+    def combine(node: Node, inputs: Sequence[tuple[Count, Count]]) -> tuple[Count, Count]:
+        rows = [child[0] for child in inputs]
+        return node.count_rows(rows), node.count_batches(rows, [child[1] for child in inputs])
+
+    return fold(plan, combine)[1]
+
+
+def _told(steps: Steps, of_rows: bool) -> tuple[str, ...]:
+    """Returns what equal steps cost, for `explain`."""
+    what = "rows" if of_rows else "batches"
+    if steps.lost:
+        return (f"equal steps leave out {steps.lost:,} {what} of an epoch",)
+    if steps.added:
+        return (f"equal steps add {steps.added:,} repeated {what} to an epoch",)
+    return ()

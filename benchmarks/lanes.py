@@ -1,0 +1,76 @@
+"""Lanes: what 16 of them in one process cost against the plan that is not split.
+
+Each contender runs two epochs in a process, of which the second one counts. The ledger's peak is that of the
+second one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from benchmarks import data, harness, stream, wide
+
+LANES: Final = 16
+NEEDED_SPEED: Final = 0.85
+NEEDED_PEAK: Final = 2.0
+WORKLOADS: Final = ("stream", "stream, shuffled", "wide", "wide, shuffled")
+
+
+def pipeline(workload: str) -> Any:
+    """Returns the arrowflow Dataset of a workload, in batches."""
+    name, _, order = workload.partition(", ")
+    module = stream if name == "stream" else wide
+    paths = data.lineitem() if name == "stream" else data.wide()
+    data.read_through(paths)
+    rows = module.rows(paths)
+    if order:
+        rows = rows.shuffle(module.WINDOW_ROWS, seed=7)
+    return rows.batch(module.BATCH_ROWS, drop_remainder=True)
+
+
+def _contender(workload: str, *, split: bool) -> harness.Contender:
+    def measure() -> harness.Measurement:
+        plan = pipeline(workload)
+        if split:
+            plan = plan.split_by_rank(0, 1, lanes=LANES, equal_steps="drop")
+        loader = plan.to_numpy()
+        for _ in loader:
+            pass
+        watch = harness.Stopwatch()
+        rows = sum(len(next(iter(batch.values()))) for batch in loader)
+        return watch.measurement(rows, ledger=float(loader.stats().ledger_peak_bytes))
+
+    return measure
+
+
+def judge(rounds: harness.Rounds) -> list[harness.Bar]:
+    """Returns the bars."""
+    bars = []
+    for workload in WORKLOADS:
+        plain, split = workload, f"{workload}, in lanes"
+        if plain not in rounds or split not in rounds:
+            continue
+        speed = harness.ratio(rounds, split, plain)
+        peaks = [harness.median_extra(rounds[name], "ledger") / 2**20 for name in (split, plain)]
+        cpu = [harness.median_cpu(rounds[name]) for name in (split, plain)]
+        told = f"{harness.millions(rounds, split)} against {harness.millions(rounds, plain)} M rows/s"
+        told += f"; CPU {cpu[0]:.2f} against {cpu[1]:.2f} s"
+        bars.append(
+            harness.Bar(f"{workload}: speed", f">= {NEEDED_SPEED} x", told, speed >= NEEDED_SPEED, speed)
+        )
+        peak = peaks[0] / peaks[1]
+        told = f"{peaks[0]:.0f} against {peaks[1]:.0f} MiB"
+        bars.append(
+            harness.Bar(f"{workload}: ledger", f"<= {NEEDED_PEAK} x", told, peak <= NEEDED_PEAK, peak)
+        )
+    return bars
+
+
+CONTENDERS: Final[dict[str, harness.Contender]] = {
+    f"{workload}{', in lanes' if split else ''}": _contender(workload, split=split)
+    for workload in WORKLOADS
+    for split in (False, True)
+}
+
+if __name__ == "__main__":
+    harness.main("lanes", CONTENDERS, judge)

@@ -1,0 +1,157 @@
+"""Ranks that agree where to end: threads in place of processes, and a barrier in place of a network."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import arrowflow as af
+from tests.ops.ranks.pipelines import BATCH, UNCOUNTED, joined, of, ranks, steps_of, write_shards
+
+COUNTED = ("filter", "an uneven filter", "mix", "pack", "interleave", "explode")
+
+
+class Meeting:
+    """A place where threads, one a rank, find the least of their numbers."""
+
+    def __init__(self, size: int) -> None:
+        self._barrier = threading.Barrier(size, timeout=60)
+        self._numbers: list[Sequence[int]] = []
+        self.rounds = 0
+
+    def all_min(self, numbers: Sequence[int]) -> Sequence[int]:
+        """See `Coordinator.all_min`."""
+        self._numbers.append(numbers)
+        self._barrier.wait()
+        least = [min(values) for values in zip(*self._numbers, strict=True)]
+        if self._barrier.wait() == 0:
+            self._numbers = []
+            self.rounds += 1
+        self._barrier.wait()
+        return least
+
+    def abort(self) -> None:
+        """Ends the waiting of all ranks, as the end of a process does."""
+        self._barrier.abort()
+
+
+def together(
+    datasets: Sequence[af.Dataset], consume: Callable[[af.Dataset], Any] = list
+) -> list[Future[Any]]:
+    """Consumes the datasets of all ranks at the same time."""
+    with ThreadPoolExecutor(len(datasets)) as pool:
+        return [pool.submit(consume, dataset) for dataset in datasets]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_shards(tmp_path_factory.mktemp("shards"))
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_all_ranks_make_the_steps_of_one_process(path: Path, name: str) -> None:
+    plan = UNCOUNTED[name](path)
+    expected = steps_of(ranks(lambda: plan, 1, equal_steps="drop"))
+    for size in (2, 8):
+        meeting = Meeting(size)
+        datasets = ranks(lambda: plan, size, equal_steps="drop", coordinator=meeting)
+        found = [future.result() for future in together(datasets)]
+        assert joined(zip(*found, strict=True)) == expected
+        # 1, 4 and 16 steps, then 64 at a time, and one that finds none.
+        assert meeting.rounds <= 5 + len(expected) // 64
+
+
+@pytest.mark.parametrize("kept", [0.01, 0.3, 0.99])
+def test_a_filter_that_drops_unevenly(kept: float) -> None:
+    rows = 16_000
+    # The later a row, the more probable it is to be dropped; the first half is kept whole.
+    share = 1 - (1 - kept) * (pl.col("id") - rows / 2).clip(0, None) / (rows / 2)
+    plan = af.range(rows).filter((pl.col("id") * 7919 % 1009) / 1009 < share).shuffle(512, seed=1).batch(64)
+    datasets = ranks(lambda: plan, 8, equal_steps="drop", coordinator=Meeting(8))
+    steps = [len(future.result()) for future in together(datasets)]
+    assert len(set(steps)) == 1
+    assert steps[0] > 0
+
+
+def test_states_of_ranks_that_agreed(path: Path) -> None:
+    plan = UNCOUNTED["filter"](path)
+    expected = steps_of(ranks(lambda: plan, 1, equal_steps="drop"))
+
+    def some(dataset: af.Dataset) -> dict[str, Any]:
+        with iter(dataset) as run:
+            for _ in range(9):
+                next(run)
+            return run.state_dict()
+
+    datasets = ranks(lambda: plan, 2, equal_steps="drop", coordinator=Meeting(2))
+    merged = af.merge_states([future.result() for future in together(datasets, some)])
+
+    def rest(dataset: af.Dataset) -> list[pa.RecordBatch]:
+        run = iter(dataset)
+        run.load_state_dict(merged)
+        return list(run)
+
+    datasets = ranks(lambda: plan, 4, equal_steps="drop", coordinator=Meeting(4))
+    found = [future.result() for future in together(datasets, rest)]
+    assert joined(zip(*found, strict=True)) == expected[9:]
+
+
+def test_the_failure_of_a_rank_ends_the_others(path: Path) -> None:
+    meeting = Meeting(2)
+
+    def fails(batch: pa.RecordBatch) -> pa.RecordBatch:
+        raise ValueError("no")
+
+    plans = [of(path), of(path).map(fails, schema=pa.schema({"id": pa.int64()}))]
+    datasets = [
+        plan.filter(pl.col("id") >= 0)
+        .batch(BATCH)
+        .split_by_rank(rank, 2, equal_steps="drop", coordinator=meeting)
+        for rank, plan in enumerate(plans)
+    ]
+
+    def consume(dataset: af.Dataset) -> None:
+        try:
+            list(dataset)
+        except af.FunctionError:
+            meeting.abort()  # its process ends
+            raise
+
+    first, second = together(datasets, consume)
+    assert isinstance(first.exception(), af.RankError)
+    assert "another rank failed" in str(first.exception())
+    assert isinstance(second.exception(), af.FunctionError)
+
+
+def test_ranks_at_different_steps_notice_it(path: Path) -> None:
+    plan = UNCOUNTED["filter"](path)
+    meeting = Meeting(2)
+    datasets = ranks(lambda: plan, 2, equal_steps="drop", coordinator=meeting)
+    with iter(plan.split_by_rank(0, 1, equal_steps="drop")) as run:
+        for _ in range(3):
+            next(run)
+        state = run.state_dict()
+
+    def late(dataset: af.Dataset) -> None:
+        run = iter(dataset)
+        if dataset is datasets[1]:
+            run.load_state_dict(state)
+        list(run)
+
+    texts = [str(future.exception()) for future in together(datasets, late)]
+    assert "this rank is in epoch 0 at step 0, another one in epoch 0 at step 3" in texts[0]
+    assert "this rank is in epoch 0 at step 3, another one in epoch 0 at step 0" in texts[1]
+
+
+def test_other_objects_are_refused() -> None:
+    with pytest.raises(
+        af.PlanError, match=r"a process group of torch\.distributed, or an object with a method"
+    ):
+        af.range(9).batch(1).split_by_rank(0, 1, coordinator="gloo")

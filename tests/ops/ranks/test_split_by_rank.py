@@ -1,0 +1,171 @@
+"""`split_by_rank`: the same global batches for every number of processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import arrowflow as af
+from tests.ops.ranks.pipelines import BATCH, PIPELINES, SIZES, UNCOUNTED, of, ranks, steps_of, write_shards
+
+NUM_ROWS = 1777
+KEEPS_ALL = {"plain", "map", "shuffle", "zip", "cache", "function behind", "padded"}
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_shards(tmp_path_factory.mktemp("shards"))
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_global_batches_are_the_same_for_all_world_sizes(path: Path, name: str) -> None:
+    plan = PIPELINES[name](path)
+    expected = steps_of(ranks(lambda: plan, 1))
+    assert expected
+    for size in SIZES[1:]:
+        datasets = ranks(lambda: plan, size)
+        assert [len(dataset) for dataset in datasets] == [len(expected)] * size
+        assert steps_of(datasets) == expected, size
+
+
+@pytest.mark.parametrize("name", sorted(KEEPS_ALL))
+def test_every_row_comes_once_but_for_the_remainder_of_lanes(path: Path, name: str) -> None:
+    (alone,) = ranks(lambda: PIPELINES[name](path), 1)
+    ids = [row["id"] for batch in alone for row in batch.to_pylist()]
+    assert len(ids) == len(set(ids)) == NUM_ROWS - NUM_ROWS % 16
+
+
+def test_filled_up_batches_hold_every_row(path: Path) -> None:
+    (alone,) = ranks(lambda: PIPELINES["remainder filled"](path), 1)
+    batches = list(alone)
+    assert {batch.num_rows for batch in batches} == {BATCH}
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    assert sorted(row["id"] for row in rows if row["mask"]) == list(range(NUM_ROWS))
+
+
+@pytest.mark.parametrize("name", UNCOUNTED)
+@pytest.mark.parametrize("equal_steps", ["drop", "pad"])
+def test_one_process_needs_no_counts(path: Path, name: str, equal_steps: str) -> None:
+    plan = UNCOUNTED[name](path)
+    with pytest.raises(af.PlanError, match="lanes may end at different steps"):
+        next(iter(plan.split_by_rank(0, 1)))
+    batches = list(plan.split_by_rank(0, 1, equal_steps=equal_steps))  # type: ignore[arg-type]
+    if equal_steps == "pad" and name not in ("bucket",):
+        expected = sorted(map(str, plan.to_table().to_pylist()))
+        found = [
+            str({key: value for key, value in row.items() if key != "mask"})
+            for batch in batches
+            for row in batch.to_pylist()
+            if row["mask"]
+        ]
+        if name in ("filter", "explode"):
+            assert sorted(found) == expected
+
+
+def test_the_global_shuffle_gives_the_batches_of_one_process() -> None:
+    plan = af.range(1500).shuffle(seed=4).batch(BATCH)
+    expected = [batch["id"].to_pylist() for batch in plan]
+    found = [[row["id"] for row in step] for step in steps_of(ranks(lambda: plan, 4))]
+    assert found[:-1] == expected[:-1]
+
+
+def test_epochs_differ_and_repeat(path: Path) -> None:
+    plan = PIPELINES["shuffle"](path)
+    (alone,) = ranks(lambda: plan, 1)
+    first, second = ([batch.to_pydict() for batch in alone] for _ in range(2))
+    assert first != second
+    pairs = ranks(lambda: plan, 2)
+    assert steps_of(pairs) != steps_of(pairs)
+
+
+def test_each_rank_reads_its_part(path: Path) -> None:
+    halves = [
+        set(dataset.to_table()["id"].to_pylist()) for dataset in ranks(lambda: of(path).batch(BATCH), 2)
+    ]
+    assert max(halves[0]) < min(halves[1])
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda ds: ds.split_by_rank(0, 1), "it comes last, after the batches"),
+        (lambda ds: ds.batch(8).split_by_rank(0, 1).split_by_rank(0, 1), "split by rank already"),
+        (lambda ds: ds.batch(8).split_by_rank(0), "rank and world_size together"),
+        (lambda ds: ds.batch(8).split_by_rank(2, 2), "rank is at most 1"),
+        (lambda ds: ds.batch(10).split_by_rank(0, 1, lanes=4), "use lanes=5, or a batch size"),
+        (lambda ds: ds.batch(10).split_by_rank(0, 4), "use a batch size that is a multiple of 4"),
+        (lambda ds: ds.batch(24).split_by_rank(0, 8), "use lanes=8"),
+        (lambda ds: ds.batch(8).split_by_rank(0, 1, equal_steps="stop"), "'drop', 'pad' or None"),
+    ],
+)
+def test_wrong_arguments(make: object, text: str) -> None:
+    with pytest.raises(af.PlanError, match=text):
+        make(af.range(100))  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda ds: ds.enumerate(),
+        lambda ds: ds.unique(),
+        lambda ds: ds.filter(pl.col("id") > 3).take(20),
+        lambda ds: ds.shard(2, 0),
+        lambda ds: ds.take_while(pl.col("id") < 50),
+    ],
+)
+def test_operators_that_need_the_whole_stream_are_refused(make: object) -> None:
+    plan = make(af.range(100)).batch(8).split_by_rank(0, 2)  # type: ignore[operator]
+    with pytest.raises(af.PlanError, match="rows of the whole stream"):
+        next(iter(plan))
+
+
+def test_sources_without_numbers_are_refused() -> None:
+    def rows() -> object:
+        yield {"x": 1}
+
+    with pytest.raises(af.PlanError, match="cannot be found by their numbers"):
+        next(iter(af.from_generator(rows).batch(8).split_by_rank(0, 1)))  # type: ignore[arg-type]
+
+
+def test_several_processes_need_counts() -> None:
+    plan = af.range(100).filter(pl.col("id") > 3).batch(8).split_by_rank(0, 2, equal_steps="drop")
+    with pytest.raises(af.PlanError, match="wait for each other for ever"):
+        next(iter(plan))
+
+
+def test_zip_needs_equal_counts() -> None:
+    plan = af.zip(af.range(10), af.range(11).rename({"id": "other"})).batch(2).split_by_rank(0, 1)
+    with pytest.raises(af.PlanError, match="as many rows; got 10, 11"):
+        next(iter(plan))
+
+
+def test_more_lanes_than_rows() -> None:
+    plan = af.range(5).batch(16)
+    assert list(plan.split_by_rank(0, 1)) == []
+    padded = af.range(5).batch(16, pad_remainder=True)
+    with pytest.raises(af.PlanError, match="5 rows are too few for 16 lanes"):
+        next(iter(padded.split_by_rank(0, 1)))
+
+
+def test_the_environment_tells_the_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = af.range(64).batch(16)
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    assert plan.split_by_rank().to_table().equals(plan.split_by_rank(1, 2).to_table())
+    monkeypatch.setenv("WORLD_SIZE", "two")
+    with pytest.raises(af.PlanError, match="WORLD_SIZE='two', expected a whole number"):
+        plan.split_by_rank()
+
+
+def test_an_error_of_a_lane_comes_after_the_steps_before_it(path: Path) -> None:
+    def refuses(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if 900 in batch["id"].to_pylist():
+            raise ValueError("no 900")
+        return batch
+
+    plan = of(path).map(refuses, keeps_rows=True).batch(BATCH).split_by_rank(0, 1)
+    with pytest.raises(af.FunctionError, match="no 900"):
+        list(plan)

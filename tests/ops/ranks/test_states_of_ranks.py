@@ -1,0 +1,115 @@
+"""States of ranks: merged, loaded by another number of processes, and altered ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import arrowflow as af
+from tests.ops.ranks.pipelines import (
+    BATCH,
+    PIPELINES,
+    SIZES,
+    UNCOUNTED,
+    joined,
+    ranks,
+    steps_of,
+    write_shards,
+)
+
+ALL = {**PIPELINES, **UNCOUNTED}
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_shards(tmp_path_factory.mktemp("shards"))
+
+
+def stopped(datasets: list[af.Dataset], step: int) -> list[dict[str, Any]]:
+    """Returns the state of each rank after so many steps, as a file keeps it."""
+    states = []
+    for dataset in datasets:
+        with iter(dataset) as run:
+            for _ in range(step):
+                next(run)
+            states.append(json.loads(json.dumps(run.state_dict())))
+    return states
+
+
+def resumed(datasets: list[af.Dataset], states: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Returns the global batches from states on."""
+    found = []
+    for dataset, state in zip(datasets, states, strict=True):
+        run = iter(dataset)
+        run.load_state_dict(state)
+        found.append(list(run))
+    return joined(zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_another_number_of_processes_goes_on(path: Path, name: str) -> None:
+    plan = PIPELINES[name](path)
+    expected = steps_of(ranks(lambda: plan, 1))
+    for before, after, step in [(1, 4, 1), (4, 1, 7), (2, 16, len(expected) - 1), (8, 2, 20)]:
+        merged = af.merge_states(stopped(ranks(lambda: plan, before), step))
+        assert resumed(ranks(lambda: plan, after), [merged] * after) == expected[step:], (before, after)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_one_process_goes_on_at_every_step(path: Path, name: str) -> None:
+    options: dict[str, Any] = {} if name in PIPELINES else {"equal_steps": "drop"}
+    (alone,) = ranks(lambda: ALL[name](path), 1, **options)
+    expected = steps_of([alone])
+    (alone,) = ranks(lambda: ALL[name](path), 1, **options)
+    with iter(alone) as run:
+        states = [run.state_dict()]
+        for _ in expected:
+            next(run)
+            states.append(json.loads(json.dumps(run.state_dict())))
+    for step in sorted(
+        {0, min(2, len(expected)), len(expected) // 2, max(0, len(expected) - 1), len(expected)}
+    ):
+        fresh = ranks(lambda: ALL[name](path), 1, **options)
+        assert resumed(fresh, [states[step]]) == expected[step:], step
+
+
+@pytest.mark.parametrize("name", ["filter", "an uneven filter", "mix", "pack"])
+def test_filled_up_lanes_go_on_at_every_step(path: Path, name: str) -> None:
+    make = UNCOUNTED[name]
+    (alone,) = ranks(lambda: make(path), 1, equal_steps="pad")
+    expected = steps_of([alone])
+    for step in range(len(expected) + 1):
+        states = stopped(ranks(lambda: make(path), 1, equal_steps="pad"), step)
+        assert resumed(ranks(lambda: make(path), 1, equal_steps="pad"), states) == expected[step:], step
+
+
+def test_the_state_of_another_rank_costs_time_only(path: Path) -> None:
+    plan = PIPELINES["shuffle"](path)
+    expected = steps_of(ranks(lambda: plan, 1))
+    states = stopped(ranks(lambda: plan, 2), 9)
+    with pytest.warns(UserWarning, match="no places for the lanes 8, 9, 10, 11, 12, 13, 14, 15; .* step 9"):
+        found = resumed(ranks(lambda: plan, 2), [states[0]] * 2)
+    assert found == expected[9:]
+
+
+def test_states_that_do_not_belong_together(path: Path) -> None:
+    plan, other = PIPELINES["shuffle"](path), PIPELINES["plain"](path)
+    first, second = ranks(lambda: plan, 2)
+    early, late = stopped([first], 3), stopped([second], 4)
+    with pytest.raises(af.StateError, match="batches 4 in place of 3"):
+        af.merge_states([*early, *late])
+    with pytest.raises(af.StateError, match="another pipeline"):
+        af.merge_states([*early, *stopped(ranks(lambda: other, 2), 3)])
+    with pytest.raises(af.StateError, match="altered or cut"):
+        af.merge_states([{**early[0], "batches": 5}])
+    with pytest.raises(af.StateError, match="got none"):
+        af.merge_states([])
+    with pytest.raises(af.StateError, match="belongs to another pipeline"):
+        iter(plan.split_by_rank(0, 1, lanes=8)).load_state_dict(early[0])
+
+
+def test_sizes_divide_the_lanes() -> None:
+    assert all(BATCH % size == 0 for size in SIZES)
