@@ -25,7 +25,7 @@ class Held:
         self.rows = 0
         self._after = before
         self._skip = skip
-        # [chunk, position before it, first row still held, ticket]
+        # [chunk, position before it, first row still held, ticket, rows of the original before the chunk]
         self._entries: deque[list[Any]] = deque()
 
     def add(self, item: Item) -> None:
@@ -35,7 +35,7 @@ class Held:
             # `_after` moves on only when the chunk is skipped whole: a position lies between chunks.
             self._skip -= rows
         else:
-            self._entries.append([item.chunk, self._after, self._skip, item.ticket])
+            self._entries.append([item.chunk, self._after, self._skip, item.ticket, 0])
             self.rows += rows - self._skip
             self._skip = 0
         self._after = item.position
@@ -46,7 +46,7 @@ class Held:
         self.rows -= rows
         while rows:
             entry = self._entries[0]
-            chunk, _, start, ticket = entry
+            chunk, _, start, ticket, _ = entry
             here = min(rows, chunk.num_rows - start)
             chunks.append(chunk if here == chunk.num_rows else chunk.slice(start, here))
             tickets.append(ticket)
@@ -65,7 +65,7 @@ class Held:
             number: Batches that were made before.
         """
         entry = self._entries[0]
-        chunk, before, start, ticket = entry
+        chunk, before, start, ticket, _ = entry
         count, left = divmod(chunk.num_rows - start, size)
         if not count:
             return None
@@ -78,16 +78,26 @@ class Held:
 
     def tickets(self) -> list[Ticket]:
         """Returns what its rows stand on."""
-        return [ticket for *_, ticket in self._entries]
+        return [entry[3] for entry in self._entries]
 
     def row_bytes(self) -> float:
         """Returns the bytes of a row, of the chunk with the widest ones."""
         return max((chunk.nbytes / chunk.num_rows for chunk, *_ in self._entries), default=0.0)
 
+    def compact(self) -> None:
+        """Copies its rows, if they are a small rest of one chunk, so that they do not keep the whole chunk alive."""
+        if len(self._entries) == 1 and 4 * self.rows <= self._entries[0][0].num_rows:
+            chunk, before, start, _, gone = self._entries[0]
+            rest = pa.concat_batches(
+                [chunk.slice(start), chunk.slice(0, 0)]
+            )  # two, since one would be a slice
+            self._entries[0] = [rest, before, 0, (), start + gone]
+
     def mark(self) -> Mark:
         """Returns the position before the oldest held row, and how many rows from there on are gone."""
         if self._entries:
-            return Mark(self._entries[0][1], self._entries[0][2])
+            _, before, start, _, gone = self._entries[0]
+            return Mark(before, start + gone)
         return Mark(self._after, self._skip)
 
 

@@ -27,12 +27,14 @@ class LaneRows:
         counts: Rows of each lane.
         rows: Rows that each lane gives to the part, repeats included.
         spares: The row that each lane repeats; None where it is full.
+        nbytes: Bytes of the rows of the chunks.
     """
 
     chunks: list[list[pa.RecordBatch]]
     counts: list[int]
     rows: int
     spares: list[pa.RecordBatch | None]
+    nbytes: int
 
     @property
     def num_rows(self) -> int:

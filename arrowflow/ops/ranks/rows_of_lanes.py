@@ -81,8 +81,6 @@ class LanesKernel(BoundaryKernel):
         self._spent = [False] * len(lanes)
         self._done = 0  # rows of each lane that were put out
         self._part_steps = 1
-        self._needs = [0] * len(lanes)
-        self._rows = 0  # of each lane in the next part
         self._number = 0
 
     def open(self, position: Position, epoch: int) -> Position:
@@ -99,13 +97,12 @@ class LanesKernel(BoundaryKernel):
                 self._starts[index] = mark.before
                 self._spent[index] = mark.spent
                 self._marks[index] = mark if mark.spent else None
-        self._frame()
         return None
 
     # ------------------------------------------------------------------ inputs to pull from
 
     def next_input(self) -> StreamHandle | None:
-        """Returns the stream of the first lane that lacks rows of the part; None at the end."""
+        """Returns the stream of the first lane that lacks rows of the next part; None at the end."""
         if self.done:
             return None
         if not self._streams:
@@ -116,9 +113,12 @@ class LanesKernel(BoundaryKernel):
         return None if lacking is None else self._streams[lacking]
 
     def _lacking(self) -> int | None:
-        """Returns the first lane to pull from: it lacks rows, or the row that it repeats has to be read again."""
-        for index, (held, need) in enumerate(zip(self._held, self._needs, strict=True)):
-            # Where lanes are filled up, the last row of each has to be known as the last one.
+        """Returns the first lane to pull from: it lacks rows, or the row that it repeats has to be read again.
+
+        Where lanes are filled up, the last row of each has to be known as the last one: so one more row has to be there.
+        """
+        need = self._most_rows()
+        for index, held in enumerate(self._held):
             again = self._spent[index] and self._spares[index] is None
             if (held.rows < need + self._steps.pads or again) and self._streams[index] is not None:
                 return index
@@ -147,56 +147,59 @@ class LanesKernel(BoundaryKernel):
         return self._parts()
 
     def ended(self, stream: StreamHandle) -> Iterator[Item]:
-        """Cuts the part where the lane that has ended lacks rows."""
+        """Puts out what the lanes can make now without the lane that has ended."""
         self._streams[self._streams.index(stream)] = None
-        self._frame()
         return self._parts()
 
     # ------------------------------------------------------------------ parts
 
     def _parts(self) -> Iterator[Item]:
-        """Yields parts for as long as all their rows have come."""
+        """Yields parts for as long as all lanes have their rows, or have ended."""
         while not self.done and self._lacking() is None:
-            yield self._put()
+            rows = self._next_rows()
+            if rows:
+                yield self._put(rows)
+            self.done = not rows or self._done == self._steps.most
 
-    def _frame(self) -> None:
-        """Sets the next part: whole steps, then a step that is short or filled up, if there is one."""
-        size, most, lanes = self._step_rows, self._steps.most, range(len(self._lanes))
-        rows = self._part_steps * size
-        if most is not None:
-            rows = max(0, min(rows, most - self._done))
-        left = [self._left(index, rows) for index in lanes]
-        if self._steps.pads:
-            full = min(left) - min(left) % size
-            rows = min(rows, full or size) if max(left) > 0 or most is not None else 0
-        else:
-            rows = min(rows, *left)
-            rows = rows - rows % size or (0 if self._drop else rows)
-        self._rows = rows
-        self._needs = [min(rows, left[index]) for index in lanes]
-        self.done = rows == 0
+    def _most_rows(self) -> int:
+        """Returns the rows of each lane in the next part, if no lane ends."""
+        rows, most = self._part_steps * self._step_rows, self._steps.most
+        return rows if most is None else max(0, min(rows, most - self._done))
 
-    def _left(self, index: int, rows: int) -> int:
-        """Returns the rows that a lane still has, as far as that matters for a part of so many rows."""
+    def _next_rows(self) -> int:
+        """Returns the rows of each lane in the next part: of whole steps, or of one that is short or filled up."""
+        size, steps, rows = self._step_rows, self._steps, self._most_rows()
+        left = [self._left(index) for index in range(len(self._lanes))]
+        whole = min(rows, *left) // size * size
+        if whole:
+            return whole
+        if not steps.pads:
+            return 0 if self._drop else min(rows, *left)
+        return min(rows, size) if max(left) or steps.most is not None else 0
+
+    def _left(self, index: int) -> int:
+        """Returns the rows that a lane has; without the last one, as long as that may not be the last of all."""
         if self._spent[index]:
             return 0
-        has_ended = bool(self._streams) and self._streams[index] is None
-        return self._held[index].rows if has_ended else rows
+        kept = self._steps.pads and self._streams[index] is not None
+        return self._held[index].rows - kept
 
-    def _put(self) -> Item:
-        """Returns the part, and goes on after it."""
-        taken = [self._pop(index, need) for index, need in enumerate(self._needs)]
-        chunks = [list(some) for some, _ in taken]
-        tickets: tuple[Ticket, ...] = tuple(ticket for _, some in taken for ticket in some)
+    def _put(self, rows: int) -> Item:
+        """Returns the part with so many rows of each lane, and goes on after it."""
+        counts = [min(rows, self._left(index)) for index in range(len(self._lanes))]
+        taken = [self._pop(index, count) for index, count in enumerate(counts)]
         spares = [
-            (spare or self._zeros()) if need < self._rows else None
-            for spare, need in zip(self._spares, self._needs, strict=True)
+            (spare or self._zeros()) if count < rows else None
+            for spare, count in zip(self._spares, counts, strict=True)
         ]
-        part = LaneRows(chunks, list(self._needs), self._rows, spares)
-        num_bytes = sum(chunk.nbytes for some in chunks for chunk in some)
-        self._done += self._rows
+        num_bytes = sum(chunk.nbytes for some, _ in taken for chunk in some)
+        part = LaneRows([some for some, _ in taken], counts, rows, spares, num_bytes)
+        tickets: tuple[Ticket, ...] = tuple(ticket for _, some in taken for ticket in some)
+        self._done += rows
         self._grow(part.num_rows, num_bytes)
-        self._frame()
+        for held in self._held:
+            if held.rows < self._most_rows():
+                held.compact()  # the next chunk may come only while this one is still there
         number, self._number = self._number, self._number + 1
         return Item(part, self._position(), tickets, Origin(number))
 

@@ -66,14 +66,15 @@ class CallBytes(NamedTuple):
     ) -> CallBytes:
         """Returns the bytes for the files of a source: little of the budget, and enough calls for all cores.
 
-        So many lanes each hold what one call decodes.
+        So many lanes each hold what one call decodes, so their runs are short. Their pieces are not: a piece of a row
+        group costs as much as a larger one.
         """
         if not store.is_local:
             return cls()
-        most = min(MOST_BYTES, options.ram_budget // _CALLS_IN_BUDGET) // lanes
+        most = min(MOST_BYTES, options.ram_budget // _CALLS_IN_BUDGET)
         of_file = sum(format.column_bytes(first, split, names) for split in first.splits)
         share = of_file * num_files // (_RUNS_PER_CORE * options.cpu_budget)
-        return cls(min(most, share), most if isinstance(format, PiecesFormat) else 0)
+        return cls(min(most, share) // lanes, most if isinstance(format, PiecesFormat) else 0)
 
     @property
     def most_whole(self) -> int:
