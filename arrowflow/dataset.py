@@ -1002,7 +1002,7 @@ class Dataset:
             lanes: How many lanes there are, a divisor of the batch size and a multiple of `world_size`. It decides the
                 rows of each batch. By default the largest divisor of the batch size up to 16.
             equal_steps: What to do where only a run tells how many rows each lane has, as after `filter`: `"drop"` ends
-                with the first lane that ends. `"pad"` goes on until the last one ends, and fills up the others with
+                with the last whole batch of the first lane that ends. `"pad"` goes on until the last one ends, and fills up the others with
                 repeats of their last rows, for which the column `mask` is false.
             coordinator: What the processes agree by where they stop, with `equal_steps="drop"` in such a plan: a process
                 group of `torch.distributed` that nothing else uses, or an object with a method `all_min(numbers)`.

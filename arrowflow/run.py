@@ -29,7 +29,7 @@ from arrowflow.plan.bind import bind, options_of
 from arrowflow.plan.node import Count, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import SharedByEpochs
-from arrowflow.plan.walk import fold, post_order
+from arrowflow.plan.walk import count, fold, post_order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,7 @@ class Prepared:
 
     @cached_property
     def _planned_count(self) -> tuple[Count, Count]:
-        return _count(self.bound)
+        return count(self.bound)
 
     @cached_property
     def repeats_counts(self) -> bool:
@@ -168,16 +168,6 @@ def plan_element(options: ResolvedOptions) -> Callable[[Node, int], Chain]:
         return plan_chain(optimised, options)
 
     return plan
-
-
-def _count(plan: Node) -> tuple[Count, Count]:
-    """Returns the rows of one epoch of a bound plan and, of a plan that ends in batches, the batches."""
-
-    def combine(node: Node, inputs: Sequence[tuple[Count, Count]]) -> tuple[Count, Count]:
-        rows = [child[0] for child in inputs]
-        return node.count_rows(rows), node.count_batches(rows, [child[1] for child in inputs])
-
-    return fold(plan, combine)
 
 
 def check_budget(chain: Chain, budget_bytes: int) -> None:

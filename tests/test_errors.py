@@ -26,6 +26,7 @@ BASES = {
     af.StateError: ValueError,
     af.ClosedError: RuntimeError,
     af.ForkError: RuntimeError,
+    af.RankError: RuntimeError,
     af.FunctionError: Exception,
     af.WorkerError: RuntimeError,
     af.MissingPackageError: ImportError,

@@ -38,9 +38,14 @@ def with_inputs(node: Node, inputs: tuple[Node, ...]) -> Node:
     return node if same else node.on(*inputs)
 
 
-def count_rows(plan: Node) -> Count:
-    """Returns the rows of one epoch of a bound plan; None where only a run tells."""
-    return fold(plan, lambda node, inputs: node.count_rows(inputs))
+def count(plan: Node) -> tuple[Count, Count]:
+    """Returns the rows of one epoch of a bound plan and, of a plan that ends in batches, the batches; None if unknown."""
+
+    def combine(node: Node, inputs: Sequence[tuple[Count, Count]]) -> tuple[Count, Count]:
+        rows = [child[0] for child in inputs]
+        return node.count_rows(rows), node.count_batches(rows, [child[1] for child in inputs])
+
+    return fold(plan, combine)
 
 
 def in_lane(plan: Node, lane: Lane) -> Node:

@@ -6,6 +6,7 @@ chunks separately, and passes on chunks without rows, too.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,8 @@ from arrowflow.kernels.kinds import SourceKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.ops.sources.from_memory import same_batches
 from arrowflow.options import ResolvedOptions
-from arrowflow.plan.node import Count
+from arrowflow.plan.lane import Lane
+from arrowflow.plan.node import Count, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, Traits
 
@@ -60,6 +62,21 @@ class Chunks(Operator):
     def count_rows(self, inputs: Sequence[Count]) -> int:
         """Returns the rows of all chunks."""
         return sum(chunk.num_rows for split in self.splits for chunk in split)
+
+    def in_lane(self, lane: Lane, inputs: tuple[Node, ...]) -> Node:
+        """Takes the lane's part of the rows."""
+        first, before = lane.rows(self.count_rows(()))
+        at, splits = 0, []
+        for split in self.splits:
+            chunks = []
+            for chunk in split:
+                start, stop = max(first - at, 0), min(before - at, chunk.num_rows)
+                at += chunk.num_rows
+                if start < stop:
+                    chunks.append(chunk.slice(start, stop - start))
+            if chunks:
+                splits.append(tuple(chunks))
+        return dataclasses.replace(self, splits=tuple(splits))
 
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
         """The test holds them, too."""

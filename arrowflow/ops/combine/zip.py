@@ -23,7 +23,7 @@ from arrowflow.plan.lane import Lane
 from arrowflow.plan.node import Columns, Count, Node
 from arrowflow.plan.position import Mark, Position
 from arrowflow.plan.traits import Borders, Traits
-from arrowflow.plan.walk import count_rows
+from arrowflow.plan.walk import count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class Zip(Operator):
 
     def in_lane(self, lane: Lane, inputs: tuple[Node, ...]) -> Node:
         """Zips the lanes of its inputs, whose rows stand side by side if all inputs have as many rows."""
-        counts = {count_rows(child) for child in self.inputs}
+        counts = {count(child)[0] for child in self.inputs}
         if len(counts) > 1 or None in counts:
             raise PlanError(
                 f"zip: split_by_rank deals the rows of each input to {lane.count} lanes, which fit together only where all "

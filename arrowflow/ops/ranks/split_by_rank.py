@@ -35,8 +35,8 @@ from arrowflow.options import ResolvedOptions, check_size
 from arrowflow.plan.lane import Lane
 from arrowflow.plan.node import BindContext, Columns, Count, Names, Node
 from arrowflow.plan.row_ranges import push_row_ranges
-from arrowflow.plan.traits import Borders
-from arrowflow.plan.walk import count_rows, fold, in_lane, post_order
+from arrowflow.plan.traits import Borders, Traits
+from arrowflow.plan.walk import count, in_lane, post_order
 from arrowflow.plan.widths import RowWidth, row_width
 
 DEFAULT_LANES = 16
@@ -136,7 +136,8 @@ class SplitByRank(Operator):
         if moves and not traits.opaque and traits.borders is Borders.KEEP:
             return node.on(self._before(node.inputs[0]))
         split = self.on(push_row_ranges(node))
-        pads = self.equal_steps == "pad" or (split._joins and _batch_in(node).mask is not None)
+        maker = _maker(node)
+        pads = self.equal_steps == "pad" or (isinstance(maker, Batch) and maker.mask is not None)
         if split._joins and split._batch is None and pads:
             raise PlanError(
                 f"split_by_rank: {node.name} comes after batch, so lanes call it on batches of their own, which cannot be "
@@ -153,13 +154,19 @@ class SplitByRank(Operator):
     @property
     def _joins(self) -> bool:
         """Whether the batches of the lanes are parts of global ones."""
-        return isinstance(self.inputs[0].batched_by, Batch)
+        return isinstance(_maker(self.inputs[0]), Batch)
 
     @property
     def _mask(self) -> str | None:
         batch = self._batch
         own = None if batch is None else batch.mask
         return own or (DEFAULT_MASK if batch is not None and self.equal_steps == "pad" else None)
+
+    @property
+    def _drops(self) -> bool:
+        """Whether a short last batch is left out: always where lanes may be of unequal length, known or not."""
+        batch = self._batch
+        return self.equal_steps == "drop" or (batch is not None and batch.drop_remainder)
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
         """Returns its input's columns, and the mask where lanes are filled up."""
@@ -199,7 +206,7 @@ class SplitByRank(Operator):
         if self._batch is not None or not self._joins:
             return tuple(plans)
         most = self._least_rows()
-        return tuple(_even(plan, most) for plan in plans)
+        return tuple(self._even(plan, most) for plan in plans)
 
     def steps(self) -> Steps:
         """Returns what each lane delivers: rows where they are merged, else batches. Reads all footers, once."""
@@ -207,30 +214,37 @@ class SplitByRank(Operator):
         counts: list[Count]
         if batch is not None:
             counts, size = (
-                [count_rows(self._lane(number)) for number in range(self.lanes)],
+                [count(self._lane(number))[0] for number in range(self.lanes)],
                 batch.size // self.lanes,
             )
         elif self._joins:
             most = self._least_rows()
-            counts, size = [_batches(_even(self._lane(number), most)) for number in range(self.lanes)], 1
+            counts, size = [count(self._even(self._lane(number), most))[1] for number in range(self.lanes)], 1
         else:
-            counts, size = [_batches(self._lane(number)) for number in range(self.lanes)], 1
+            counts, size = [count(self._lane(number))[1] for number in range(self.lanes)], 1
         pads = self._mask is not None or (batch is None and self.equal_steps == "pad")
         alone = self.world_size == 1 or (self.coordinator is not None and not pads)
         return steps_of(counts, size, pads=pads, given=self.equal_steps, alone=alone)
 
     def _least_rows(self) -> int | None:
         """Returns the rows of the shortest lane before `batch`, where functions follow it; None if that is not known."""
-        counts = [count_rows(_batch_in(self._lane(number)).inputs[0]) for number in range(self.lanes)]
+        counts = [count(_maker(self._lane(number)).inputs[0])[0] for number in range(self.lanes)]
         known = [count for count in counts if isinstance(count, int)]
         return min(known) if len(known) == len(counts) else None
+
+    def _even(self, plan: Node, most: int | None) -> Node:
+        """Returns a lane whose batches are as many, and as long, as those of all others: of so many rows at most."""
+        if not isinstance(plan, Batch):
+            return plan.on(self._even(plan.inputs[0], most))
+        whole = dataclasses.replace(plan, drop_remainder=plan.drop_remainder or self._drops)
+        return whole.on(*plan.inputs) if most is None else whole.on(FirstRows(count=most).on(*plan.inputs))
 
     def count_rows(self, inputs: Sequence[Count]) -> Count:
         """Returns the rows of this rank."""
         batch, most = self._batch, self.steps().most
         if batch is None or most is None:
             return None if batch is None else inputs[0] if inputs[0] is None else None
-        own = most - most % (batch.size // self.lanes) if batch.drop_remainder else most
+        own = most - most % (batch.size // self.lanes) if self._drops else most
         return own * len(self.own_lanes)
 
     def count_batches(self, rows: Sequence[Count], batches: Sequence[Count]) -> Count:
@@ -241,12 +255,12 @@ class SplitByRank(Operator):
         if batch is None:
             return most if self._joins else most * len(self.own_lanes)
         size = batch.size // self.lanes
-        return most // size if batch.drop_remainder else -(-most // size)
+        return most // size if self._drops else -(-most // size)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the boundary over the lanes, and what merges their rows or joins their batches."""
         steps, batch, lanes = self.steps(), self._batch, self.own_lanes
-        facts = (f"lanes {lanes[0]} to {lanes[-1]} of {self.lanes}", *_told(steps, batch is not None))
+        facts = (f"lanes {lanes[0]} to {lanes[-1]} of {self.lanes}", *steps.facts(of_rows=batch is not None))
         if batch is None:
             turns = KernelSpec(
                 operator=self.name,
@@ -276,7 +290,7 @@ class SplitByRank(Operator):
                     lanes,
                     size,
                     steps,
-                    drop=batch.drop_remainder or steps.most is None,
+                    drop=self._drops,
                     schema=batch.inputs[0].schema,
                     width=width,
                     part_bytes=part_bytes,
@@ -317,35 +331,33 @@ class SplitByRank(Operator):
         return AgreedBatchKernel(rows, max(1, min(MAX_STEPS, most)), self.coordinator)
 
 
-def _batch_rows(plan: Node) -> int | None:
-    """Returns the rows of a global batch; None where batches are not made of rows of all lanes."""
-    made_by = next((node for node in post_order(plan) if isinstance(node, Batch)), None)
-    is_last = made_by is not None and plan.batched_by is not None and not _cuts_after(plan)
-    return made_by.size if made_by is not None and is_last else None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstRows(Take):
+    """`take`, also of rows that come in batches which are cut anew."""
+
+    name: ClassVar[str] = SplitByRank.name
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE)
 
 
-def _cuts_after(plan: Node) -> bool:
-    """Whether another operator than `batch` makes the batches that a plan ends in."""
-    node = plan
-    while node.traits.borders is Borders.KEEP and node.inputs:
-        node = node.inputs[0]
-    return not isinstance(node, Batch)
+def _maker(plan: Node) -> Node:
+    """Returns the operator that makes the batches that a plan ends in.
 
-
-def _batch_in(plan: Node) -> Batch:
-    """Returns the `batch` of a plan that ends in its batches."""
-    while not isinstance(plan, Batch):
-        plan = plan.inputs[0]
+    Raises:
+        PlanError: There are several.
+    """
+    while plan.traits.borders is Borders.KEEP:
+        if len(plan.inputs) > 1:
+            raise PlanError(
+                f"split_by_rank: {plan.name} joins the batches of several datasets; put batch after {plan.name}"
+            )
+        (plan,) = plan.inputs
     return plan
 
 
-def _even(plan: Node, most: int | None) -> Node:
-    """Returns a lane whose batches are as many, and as long, as those of all others: of so many rows, or whole ones."""
-    if not isinstance(plan, Batch):
-        return plan.on(_even(plan.inputs[0], most))
-    if most is None:
-        return dataclasses.replace(plan, drop_remainder=True).on(*plan.inputs)
-    return plan.on(Take(count=most).on(*plan.inputs))
+def _batch_rows(plan: Node) -> int | None:
+    """Returns the rows of a global batch; None where batches are not made of rows of all lanes."""
+    made_by = _maker(plan)
+    return made_by.size if isinstance(made_by, Batch) else None
 
 
 def _lanes(lanes: int | None, size: int | None, world_size: int) -> int:
@@ -372,23 +384,3 @@ def _lanes(lanes: int | None, size: int | None, world_size: int) -> int:
             f"split_by_rank: {world_size} processes cannot share {count} lanes equally; {advice} in all of them"
         )
     return count
-
-
-def _batches(plan: Node) -> Count:
-    """Returns the batches of an epoch of a bound plan; None where only a run tells."""
-
-    def combine(node: Node, inputs: Sequence[tuple[Count, Count]]) -> tuple[Count, Count]:
-        rows = [child[0] for child in inputs]
-        return node.count_rows(rows), node.count_batches(rows, [child[1] for child in inputs])
-
-    return fold(plan, combine)[1]
-
-
-def _told(steps: Steps, of_rows: bool) -> tuple[str, ...]:
-    """Returns what equal steps cost, for `explain`."""
-    what = "rows" if of_rows else "batches"
-    if steps.lost:
-        return (f"equal steps leave out {steps.lost:,} {what} of an epoch",)
-    if steps.added:
-        return (f"equal steps add {steps.added:,} repeated {what} to an epoch",)
-    return ()

@@ -36,6 +36,15 @@ class Steps:
     lost: int | None = None
     added: int | None = None
 
+    def facts(self, *, of_rows: bool) -> tuple[str, ...]:
+        """Returns what equal steps cost, for `explain`."""
+        what = "rows" if of_rows else "batches"
+        if self.lost:
+            return (f"equal steps leave out {self.lost:,} {what} of an epoch",)
+        if self.added:
+            return (f"equal steps add {self.added:,} repeated {what} to an epoch",)
+        return ()
+
 
 def steps_of(
     counts: Sequence[Count], size: int, *, pads: bool, given: EqualSteps | None, alone: bool
@@ -72,10 +81,5 @@ def steps_of(
     if not pads:
         most = min(known)
         return Steps(most, pads, lost=sum(known) - most * len(known), added=0)
-    if not min(known) and max(known):
-        raise PlanError(
-            f"split_by_rank: {sum(known):,} rows are too few for {len(known)} lanes: a lane without rows has none to fill "
-            "its batches with; use fewer lanes"
-        )
     most = -(-max(known) // size) * size
     return Steps(most, pads, lost=0, added=most * len(known) - sum(known))

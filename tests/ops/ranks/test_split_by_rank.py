@@ -98,6 +98,7 @@ def test_each_rank_reads_its_part(path: Path) -> None:
         (lambda ds: ds.batch(10).split_by_rank(0, 1, lanes=4), "use lanes=5, or a batch size"),
         (lambda ds: ds.batch(10).split_by_rank(0, 4), "use a batch size that is a multiple of 4"),
         (lambda ds: ds.batch(24).split_by_rank(0, 8), "use lanes=8"),
+        (lambda ds: ds.batch(8).concatenate(ds.batch(8)).split_by_rank(0, 1), "put batch after concatenate"),
         (lambda ds: ds.batch(8).split_by_rank(0, 1, equal_steps="stop"), "'drop', 'pad' or None"),
     ],
 )
@@ -145,9 +146,10 @@ def test_zip_needs_equal_counts() -> None:
 def test_more_lanes_than_rows() -> None:
     plan = af.range(5).batch(16)
     assert list(plan.split_by_rank(0, 1)) == []
-    padded = af.range(5).batch(16, pad_remainder=True)
-    with pytest.raises(af.PlanError, match="5 rows are too few for 16 lanes"):
-        next(iter(padded.split_by_rank(0, 1)))
+    for rank, ids in enumerate([[0, 1], [2, 3], [4, 0], [0, 0]]):  # a lane without rows is filled by zeros
+        (batch,) = af.range(5).batch(8, pad_remainder=True).split_by_rank(rank, 4)
+        assert batch["id"].to_pylist() == ids
+        assert batch["mask"].to_pylist() == [2 * rank < 5, 2 * rank + 1 < 5]
 
 
 def test_the_environment_tells_the_rank(monkeypatch: pytest.MonkeyPatch) -> None:

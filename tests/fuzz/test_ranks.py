@@ -1,0 +1,131 @@
+"""Random plans in lanes: the same global batches for any number of processes, also where that number changes.
+
+A plan is run by one process to the end. Then it is run by some number of processes, stopped after some step, and gone on
+with by another number, from the merged states as a file keeps them. Plans that cannot run in lanes are refused.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import arrowflow as af
+from arrowflow.optimizer import RULES
+from tests.effort import scaled
+from tests.oracles import plans
+from tests.oracles.plans import PLANS, Plan, Row
+
+REFUSED = (
+    "rows of the whole stream",
+    "cannot be found by their numbers",
+    "known to have as many rows",
+    "cannot be filled up",
+)
+"""What the errors of plans say that cannot run in lanes."""
+
+WHOLE_STREAM = frozenset(
+    ("take_while", "take_while_fn", "shard", "split", "enumerate", "scan", "unique", "draw")
+)
+"""Operators that are always refused; rows of `draw` are drawn by the weights of all rows."""
+
+seen: Counter[str] = Counter()
+
+
+def in_lanes(plan: Plan) -> Plan:
+    """Returns a plan without operators that are always refused, on a source whose rows have numbers."""
+    source = plans.memory_source([7, 5, 20]) if plan.source.what == "generator" else plan.source
+    ops = [op for op in plan.ops if op.name not in WHOLE_STREAM]
+    endless = any(op.name == "repeat" and op.arguments == (None,) for op in ops)
+    return Plan(source, tuple(op for op in ops if not (endless and op.name in ("repeat", "take"))))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    plans.use_folder(tmp_path_factory.mktemp("ranks"))
+    yield
+    assert seen["ran"] >= seen["refused"], seen
+
+
+UNSHARED = ("wait for each other", "cannot share")
+"""What they say where only one process can run them."""
+
+Split = Callable[[int, int], af.Dataset]
+
+
+def runs_of(split: Split, size: int, epoch: int) -> list[Any]:
+    """Returns a run of each rank, at the beginning of an epoch."""
+    runs = [iter(split(rank, size)) for rank in range(size)]
+    for run in runs:
+        run.set_epoch(epoch)
+    return runs
+
+
+def _runs(split: Split, size: int, refused: tuple[str, ...]) -> bool:
+    """Returns whether so many processes can run a plan; an error has to say one of these things."""
+    try:
+        split(0, size).explain()
+    except af.PlanError as error:
+        if not any(text in str(error) for text in refused):
+            raise
+        return False
+    return True
+
+
+def together(runs: list[Any], steps: int | None = None) -> list[list[Row]]:
+    """Returns the global batches of the next steps."""
+    found = [[batch.to_pylist() for batch in itertools.islice(run, steps)] for run in runs]
+    assert len({len(batches) for batches in found}) == 1, "ranks made different numbers of steps"
+    return [list(itertools.chain(*parts)) for parts in zip(*found, strict=True)]
+
+
+@settings(max_examples=scaled(900), database=None)
+@given(
+    plan=PLANS.map(in_lanes),
+    size=st.sampled_from([8, 12, 16]),
+    drop=st.booleans(),
+    epoch=st.integers(0, 1),
+    disabled=st.lists(st.sampled_from([rule.name for rule in RULES]), unique=True, max_size=1).map(tuple),
+    changes=st.lists(
+        st.tuples(st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4]), st.integers(0, 12)),
+        min_size=1,
+        max_size=3,
+    ),
+)
+def test_other_numbers_of_processes_go_on(
+    plan: Plan,
+    size: int,
+    drop: bool,
+    epoch: int,
+    disabled: tuple[str, ...],
+    changes: list[tuple[int, int, int]],
+) -> None:
+    def split(rank: int, count: int) -> af.Dataset:
+        ds = plan.dataset(af.Options(cpu_budget=2, disabled_rules=disabled))
+        if plan.batched:
+            return ds.split_by_rank(rank, count, equal_steps="drop")
+        return ds.batch(size, drop_remainder=drop).split_by_rank(rank, count, lanes=4, equal_steps="drop")
+
+    if not _runs(split, 1, REFUSED):
+        seen["refused"] += 1
+        return
+    seen["ran"] += 1
+    expected = together(runs_of(split, 1, epoch))
+    for before, after, step in changes:
+        at = min(step, len(expected))
+        if not _runs(split, before, UNSHARED) or not _runs(split, after, UNSHARED):
+            before = after = 1
+        runs, others = runs_of(split, before, epoch), runs_of(split, after, epoch)
+        assert together(runs, at) == expected[:at]
+        merged = json.loads(json.dumps(af.merge_states([run.state_dict() for run in runs])))
+        for run in others:
+            run.load_state_dict(merged)
+        assert together(others) == expected[at:], (before, after, at)
+        for run in runs:
+            run.close()
