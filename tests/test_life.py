@@ -27,6 +27,7 @@ RACES = scaled(4)
 
 PRELUDE = """
 import contextlib, gc, os, signal, sys, threading, time
+import numpy.random  # imported later, it swallows an interrupt: Cython clears what `abc` raises while a module begins
 import pyarrow as pa
 import arrowflow as af
 import arrowflow.executor.engine as engine
