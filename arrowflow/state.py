@@ -17,7 +17,7 @@ from typing import Any
 from arrowflow.errors import StateError
 from arrowflow.physical.stage import Chain
 from arrowflow.plan.node import Node
-from arrowflow.plan.position import LanesPosition, Position, listed, tupled
+from arrowflow.plan.position import LanesPosition, Position, listed, settled, text_of, tupled
 from arrowflow.plan.traits import Resume
 from arrowflow.plan.walk import post_order
 
@@ -81,9 +81,15 @@ def pack(identity: Mapping[str, Any], epoch: int, position: Position, batches: i
         StateError: The position holds what JSON does not give back unchanged, or the state is too large: the parts of
             several operators add up.
     """
-    moving = {"epoch": epoch, "position": listed(position), "batches": batches}
+    moving = {"epoch": epoch, "batches": batches}
+
+    def told(place: Any) -> str:
+        return json.dumps([identity["plan"], {**moving, "position": place}], sort_keys=True, allow_nan=False)
+
     try:
-        text = json.dumps([identity["plan"], moving], sort_keys=True, allow_nan=False)
+        position = settled(position)
+        moving["position"] = listed(position)
+        text = text_of(position, told)
     except (TypeError, ValueError) as error:
         raise StateError(
             f"the position {repr(position)[:200]} holds what JSON does not give back unchanged ({error}); expected texts, "

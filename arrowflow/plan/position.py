@@ -9,7 +9,9 @@ lists, so `open` gets a plain tuple and makes the `NamedTuple` of it by `_make`.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
 
 Position = tuple[Any, ...] | None
 """State from which the next chunk is made: nested tuples of what JSON gives back unchanged, None for the start."""
@@ -55,24 +57,74 @@ class LaneMark(NamedTuple):
     spent: bool = False
 
 
-class LanesPosition(NamedTuple):
+class LanesPosition:
     """The places of lanes that run side by side: in JSON an object, which the states of several ranks are merged by.
+
+    A state is taken in microseconds, and the positions of 16 lanes may be long. So what does not change from batch to
+    batch is made JSON once, and shared by the places that follow from each other.
 
     Attributes:
         step: Steps that were delivered.
         lanes: Lanes, by number.
     """
 
-    step: int
-    lanes: tuple[LaneMark, ...]
+    __slots__ = ("_befores", "lanes", "step")
+
+    def __init__(self, step: int, lanes: tuple[LaneMark, ...]) -> None:
+        self.step = step
+        self.lanes = lanes
+        self._befores: list[tuple[Any, str]] | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LanesPosition) and (self.step, self.lanes) == (other.step, other.lanes)
+
+    def __hash__(self) -> int:
+        return hash((self.step, self.lanes))
+
+    def __repr__(self) -> str:
+        return f"LanesPosition({self.step}, {self.lanes})"
+
+    def position(self) -> Position:
+        """Returns itself: the one position that is no tuple."""
+        return cast(Position, self)
 
     def after(self, rows: int, step: int) -> LanesPosition:
         """Returns the places after so many more rows in all, equally many of each lane."""
         more = rows // len(self.lanes)
-        return LanesPosition(step, tuple(mark._replace(offset=mark.offset + more) for mark in self.lanes))
+        moved = (LaneMark(lane, before, offset + more, spent) for lane, before, offset, spent in self.lanes)
+        later = LanesPosition(step, tuple(moved))
+        later._befores = self._known()
+        return later
+
+    def _known(self) -> list[tuple[Any, str]]:
+        """Returns the position of each lane as JSON has it, and as text."""
+        if self._befores is None:
+            values = [listed(mark.before) for mark in self.lanes]
+            self._befores = [(value, _text(value)) for value in values]
+        return self._befores
+
+    def listed(self) -> dict[str, Any]:
+        """Returns the object that JSON has."""
+        pairs = zip(self.lanes, self._known(), strict=True)
+        lanes = {str(mark.lane): [value, mark.offset, mark.spent] for mark, (value, _) in pairs}
+        return {_LANES: lanes, _STEP: self.step}
+
+    def text(self) -> str:
+        """Returns the text of that object, with sorted keys."""
+        pairs = zip(self.lanes, self._known(), strict=True)
+        lanes = sorted(
+            f'"{mark.lane}": [{text}, {mark.offset}, {"true" if mark.spent else "false"}]'
+            for mark, (_, text) in pairs
+        )
+        return f'{{"{_LANES}": {{{", ".join(lanes)}}}, "{_STEP}": {self.step}}}'
 
 
-_LANES = "lanes"
+_LANES, _STEP = "lanes", "step"
+_PLACE = "<lanes>"  # where the text of lanes goes
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, allow_nan=False)
 
 
 def listed(position: Any) -> Any:
@@ -82,17 +134,55 @@ def listed(position: Any) -> Any:
         >>> listed((0, (None, "a")))
         [0, [None, 'a']]
         >>> listed(LanesPosition(3, (LaneMark(0, None, 5),)))
-        {'step': 3, 'lanes': {'0': [None, 5, False]}}
+        {'lanes': {'0': [None, 5, False]}, 'step': 3}
     """
     if isinstance(position, LanesPosition):
-        return {"step": position.step, _LANES: {str(mark.lane): listed(mark[1:]) for mark in position.lanes}}
-    if not isinstance(position, tuple):
-        return position
-    if position and isinstance(position[0], LanesPosition):
-        # A batch within a part that lanes made, (part, rows, batches): states of ranks have other parts.
-        part, rows, step = position
-        position = (part.after(rows, step), 0, step)
-    return [listed(part) for part in position]
+        return position.listed()
+    return [listed(part) for part in position] if isinstance(position, tuple) else position
+
+
+def lanes_of(position: Position) -> LanesPosition:
+    """Returns a position that is one of lanes."""
+    return cast(LanesPosition, position)
+
+
+def settled(position: Any) -> Any:
+    """Returns a position that does not tell in which parts a rank merges its lanes: states of ranks have different ones.
+
+    A batch within such a part has the position (part, rows of it, batches).
+    """
+    if isinstance(position, tuple) and position:
+        if isinstance(position[0], LanesPosition):
+            part, rows, step = position
+            return (part.after(rows, step), 0, step)
+        if (found := settled(position[-1])) is not position[-1]:
+            return (*position[:-1], found)
+    return position
+
+
+def text_of(position: Any, around: Callable[[Any], str]) -> str:
+    """Returns what `around` makes of a settled position as JSON has it; the text of lanes, if there are any, is not made anew."""
+    lanes = _lanes_in(position)
+    if lanes is None:
+        return around(listed(position))
+    return around(listed(_replaced(position))).replace(_text(_PLACE), lanes.text())
+
+
+def _lanes_in(position: Any) -> LanesPosition | None:
+    """Returns the lanes of a position: they are its first part, or in its last one."""
+    while isinstance(position, tuple) and position:
+        if isinstance(position[0], LanesPosition):
+            return position[0]
+        position = position[-1]
+    return position if isinstance(position, LanesPosition) else None
+
+
+def _replaced(position: Any) -> Any:
+    if isinstance(position, LanesPosition):
+        return _PLACE
+    if isinstance(position[0], LanesPosition):
+        return (_PLACE, *position[1:])
+    return (*position[:-1], _replaced(position[-1]))
 
 
 def tupled(position: Any) -> Any:
@@ -104,5 +194,5 @@ def tupled(position: Any) -> Any:
     """
     if isinstance(position, dict):
         lanes = sorted((int(number), *tupled(rest)) for number, rest in position[_LANES].items())
-        return LanesPosition(position["step"], tuple(map(LaneMark._make, lanes)))
+        return LanesPosition(position[_STEP], tuple(map(LaneMark._make, lanes)))
     return tuple(tupled(part) for part in position) if isinstance(position, list) else position

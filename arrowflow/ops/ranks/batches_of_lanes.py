@@ -14,7 +14,7 @@ from arrowflow.kernels.cutting import Parts
 from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.kinds import BoundaryKernel
 from arrowflow.ops.ranks.steps import Steps
-from arrowflow.plan.position import LaneMark, LanesPosition, Position
+from arrowflow.plan.position import LaneMark, LanesPosition, Position, lanes_of
 
 
 class TurnsKernel(BoundaryKernel):
@@ -44,9 +44,9 @@ class TurnsKernel(BoundaryKernel):
         """Restores the place in each lane; `next_input` opens the streams."""
         self._epoch = epoch
         if position is not None:
-            assert isinstance(position, LanesPosition)
-            self._number = position.step
-            marks = {mark.lane: mark for mark in position.lanes}
+            at = lanes_of(position)
+            self._number = at.step
+            marks = {mark.lane: mark for mark in at.lanes}
             for index, lane in enumerate(self._lanes):
                 mark = marks[lane]
                 self._places[index], self._taken[index], self._ended[index] = mark[1:]
@@ -96,7 +96,7 @@ class TurnsKernel(BoundaryKernel):
     def _made(self, item: Item) -> Item:
         number, self._number = self._number, self._number + 1
         rows = zip(self._lanes, self._places, self._taken, self._ended, strict=True)
-        position = LanesPosition(self._number, tuple(map(LaneMark._make, rows)))
+        position = LanesPosition(self._number, tuple(map(LaneMark._make, rows))).position()
         return item._replace(position=position, origin=Origin(number))
 
     def ended(self, stream: StreamHandle) -> None:

@@ -25,7 +25,7 @@ from arrowflow.kernels.items import Item, Origin, Ticket
 from arrowflow.kernels.kinds import BoundaryKernel
 from arrowflow.ops.ranks.merge import LaneRows, zeros
 from arrowflow.ops.ranks.steps import Steps
-from arrowflow.plan.position import LaneMark, LanesPosition, Position
+from arrowflow.plan.position import LaneMark, LanesPosition, Position, lanes_of
 from arrowflow.plan.widths import RowWidth
 
 PART_BYTES = 16 << 20
@@ -87,9 +87,9 @@ class LanesKernel(BoundaryKernel):
         """Restores the place in each lane; `next_input` opens the streams."""
         self._epoch = epoch
         if position is not None:
-            assert isinstance(position, LanesPosition)
-            self._done = position.step * self._step_rows
-            marks = {mark.lane: mark for mark in position.lanes}
+            at = lanes_of(position)
+            self._done = at.step * self._step_rows
+            marks = {mark.lane: mark for mark in at.lanes}
             for index, lane in enumerate(self._lanes):
                 # A lane that the state lacks is run from its start: where it is follows from the steps.
                 mark = marks.get(lane, LaneMark(lane, None, self._done))
@@ -232,12 +232,12 @@ class LanesKernel(BoundaryKernel):
         fitting = self._width.rows_in(self._part_bytes, num_bytes, rows) // step_rows
         self._part_steps = max(1, min(fitting, GROWTH * self._part_steps))
 
-    def _position(self) -> LanesPosition:
+    def _position(self) -> Position:
         marks = (
             kept or LaneMark(lane, *held.mark())
             for lane, held, kept in zip(self._lanes, self._held, self._marks, strict=True)
         )
-        return LanesPosition(-(-self._done // self._step_rows), tuple(marks))
+        return LanesPosition(-(-self._done // self._step_rows), tuple(marks)).position()
 
 
 def _copied(row: pa.RecordBatch) -> pa.RecordBatch:
