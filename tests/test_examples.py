@@ -17,6 +17,7 @@ NEEDS = {
     "tabular": {"torch": "PyTorch"},
     "tokens": {"torch": "PyTorch"},
     "embeddings": {"torch": "PyTorch"},
+    "ddp": {"torch": "PyTorch"},
     "images": {"jax": "JAX", "PIL": "Pillow"},
 }
 SMALL = {
@@ -48,6 +49,12 @@ def test_an_example_learns_and_says_what_limits_it(name: str, tmp_path: Path) ->
     assert "limits you" in ran.stdout
     (data,) = tmp_path.iterdir()
     assert [path.suffix for path in data.iterdir() if path.suffix not in {".arrow", ".parquet"}] == []
+
+
+def test_processes_that_are_killed_end_with_the_weights_of_others(tmp_path: Path) -> None:
+    ran = run("ddp", tmp_path, "--rows=10000", "--epochs=1")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "by 2, 4, 1 processes; not killed: 39 steps" in ran.stdout
 
 
 def test_an_example_that_learns_nothing_fails(tmp_path: Path) -> None:
