@@ -82,7 +82,7 @@ def save(kept: Path, loader: Any, steps: int, **more: Any) -> None:
     if distributed.get_rank() == 0:
         part = kept.with_suffix(".part")
         torch.save({"loader": af.merge_states(states), "steps": steps, **more}, part)
-        os.replace(part, kept)
+        part.replace(kept)
 
 
 # ---------------------------------------------------------------- what starts and kills them
