@@ -40,7 +40,7 @@ from arrowflow.loaders.numpy import NumpyExport
 from arrowflow.loaders.polars import PolarsExport
 from arrowflow.loaders.shared_epochs import SharedEpochs
 from arrowflow.loaders.torch import TorchExport, torch_dtype
-from arrowflow.loaders.torch_dataset import torch_dataset
+from arrowflow.loaders.torch_dataset import Part, torch_dataset
 from arrowflow.loaders.torch_memory import CudaExport, MpsExport, PinnedExport, Transfer, device_named
 from arrowflow.ops.batches.batch import Batch
 from arrowflow.ops.batches.bucket_by_sequence_length import DEFAULT_MAX_LAG_ROWS, bucketed
@@ -76,6 +76,7 @@ from arrowflow.ops.functions.reduce import Reduce, fold_batches
 from arrowflow.ops.order.sample import Sample
 from arrowflow.ops.order.shuffle import Shuffle
 from arrowflow.ops.ranks.split_by_rank import SplitByRank
+from arrowflow.ops.ranks.split_by_worker import SplitByWorker
 from arrowflow.ops.ranks.steps import EqualSteps
 from arrowflow.ops.rows.assert_cardinality import AssertCardinality
 from arrowflow.ops.rows.enumerate import Enumerate
@@ -1724,7 +1725,12 @@ class Dataset:
 
     @overload
     def to_torch_dataset(
-        self, *, lists: _Lists = "dense", collate: None = None, **arguments: Unpack[ExportArguments]
+        self,
+        *,
+        lists: _Lists = "dense",
+        collate: None = None,
+        lanes: int | None = None,
+        **arguments: Unpack[ExportArguments],
     ) -> torch.utils.data.IterableDataset[dict[str, torch.Tensor]]: ...
 
     @overload
@@ -1733,6 +1739,7 @@ class Dataset:
         *,
         lists: _Lists = "dense",
         collate: Callable[[dict[str, torch.Tensor]], T],
+        lanes: int | None = None,
         **arguments: Unpack[ExportArguments],
     ) -> torch.utils.data.IterableDataset[T]: ...
 
@@ -1745,16 +1752,22 @@ class Dataset:
         lists: _Lists = "dense",
         collate: Callable[[dict[str, torch.Tensor]], Any] | None = None,
         strict_zero_copy: bool = False,
+        lanes: int | None = None,
     ) -> torch.utils.data.IterableDataset[Any]:
-        """Returns a `torch.utils.data.IterableDataset` of the same batches as `to_torch`. Needs the extra `torch`.
+        """Returns a `torch.utils.data.IterableDataset`, whose batches are tensors as of `to_torch`. Needs the extra `torch`.
 
         It is for frameworks that ask for a `DataLoader(…, batch_size=None)`. Use `num_workers=0`, the `DataLoader`'s
-        default: threads of this process do the work, and tensors stay where they are. Workers, forked or not,
-        persistent or not, deliver the same batches in the same order. But each of n workers runs the whole pipeline,
-        with an n-th of `cpu_budget` and `ram_budget`. Each worker exports every n-th batch and passes over the
-        others, and each tensor is copied into shared memory. So reading, functions and shuffles are computed once per
-        worker, unless a `cache(path)` shares them. Workers pay where most of the time goes into a `collate` that
-        holds the interpreter lock.
+        default: threads of this process do the work, and tensors stay where they are. Workers pay where most of the time
+        goes into a `collate` that holds the interpreter lock. A tensor of a worker is copied into shared memory.
+
+        Order: the pipeline runs in lanes, see `split_by_rank`, and each lane makes whole batches, which come in turn. So
+        the batches are not those of `to_torch`, unless it is a global `shuffle()`. Worker i of n runs lanes i, i + n, …
+        with an n-th of `cpu_budget` and `ram_budget`. Rows are read and computed once, by the worker whose they are. Batches
+        and their order are the same for every number of workers that divides the lanes, forked or not, persistent or not;
+        where a filter makes lanes end at different times, the order at the end of an epoch depends on the number.
+
+        A pipeline that cannot run in lanes, such as rows of a generator, has the batches of `to_torch`, and no workers but
+        one. After `split_by_rank` lanes are those of the rank, and each batch has as many rows as there.
 
         Each `iter()` of the `DataLoader` is the next epoch in all workers, unless `set_epoch` names another one.
         Workers recognise an epoch by the seed that PyTorch draws. So whoever seeds PyTorch alike before two epochs
@@ -1762,7 +1775,7 @@ class Dataset:
         the count, also for copies on this machine. `len()` is known where that of `to_torch` is.
 
         `torchdata`'s `StatefulDataLoader` goes on from a state with exactly the next batch. Without workers, a state
-        can also be loaded in this process. Where several processes train, call `shard` first. Under accelerate do
+        can also be loaded in this process. Where several processes train, call `split_by_rank` first. Under accelerate do
         not: accelerate shares out the batches of its main process (`dispatch_batches`).
 
         Args:
@@ -1773,12 +1786,12 @@ class Dataset:
             collate: As in `to_torch`. Where workers are not forked, `collate` and all functions of the pipeline have
                 to be functions of a module.
             strict_zero_copy: As in `to_torch`, up to the way out of a worker.
+            lanes: How many lanes; 16 unless given. With one lane the batches are those of `to_torch`.
 
         Raises:
             MissingPackageError: PyTorch is not installed.
             PlanError: As in `to_torch`; or the `DataLoader` has a `batch_size`, which would make batches of batches; or
-                several workers would not have the same order (`deterministic=False`, a one-shot stream); when iteration
-                starts.
+                there are more workers than lanes, or several workers for a pipeline without lanes; when iteration starts.
             ForkError: A worker was forked from a process that had run a pipeline, or had used Polars, which this
                 pipeline needs; the message names ways out.
             StateError: A state was loaded outside of the workers that are to follow it.
@@ -1797,9 +1810,14 @@ class Dataset:
         request = self._export_request(
             name, columns, dtypes, null, lists, strict_zero_copy, resolve=torch_dtype
         )
-        prepares, request = self._picked(name, request)
+        asks = lanes is not None or any(isinstance(node, SplitByRank) for node in post_order(self._plan))
+        if asks:
+            SplitByWorker.of_plan(self._plan, 0, 1, lanes)  # what is wrong is told where it is written
+        selected, picks, request = self._selected(name, request)
+        whole = selected._ready_to_pick if picks else selected._ready
+        part = Part(partial(_of_worker, selected._plan, lanes, picks), None if asks else whole)
         return torch_dataset(
-            prepares,
+            part,
             SharedEpochs(self._epochs.next),
             _hand_over(name, TorchExport, request, collate),
         )
@@ -1957,17 +1975,25 @@ class Dataset:
     ) -> tuple[Callable[[], run.Prepared], ExportRequest]:
         """Returns the function that prepares the plan for a loader, and the request that is left to the loader.
 
-        The function pickles, as the plan does. The plan itself picks the columns of selectors, which see all columns.
+        The function pickles, as the plan does.
+        """
+        selected, picks, request = self._selected(operator, request)
+        return selected._ready_to_pick if picks else selected._ready, request
+
+    def _selected(self, operator: str, request: ExportRequest) -> tuple[Dataset, bool, ExportRequest]:
+        """Returns the dataset of a loader's columns, whether the loader picks them, and the request that is left to it.
+
+        The plan itself picks the columns of selectors, which see all columns.
         """
         named = dict.fromkeys(request.named)
         if named:  # a plan whose columns are known refuses an unknown name here
             Dataset(Select.named_by(operator, self._plan, list(named)))
         if request.columns is None:
-            return self._ready, request
+            return self, False, request
         selected = Dataset(Select.named_by(operator, self._plan, as_given(request.columns)))
         if all(isinstance(column, str) for column in request.columns):
-            return selected._ready_to_pick, request
-        return selected._ready, replace(request, columns=None)
+            return selected, True, request
+        return selected, False, replace(request, columns=None)
 
     def to_reader(self) -> pa.RecordBatchReader:
         """Returns a `pyarrow.RecordBatchReader` over epoch 0.
@@ -2289,6 +2315,14 @@ def plans_of(operator: str, datasets: Sequence[object]) -> tuple[Node, ...]:
         if not isinstance(value, Dataset):
             raise PlanError(f"{operator}: argument {number} is a Dataset, got {type(value).__name__}")
     return tuple(value._plan for value in datasets if isinstance(value, Dataset))
+
+
+def _of_worker(
+    plan: Node, lanes: int | None, picks: bool, worker: int, workers: int
+) -> Callable[[], run.Prepared]:
+    """Returns the function that prepares the lanes of a worker of a `DataLoader`, for a loader that picks columns or not."""
+    dataset = Dataset(SplitByWorker.of_plan(plan, worker, workers, lanes))
+    return dataset._ready_to_pick if picks else dataset._ready
 
 
 def _plan_of(value: object) -> Node | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any
 
 from arrowflow import state
@@ -133,6 +133,7 @@ def prepare(plan: Node, *, without_last_select: bool = False) -> Prepared:
         and optimised.operators_merged() == ("select",)
     ):
         (optimised,) = optimised.inputs
+    optimised = reduce(lambda plan, node: node.at_end(plan), post_order(optimised), optimised)
     chain = plan_chain(optimised, options)
     forget_compiled()
     return Prepared(bound=bound, optimised=optimised, applied=applied, chain=chain, options=options)

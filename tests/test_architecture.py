@@ -301,6 +301,8 @@ MADE_BY_RULES = {"column_program"}
 
 SAME_WORD = {
     "disk_cache": "`cache(path)`: one method, two operators, too long for one module",
+    "agreed_steps": "`split_by_rank(coordinator=)`: at the end of the whole plan",
+    "split_by_worker": "`to_torch_dataset()`: no method of its own",
     "global_shuffle": "`shuffle()`: one method, two operators, too long for one module",
 }
 """Modules of operators that another module's method makes, with a reason."""

@@ -1,8 +1,7 @@
 """`TorchDataset`: the batches of a dataset for PyTorch's `DataLoader`, with or without worker processes.
 
-With n workers each worker runs the whole pipeline. Worker i exports and delivers batches i, i + n, … of the one order.
-The `DataLoader` asks one worker after the other, and so restores the order. The pipeline is thus computed n times, each
-time with an n-th of the budgets. `num_workers=0` computes it once: then arrowflow's own threads do the work.
+The pipeline runs in lanes that make whole batches, see `arrowflow.ops.ranks.split_by_worker`. With n workers, worker i
+runs lanes i, i + n, … with an n-th of the budgets. So n workers together read and compute what one process does.
 """
 
 from __future__ import annotations
@@ -14,10 +13,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Generic, Self, TypeVar
 
-import pyarrow as pa
-
-from arrowflow import run, state
-from arrowflow.delivery import Delivery
+from arrowflow import run
 from arrowflow.errors import ForkError, PlanError, StateError
 from arrowflow.executor import check_not_forked
 from arrowflow.loaders.base import ExportDelivery, HandOver, Loader
@@ -26,82 +22,68 @@ from arrowflow.optional import optional
 from arrowflow.run import Prepared
 
 T = TypeVar("T")
-_PASSED: Final = object()
 _ENDED: Final = "ended"
 
 
-class Dealt(Generic[T]):
-    """Delivers every n-th batch; all other batches are skipped and never exported.
+class WithoutState(Generic[T]):
+    """Iterates over a run. PyTorch asks the dataset for its state, and would keep the state of an iterator besides."""
 
-    Attributes:
-        number: Number of the next batch in its epoch.
-    """
-
-    def __init__(self, delivery: Delivery[T], index: int, count: int) -> None:
-        self.ahead = delivery.ahead
-        self.number = 0
-        self._delivery = delivery
-        self._index = index
-        self._count = count
-
-    def _is_next_mine(self) -> bool:
-        number = self.number
-        self.number += 1
-        return number % self._count == self._index
-
-    def __call__(self, batch: pa.RecordBatch) -> Any:
-        """Returns the batch, or a marker that the batch belongs to another worker."""
-        return self._delivery(batch) if self._is_next_mine() else _PASSED
-
-    def slicer(self, chunk: pa.RecordBatch) -> Callable[[int, int], Any]:
-        """Converts a chunk once, if this worker delivers any of its batches."""
-        found: Callable[[int, int], T] | None = None
-
-        def sliced(start: int, stop: int) -> Any:
-            nonlocal found
-            if not self._is_next_mine():
-                return _PASSED
-            if found is None:
-                found = self._delivery.slicer(chunk)
-            return found(start, stop)
-
-        return sliced
-
-    def arrived(self, made: Any) -> Any:
-        """Returns the batch, or a marker that the batch belongs to another worker."""
-        return made if made is _PASSED else self._delivery.arrived(made)
-
-
-class Turns(Generic[T]):
-    """Iterates over the batches of a run that this worker delivers.
-
-    The iterator has no state: PyTorch asks the dataset for its state, and would keep both states.
-    """
-
-    def __init__(self, run: Iterator[Any]) -> None:
+    def __init__(self, run: Iterator[T]) -> None:
         self._run = run
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> T:
-        batch = _PASSED
-        while batch is _PASSED:
-            batch = next(self._run)
-        return batch  # type: ignore[return-value]
+        return next(self._run)
 
 
-def _parts_of(prepared: Callable[[], Prepared], count: int) -> Callable[[], Prepared]:
-    """Returns a function that prepares one worker's part, each time that the whole is prepared anew."""
-    latest: list[Prepared] = []  # the whole, and the part
+class Part:
+    """Prepares what this process runs: all lanes, or those of a worker, with its part of the budgets.
 
-    def prepare() -> Prepared:
-        whole = prepared()
-        if not latest or latest[0] is not whole:
-            latest[:] = whole, run.part_of(whole, count)
-        return latest[1]
+    Args:
+        of_worker: Returns the function that prepares the lanes of a worker, by its number and that of all workers.
+        whole: Prepares a pipeline that cannot run in lanes; None where the user asks for lanes.
+    """
 
-    return prepare
+    def __init__(
+        self, of_worker: Callable[[int, int], Callable[[], Prepared]], whole: Callable[[], Prepared] | None
+    ) -> None:
+        self._given = of_worker, whole
+        self._of_worker = functools.cache(of_worker)
+        self._whole = whole
+        self._latest: tuple[Prepared, Prepared] | None = None  # as a whole, and the part
+
+    def __reduce__(self) -> tuple[type[Part], tuple[Any, ...]]:
+        return Part, self._given
+
+    def __call__(self) -> Prepared:
+        """Returns the pipeline.
+
+        Raises:
+            PlanError: There are several workers, and they cannot share it.
+        """
+        index, count = this_worker()
+        try:
+            whole = self._of_worker(index, count)()
+        except PlanError as error:
+            if self._whole is None:
+                raise
+            if count > 1:
+                raise PlanError(
+                    f"to_torch_dataset: {count} workers share a pipeline by its lanes, and this one has none ({error}); use "
+                    "num_workers=0, which is the fast way: arrowflow has threads of its own"
+                ) from None
+            whole = self._whole()
+        if self._latest is None or self._latest[0] is not whole:
+            self._latest = whole, whole if count == 1 else run.part_of(whole, count)
+        return self._latest[1]
+
+
+def this_worker() -> tuple[int, int]:
+    """Returns the number of this worker of a `DataLoader`, and how many workers it has; (0, 1) in other processes."""
+    worker = _data().get_worker_info()
+    return (0, 1) if worker is None else (worker.id, worker.num_workers)
 
 
 class TorchDataset(Loader[T]):
@@ -111,10 +93,8 @@ class TorchDataset(Loader[T]):
     each.
     """
 
-    def __init__(
-        self, prepared: Callable[[], Prepared], counter: SharedEpochs, hand_over: HandOver[Any]
-    ) -> None:
-        super().__init__(prepared, counter, hand_over)
+    def __init__(self, part: Part, counter: SharedEpochs, hand_over: HandOver[Any]) -> None:
+        super().__init__(part, counter, hand_over)
         self._epochs = counter
         self._passes = 0  # made by this process, as a worker
         self._epoch = 0  # of the latest pass
@@ -134,29 +114,22 @@ class TorchDataset(Loader[T]):
                 "DataLoader(…, batch_size=None), and put the size into .batch(…)"
             )
         worker = _data().get_worker_info()
-        index, count = (0, 1) if worker is None else (worker.id, worker.num_workers)
         if worker is None:
             self._take_up_again()
         else:
             self._check_worker()
-            if count > 1 and not self._passes:
-                self._prepared = _parts_of(self._prepared, count)
             self._epochs.name = f"{worker.seed - worker.id} {self._passes}"
             self._passes += 1
         prepared = self._prepared()
-        if count > 1:
-            _check_same_order(prepared)
         ended = worker is not None and self._resume is not None and self._goes_on_ended
-        dealt = Dealt[T](ExportDelivery(prepared, self._hand_over), index, count)
-        turn = self._run(prepared, dealt)
+        turn = self._run(prepared, ExportDelivery(prepared, self._hand_over))
         progress = turn.progress
-        dealt.number = progress.batches
         self._epoch = progress.epoch
         if ended:  # the place is the start of the next epoch
             self._epochs.next = progress.epoch
             self._epoch -= 1
             return iter(())
-        return Turns[T](turn)
+        return WithoutState[T](turn)
 
     def _take_up_again(self) -> None:
         """Goes back to the place of an iterator that delivered nothing; PyTorch makes such iterators for their state."""
@@ -211,24 +184,13 @@ def _not_for_workers() -> StateError:
     )
 
 
-def _check_same_order(prepared: Prepared) -> None:
-    """Raises `PlanError` if workers would not have the same batches under the same numbers."""
-    try:
-        state.check_resumable(prepared.bound, deterministic=prepared.options.deterministic)
-    except StateError as error:
-        raise PlanError(
-            "to_torch_dataset: several workers run the pipeline each and deliver batches by number, so that its order "
-            f"has to be the same in all of them ({error}); use num_workers=0 or 1"
-        ) from error
-
-
-def torch_dataset(prepared: Callable[[], Prepared], counter: SharedEpochs, hand_over: HandOver[Any]) -> Any:
+def torch_dataset(part: Part, counter: SharedEpochs, hand_over: HandOver[Any]) -> Any:
     """Returns a `TorchDataset` that is an `IterableDataset`. Its pickles call this function, too.
 
     Raises:
         MissingPackageError: PyTorch is not installed.
     """
-    return _iterable_dataset()(prepared, counter, hand_over)
+    return _iterable_dataset()(part, counter, hand_over)
 
 
 @functools.cache

@@ -99,7 +99,7 @@ class Chain(SubPlan):
             spec.operator
             for stage in self.stages
             for spec in stage.specs
-            if spec.kind in ("source", "serial", "boundary")
+            if spec.kind in ("source", "serial", "boundary") and spec.has_position
         ]
         return [*names, *(child.shape() for child in self.different_children)]
 

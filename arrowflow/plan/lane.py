@@ -24,12 +24,14 @@ class Lane:
     Attributes:
         number: Its number, from 0.
         count: How many lanes there are.
-        step_rows: Rows that each lane gives to a global batch; 0 where batches are not made of rows of all lanes.
+        step_rows: Rows that each lane gives to a step; 0 where that is no fixed number.
+        unit: Rows of a source that are dealt together, so that a lane ends in no short batch but the last one of all.
     """
 
     number: int
     count: int
     step_rows: int = 0
+    unit: int = 1
 
     def rows(self, num_rows: int) -> tuple[int, int]:
         """Returns its part of so many rows, as (first, before). No lane has fewer rows than a later one.
@@ -37,15 +39,18 @@ class Lane:
         Example:
             >>> [Lane(number, 3).rows(8) for number in range(3)]
             [(0, 3), (3, 6), (6, 8)]
+            >>> [Lane(number, 3, unit=4).rows(10) for number in range(3)]
+            [(0, 4), (4, 8), (8, 10)]
         """
-        share, more = divmod(num_rows, self.count)
+        share, more = divmod(-(-num_rows // self.unit), self.count)
         start = self.number * share + min(self.number, more)
-        return start, start + share + (self.number < more)
+        before = start + share + (self.number < more)
+        return min(start * self.unit, num_rows), min(before * self.unit, num_rows)
 
     def size(self, rows: int) -> int:
         """Returns its part of a buffer of so many rows, at least one row."""
         return max(1, rows // self.count)
 
     def seed(self, seed: int) -> int:
-        """Returns its own seed in place of the plan's."""
-        return int(philox((seed, LANE_SEEDS, self.number)).random_raw())
+        """Returns its own seed in place of the plan's; a lane alone has the plan's."""
+        return seed if self.count == 1 else int(philox((seed, LANE_SEEDS, self.number)).random_raw())

@@ -308,6 +308,10 @@ class Node(ABC):
         """The numbers of the lanes that it runs: a state has to tell their places."""
         return ()
 
+    def at_end(self, plan: Node) -> Node:
+        """Returns an optimised plan that it is part of, with what it does to the plan's last batches. May read footers."""
+        return plan
+
     @property
     def processes(self) -> int:
         """How many processes of this machine share the budgets that nobody set."""

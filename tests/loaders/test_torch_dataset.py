@@ -1,4 +1,4 @@
-"""`to_torch_dataset`: in a `DataLoader` with any workers the batches of `to_torch`, and states that go on exactly."""
+"""`to_torch_dataset`: the same batches in a `DataLoader` with any workers, and states that go on exactly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ import arrowflow as af
 from arrowflow.errors import MissingPackageError, PlanError, StateError
 from arrowflow.loaders import torch_dataset
 from arrowflow.loaders.shared_epochs import MAX_PASSES, SharedEpochs
-from arrowflow.loaders.torch_dataset import Dealt
 from tests.loaders.frameworks import plain
 
 pytestmark = [pytest.mark.torch]
@@ -48,17 +47,67 @@ def epochs_of(loader: Any, count: int = 1) -> list[Any]:
     return [plained(loader) for _ in range(count)]
 
 
+def reference(count: int) -> list[Any]:
+    """Returns the batches of the first epochs, without workers."""
+    return epochs_of(dataset().to_torch_dataset(), count)
+
+
 # ---------------------------------------------------------------- without workers
 
 
-def test_it_is_an_iterable_dataset_of_the_same_batches(data: Any) -> None:
+def test_it_is_an_iterable_dataset_of_whole_batches_of_lanes(data: Any) -> None:
     found = dataset().to_torch_dataset()
     assert isinstance(found, data.IterableDataset)
     loader = data.DataLoader(found, batch_size=None)
     assert len(loader) == len(found) == 16
     epochs = epochs_of(loader, 2)
-    assert epochs == epochs_of(dataset().to_torch(), 2)
     assert epochs[0] != epochs[1]
+    for epoch in epochs:
+        assert [len(batch["id"]) for batch in epoch] == [64] * 15 + [40]
+        assert sorted(ids(epoch)) == list(range(1000))
+    one_lane = data.DataLoader(dataset().to_torch_dataset(lanes=1), batch_size=None)
+    assert epochs_of(one_lane, 2) == epochs_of(dataset().to_torch(), 2)
+
+
+def ids(batches: list[Any]) -> list[int]:
+    return [row for batch in batches for row in batch["id"]]
+
+
+def test_a_global_shuffle_has_the_batches_of_to_torch(data: Any) -> None:
+    ds = af.range(1000).shuffle(seed=1).batch(64)
+    assert epochs_of(ds.to_torch_dataset(), 2) == epochs_of(ds.to_torch(), 2)
+
+
+def test_lanes_of_a_rank(data: Any) -> None:
+    """A rank's batches have as many rows as those of `to_torch`, and all ranks have equally many of them."""
+    plan = af.range(1000).shuffle(200, seed=1).batch(64)
+    found = [epochs_of(plan.split_by_rank(rank, 2).to_torch_dataset())[0] for rank in range(2)]
+    assert [[len(batch["id"]) for batch in epoch] for epoch in found] == [[32] * 8] * 2
+    rows = ids(found[0] + found[1])
+    assert len(set(rows)) == len(rows) == 512
+    with pytest.raises(PlanError, match="split_by_rank tells the number of lanes"):
+        plan.split_by_rank(0, 2).to_torch_dataset(lanes=4)
+    with pytest.raises(PlanError, match='equal_steps="pad" cannot fill up'):
+        plan.split_by_rank(0, 2, equal_steps="pad").to_torch_dataset()
+
+
+def test_a_pipeline_without_lanes_has_the_batches_of_to_torch(
+    data: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ds = af.range(1000).enumerate().batch(64)
+    assert epochs_of(ds.to_torch_dataset()) == epochs_of(ds.to_torch())
+    _, begin = workers_of(ds.to_torch_dataset(), 2, data, monkeypatch)
+    with pytest.raises(
+        PlanError, match=r"2 workers share a pipeline by its lanes.*enumerate: .*num_workers=0"
+    ):
+        begin(0)
+    with pytest.raises(PlanError, match="enumerate: it counts or compares"):
+        len(ds.to_torch_dataset(lanes=4))
+    _, begin = workers_of(dataset().to_torch_dataset(lanes=2), 3, data, monkeypatch)
+    with pytest.raises(PlanError, match="3 workers cannot share 2 lanes"):
+        begin(0)
+    with pytest.raises(PlanError, match="lanes"):
+        ds.to_torch_dataset(lanes=0)
 
 
 def test_it_takes_what_to_torch_takes(data: Any) -> None:
@@ -91,7 +140,7 @@ def test_a_length_that_nobody_knows_is_a_type_error(data: Any) -> None:
 
 
 def test_a_state_goes_on_in_the_same_process(data: Any) -> None:
-    whole = epochs_of(dataset().to_torch(), 3)
+    whole = reference(3)
     for batches in (0, 5, 16):
         first: Any = dataset().to_torch_dataset()
         epochs_of(first)
@@ -109,7 +158,7 @@ def test_a_state_goes_on_in_the_same_process(data: Any) -> None:
 def test_set_epoch_and_what_was_never_begun(data: Any) -> None:
     found: Any = dataset().to_torch_dataset()
     iter(found)
-    whole = epochs_of(dataset().to_torch(), 3)
+    whole = reference(3)
     assert epochs_of(found) == whole[:1]
     found.set_epoch(2)
     assert epochs_of(found) == whole[2:]
@@ -132,7 +181,7 @@ def test_after_an_error_the_loader_raises_again(data: Any) -> None:
 
 def test_a_pickle_counts_with_its_original(data: Any) -> None:
     found = dataset().to_torch_dataset(columns=["id"], dtypes={"id": "float32"})
-    whole = epochs_of(dataset().to_torch(dtypes={"id": "float32"}), 2)
+    whole = epochs_of(dataset().to_torch_dataset(dtypes={"id": "float32"}), 2)
     assert epochs_of(found) == whole[:1]
     assert epochs_of(pickle.loads(pickle.dumps(found))) == whole[1:]
 
@@ -193,7 +242,7 @@ def test_forked_workers(data: Any) -> None:
             return str(raised)
 
     found = []
-    for workers, persistent in ((1, False), (2, False), (3, True)):
+    for workers, persistent in ((1, False), (2, False), (4, True)):
         ds = dataset().to_torch_dataset()
         assert len(ds) == 16
         each = loader(ds, workers, persistent_workers=persistent)
@@ -208,14 +257,13 @@ def test_forked_workers(data: Any) -> None:
     both = loader(ds, 2), loader(ds, 1)  # of one dataset: they take epochs in turns
     mixed = [rows(both[0]), rows(both[1]), rows(both[0])]
 
-    unordered = dataset(deterministic=False)
-    assert "num_workers=0 or 1" in refused(af.PlanError, 2, unordered.to_torch_dataset())
-    assert sum(map(len, rows(loader(unordered.to_torch_dataset(), 1)))) == 1000
+    unordered = rows(loader(dataset(deterministic=False).to_torch_dataset(), 3))
+    assert sorted(sum(unordered, [])) == list(range(1000))
     ds = dataset().to_torch_dataset()
     ds.load_state_dict(ds.state_dict())
     assert "StatefulDataLoader" in refused(af.StateError, 1, ds)
 
-    reference = dataset().to_torch()
+    reference = dataset().to_torch_dataset()
     whole = [rows(reference) for _ in range(3)]
     assert all(epochs == [whole[0], whole[2], whole[1]] for epochs in found)
     assert mixed == whole
@@ -255,7 +303,7 @@ def test_spawned_workers(data: Any) -> None:
     loader = data.DataLoader(
         found, batch_size=None, num_workers=2, persistent_workers=True, multiprocessing_context="spawn"
     )
-    whole = epochs_of(dataset().to_torch(), 3)  # this process runs pipelines, too
+    whole = reference(3)  # this process runs pipelines, too
     assert epochs_of(loader, 2) == whole[:2]
     found.set_epoch(2)
     assert epochs_of(loader) == whole[2:]
@@ -284,7 +332,7 @@ for workers, persistent, taken in {cases}:
     again = stateful(workers, **options)
     again.load_state_dict(state)
     found.append((taken, rows(again), rows(again)))
-reference = dataset().to_torch()
+reference = dataset().to_torch_dataset()
 whole = [rows(reference) for _ in range(4)]
 for taken, rest, after in found:
     if 0 < taken <= 16:
@@ -299,7 +347,7 @@ print("done")
 def test_stateful_data_loaders_go_on_with_the_next_batch(data: Any) -> None:
     """Also where one worker has come to its end and others have not (15), or all have, but nobody asked again (16)."""
     pytest.importorskip("torchdata", reason="torchdata is not installed")
-    cases = [(1, False, 7), (1, False, 16), (2, False, 7), (2, True, 15), (2, True, 17), (3, True, 16)]
+    cases = [(1, False, 7), (1, False, 16), (2, False, 7), (2, True, 15), (2, True, 17), (4, True, 16)]
     cases += [
         (0, False, taken) for taken in (0, 1, 16, 17)
     ]  # last: where a pipeline has run nothing can be forked
@@ -310,12 +358,14 @@ def test_stateful_data_loaders_go_on_with_the_next_batch(data: Any) -> None:
 
 
 def workers_of(found: Any, count: int, data: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Returns what `iter` is of copies of a dataset, as if each lived in a worker."""
+    """Returns what `iter` is of copies of a dataset, as if each lived in a worker, from the place of a state on."""
     copies = [pickle.loads(pickle.dumps(found)) for _ in range(count)]
 
-    def begin(index: int, seed: int = 100) -> Any:
+    def begin(index: int, seed: int = 100, state: Any = None) -> Any:
         info = types.SimpleNamespace(id=index, num_workers=count, seed=seed + index)
         monkeypatch.setattr(data, "get_worker_info", lambda: info)
+        if state is not None:
+            copies[index].load_state_dict(state)
         return iter(copies[index])
 
     return copies, begin
@@ -325,7 +375,7 @@ def workers_of(found: Any, count: int, data: Any, monkeypatch: pytest.MonkeyPatc
 def test_a_worker_that_had_ended_ends_again(last: int, data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where results come out of order others may go on; the next epoch is the same one for all of them."""
     original = dataset().to_torch_dataset()
-    whole = epochs_of(dataset().to_torch(), 2)
+    whole = reference(2)
     copies, begin = workers_of(original, 2, data, monkeypatch)
     first, second = begin(0), begin(1)
     next(first)
@@ -333,11 +383,9 @@ def test_a_worker_that_had_ended_ends_again(last: int, data: Any, monkeypatch: p
     states = json.loads(json.dumps([copy.state_dict() for copy in copies]))
     for _ in range(2):
         copies, begin = workers_of(dataset().to_torch_dataset(), 2, data, monkeypatch)
-        for copy, state in zip(copies, states, strict=True):
-            copy.load_state_dict(state)
         found: list[Any] = [None, None]
         for index in (1 - last, last):
-            found[index] = begin(index)
+            found[index] = begin(index, state=states[index])
         states = [copy.state_dict() for copy in copies]
         assert [plained(rest) for rest in found] == [whole[0][2::2], []]
         assert [plained(begin(index)) for index in (0, 1)] == [whole[1][0::2], whole[1][1::2]]
@@ -360,55 +408,23 @@ def test_too_many_workers_for_the_budget(data: Any, monkeypatch: pytest.MonkeyPa
     """The message names the part that is too little, and what was given."""
     rows = af.range(100_000).shuffle(50_000).batch(10).with_options(af.Options(ram_budget="1MiB"))
     next(iter(rows))
-    _, begin = workers_of(rows.to_torch_dataset(), 8, data, monkeypatch)
+    _, begin = workers_of(rows.to_torch_dataset(lanes=4), 3, data, monkeypatch)  # the first one has two lanes
     with pytest.raises(
-        af.BudgetError, match=r"ram_budget=131,072 bytes.*each of 8 processes.*1,048,576 bytes"
+        af.BudgetError, match=r"ram_budget=349,525 bytes.*each of 3 processes.*1,048,576 bytes"
     ):
         begin(0)
 
 
 def test_workers_that_start_anew_are_of_the_next_epoch(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     original: Any = dataset().to_torch_dataset()
-    whole = epochs_of(dataset().to_torch(), 3)
+    whole = reference(3)
     for epoch, seed in enumerate((7, 8)):
-        _, begin = workers_of(original, 3, data, monkeypatch)
-        for index in (2, 0, 1):
-            assert plained(begin(index, seed)) == whole[epoch][index::3]
+        _, begin = workers_of(original, 4, data, monkeypatch)
+        for index in (2, 0, 3, 1):
+            assert plained(begin(index, seed)) == whole[epoch][index::4]
     original.set_epoch(2)
     _, begin = workers_of(original, 1, data, monkeypatch)
     assert plained(begin(0, 8)) == whole[2]
-
-
-class Exported:
-    """Delivers what says how it was made."""
-
-    ahead = False
-
-    def __init__(self) -> None:
-        self.chunks = 0
-
-    def __call__(self, batch: Any) -> Any:
-        return batch
-
-    def slicer(self, chunk: Any) -> Any:
-        self.chunks += 1
-        return lambda start, stop: (chunk, start, stop)
-
-    def arrived(self, made: Any) -> Any:
-        return made
-
-
-def test_what_is_dealt_to_others_is_not_exported() -> None:
-    exported = Exported()
-    dealt: Dealt[Any] = Dealt(exported, 1, 3)
-    batches: list[Any] = [dealt(number) for number in range(5)]
-    assert [batch for batch in batches if isinstance(batch, int)] == [1, 4]
-    slices = dealt.slicer("first")  # of batches 5 and 6, neither its own
-    assert not any(isinstance(slices(start, start + 2), tuple) for start in (0, 2))
-    assert exported.chunks == 0
-    slices = dealt.slicer("second")
-    assert [slices(start, start + 2) for start in (0, 2, 4, 6)][::3] == [("second", 0, 2), ("second", 6, 8)]
-    assert exported.chunks == 1
 
 
 def test_epochs_are_counted_by_pass() -> None:

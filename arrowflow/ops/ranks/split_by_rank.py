@@ -20,29 +20,27 @@ import pyarrow as pa
 
 from arrowflow.errors import PlanError
 from arrowflow.expr import untyped
-from arrowflow.kernels.kinds import SerialKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.memory import Recycler
 from arrowflow.ops.batches.batch import Batch, BatchKernel, JoinKernel, masked_schema
+from arrowflow.ops.ranks.agreed_steps import AgreedSteps
 from arrowflow.ops.ranks.batches_of_lanes import TurnsKernel
-from arrowflow.ops.ranks.coordinator import MAX_STEPS, AgreedBatchKernel, Coordinator, coordinator_of
+from arrowflow.ops.ranks.coordinator import Coordinator, coordinator_of
+from arrowflow.ops.ranks.lane_count import DEFAULT_LANES, batch_rows, lane_count, maker_of
 from arrowflow.ops.ranks.merge import MergeKernel
 from arrowflow.ops.ranks.rank import found_rank
 from arrowflow.ops.ranks.rows_of_lanes import PART_BYTES, PARTS_IN_BUDGET, LanesKernel
 from arrowflow.ops.ranks.steps import EqualSteps, Steps, check_equal_steps, steps_of
 from arrowflow.ops.rows.take import Take
-from arrowflow.options import ResolvedOptions, check_size
+from arrowflow.options import ResolvedOptions
 from arrowflow.plan.lane import Lane
 from arrowflow.plan.node import BindContext, Columns, Count, Names, Node
 from arrowflow.plan.row_ranges import push_row_ranges
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.plan.walk import count, in_lane, post_order
-from arrowflow.plan.widths import RowWidth, row_width
+from arrowflow.plan.widths import row_width
 
-DEFAULT_LANES = 16
 DEFAULT_MASK = "mask"
-AGREED_IN_BUDGET = 8
-"""The part of the byte budget that batches may take which are held back until all ranks have agreed on them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +79,9 @@ class SplitByRank(Operator):
         lanes: int | None,
         equal_steps: Any,
         coordinator: Any,
+        divides_batches: bool = True,
     ) -> Self:
-        """Returns the node, with arguments as users write them."""
+        """Returns the node, with arguments as users write them. Lanes of whole batches need not divide the rows of one."""
         if not below.batched:
             raise PlanError(
                 "split_by_rank: it comes last, after the batches of all processes together; write "
@@ -91,8 +90,7 @@ class SplitByRank(Operator):
         if any(isinstance(node, cls) for node in post_order(below)):
             raise PlanError("split_by_rank: the plan is split by rank already; leave one of the two out")
         found = found_rank(rank, world_size)
-        size = _batch_rows(below)
-        count = _lanes(lanes, size, found.world_size)
+        count = lane_count(lanes, batch_rows(below) if divides_batches else None, found.world_size)
         return cls(
             inputs=(below,),
             rank=found.rank,
@@ -136,7 +134,7 @@ class SplitByRank(Operator):
         if moves and not traits.opaque and traits.borders is Borders.KEEP:
             return node.on(self._before(node.inputs[0]))
         split = self.on(push_row_ranges(node))
-        maker = _maker(node)
+        maker = maker_of(node)
         pads = self.equal_steps == "pad" or (isinstance(maker, Batch) and maker.mask is not None)
         if split._joins and split._batch is None and pads:
             raise PlanError(
@@ -154,7 +152,7 @@ class SplitByRank(Operator):
     @property
     def _joins(self) -> bool:
         """Whether the batches of the lanes are parts of global ones."""
-        return isinstance(_maker(self.inputs[0]), Batch)
+        return isinstance(maker_of(self.inputs[0]), Batch)
 
     @property
     def _mask(self) -> str | None:
@@ -194,10 +192,10 @@ class SplitByRank(Operator):
 
     def _lane(self, number: int) -> Node:
         """Returns the plan of a lane: before `batch` where its rows are merged."""
-        batch = self._batch
-        rows = 0 if (size := _batch_rows(self.inputs[0])) is None else size // self.lanes
-        lane = Lane(number, self.lanes, rows)
-        return in_lane(self.inputs[0] if batch is None else batch.inputs[0], lane)
+        batch, size = self._batch, batch_rows(self.inputs[0]) or 0
+        if batch is not None:
+            return in_lane(batch.inputs[0], Lane(number, self.lanes, size // self.lanes))
+        return in_lane(self.inputs[0], Lane(number, self.lanes, size // self.lanes))
 
     @property
     def planned_inputs(self) -> tuple[Node, ...]:
@@ -228,7 +226,7 @@ class SplitByRank(Operator):
 
     def _least_rows(self) -> int | None:
         """Returns the rows of the shortest lane before `batch`, where functions follow it; None if that is not known."""
-        counts = [count(_maker(self._lane(number)).inputs[0])[0] for number in range(self.lanes)]
+        counts = [count(maker_of(self._lane(number)).inputs[0])[0] for number in range(self.lanes)]
         known = [count for count in counts if isinstance(count, int)]
         return min(known) if len(known) == len(counts) else None
 
@@ -256,6 +254,13 @@ class SplitByRank(Operator):
             return most if self._joins else most * len(self.own_lanes)
         size = batch.size // self.lanes
         return most // size if self._drops else -(-most // size)
+
+    def at_end(self, plan: Node) -> Node:
+        """Has ranks agree on their last step, where only a run tells which it is."""
+        coordinator = self.coordinator
+        if coordinator is None or self.world_size == 1 or self.steps().most is not None:
+            return plan
+        return AgreedSteps(coordinator=coordinator).on(plan)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the boundary over the lanes, and what merges their rows or joins their batches."""
@@ -315,20 +320,11 @@ class SplitByRank(Operator):
             KernelSpec(
                 operator=batch.name,
                 kind="serial",
-                make=lambda context: self._batch_kernel(size * len(lanes), width, steps, options),
+                make=lambda context: BatchKernel(size * len(lanes)),
                 splits=True,
                 engine="arrow",
             ),
         )
-
-    def _batch_kernel(
-        self, rows: int, width: RowWidth, steps: Steps, options: ResolvedOptions
-    ) -> SerialKernel:
-        """Returns the kernel that slices the rank's batches, as many as all ranks have."""
-        if steps.most is not None or self.coordinator is None or self.world_size == 1:
-            return BatchKernel(rows)
-        most = width.rows_in(options.ram_budget // AGREED_IN_BUDGET, 0, 1) // rows
-        return AgreedBatchKernel(rows, max(1, min(MAX_STEPS, most)), self.coordinator)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,50 +333,3 @@ class FirstRows(Take):
 
     name: ClassVar[str] = SplitByRank.name
     traits: ClassVar[Traits] = Traits(borders=Borders.FREE)
-
-
-def _maker(plan: Node) -> Node:
-    """Returns the operator that makes the batches that a plan ends in.
-
-    Raises:
-        PlanError: There are several.
-    """
-    while plan.traits.borders is Borders.KEEP:
-        if len(plan.inputs) > 1:
-            raise PlanError(
-                f"split_by_rank: {plan.name} joins the batches of several datasets; put batch after {plan.name}"
-            )
-        (plan,) = plan.inputs
-    return plan
-
-
-def _batch_rows(plan: Node) -> int | None:
-    """Returns the rows of a global batch; None where batches are not made of rows of all lanes."""
-    made_by = _maker(plan)
-    return made_by.size if isinstance(made_by, Batch) else None
-
-
-def _lanes(lanes: int | None, size: int | None, world_size: int) -> int:
-    """Returns the number of lanes, given or found.
-
-    Raises:
-        PlanError: It does not divide the batch, or the processes do not divide it.
-    """
-    fits = [count for count in range(1, (size or DEFAULT_LANES) + 1) if not (size or 0) % count]
-    if lanes is None:
-        count = max(count for count in fits if count <= DEFAULT_LANES)
-    else:
-        count = check_size("split_by_rank", "lanes", lanes)
-    if size is not None and size % count:
-        near = min(fits, key=lambda fit: abs(fit - count))
-        raise PlanError(
-            f"split_by_rank: each of {count} lanes gives equally many rows to a batch, and {size:,} rows cannot be divided "
-            f"so; use lanes={near}, or a batch size that is a multiple of {count}"
-        )
-    if count % world_size:
-        good = [fit for fit in fits if not fit % world_size]
-        advice = f"use lanes={good[0]}" if good else f"use a batch size that is a multiple of {world_size}"
-        raise PlanError(
-            f"split_by_rank: {world_size} processes cannot share {count} lanes equally; {advice} in all of them"
-        )
-    return count

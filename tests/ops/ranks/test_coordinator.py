@@ -13,7 +13,17 @@ import pyarrow as pa
 import pytest
 
 import arrowflow as af
-from tests.ops.ranks.pipelines import BATCH, UNCOUNTED, joined, of, ranks, steps_of, write_shards
+from tests.ops.ranks.pipelines import (
+    BATCH,
+    UNCOUNTED,
+    documents,
+    doubled,
+    joined,
+    of,
+    ranks,
+    steps_of,
+    write_shards,
+)
 
 COUNTED = ("filter", "an uneven filter", "mix", "pack", "interleave", "explode")
 
@@ -66,6 +76,55 @@ def test_all_ranks_make_the_steps_of_one_process(path: Path, name: str) -> None:
         assert joined(zip(*found, strict=True)) == expected
         # 1, 4 and 16 steps, then 64 at a time, and one that finds none.
         assert meeting.rounds <= 5 + len(expected) // 64
+
+
+def bucketed(path: Path) -> af.Dataset:
+    ds = documents(of(path)).filter(pl.col("id") % 100 > 30 + pl.col("id") // 40)  # lanes of unequal length
+    return ds.bucket_by_sequence_length("tokens", [3, 6], [8, 6, 4]).with_columns(x=pl.col("id") + 1)
+
+
+def called(path: Path) -> af.Dataset:
+    ds = of(path).filter(pl.col("id") % 100 > 30 + pl.col("id") // 40)
+    return ds.batch(BATCH).map(doubled, keeps_rows=True).with_columns(y=pl.col("x") + 1)
+
+
+@pytest.mark.parametrize("make", [bucketed, called])
+def test_ranks_agree_on_batches_that_lanes_make(path: Path, make: Callable[[Path], af.Dataset]) -> None:
+    """In turn, and joined: as many on each rank, and those of one process as far as they go."""
+    counts = {}
+    for size in (1, 2, 8):
+        datasets = ranks(lambda: make(path), size, equal_steps="drop", coordinator=Meeting(size))
+        found = [future.result() for future in together(datasets)]
+        steps = {len(batches) for batches in found}
+        assert len(steps) == 1
+        counts[size] = steps.pop() * (size if make is bucketed else 1)
+        ids = [row for batches in found for batch in batches for row in batch["id"].to_pylist()]
+        assert len(set(ids)) == len(ids)
+    assert min(counts.values()) > 8
+    if make is called:
+        assert len(set(counts.values())) == 1
+
+
+def test_ranks_go_on_with_batches_that_lanes_make(path: Path) -> None:
+    whole = [
+        future.result()
+        for future in together(ranks(lambda: called(path), 2, equal_steps="drop", coordinator=Meeting(2)))
+    ]
+
+    def some(dataset: af.Dataset) -> dict[str, Any]:
+        with iter(dataset) as run:
+            for _ in range(7):
+                next(run)
+            return run.state_dict()
+
+    def rest(dataset: af.Dataset) -> list[pa.RecordBatch]:
+        run = iter(dataset)
+        run.load_state_dict(state)
+        return list(run)
+
+    again = [ranks(lambda: called(path), 2, equal_steps="drop", coordinator=Meeting(2)) for _ in range(2)]
+    state = af.merge_states([future.result() for future in together(again[0], some)])
+    assert [future.result() for future in together(again[1], rest)] == [batches[7:] for batches in whole]
 
 
 @pytest.mark.parametrize("kept", [0.01, 0.3, 0.99])
