@@ -91,6 +91,7 @@ from arrowflow.ops.rows.take import Take
 from arrowflow.ops.rows.take_while import TakeWhile
 from arrowflow.ops.rows.unique import Unique
 from arrowflow.ops.rows.with_options import WithOptions
+from arrowflow.ops.sources.files.with_provenance import WithProvenance
 from arrowflow.options import AUTOTUNE, Options, check_size
 from arrowflow.physical.explain import render_chain
 from arrowflow.plan.explain import render_plan
@@ -685,6 +686,32 @@ class Dataset:
             {'index': [1, 2], 'x': [0.5, 1.5]}
         """
         return Dataset(Enumerate.of(self._plan, start, name))
+
+    def with_provenance(self, file: str = "file", row_group: str = "row_group", row: str = "row") -> Dataset:
+        """Adds the path, the row group and the row that each row came from. It comes right after a source of files.
+
+        The columns are a string, an int32 and an int64: `pq.ParquetFile(file).read_row_group(row_group)` has the row under
+        its number. Other formats have their own parts in place of row groups. The columns go with the rows through all
+        operators that keep columns. Columns that nothing uses cost nothing. A filter by `file` opens no other file.
+
+        Args:
+            file: Name of the column for the path.
+            row_group: Name of the column for the number of the row group in the file.
+            row: Name of the column for the number of the row in the row group.
+
+        Raises:
+            PlanError: It comes after another operator; or, once the plan is bound, a name is taken.
+            SchemaError: A file has a column of that name.
+
+        Example:
+            >>> import arrowflow as af, pathlib, tempfile
+            >>> folder = pathlib.Path(tempfile.mkdtemp())
+            >>> _ = af.range(4).write_parquet(folder)
+            >>> rows = af.read_parquet(folder).with_provenance().shuffle(4, seed=2).to_table()
+            >>> rows.select(["id", "row_group", "row"]).to_pylist()[0]
+            {'id': 2, 'row_group': 0, 'row': 2}
+        """
+        return Dataset(WithProvenance.of(self._plan, file, row_group, row))
 
     def explode(self, column: str) -> Dataset:
         """Makes a row of each element of a list column, and repeats the other columns.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -111,6 +111,59 @@ class RecordBatches:
     def arrived(self, made: pa.RecordBatch) -> pa.RecordBatch:
         """Returns the record batch."""
         return made
+
+
+LEFT_OUT: Final = object()
+"""Stands for a batch that the consumer does not want."""
+
+
+class LeavingOut:
+    """Delivers batches but for some steps, which are neither converted nor given to a user's function.
+
+    Args:
+        delivery: Delivers the others.
+        steps: The steps to leave out, by epoch.
+    """
+
+    def __init__(self, delivery: Delivery[Any], steps: Mapping[int, frozenset[int]]) -> None:
+        self.ahead = delivery.ahead
+        self._delivery = delivery
+        self._steps = steps
+        self._of_epoch: frozenset[int] = frozenset()
+        self._number = 0  # of the next batch
+
+    @classmethod
+    def of(cls, delivery: Delivery[Any], steps: Sequence[tuple[int, frozenset[int]]]) -> LeavingOut | None:
+        """Returns a delivery that leaves out steps, by epoch; None if there are none."""
+        return cls(delivery, dict(steps)) if steps else None
+
+    def begin(self, epoch: int, number: int) -> bool:
+        """Takes note of the next batch, before the first one of a run. Returns whether steps of its epoch are left out."""
+        self._of_epoch, self._number = self._steps.get(epoch, frozenset()), number
+        return bool(self._of_epoch)
+
+    def after(self, number: int) -> int:
+        """Returns the number of batches in an epoch up to the next one that is delivered, that included."""
+        while number in self._of_epoch:
+            number += 1
+        return number + 1
+
+    def _leaves_out(self) -> bool:
+        number, self._number = self._number, self._number + 1
+        return number in self._of_epoch
+
+    def __call__(self, batch: pa.RecordBatch) -> Any:
+        """Returns the batch, or `LEFT_OUT`."""
+        return LEFT_OUT if self._leaves_out() else self._delivery(batch)
+
+    def slicer(self, chunk: pa.RecordBatch) -> Callable[[int, int], Any]:
+        """Returns what gives a batch, or `LEFT_OUT`."""
+        slice = self._delivery.slicer(chunk)
+        return lambda start, stop: LEFT_OUT if self._leaves_out() else slice(start, stop)
+
+    def arrived(self, made: Any) -> Any:
+        """Makes a batch that was made ahead what the consumer gets."""
+        return self._delivery.arrived(made)
 
 
 def sliced(item: Item, slice: Callable[[int, int], T]) -> Iterator[Delivered[T]]:

@@ -16,7 +16,7 @@ from typing import Any, Generic, NoReturn, Self, TypeVar
 from arrowflow import run, state
 from arrowflow.autotune import bottleneck
 from arrowflow.clock import WallClock
-from arrowflow.delivery import Delivered, Delivery, EpochCounter, Progress, sliced
+from arrowflow.delivery import LEFT_OUT, Delivered, Delivery, EpochCounter, LeavingOut, Progress, sliced
 from arrowflow.errors import ArrowflowError, ClosedError
 from arrowflow.executor import Engine
 from arrowflow.interrupts import interruption, raise_interruption
@@ -52,7 +52,8 @@ class Iterator(Generic[T]):
         self._recording = recording
         self._bar: ProgressBar | None = None
         self._counter = counter
-        self._deliver = deliver
+        self._leaving_out = LeavingOut.of(deliver, prepared.options.skip_steps)
+        self._deliver: Delivery[T] = self._leaving_out or deliver
         self._clock = WallClock()
         self._engine: Engine | None = None
         self._finalizer: weakref.finalize[Any, Any] | None = None
@@ -99,12 +100,14 @@ class Iterator(Generic[T]):
             found = self._made_ahead(began) if self._deliver.ahead else self._made(began)
             if found is not None:
                 batch, position, rows = found
+                leaving_out = self._leaving_out
+                batches = progress.batches + 1 if leaving_out is None else leaving_out.after(progress.batches)
                 progress.measure(began, self._clock.now())
                 if self._bar is not None:
                     self._show(self._bar, rows)
                 # No call from here to the end: a signal could interrupt a call between the count and the delivery.
                 progress.position = position
-                progress.batches += 1
+                progress.batches = batches
                 progress.delivered += 1
                 progress.rows += rows
                 return batch
@@ -148,14 +151,17 @@ class Iterator(Generic[T]):
     def _made(self, began: float) -> Delivered[T] | None:
         """Returns the next batch; None at the end."""
         got, found = began, None
-        if self._sliced is not None:
-            self._check_open()
-            found = next(self._sliced, None)
-        if found is None:
-            self._sliced = None
-            item = self._running(began).next_item()
-            got = began if self._recording is None else self._clock.now()
-            found = None if item is None else self._first_of(item)
+        while found is None or found[0] is LEFT_OUT:
+            if self._sliced is not None:
+                self._check_open()
+            found = None if self._sliced is None else next(self._sliced, None)
+            if found is None:
+                self._sliced = None
+                item = self._running(began).next_item()
+                got = began if self._recording is None else self._clock.now()
+                if item is None:
+                    break
+                found = self._first_of(item)
         if self._recording is not None:
             self._record(self._recording, began, got, exported=found is not None)
         return found
@@ -200,7 +206,9 @@ class Iterator(Generic[T]):
             if prepared.options.progress:
                 rows = prepared.num_rows
                 self._bar = ProgressBar(rows if isinstance(rows, int) else None, progress.epoch)
-            self._whole = progress.position is None
+            skips = self._leaving_out
+            leaves_out = skips is not None and skips.begin(progress.epoch, progress.batches)
+            self._whole = progress.position is None and not leaves_out
             self._rows_before = progress.rows
             # Not `__del__`: the code that stops the run must not need the iterator, which is being torn down.
             self._finalizer = weakref.finalize(self, _abandon, self._engine, progress, self._bar)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -59,6 +59,10 @@ class Options:
         progress: Whether a progress bar is shown while the pipeline is consumed. The bar, drawn by tqdm, appears on a
             terminal or in a notebook; pipes and log files get none. Default: False.
         disabled_rules: Names of optimizer rules that must not run, see `Dataset.explain`. Default: none.
+        skip_steps: Steps to leave out, as those that made a loss spike: lists of their numbers by epoch, both counted from
+            0, as in `{0: range(1200, 1210)}`. The other steps keep their batches and numbers, also after a resume. A state
+            that was taken without can be loaded, if `with_options` is the last call. All processes that train together
+            leave out the same steps. Default: none.
 
     Example:
         >>> Options(ram_budget="2GiB").ram_budget
@@ -74,6 +78,7 @@ class Options:
     autotune: bool | None = None
     progress: bool | None = None
     disabled_rules: Sequence[str] | None = None
+    skip_steps: Mapping[int, Iterable[int]] | None = None
 
     def __post_init__(self) -> None:
         if self.cpu_budget is not None:
@@ -98,6 +103,8 @@ class Options:
                     f"Options: disabled_rules is a list of names, got {shown(self.disabled_rules)}"
                 )
             object.__setattr__(self, "disabled_rules", tuple(self.disabled_rules))
+        if self.skip_steps is not None:
+            object.__setattr__(self, "skip_steps", _steps(self.skip_steps))
 
     def merged(self, later: Options) -> Options:
         """Returns these options with every field that `later` sets replaced by its value."""
@@ -122,6 +129,7 @@ class Options:
             autotune=self.autotune is not False,
             progress=self.progress is True,
             disabled_rules=tuple(self.disabled_rules or ()),
+            skip_steps=() if self.skip_steps is None else tuple(self.skip_steps.items()),  # type: ignore[arg-type]
         )
 
 
@@ -143,6 +151,22 @@ class ResolvedOptions:
     autotune: bool
     progress: bool
     disabled_rules: tuple[str, ...]
+    skip_steps: tuple[tuple[int, frozenset[int]], ...] = ()
+
+
+def _steps(given: object) -> dict[int, frozenset[int]]:
+    """Returns the numbers of steps by epoch, or raises `PlanError`."""
+    if not isinstance(given, Mapping) or not all(isinstance(steps, Iterable) for steps in given.values()):
+        raise PlanError(
+            "Options: skip_steps has lists of steps by epoch, as in {0: range(1200, 1210)}, got "
+            + shown(given)
+        )
+    return {
+        check_size("Options", "an epoch of skip_steps", epoch, least=0): frozenset(
+            check_size("Options", "a step of skip_steps", step, least=0) for step in steps
+        )
+        for epoch, steps in given.items()
+    }
 
 
 def _is_duration(value: object) -> bool:

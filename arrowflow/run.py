@@ -139,8 +139,8 @@ def prepare(plan: Node, *, without_last_select: bool = False) -> Prepared:
     return Prepared(bound=bound, optimised=optimised, applied=applied, chain=chain, options=options)
 
 
-def part_of(prepared: Prepared, processes: int) -> Prepared:
-    """Returns the pipeline for one of several processes that run it side by side, each with a part of its budgets.
+def part_of(prepared: Prepared, number: int, processes: int) -> Prepared:
+    """Returns the pipeline for one of several processes that deliver in turn, each with a part of its budgets.
 
     Raises:
         BudgetError: A part of the byte budget is too little.
@@ -150,6 +150,10 @@ def part_of(prepared: Prepared, processes: int) -> Prepared:
         whole,
         cpu_budget=max(1, whole.cpu_budget // processes),
         ram_budget=whole.ram_budget // processes,
+        skip_steps=tuple(
+            (epoch, frozenset(step // processes for step in steps if step % processes == number))
+            for epoch, steps in whole.skip_steps
+        ),
     )
     chain = plan_chain(prepared.optimised, options)
     try:

@@ -76,7 +76,7 @@ class Part:
                 ) from None
             whole = self._whole()
         if self._latest is None or self._latest[0] is not whole:
-            self._latest = whole, whole if count == 1 else run.part_of(whole, count)
+            self._latest = whole, whole if count == 1 else run.part_of(whole, index, count)
         return self._latest[1]
 
 

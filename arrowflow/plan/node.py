@@ -244,6 +244,10 @@ class Node(ABC):
         """Returns itself reading, of these structs, only these fields, or None."""
         return None
 
+    def with_provenance(self, names: tuple[str, str, str]) -> Node | None:
+        """Returns itself with columns for the file, the row group and the row of each row, or None: a source answers."""
+        return None
+
     # ---- A `shuffle` or `skip` after the operator asks these, for a cheaper way to its rows.
 
     def with_source_order(self, order: SourceOrder) -> Node:

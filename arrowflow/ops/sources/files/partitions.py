@@ -1,6 +1,6 @@
-"""Hive partitions: columns whose values stand in the names of folders, as in `year=2024/month=01/a.parquet`.
+"""Columns that files do not hold: values in the names of folders, as in `year=2024/month=01/a.parquet`, and provenance.
 
-Four decisions matter.
+Five decisions matter.
 
 * **Folders that were found count, folders that were named do not.** Folders are found inside a directory, and from the
   first wildcard of a glob on. A user who names a folder knows its contents, and the place of the data
@@ -14,6 +14,8 @@ Four decisions matter.
   null tell.
 * **Folder columns read nothing.** Chunks get these columns when they are decoded, as new memory. For predicates the
   value of a file is its minimum and maximum, so that files without a match are not even opened.
+* **Provenance is more of the same.** The path of a file is a value like that of a folder. The numbers of the row group and
+  of the row in it are made for each chunk.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
@@ -48,22 +51,30 @@ Folders = tuple[tuple[str, str | None], ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partitions:
-    """The values in the folder names of all files. Picklable.
+    """The columns that files do not hold. Picklable.
 
     Attributes:
-        values: One row a file, in the order of the files; one column a key.
+        values: One row a file, in the order of the files; one column a key of the folders, and one for the path.
         bounds: The same values as statistics compare them, without columns of types that statistics do not know.
         texts: The texts in the first file's folders, the outermost first.
+        numbers: The names of the columns for the number of a row group and of a row; none without provenance.
     """
 
     values: pa.RecordBatch
     bounds: Mapping[str, pa.Array]
     texts: tuple[str | None, ...]
+    numbers: tuple[str, ...] = ()
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
+        numbers = zip(self.numbers, (pa.int32(), pa.int64()), strict=False)
+        return pa.schema([*self.values.schema, *(pa.field(name, type) for name, type in numbers)])
 
     @property
     def names(self) -> list[str]:
-        """The keys."""
-        return list(self.values.schema.names)
+        """The names of the columns."""
+        return [*self.values.schema.names, *self.numbers]
 
     def held(self, format: Format, store: Store, footer: Footer, operator: str) -> list[str]:
         """Returns the keys that are columns of a file, too, whether or not `schema=` leaves them to the folders."""
@@ -75,18 +86,40 @@ class Partitions:
     def check(self, format: Format, store: Store, footer: Footer, operator: str) -> None:
         """Raises `SchemaError` if a file has a column that its folders name, too."""
         for name in self.held(format, store, footer, operator):
-            raise SchemaError(
-                f"column {name!r} is in the file and in the names of its folders; read what the files say with "
-                "partitioning=None, or write them without it"
-            ).locate(operator=operator, file=footer.file.path)
+            advice = (
+                "give with_provenance() other names"
+                if name in self.numbers or name not in self.values.schema.names[: len(self.texts)]
+                else "read what the files say with partitioning=None, or write them without it"
+            )
+            where = (
+                "is made by with_provenance" if advice.startswith("give") else "in the names of its folders"
+            )
+            raise SchemaError(f"column {name!r} is in the file and {where}; {advice}").locate(
+                operator=operator, file=footer.file.path
+            )
 
-    def fill(self, chunk: pa.RecordBatch, names: Sequence[str], number: int) -> pa.RecordBatch:
-        """Returns the rows of a file with the wanted columns, in this order."""
-        own = self.values.schema
+    def fill(
+        self, chunk: pa.RecordBatch, names: Sequence[str], number: int, group: int, row: int
+    ) -> pa.RecordBatch:
+        """Returns the rows of a file with the wanted columns, in this order.
+
+        Args:
+            chunk: The rows.
+            names: The wanted columns.
+            number: The file's number.
+            group: The number of the row group.
+            row: The number of the first row in it.
+        """
+        own, rows = self.schema, chunk.num_rows
         columns, fields = [], []
         for name in names:
             if name in own.names:
-                columns.append(pa.repeat(self.values.column(name)[number], chunk.num_rows))
+                if name in self.values.schema.names:
+                    columns.append(pa.repeat(self.values.column(name)[number], rows))
+                elif name == self.numbers[0]:
+                    columns.append(pa.repeat(pa.scalar(group, pa.int32()), rows))
+                else:
+                    columns.append(pa.array(np.arange(row, row + rows, dtype=np.int64)))
                 fields.append(own.field(name))
             else:
                 columns.append(chunk.column(name))
@@ -95,8 +128,10 @@ class Partitions:
 
     def row_bytes(self, names: Sequence[str], number: int) -> int:
         """Returns the bytes that the wanted folder columns take in each row of a file."""
-        wanted = [self.values.column(name) for name in self.names if name in names]
-        return sum(int(column.slice(number, 1).nbytes) for column in wanted)
+        wanted = [self.values.column(name) for name in self.values.schema.names if name in names]
+        own = self.schema
+        fixed = sum(own.field(name).type.bit_width // 8 for name in self.numbers if name in names)
+        return fixed + sum(int(column.slice(number, 1).nbytes) for column in wanted)
 
     def may_match(self, number: int, may_match: MayMatch) -> bool:
         """Returns whether a file can hold a match, by its folders alone."""
@@ -264,9 +299,39 @@ def _is_comparable(type: pa.DataType) -> bool:
     return any(test(type) for test in tests)
 
 
+def traced(
+    partitions: Partitions | None,
+    files: Sequence[File],
+    names: tuple[str, str, str],
+    target: pa.Schema | None,
+) -> Partitions:
+    """Returns the columns that files do not hold, and provenance: the path, the row group and the row, under these names.
+
+    Raises:
+        PlanError: The columns that a user asks files for have such a name.
+    """
+    known = [] if partitions is None else partitions.names
+    if twice := sorted(set(names) & {*known, *(() if target is None else target.names)}):
+        raise PlanError(f"with_provenance: there are columns {twice} already; give it other names")
+    path, *numbers = names
+    paths = pa.array([file.path for file in files], pa.string())
+    if partitions is None:
+        return Partitions(pa.record_batch({path: paths}), {path: paths}, (), tuple(numbers))
+    return Partitions(
+        partitions.values.append_column(path, paths),
+        {**partitions.bounds, path: paths},
+        partitions.texts,
+        tuple(numbers),
+    )
+
+
 def merged(schema: pa.Schema, partitions: Partitions | None) -> pa.Schema:
-    """Returns the columns of a file, then those of its folders."""
-    return schema if partitions is None else pa.schema([*schema, *partitions.values.schema])
+    """Returns the columns of a file, then those that it does not hold."""
+    return (
+        schema
+        if partitions is None
+        else pa.schema([*schema, *(field for field in partitions.schema if field.name not in schema.names)])
+    )
 
 
 def without(schema: pa.Schema, partitions: Partitions | None) -> pa.Schema:
@@ -281,8 +346,7 @@ def described(partitions: Partitions | None) -> Mapping[str, Any]:
     """Returns the identity of a set of folders, besides the relative paths of files, as JSON values."""
     if partitions is None:
         return {}
-    schema = partitions.values.schema
     return {
-        "partitions": [[field.name, str(field.type)] for field in schema],
+        "partitions": [[field.name, str(field.type)] for field in partitions.schema],
         "folders": list(partitions.texts),
     }

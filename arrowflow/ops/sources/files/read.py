@@ -40,7 +40,7 @@ from arrowflow.kernels.items import Origin
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.ops.sources.files.file_identity import files_identity
 from arrowflow.ops.sources.files.file_rows import FileRows
-from arrowflow.ops.sources.files.partitions import Partitions, described, discover, merged, without
+from arrowflow.ops.sources.files.partitions import Partitions, described, discover, merged, traced, without
 from arrowflow.ops.sources.files.pruning import files_wanted, left_out, match_test, pruned
 from arrowflow.ops.sources.files.runs import CallBytes
 from arrowflow.ops.sources.files.split_readers import SplitFetcher, SplitFinder, SplitReader
@@ -122,7 +122,9 @@ class Read(Operator):
         """Returns the parts of the files to read, and the files' identity; the names that users gave are left out."""
         assert self.store is not None
         own = {**Operator.identity(self), **files_identity(self.store, self.files), "schema": self.schema}
-        own["folders"] = None if self.partitions is None else self.partitions.values
+        own["folders"] = (
+            None if self.partitions is None else (self.partitions.values, self.partitions.numbers)
+        )
         del own["paths"], own["filesystem"], own["arguments"]["sources"]
         return own
 
@@ -191,7 +193,7 @@ class Read(Operator):
     def all_columns(self) -> pa.Schema:
         """Returns all columns that can be read, wanted or not."""
         assert self.first is not None
-        return self.target if self.target is not None else merged(self.first.schema, self.partitions)
+        return merged(self.first.schema if self.target is None else self.target, self.partitions)
 
     def count_rows(self, inputs: Sequence[Count]) -> int:
         """Returns the rows of all footers: reads each file's footer, but nothing else."""
@@ -230,6 +232,13 @@ class Read(Operator):
     def with_stored(self, columns: frozenset[str]) -> Node | None:
         """Accepts the columns if files of the format may store decimals as integers."""
         return replace(self, stored=columns).on() if isinstance(self.format, StoredDecimals) else None
+
+    def with_provenance(self, names: tuple[str, str, str]) -> Node:
+        """Adds the columns to those that folders give; both read nothing."""
+        assert self.store is not None and self.first is not None
+        folders = traced(self.partitions, self.files, names, self.target)
+        folders.check(self.format, self.store, self.first, self.operator)
+        return replace(self, partitions=folders).on()
 
     def with_struct_fields(self, fields: Mapping[str, frozenset[str]]) -> Node | None:
         """Reads of structs only these fields; types that a user gives are those of whole structs."""

@@ -112,10 +112,10 @@ class SplitReader(ReaderKernel):
             chunks = self._decoded(tasks) if len(tasks) > 1 and not is_missing else None
             for number, task in enumerate(tasks):
                 if is_missing:
-                    nothing = self._completed(empty_batch(self._stored), task)
+                    nothing = self._completed(empty_batch(self._stored), task, task.stop)
                     yield task, Made(nothing, task.position(task.stop), split=task.key)
                 elif chunks is not None:
-                    chunk = self._completed(chunks[number].slice(task.start), task)
+                    chunk = self._completed(chunks[number].slice(task.start), task, task.start)
                     chunks[number] = None
                     yield task, Made(chunk, task.position(task.stop), split=task.key)
                 else:
@@ -138,8 +138,8 @@ class SplitReader(ReaderKernel):
             self._learn(payload, chunk)
             if row + chunk.num_rows > payload.stop:
                 chunk = chunk.slice(0, payload.stop - row)
+            made = self._completed(chunk, payload, row)
             row += chunk.num_rows
-            made = self._completed(chunk, payload)
             ends = row >= payload.stop and payload.is_last
             yield Made(made, payload.position(row), ends, payload.key)
             if row >= payload.stop:
@@ -156,12 +156,12 @@ class SplitReader(ReaderKernel):
     def _learn(self, payload: SplitTask, chunk: Any) -> None:
         self._sizes.learn(payload, chunk)
 
-    def _completed(self, chunk: Any, payload: SplitTask) -> Any:
-        """Returns rows with the columns that the file's folders give."""
+    def _completed(self, chunk: Any, payload: SplitTask, row: int) -> Any:
+        """Returns rows, from one of the split on, with the columns that the file does not hold."""
         schema, folders = self._node.schema, self._node.partitions
         if folders is None or schema is None or len(schema) == len(self._names):
             return chunk
-        return folders.fill(chunk, schema.names, payload.number)
+        return folders.fill(chunk, schema.names, payload.number, payload.split.index, row)
 
     def _chunks(self, payload: SplitTask, schema: pa.Schema) -> Iterator[Any]:
         footer, split = payload.footer, payload.split
@@ -204,8 +204,8 @@ class SplitFinder(SplitReader):
             for chunk, copies in format.read_in_place(mapped, footer, split, schema, payload.start):
                 yield InPlaceRows(chunk, copies)
 
-    def _completed(self, chunk: InPlaceRows, payload: SplitTask) -> InPlaceRows:
-        rows = super()._completed(chunk.chunk, payload)
+    def _completed(self, chunk: InPlaceRows, payload: SplitTask, row: int) -> InPlaceRows:
+        rows = super()._completed(chunk.chunk, payload, row)
         read = frozenset(self._names)
         made = [name for name in rows.schema.names if name not in read]
         buffers = (buffer for name in made for buffer in rows.column(name).buffers())
