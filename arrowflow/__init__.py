@@ -32,6 +32,7 @@ from arrowflow.loaders.base import Loader
 from arrowflow.observe.plot import plot_timeline
 from arrowflow.options import AUTOTUNE, Options
 from arrowflow.physical.tuning import Statistics
+from arrowflow.provenance import count_rows
 from arrowflow.sources import (
     from_arrow,
     from_generator,
@@ -76,6 +77,7 @@ __all__ = [
     "cache_clear",
     "cache_info",
     "choose_from_datasets",
+    "count_rows",
     "from_arrow",
     "from_generator",
     "from_numpy",

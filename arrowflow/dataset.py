@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import itertools
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -91,6 +92,7 @@ from arrowflow.ops.rows.take import Take
 from arrowflow.ops.rows.take_while import TakeWhile
 from arrowflow.ops.rows.unique import Unique
 from arrowflow.ops.rows.with_options import WithOptions
+from arrowflow.ops.sources.files.row_counts import RowCounts
 from arrowflow.ops.sources.files.with_provenance import WithProvenance
 from arrowflow.options import AUTOTUNE, Options, check_size
 from arrowflow.physical.explain import render_chain
@@ -580,13 +582,16 @@ class Dataset:
         """
         return Dataset(Take.of(self._plan, count))
 
-    def assert_cardinality(self, count: int) -> Dataset:
+    def assert_cardinality(self, count: int | RowCounts | str | os.PathLike[str]) -> Dataset:
         """Declares that there are `count` rows, which is checked while they pass.
 
         So `num_rows`, `len()` and the total of a progress bar are known after operators whose rows only a run counts.
 
+        Args:
+            count: How many rows there are; or what `af.count_rows` returned or saved, which `split_by_rank` needs.
+
         Raises:
-            PlanError: `assert_cardinality` comes after `batch`.
+            PlanError: `assert_cardinality` comes after `batch`; the counts are of another pipeline, or cannot be read.
             DataError: There are more rows, or fewer; in `next()`, in order.
 
         Example:

@@ -85,6 +85,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "write": ("caching.store.claim", "errors", "formats", "interchange", "options", "storage"),
     "dataset": ("caching", "interchange", "loaders", "types", "write", *BELOW_LOADERS),
     "combining": ("dataset", "errors", "ops", "options", "plan"),
+    "provenance": ("dataset", "errors", "iterator", "ops", "options", "plan", "run"),
     "sources": ("dataset", "errors", "formats", "interchange", "ops", "options"),
     "__init__": (
         "caching",
@@ -96,6 +97,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "observe.plot",
         "options",
         "physical.tuning",
+        "provenance",
         "sources",
         "state",
     ),

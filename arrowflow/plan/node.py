@@ -248,6 +248,10 @@ class Node(ABC):
         """Returns itself with columns for the file, the row group and the row of each row, or None: a source answers."""
         return None
 
+    def carrying(self, columns: Sequence[str]) -> Node:
+        """Returns itself, bound, for an input that has these columns besides, which then are in its output, too."""
+        return self
+
     # ---- A `shuffle` or `skip` after the operator asks these, for a cheaper way to its rows.
 
     def with_source_order(self, order: SourceOrder) -> Node:

@@ -38,6 +38,12 @@ class ExpressionOperator(ColumnOperator):
         """Returns the expressions as text."""
         return f"{self.name}({describe_named(self.exprs)})"
 
+    def carrying(self, columns: Sequence[str]) -> Node:
+        """Names the columns that its selectors mean, so that they mean no more."""
+        schema = self.inputs[0].schema
+        assert schema is not None
+        return dataclasses.replace(self, exprs=tuple(expand_named(self.exprs, schema)))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Select(ExpressionOperator):
@@ -57,6 +63,12 @@ class Select(ExpressionOperator):
     def named_by(cls, operator: str, below: Node, columns: Sequence[str]) -> Self:
         """Returns the node for the columns that an argument of a method names."""
         return dataclasses.replace(cls.of(below, tuple(columns), {}), operator=operator)
+
+    def carrying(self, columns: Sequence[str]) -> Node:
+        """Selects these columns, too."""
+        own = ExpressionOperator.carrying(self, columns)
+        assert isinstance(own, Select)
+        return dataclasses.replace(own, exprs=(*own.exprs, *given_expressions(self.name, tuple(columns), {})))
 
     def steps(self, schema: pa.Schema) -> tuple[Step, ...]:
         """Returns one projection."""

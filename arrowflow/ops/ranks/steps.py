@@ -73,9 +73,9 @@ def steps_of(
         if not (alone or endless):
             raise PlanError(
                 "split_by_rank: how many rows reach its batches is only known when they have come, so that the processes "
-                'could end at different steps and wait for each other for ever; use equal_steps="drop" with a '
-                "coordinator=, filter the rows once and write them to files, or declare with map(…, keeps_rows=True) that "
-                "a function keeps the number of rows"
+                "could end at different steps and wait for each other for ever; count them once, by "
+                '.assert_cardinality(af.count_rows(dataset)) after the filter, use equal_steps="drop" with a coordinator=, or '
+                "declare with map(…, keeps_rows=True) that a function keeps the number of rows"
             )
         return Steps(None, pads)
     if not pads:

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
-from arrowflow.errors import DataError
+from arrowflow.errors import DataError, PlanError
 from arrowflow.kernels.items import Item
 from arrowflow.kernels.kinds import CountingKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
+from arrowflow.ops.sources.files.row_counts import RowCounts, known_as
 from arrowflow.options import ResolvedOptions, check_size
-from arrowflow.plan.node import Count, Node, SourceOrder
+from arrowflow.plan.lane import Lane
+from arrowflow.plan.node import BindContext, Count, Node, SourceOrder
 from arrowflow.plan.position import Counted
 from arrowflow.plan.traits import Borders, Traits
+from arrowflow.plan.walk import in_lane
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssertCardinality(RowOperator):
-    """All rows of its input, of which there are `count`; an error otherwise.
+    """All rows of its input, of which there are `count`; an error otherwise. `kept` tells which rows of files they are.
 
     Row order: as its input. Memory: nothing held. Deterministic. Resume: (input's position, rows passed).
     """
@@ -28,15 +32,41 @@ class AssertCardinality(RowOperator):
     traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True)
 
     count: int
+    kept: RowCounts | None = field(default=None, compare=False, repr=False)
 
     @classmethod
-    def of(cls, below: Node, count: int) -> Self:
+    def of(cls, below: Node, count: object) -> Self:
         """Returns the node, with arguments as users write them."""
+        if isinstance(count, str | os.PathLike):
+            count = RowCounts.load(count)
+        if isinstance(count, RowCounts):
+            return cls(inputs=(below,), count=count.num_rows, kept=count)
         return cls(inputs=(below,), count=check_size(cls.name, "count", count, least=0))
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns the number of rows."""
-        return {"count": self.count}
+        """Returns the number of rows, and of which pipeline they were counted."""
+        return {"count": self.count} | ({} if self.kept is None else {"of": self.kept.of})
+
+    def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
+        """Checks that the counts are those of its input."""
+        if self.kept is not None and self.kept.of != known_as(inputs[0]):
+            raise PlanError(
+                "assert_cardinality: the counts are of another pipeline or of other files; count again with "
+                "af.count_rows(dataset, save=path), where `dataset` is all that comes before"
+            )
+        return self.on(*inputs)
+
+    def in_lane(self, lane: Lane, inputs: tuple[Node, ...]) -> Node:
+        """Deals the rows that are left, where counts tell which these are."""
+        if self.kept is None:
+            raise PlanError(
+                f"assert_cardinality: split_by_rank deals rows to {lane.count} lanes, and a number does not tell which rows of "
+                "the files are left; declare assert_cardinality(af.count_rows(dataset)), where `dataset` is all that comes "
+                "before"
+            )
+        first, before = lane.rows(self.count)
+        counted = dataclasses.replace(self, count=before - first)
+        return counted.on(in_lane(_dealt_by(self.kept, self.inputs[0]), lane))
 
     def count_rows(self, inputs: Sequence[Count]) -> Count:
         """Returns the declared number."""
@@ -53,6 +83,14 @@ class AssertCardinality(RowOperator):
                 operator=self.name, kind="serial", make=lambda context: AssertCardinalityKernel(self.count)
             ),
         )
+
+
+def _dealt_by(kept: RowCounts, plan: Node) -> Node:
+    """Returns a plan of one source whose lanes are dealt by the rows that are left of it."""
+    if not plan.inputs:
+        return dataclasses.replace(plan, kept=kept)  # type: ignore[call-arg]  # `count_rows` takes a source of files alone
+    (child,) = plan.inputs
+    return plan.on(_dealt_by(kept, child))
 
 
 class AssertCardinalityKernel(CountingKernel):

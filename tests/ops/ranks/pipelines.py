@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import arrowflow as af
@@ -75,6 +76,9 @@ PIPELINES: dict[str, Make] = {
 UNCOUNTED: dict[str, Make] = {
     "filter": lambda path: of(path).filter(pl.col("id") % 7 != 3).shuffle(100, seed=3).batch(BATCH),
     "an uneven filter": lambda path: of(path).filter(pl.col("id") > 1200).batch(BATCH),
+    "a function filters": lambda path: (
+        of(path).filter(lambda batch: pc.less(batch.column("id"), 1500)).shuffle(64, seed=1).batch(BATCH)
+    ),
     "mix": lambda path: af.sample_from_datasets([of(path), af.range(900)], seed=4).batch(BATCH),
     "bucket": lambda path: documents(of(path)).bucket_by_sequence_length("tokens", [3, 6], [8, 6, 4]),
     "pack": lambda path: documents(of(path)).select("tokens").pack_sequences("tokens", 16).batch(BATCH),

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from arrowflow.formats.protocol import Format, footer_of
 from arrowflow.ops.order.source_order import permuted
+from arrowflow.ops.sources.files.row_counts import RowCounts
 from arrowflow.ops.sources.files.split_tasks import OPEN_FILES, ReadPosition, drawn
 from arrowflow.plan.node import SourceOrder
 from arrowflow.random import FILE_ORDER
@@ -36,7 +37,7 @@ class FileRows:
 
     @cached_property
     def _of_files(self) -> npt.NDArray[np.int64]:
-        return np.array([sum(rows) for rows in self.splits], np.int64)
+        return _sums(self.splits)
 
     @cached_property
     def num_rows(self) -> int:
@@ -45,22 +46,51 @@ class FileRows:
 
     def position(self, row: int, order: SourceOrder | None, epoch: int) -> ReadPosition:
         """Returns the position right before a row, by its number in the order of an epoch."""
+        at, _, rest = self._found(row, self.splits, self._of_files, order, epoch)
+        return at._replace(row=rest)
+
+    def row_of(self, number: int, kept: RowCounts, order: SourceOrder | None, epoch: int) -> int:
+        """Returns the number of a row in the order of an epoch, given its number among the rows that are left."""
+        weights = [
+            tuple(kept.kept(file, split) for split in range(len(rows)))
+            for file, rows in enumerate(self.splits)
+        ]
+        at, (file, split), rest = self._found(number, weights, _sums(weights), order, epoch)
+        return at.counted + kept.row(file, split, rest)
+
+    def _found(
+        self,
+        number: int,
+        weights: Sequence[tuple[int, ...]],
+        of_files: npt.NDArray[np.int64],
+        order: SourceOrder | None,
+        epoch: int,
+    ) -> tuple[ReadPosition, tuple[int, int], int]:
+        """Finds the split in which the weights of an epoch's order, counted from its start, exceed a number.
+
+        Returns: The position before the split, its file and its number there, and the weight to go. After the last split:
+            the position there, and nothing to go.
+        """
         if order is None:
-            numbers, size = np.arange(len(self._files)), 1
+            files, size = np.arange(len(self._files)), 1
         else:
-            numbers, size = np.array(permuted(len(self._files), order, FILE_ORDER, epoch)), OPEN_FILES
-        ends = np.cumsum(self._of_files[numbers])[size - 1 :: size]  # of all blocks, but for a short last one
-        block = int(np.searchsorted(ends, row, side="right"))
-        counted = int(ends[block - 1]) if block else 0
-        files = [int(number) for number in numbers[block * size : (block + 1) * size]]
-        found = drawn(
-            [(place, number, len(self.splits[number])) for place, number in enumerate(files)], order, epoch
-        )
-        at = 0
-        for done, number, index in found:
-            rows = self.splits[number][index]
-            if counted + rows > row:
-                return ReadPosition(block, done, row - counted, counted)
-            counted += rows
-            at = done + 1
-        return ReadPosition(block, at, 0, counted)
+            files, size = np.array(permuted(len(self._files), order, FILE_ORDER, epoch)), OPEN_FILES
+        ends = np.cumsum(of_files[files])[size - 1 :: size]  # of all blocks, but for a short last one
+        block = int(np.searchsorted(ends, number, side="right"))
+        passed = int(ends[block - 1]) if block else 0
+        counted = int(self._of_files[files[: block * size]].sum())
+        own = [int(file) for file in files[block * size : (block + 1) * size]]
+        found = drawn([(place, file, len(self.splits[file])) for place, file in enumerate(own)], order, epoch)
+        at, key = 0, (-1, -1)
+        for done, file, index in found:
+            at, key = done, (file, index)
+            if passed + weights[file][index] > number:
+                return ReadPosition(block, at, 0, counted), key, number - passed
+            passed += weights[file][index]
+            counted += self.splits[file][index]
+            at += 1
+        return ReadPosition(block, at, 0, counted), key, 0
+
+
+def _sums(weights: Sequence[tuple[int, ...]]) -> npt.NDArray[np.int64]:
+    return np.array([sum(rows) for rows in weights], np.int64)

@@ -36,18 +36,13 @@ from arrowflow.formats.capabilities import (
     with_fields_only,
 )
 from arrowflow.formats.protocol import reading
-from arrowflow.kernels.items import Origin
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.ops.sources.files.file_identity import files_identity
 from arrowflow.ops.sources.files.file_rows import FileRows
 from arrowflow.ops.sources.files.partitions import Partitions, described, discover, merged, traced, without
-from arrowflow.ops.sources.files.pruning import files_wanted, left_out, match_test, pruned
-from arrowflow.ops.sources.files.runs import CallBytes
-from arrowflow.ops.sources.files.split_readers import SplitFetcher, SplitFinder, SplitReader
-from arrowflow.ops.sources.files.split_sizes import SplitSizes, largest_decoded, largest_fetched
-from arrowflow.ops.sources.files.split_tasks import OPEN_FILES, ReadPosition, of_split_key
-from arrowflow.ops.sources.files.splits import FooterSource, SplitPlanner
-from arrowflow.ops.sources.files.survivors import Survivors
+from arrowflow.ops.sources.files.read_kernels import kernels_of
+from arrowflow.ops.sources.files.row_counts import RowCounts
+from arrowflow.ops.sources.files.split_tasks import ReadPosition
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.lane import Lane
 from arrowflow.plan.node import BindContext, Count, Names, Node, SourceOrder
@@ -79,6 +74,7 @@ class Read(Operator):
         order: The order that a later `shuffle` wants of the source.
         lanes: Lanes that read the source side by side. With more than one, `rows` are those of the lane, in the order.
         counts: Bound: the rows of all splits, which are read when a lane, or a user, asks for them.
+        kept: The rows that are left of them after later operators, by which lanes are dealt; None for all.
         fields: For structs the only fields that are read. Set by a rule.
         stored: Decimals that may come as integers, since only the next operator's arithmetic reads them. Set by a rule.
         in_place: Whether a global `shuffle` after it gathers rows from the files themselves.
@@ -103,6 +99,7 @@ class Read(Operator):
     order: SourceOrder | None = None
     lanes: int = field(default=1, compare=False)
     counts: FileRows | None = field(default=None, compare=False, repr=False)
+    kept: RowCounts | None = field(default=None, compare=False, repr=False)
     fields: Mapping[str, frozenset[str]] = field(default_factory=dict, hash=False)
     stored: frozenset[str] = frozenset()
     in_place: bool = False
@@ -206,16 +203,29 @@ class Read(Operator):
         """Takes the lane's part of the rows, in the order of each epoch; reads the footers of all files, once."""
         if self.in_place:
             return self
+        if self.kept is not None:
+            return replace(self, rows=lane.rows(self.kept.num_rows), lanes=lane.count)
         first, before = lane.rows(self.count_rows(()))
         start, _ = self.rows
         return replace(self, rows=(start + first, start + before), lanes=lane.count)
+
+    def rows_of(self, epoch: int) -> tuple[int, int | None]:
+        """Returns the first row, by its number in the order of an epoch, and the row to stop before."""
+        first, before = self.rows
+        if self.kept is None or self.lanes == 1 or before is None:
+            return self.rows
+        if first == before:
+            return 0, 0
+        assert self.counts is not None
+        start, last = (self.counts.row_of(row, self.kept, self.order, epoch) for row in (first, before - 1))
+        return start, last + 1
 
     def first_position(self, epoch: int) -> ReadPosition | None:
         """Returns where a lane begins in the order of an epoch."""
         if self.lanes == 1:
             return None
         assert self.counts is not None
-        return self.counts.position(self.rows[0], self.order, epoch)
+        return self.counts.position(self.rows_of(epoch)[0], self.order, epoch)
 
     def with_row_range(self, start: int, stop: int | None) -> Node | None:
         """Counts rows by footers; an ordered source has no first rows."""
@@ -293,82 +303,7 @@ class Read(Operator):
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the source of footers, the planner, the fetcher if there is anything to fetch, and the reader."""
-        assert self.schema is not None and self.store is not None
-        names = without(self.schema, self.partitions).names
-        may_match = match_test(self)
-        is_wanted = files_wanted(self, may_match)
-        calls = self._call_bytes(names, options)
-        return (
-            KernelSpec(
-                operator=self.operator,
-                kind="source",
-                make=lambda context: FooterSource(self, context, is_wanted),
-                engine="arrow",
-                cost="computes" if self.store.is_local else "waits",
-                phase="open",
-                buffer_items=OPEN_FILES,
-                facts=lambda: (
-                    "footers, one call a large file or several small ones",
-                    *left_out(self, is_wanted),
-                ),
-            ),
-            KernelSpec(
-                operator=self.operator,
-                kind="serial",
-                make=lambda context: SplitPlanner(self, may_match, calls),
-                facts=lambda: ("order of splits", *pruned(self, may_match)),
-                holds_lock=True,
-            ),
-            *(() if self.store.is_local else (self._fetch_spec(names),)),
-            self._find_spec(names) if self.in_place else self._decode_spec(names, options, calls),
-        )
-
-    def _call_bytes(self, names: Sequence[str], options: ResolvedOptions) -> CallBytes:
-        assert self.store is not None and self.first is not None
-        if self.in_place:
-            return CallBytes()
-        format, files = self.format, len(self.files)
-        return CallBytes.of(self.store, format, self.first, files, names, options, self.lanes)
-
-    def _find_spec(self, names: Sequence[str]) -> KernelSpec:
-        return KernelSpec(
-            operator=self.operator,
-            kind="reader",
-            phase="map",
-            where=self._where,
-            make=lambda context: SplitFinder(self),
-            engine="arrow",
-            max_calls=self.num_parallel_calls,
-            facts=lambda: (f"mapping of {len(names)} columns, one call a split, no copy",),
-        )
-
-    def _decode_spec(self, names: Sequence[str], options: ResolvedOptions, calls: CallBytes) -> KernelSpec:
-        assert self.store is not None and self.first is not None
-        sizes = SplitSizes(self.operator, self.format, options.ram_budget)
-        format, survivors = self.decoder(options.cpu_budget), Survivors.of(self, options.cpu_budget)
-        return KernelSpec(
-            operator=self.operator,
-            kind="reader",
-            phase="decode",
-            where=self._where,
-            make=lambda context: SplitReader(self, options.cpu_budget, sizes, survivors),
-            engine=format.engine(self.store) if isinstance(format, PooledFormat) else "arrow",
-            max_calls=self.num_parallel_calls,
-            floor_bytes=largest_decoded(format, self.first, names, calls),
-            facts=lambda: (
-                f"decode of {len(names)} columns, one call a run, or a piece of a large split",
-                *(() if survivors is None else survivors.facts()),
-            ),
-            holds_lock=self._only_maps(names),
-        )
-
-    def _only_maps(self, names: Sequence[str]) -> bool:
-        """Whether reading makes views and nothing else; files may have other types than `schema=`, which are cast."""
-        format = self.format
-        if self.target is not None or not isinstance(format, InPlaceFormat):
-            return False
-        assert self.store is not None and self.first is not None
-        return format.only_maps(self.store, self.first, names)
+        return kernels_of(self, options)
 
     def decoder(self, num_threads: int, *, exact: bool = False) -> Format:
         """Returns the format as it decodes, within a CPU budget: unless `exact`, decimals may come as integers."""
@@ -376,23 +311,3 @@ class Read(Operator):
         if self.stored and not exact and isinstance(format, StoredDecimals):
             format = format.with_stored(self.stored)
         return format.with_threads(num_threads) if isinstance(format, PooledFormat) else format
-
-    def _fetch_spec(self, names: Sequence[str]) -> KernelSpec:
-        assert self.store is not None and self.first is not None
-        return KernelSpec(
-            operator=self.operator,
-            kind="reader",
-            phase="read",
-            where=self._where,
-            make=lambda context: SplitFetcher(self),
-            engine="python" if self.store.is_python else "arrow",
-            cost="waits",
-            max_calls=self.num_parallel_calls,
-            floor_bytes=largest_fetched(self.format, self.first, names),
-            facts=lambda: (f"fetch of {len(names)} columns, one call a split",),
-        )
-
-    def _where(self, origin: Origin) -> tuple[str, int, str]:
-        """Returns the file of a split, its number there, and what the number counts."""
-        number, index = of_split_key(origin.split)
-        return self.files[number].path, index, self.format.part

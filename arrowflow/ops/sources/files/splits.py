@@ -76,6 +76,9 @@ class FileScan(Protocol):
     def rows(self) -> tuple[int, int | None]:
         """The first row to deliver, and the row to stop before."""
 
+    def rows_of(self, epoch: int) -> tuple[int, int | None]:
+        """Returns the same for one epoch, by their numbers in its order."""
+
     @property
     def order(self) -> SourceOrder | None:
         """The order that a `shuffle` wants."""
@@ -83,6 +86,18 @@ class FileScan(Protocol):
     @property
     def predicates(self) -> tuple[Expr, ...]:
         """Conditions that rows must meet to be of use."""
+
+    @property
+    def lanes(self) -> int:
+        """How many lanes read the source side by side."""
+
+    @property
+    def in_place(self) -> bool:
+        """Whether a global `shuffle` gathers rows from the files themselves."""
+
+    @property
+    def num_parallel_calls(self) -> int | None:
+        """Splits decoded at the same time, and splits fetched; None for the best number."""
 
     def first_position(self, epoch: int) -> ReadPosition | None:
         """Returns where a lane begins in the order of an epoch; None for the start."""
@@ -197,6 +212,7 @@ class SplitPlanner(SerialKernel):
         self._runs = Runs(sizes.run)
         self._may_match = may_match
         self._epoch = 0
+        self._rows = node.rows
         self._format = node.format
         self._unsure = node.format if isinstance(node.format, Unsure) else None  # 10 µs, so once
         self._blocks: dict[int, list[OpenFile]] = {}  # several blocks where footers come in any order
@@ -204,7 +220,7 @@ class SplitPlanner(SerialKernel):
 
     def open(self, position: Position, epoch: int) -> Position:
         """Restores the block of files; its splits that are done are counted again but not read."""
-        self._epoch = epoch
+        self._epoch, self._rows = epoch, self._node.rows_of(epoch)
         if position is None:
             position = self._node.first_position(epoch)
         if position is None:
@@ -242,7 +258,7 @@ class SplitPlanner(SerialKernel):
         return (Item(task, None, (), Origin(task.key)) for task in tasks)
 
     def _plan(self, files: list[OpenFile]) -> Iterator[SplitTask]:
-        start, stop = self._node.rows
+        start, stop = self._rows
         first_split, first_row = self._first_split, self._first_row
         self._first_split = self._first_row = 0
         for done, number, footer, split in self._ordered(files):

@@ -1,0 +1,126 @@
+"""The kernels of `read.py`, as the planner learns of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from arrowflow.formats.capabilities import InPlaceFormat, PooledFormat
+from arrowflow.kernels.items import Origin
+from arrowflow.kernels.operator import KernelSpec
+from arrowflow.ops.sources.files.partitions import without
+from arrowflow.ops.sources.files.pruning import files_wanted, left_out, match_test, pruned
+from arrowflow.ops.sources.files.runs import CallBytes
+from arrowflow.ops.sources.files.split_readers import SplitFetcher, SplitFinder, SplitReader
+from arrowflow.ops.sources.files.split_sizes import SplitSizes, largest_decoded, largest_fetched
+from arrowflow.ops.sources.files.split_tasks import OPEN_FILES, of_split_key
+from arrowflow.ops.sources.files.splits import FileScan, FooterSource, SplitPlanner
+from arrowflow.ops.sources.files.survivors import Survivors
+from arrowflow.options import ResolvedOptions
+
+
+def kernels_of(node: FileScan, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+    """Returns the source of footers, the planner, the fetcher if there is anything to fetch, and the reader."""
+    assert node.schema is not None and node.store is not None
+    names = without(node.schema, node.partitions).names
+    may_match = match_test(node)
+    is_wanted = files_wanted(node, may_match)
+    calls = _call_bytes(node, names, options)
+    return (
+        KernelSpec(
+            operator=node.operator,
+            kind="source",
+            make=lambda context: FooterSource(node, context, is_wanted),
+            engine="arrow",
+            cost="computes" if node.store.is_local else "waits",
+            phase="open",
+            buffer_items=OPEN_FILES,
+            facts=lambda: (
+                "footers, one call a large file or several small ones",
+                *left_out(node, is_wanted),
+            ),
+        ),
+        KernelSpec(
+            operator=node.operator,
+            kind="serial",
+            make=lambda context: SplitPlanner(node, may_match, calls),
+            facts=lambda: ("order of splits", *pruned(node, may_match)),
+            holds_lock=True,
+        ),
+        *(() if node.store.is_local else (_fetch_spec(node, names),)),
+        _find_spec(node, names) if node.in_place else _decode_spec(node, names, options, calls),
+    )
+
+
+def _call_bytes(node: FileScan, names: Sequence[str], options: ResolvedOptions) -> CallBytes:
+    assert node.store is not None and node.first is not None
+    if node.in_place:
+        return CallBytes()
+    format, files = node.format, len(node.files)
+    return CallBytes.of(node.store, format, node.first, files, names, options, node.lanes)
+
+
+def _find_spec(node: FileScan, names: Sequence[str]) -> KernelSpec:
+    return KernelSpec(
+        operator=node.operator,
+        kind="reader",
+        phase="map",
+        where=lambda origin: _where(node, origin),
+        make=lambda context: SplitFinder(node),
+        engine="arrow",
+        max_calls=node.num_parallel_calls,
+        facts=lambda: (f"mapping of {len(names)} columns, one call a split, no copy",),
+    )
+
+
+def _decode_spec(
+    node: FileScan, names: Sequence[str], options: ResolvedOptions, calls: CallBytes
+) -> KernelSpec:
+    assert node.store is not None and node.first is not None
+    sizes = SplitSizes(node.operator, node.format, options.ram_budget)
+    format, survivors = node.decoder(options.cpu_budget), Survivors.of(node, options.cpu_budget)
+    return KernelSpec(
+        operator=node.operator,
+        kind="reader",
+        phase="decode",
+        where=lambda origin: _where(node, origin),
+        make=lambda context: SplitReader(node, options.cpu_budget, sizes, survivors),
+        engine=format.engine(node.store) if isinstance(format, PooledFormat) else "arrow",
+        max_calls=node.num_parallel_calls,
+        floor_bytes=largest_decoded(format, node.first, names, calls),
+        facts=lambda: (
+            f"decode of {len(names)} columns, one call a run, or a piece of a large split",
+            *(() if survivors is None else survivors.facts()),
+        ),
+        holds_lock=_only_maps(node, names),
+    )
+
+
+def _only_maps(node: FileScan, names: Sequence[str]) -> bool:
+    """Whether reading makes views and nothing else; files may have other types than `schema=`, which are cast."""
+    format = node.format
+    if node.target is not None or not isinstance(format, InPlaceFormat):
+        return False
+    assert node.store is not None and node.first is not None
+    return format.only_maps(node.store, node.first, names)
+
+
+def _fetch_spec(node: FileScan, names: Sequence[str]) -> KernelSpec:
+    assert node.store is not None and node.first is not None
+    return KernelSpec(
+        operator=node.operator,
+        kind="reader",
+        phase="read",
+        where=lambda origin: _where(node, origin),
+        make=lambda context: SplitFetcher(node),
+        engine="python" if node.store.is_python else "arrow",
+        cost="waits",
+        max_calls=node.num_parallel_calls,
+        floor_bytes=largest_fetched(node.format, node.first, names),
+        facts=lambda: (f"fetch of {len(names)} columns, one call a split",),
+    )
+
+
+def _where(node: FileScan, origin: Origin) -> tuple[str, int, str]:
+    """Returns the file of a split, its number there, and what the number counts."""
+    number, index = of_split_key(origin.split)
+    return node.files[number].path, index, node.format.part
