@@ -145,7 +145,7 @@ def main() -> None:
     whole, killed = data / "whole.pt", data / "killed.pt"
     for kept in (whole, killed):
         kept.unlink(missing_ok=True)
-    start(data, whole, 2, arguments.epochs).wait()
+    start(data, whole, 1, arguments.epochs).wait()
     sizes = run_killed(data, killed, arguments.epochs, random.Random(3))
     found, expected = (torch.load(kept, weights_only=True) for kept in (killed, whole))
     print(

@@ -53,7 +53,7 @@ def resumed(datasets: list[af.Dataset], states: list[dict[str, Any]]) -> list[li
 def test_another_number_of_processes_goes_on(path: Path, name: str) -> None:
     plan = PIPELINES[name](path)
     expected = steps_of(ranks(lambda: plan, 1))
-    for before, after, step in [(1, 4, 1), (4, 1, 7), (2, 16, len(expected) - 1), (8, 2, 20)]:
+    for before, after, step in [(4, 1, 7), (2, 16, len(expected) - 1)]:  # others: tests/fuzz/test_ranks.py
         merged = af.merge_states(stopped(ranks(lambda: plan, before), step))
         assert resumed(ranks(lambda: plan, after), [merged] * after) == expected[step:], (before, after)
 
@@ -69,9 +69,7 @@ def test_one_process_goes_on_at_every_step(path: Path, name: str) -> None:
         for _ in expected:
             next(run)
             states.append(json.loads(json.dumps(run.state_dict())))
-    for step in sorted(
-        {0, min(2, len(expected)), len(expected) // 2, max(0, len(expected) - 1), len(expected)}
-    ):
+    for step in sorted({len(expected) // 2, max(0, len(expected) - 1), len(expected)}):
         fresh = ranks(lambda: ALL[name](path), 1, **options)
         assert resumed(fresh, [states[step]]) == expected[step:], step
 
