@@ -14,6 +14,7 @@ NAMES = (
     "scale",
     "decoders",
     "lanes",
+    "ranks",
     "columns",
     "borders",
     "memory",
