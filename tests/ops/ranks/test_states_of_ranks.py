@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import arrowflow as af
+from arrowflow.ops.sources.files import split_readers
 from tests.ops.ranks.pipelines import (
     BATCH,
     PIPELINES,
@@ -72,6 +73,14 @@ def test_one_process_goes_on_at_every_step(path: Path, name: str) -> None:
     for step in sorted({len(expected) // 2, max(0, len(expected) - 1), len(expected)}):
         fresh = ranks(lambda: ALL[name](path), 1, **options)
         assert resumed(fresh, [states[step]]) == expected[step:], step
+
+
+@pytest.mark.parametrize("name", ["plain", "shuffle", "a range of rows"])
+def test_large_chunks_of_lanes_come_in_halves(path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = steps_of(ranks(lambda: PIPELINES[name](path), 1))
+    monkeypatch.setattr(split_readers, "LARGE_BYTES", 64)
+    merged = af.merge_states(stopped(ranks(lambda: PIPELINES[name](path), 2), 5))
+    assert resumed(ranks(lambda: PIPELINES[name](path), 4), [merged] * 4) == expected[5:]
 
 
 @pytest.mark.parametrize("name", ["filter", "an uneven filter", "mix", "pack"])
