@@ -82,6 +82,23 @@ def test_ranks_go_on_in_other_numbers(path: Path) -> None:
     assert [list(itertools.chain(*(part.to_pylist() for part in step))) for step in steps] == whole[11:]
 
 
+def test_lanes_begin_near_the_step_of_a_state_that_lacks_them(path: Path) -> None:
+    """Without a warning: counts tell where the rows of a step are."""
+    rows = of(path).filter(FILTERS["uneven"])
+    plan = rows.assert_cardinality(af.count_rows(rows)).shuffle(40, seed=2).batch(16, drop_remainder=True)
+    for step in (1, 20, 36):
+        first, second = ranks(lambda: plan, 2)
+        runs = [iter(first), iter(second)]
+        for run in runs:
+            run.set_epoch(2)
+            for _ in range(step):
+                next(run)
+        expected = list(runs[1])
+        again = iter(ranks(lambda: plan, 2)[1])
+        again.load_state_dict(runs[0].state_dict())
+        assert list(again) == expected
+
+
 def test_counts_are_kept_beside_the_data(path: Path, tmp_path: Path) -> None:
     rows = of(path).filter(FILTERS["few"])
     counts = af.count_rows(rows, save=tmp_path / "counts")

@@ -144,11 +144,15 @@ class DiskCache(RowOperator):
         found.refresh()
         return found.num_rows
 
-    def position_behind(self, rows: int) -> tuple[Any, int] | None:
+    def position_behind(self, rows: int, epoch: int | None = None) -> tuple[Any, int] | None:
         """Returns the position of the chunk with this row, where all chunks are stored."""
         found = self._entry()
         found.refresh()
         return found.position_behind(rows)
+
+    def rows_again(self, rows: int) -> int | None:
+        """Returns none, if none are asked for: rows that are stored come again, whatever its input has become."""
+        return None if rows else 0
 
     def copies(self) -> tuple[str, ...]:
         """Returns how compressed chunks are handed out."""

@@ -72,6 +72,14 @@ class AssertCardinality(RowOperator):
         """Returns the declared number."""
         return self.count
 
+    def position_behind(self, rows: int, epoch: int | None = None) -> tuple[Any, int] | None:
+        """Returns the position of a row, if it is known which rows are left and nothing before it recuts them."""
+        plan = self.inputs[0]
+        while plan.inputs and (plan.traits.one_to_one or plan.traits.drops_rows) and not plan.traits.opaque:
+            (plan,) = plan.inputs
+        found = None if self.kept is None or plan.inputs else plan.position_behind(rows, epoch)
+        return None if found is None else (Counted(found[0], rows), rows)
+
     def with_source_order(self, order: SourceOrder) -> Node:
         """Orders the source: the number of rows stays."""
         return dataclasses.replace(self, inputs=(self.inputs[0].with_source_order(order),))

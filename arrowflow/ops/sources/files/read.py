@@ -227,6 +227,17 @@ class Read(Operator):
         assert self.counts is not None
         return self.counts.position(self.rows_of(epoch)[0], self.order, epoch)
 
+    def position_behind(self, rows: int, epoch: int | None = None) -> tuple[ReadPosition, int] | None:
+        """Returns the position of a row that is left, if it is known which are; the order may be an epoch's own."""
+        if epoch is None:
+            return None
+        assert self.counts is not None
+        number = self.rows[0] + rows
+        if self.kept is not None:
+            last = number >= self.kept.num_rows
+            number = self.count_rows(()) if last else self.counts.row_of(number, self.kept, self.order, epoch)
+        return self.counts.position(number, self.order, epoch), rows
+
     def with_row_range(self, start: int, stop: int | None) -> Node | None:
         """Counts rows by footers; an ordered source has no first rows."""
         if self.order is not None:
