@@ -32,7 +32,7 @@ from arrowflow.loaders.base import Loader
 from arrowflow.observe.plot import plot_timeline
 from arrowflow.options import AUTOTUNE, Options
 from arrowflow.physical.tuning import Statistics
-from arrowflow.provenance import count_rows
+from arrowflow.provenance import count_rows, locate
 from arrowflow.sources import (
     from_arrow,
     from_generator,
@@ -82,6 +82,7 @@ __all__ = [
     "from_generator",
     "from_numpy",
     "list_files",
+    "locate",
     "merge_states",
     "plot_timeline",
     "range",

@@ -24,6 +24,7 @@ from arrowflow.errors import PlanError
 from arrowflow.options import Options, ResolvedOptions
 from arrowflow.plan.identity import Code
 from arrowflow.plan.lane import Lane
+from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, Resume, SharedByEpochs, Traits
 
 Count = int | float | None
@@ -282,6 +283,12 @@ class Node(ABC):
         """
         if self.traits.one_to_one and not self.traits.opaque and len(self.inputs) == 1:
             return self.inputs[0].position_behind(rows, epoch)
+        return None
+
+    def position_at(self, step: int, epoch: int) -> Position:
+        """Returns the position of a batch of an epoch; None where that cannot be told without running."""
+        if self.traits.one_to_one and not self.traits.opaque and len(self.inputs) == 1:
+            return self.inputs[0].position_at(step, epoch)
         return None
 
     # ---- `split_by_rank` asks these, see `arrowflow.plan.lane`.

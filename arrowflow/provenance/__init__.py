@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from arrowflow.provenance.count_rows import count_rows
+from arrowflow.provenance.locate import locate
 
-__all__ = ["count_rows"]
+__all__ = ["count_rows", "locate"]

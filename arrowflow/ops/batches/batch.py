@@ -28,6 +28,7 @@ from arrowflow.kernels.kinds import StatelessKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.options import ResolvedOptions, check_size, parallel_calls
 from arrowflow.plan.node import Columns, Count, Names, Node
+from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, Traits
 
 
@@ -123,6 +124,11 @@ class Batch(RowOperator):
         if not isinstance(rows[0], int):
             return rows[0]
         return rows[0] // self.size if self.drop_remainder else -(-rows[0] // self.size)
+
+    def position_at(self, step: int, epoch: int) -> Position:
+        """Returns the position before its rows, and how many rows to leave out there."""
+        found = self.inputs[0].position_behind(step * self.size, epoch)
+        return None if found is None else CutPosition(found[0], step * self.size - found[1], step)
 
     def copies(self) -> tuple[str, ...]:
         """Returns which batches are joined."""

@@ -50,6 +50,10 @@ class SameColumnsOperator(Operator):
             return sources[0]
         return pa.schema([sources[0].field(name) for name in self.columns])
 
+    def carrying(self, columns: Sequence[str]) -> Node:
+        """Forgets its columns until it is bound again."""
+        return dataclasses.replace(self, columns=None)
+
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
         """Returns the wanted columns for each input that has them, and all columns for any other input.
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from arrowflow.errors import PlanError, StateError
 from arrowflow.expr import untyped
+from arrowflow.kernels.cutting import CutPosition
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.memory import Recycler
 from arrowflow.ops.batches.batch import Batch, BatchKernel, JoinKernel, masked_schema
@@ -35,6 +36,7 @@ from arrowflow.ops.rows.take import Take
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.lane import Lane
 from arrowflow.plan.node import BindContext, Columns, Count, Names, Node
+from arrowflow.plan.position import LanesPosition, Position
 from arrowflow.plan.row_ranges import push_row_ranges
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.plan.walk import count, in_lane, post_order
@@ -205,6 +207,10 @@ class SplitByRank(Operator):
             return tuple(plans)
         most = self._least_rows()
         return tuple(self._even(plan, most) for plan in plans)
+
+    def position_at(self, step: int, epoch: int) -> Position:
+        """Returns the number of steps, from which the places of lanes follow where their rows are merged."""
+        return None if self._batch is None else CutPosition(LanesPosition(step, ()).position(), 0, step)
 
     def lanes_from_start(self, lanes: Sequence[int], step: int) -> Sequence[int]:
         """Returns the lanes whose plan cannot tell a position behind so many steps."""

@@ -49,7 +49,7 @@ class AssertCardinality(RowOperator):
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
         """Checks that the counts are those of its input."""
-        if self.kept is not None and self.kept.of != known_as(inputs[0]):
+        if self.kept is not None and not self.bound and self.kept.of != known_as(inputs[0]):
             raise PlanError(
                 "assert_cardinality: the counts are of another pipeline or of other files; count again with "
                 "af.count_rows(dataset, save=path), where `dataset` is all that comes before"
@@ -74,10 +74,12 @@ class AssertCardinality(RowOperator):
 
     def position_behind(self, rows: int, epoch: int | None = None) -> tuple[Any, int] | None:
         """Returns the position of a row, if it is known which rows are left and nothing before it recuts them."""
-        plan = self.inputs[0]
+        if self.kept is None:
+            return None
+        plan = _dealt_by(self.kept, self.inputs[0])
         while plan.inputs and (plan.traits.one_to_one or plan.traits.drops_rows) and not plan.traits.opaque:
             (plan,) = plan.inputs
-        found = None if self.kept is None or plan.inputs else plan.position_behind(rows, epoch)
+        found = None if plan.inputs else plan.position_behind(rows, epoch)
         return None if found is None else (Counted(found[0], rows), rows)
 
     def with_source_order(self, order: SourceOrder) -> Node:

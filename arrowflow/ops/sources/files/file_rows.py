@@ -80,6 +80,8 @@ class FileRows:
         passed = int(ends[block - 1]) if block else 0
         counted = int(self._of_files[files[: block * size]].sum())
         own = [int(file) for file in files[block * size : (block + 1) * size]]
+        if not own:
+            return ReadPosition(block, 0, 0, counted), (-1, -1), 0
         found = drawn([(place, file, len(self.splits[file])) for place, file in enumerate(own)], order, epoch)
         at, key = 0, (-1, -1)
         for done, file, index in found:

@@ -232,7 +232,7 @@ class Read(Operator):
         if epoch is None:
             return None
         assert self.counts is not None
-        number = self.rows[0] + rows
+        number = rows if self.kept is not None and self.lanes == 1 else self.rows[0] + rows
         if self.kept is not None:
             last = number >= self.kept.num_rows
             number = self.count_rows(()) if last else self.counts.row_of(number, self.kept, self.order, epoch)
