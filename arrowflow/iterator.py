@@ -389,4 +389,4 @@ def state_of(prepared: Prepared, progress: Progress) -> dict[str, Any]:
 def place_of(prepared: Prepared, state_dict: Mapping[str, Any]) -> tuple[int, Position, int]:
     """Returns (epoch, position, batches): the place where a run goes on from a state."""
     state.check_resumable(prepared.bound, deterministic=prepared.options.deterministic)
-    return state.unpack(state_dict, prepared.identity, prepared.own_lanes)
+    return state.unpack(state_dict, prepared.identity, prepared.bound)

@@ -7,7 +7,7 @@ knows the results of earlier epochs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -58,11 +58,6 @@ class Prepared:
     def identity(self) -> dict[str, Any]:
         """The part of a state that identifies this pipeline."""
         return state.identify(self.bound, self.chain)
-
-    @cached_property
-    def own_lanes(self) -> Sequence[int]:
-        """The lanes that this process runs."""
-        return next((node.own_lanes for node in post_order(self.bound) if node.own_lanes), ())
 
     @property
     def is_current(self) -> bool:

@@ -11,13 +11,13 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from arrowflow.errors import StateError
 from arrowflow.physical.stage import Chain
 from arrowflow.plan.node import Node
-from arrowflow.plan.position import LanesPosition, Position, listed, settled, text_of, tupled
+from arrowflow.plan.position import Position, lanes_in, listed, settled, text_of, tupled
 from arrowflow.plan.traits import Resume
 from arrowflow.plan.walk import post_order
 
@@ -109,15 +109,13 @@ def _operators(identity: Mapping[str, Any]) -> str:
     return ", ".join(name for name, _ in identity["operators"])
 
 
-def unpack(
-    state: object, identity: Mapping[str, Any], own_lanes: Sequence[int] = ()
-) -> tuple[int, Position, int]:
+def unpack(state: object, identity: Mapping[str, Any], plan: Node) -> tuple[int, Position, int]:
     """Returns (epoch, position, batches) of a state that belongs to the pipeline that `identity` describes.
 
     Args:
         state: The state.
         identity: The pipeline.
-        own_lanes: The lanes that the pipeline runs in this process. Those that the state lacks are warned of.
+        plan: Its plan, bound and as written. Lanes that it runs and that the state lacks are warned of.
 
     Raises:
         StateError: The state was altered, has another version, or belongs to another pipeline; the message says what
@@ -126,7 +124,8 @@ def unpack(
     found = _checked(state)
     _compare({key: found[key] for key in _IDENTITY}, _plain(identity))
     position = tupled(found["position"])
-    _check_lanes(position, own_lanes)
+    for text in _missing_lanes(position, plan):
+        warnings.warn(text, UserWarning, stacklevel=4)
     return int(found["epoch"]), position, int(found["batches"])
 
 
@@ -149,21 +148,24 @@ def _checked(state: object) -> Mapping[str, Any]:
     return state
 
 
-def _check_lanes(position: Any, own_lanes: Sequence[int]) -> None:
-    """Warns of lanes that a position lacks: what they deliver next follows from the number of steps alone."""
-    if isinstance(position, LanesPosition):
-        missing = sorted(set(own_lanes) - {mark.lane for mark in position.lanes})
-        if missing:
-            warnings.warn(
-                f"the state of another rank has no places for the lanes {', '.join(map(str, missing))}; they run from the "
-                f"start of the epoch up to step {position.step:,}, which takes as long as it took before; to save that, "
-                "merge the states of all ranks by af.merge_states",
-                UserWarning,
-                stacklevel=5,
-            )
-    elif isinstance(position, tuple):
-        for part in position:
-            _check_lanes(part, own_lanes)
+def _missing_lanes(position: Position, plan: Node) -> list[str]:
+    """Returns a warning of lanes that a position lacks, if they run again from the start.
+
+    Raises:
+        StateError: What these lanes deliver next does not follow from the number of steps.
+    """
+    at = lanes_in(position)
+    found = set() if at is None else {mark.lane for mark in at.lanes}
+    for node in post_order(plan):
+        missing = sorted(set(node.own_lanes) - found)
+        again = node.lanes_from_start(missing, at.step) if at is not None and missing else ()
+        if at is not None and again:
+            return [
+                f"the state of another rank has no places for the lanes {', '.join(map(str, again))}; they run from the "
+                f"start of the epoch up to step {at.step:,}, which takes as long as it took before; to save that, merge "
+                "the states of all ranks by af.merge_states"
+            ]
+    return []
 
 
 def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

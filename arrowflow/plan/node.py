@@ -266,11 +266,14 @@ class Node(ABC):
         """
         return None
 
-    def position_behind(self, rows: int) -> tuple[Any, int] | None:
+    def position_behind(self, rows: int, epoch: int | None = None) -> tuple[Any, int] | None:
         """Returns a position in an epoch that has at most so many rows in front of it, and how many it has.
 
-        None where that cannot be told without running; so a `skip` right after it begins there.
+        None where that cannot be told without running. A `skip` right after it begins there in every epoch, and a lane
+        in one: `epoch` is None if the position has to hold for all.
         """
+        if self.traits.one_to_one and not self.traits.opaque and len(self.inputs) == 1:
+            return self.inputs[0].position_behind(rows, epoch)
         return None
 
     # ---- `split_by_rank` asks these, see `arrowflow.plan.lane`.
@@ -307,6 +310,14 @@ class Node(ABC):
     def own_lanes(self) -> Sequence[int]:
         """The numbers of the lanes that it runs: a state has to tell their places."""
         return ()
+
+    def lanes_from_start(self, lanes: Sequence[int], step: int) -> Sequence[int]:
+        """Returns those of its own lanes that, without a place in a state, run from an epoch's start up to a step.
+
+        Raises:
+            StateError: The places of such lanes do not follow from the number of steps.
+        """
+        return lanes
 
     @property
     def processes(self) -> int:

@@ -162,13 +162,13 @@ def settled(position: Any) -> Any:
 
 def text_of(position: Any, around: Callable[[Any], str]) -> str:
     """Returns what `around` makes of a settled position as JSON has it; the text of lanes, if there are any, is not made anew."""
-    lanes = _lanes_in(position)
+    lanes = lanes_in(position)
     if lanes is None:
         return around(listed(position))
     return around(listed(_replaced(position))).replace(_text(_PLACE), lanes.text())
 
 
-def _lanes_in(position: Any) -> LanesPosition | None:
+def lanes_in(position: Any) -> LanesPosition | None:
     """Returns the lanes of a position: they are its first part, or in its last one."""
     while isinstance(position, tuple) and position:
         if isinstance(position[0], LanesPosition):

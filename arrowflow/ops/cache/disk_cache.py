@@ -144,7 +144,7 @@ class DiskCache(RowOperator):
         found.refresh()
         return found.num_rows
 
-    def position_behind(self, rows: int) -> tuple[Any, int] | None:
+    def position_behind(self, rows: int, epoch: int | None = None) -> tuple[Any, int] | None:
         """Returns the position of the chunk with this row, where all chunks are stored."""
         found = self._entry()
         found.refresh()

@@ -89,6 +89,10 @@ class GlobalShuffle(RowOperator):
         """Returns the number of rows, if all epochs have that."""
         return max(share, SharedByEpochs.NUMBER)
 
+    def position_behind(self, rows: int, epoch: int | None = None) -> tuple[Any, int]:
+        """Returns the number of rows, which is the position."""
+        return (rows,), rows
+
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
         """Gathered rows are new memory."""
         return True

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from arrowflow.kernels.context import Context
-from arrowflow.kernels.cutting import CuttingKernel, Parts
+from arrowflow.kernels.cutting import CutPosition, CuttingKernel, Parts
 from arrowflow.kernels.gather import GatherKernel
 from arrowflow.kernels.items import Origin
 from arrowflow.kernels.operator import KernelSpec, RowOperator
@@ -101,6 +101,13 @@ class Shuffle(RowOperator):
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
         """A gathered window is new memory."""
         return True
+
+    def position_behind(self, rows: int, epoch: int | None = None) -> tuple[Any, int] | None:
+        """Returns the position before the window with this row, where the input's position before that can be told."""
+        number = rows // self.size
+        first = number * self.size
+        found = self.inputs[0].position_behind(first, epoch)
+        return None if found is None else (CutPosition(found[0], first - found[1], number), first)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the collector of windows and the gatherer."""

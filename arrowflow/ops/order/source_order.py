@@ -78,6 +78,16 @@ class Blocks:
         first, before = (0, num_rows) if self.lane is None else self.lane.rows(num_rows)
         return before - first
 
+    def behind(self, row: int, num_rows: int, epoch: int) -> tuple[int, int]:
+        """Returns the turn of the block with a row of its part, by the row's number there, and the rows before the block."""
+        counted = turn = 0
+        for block in self.of_epoch(num_rows, epoch):
+            rows = block.stop - block.start
+            if counted + rows > row:
+                return block.turn, counted
+            counted, turn = counted + rows, block.turn + 1
+        return turn, counted
+
     def of_epoch(self, num_rows: int, epoch: int) -> Iterator[Block]:
         """Yields the blocks of so many rows in their order. A lane's first and last block may be cut."""
         first, before = (0, num_rows) if self.lane is None else self.lane.rows(num_rows)

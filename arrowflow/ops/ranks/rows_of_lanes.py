@@ -12,7 +12,8 @@ padding has one step only, so that no position lies in the middle of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -46,6 +47,8 @@ class LanesKernel(BoundaryKernel):
         schema: The columns of lanes, if known.
         width: Bytes of a row by the plan as written.
         part_bytes: The most bytes of a part that is more than one step.
+        behind: Returns a position of a lane with at most so many rows in front of it, in an epoch, and how many, if that
+            can be told.
         context: The stream's.
     """
 
@@ -61,6 +64,7 @@ class LanesKernel(BoundaryKernel):
         schema: pa.Schema | None,
         width: RowWidth,
         part_bytes: int,
+        behind: Callable[[int, int, int], tuple[Any, int] | None],
         context: Context,
     ) -> None:
         self._lanes = lanes
@@ -70,6 +74,7 @@ class LanesKernel(BoundaryKernel):
         self._schema = schema
         self._width = width
         self._part_bytes = part_bytes
+        self._behind = behind
         self._context = context
         self._epoch = 0
         self._streams: list[StreamHandle | None] = []  # None: it has ended
@@ -91,13 +96,17 @@ class LanesKernel(BoundaryKernel):
             self._done = at.step * self._step_rows
             marks = {mark.lane: mark for mark in at.lanes}
             for index, lane in enumerate(self._lanes):
-                # A lane that the state lacks is run from its start: where it is follows from the steps.
-                mark = marks.get(lane, LaneMark(lane, None, self._done))
+                mark = marks.get(lane) or self._followed(lane)
                 self._held[index] = Held(mark.before, mark.offset)
                 self._starts[index] = mark.before
                 self._spent[index] = mark.spent
                 self._marks[index] = mark if mark.spent else None
         return None
+
+    def _followed(self, lane: int) -> LaneMark:
+        """Returns the place of a lane that the state lacks: it follows from the steps, near it or at the lane's start."""
+        before, rows = self._behind(lane, self._done, self._epoch) or (None, 0)
+        return LaneMark(lane, before, self._done - rows)
 
     # ------------------------------------------------------------------ inputs to pull from
 

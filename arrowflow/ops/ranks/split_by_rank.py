@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
-from arrowflow.errors import PlanError
+from arrowflow.errors import PlanError, StateError
 from arrowflow.expr import untyped
 from arrowflow.kernels.kinds import SerialKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
@@ -208,6 +208,17 @@ class SplitByRank(Operator):
         most = self._least_rows()
         return tuple(self._even(plan, most) for plan in plans)
 
+    def lanes_from_start(self, lanes: Sequence[int], step: int) -> Sequence[int]:
+        """Returns the lanes whose plan cannot tell a position behind so many steps."""
+        batch = self._batch
+        if batch is None:
+            raise StateError(
+                f"split_by_rank: the state has no places for the lanes {', '.join(map(str, lanes))}, and they do not follow "
+                "from its steps, unless batch comes last; merge the states of all ranks by af.merge_states"
+            )
+        rows = step * (batch.size // self.lanes)
+        return [lane for lane in lanes if self._lane(lane).position_behind(rows, 0) is None]
+
     def steps(self) -> Steps:
         """Returns what each lane delivers: rows where they are merged, else batches. Reads all footers, once."""
         batch = self._batch
@@ -294,6 +305,7 @@ class SplitByRank(Operator):
                     schema=batch.inputs[0].schema,
                     width=width,
                     part_bytes=part_bytes,
+                    behind=lambda lane, rows, epoch: self._lane(lane).position_behind(rows, epoch),
                     context=context,
                 ),
                 pins_order=True,

@@ -100,6 +100,17 @@ class FromMemory(Operator):
         table = pa.Table.from_batches(self.batches, self.types).slice(first, before - first)
         return dataclasses.replace(self, batches=tuple(table.to_batches()))
 
+    def position_behind(self, rows: int, epoch: int | None = None) -> tuple[tuple[int, int], int] | None:
+        """Returns the position of this row, or of the block with it; blocks have an order of each epoch."""
+        if self.in_place or (self.blocks is not None and epoch is None):
+            return None
+        if self.blocks is not None and epoch is not None:
+            turn, before = self.blocks.behind(rows, sum(batch.num_rows for batch in self.batches), epoch)
+            return (turn, 0), before
+        starts = [0, *itertools.accumulate(batch.num_rows for batch in self.batches)]
+        index = bisect_right(starts, rows) - 1
+        return (index, rows - starts[index]), rows
+
     def random_access(self) -> Node:
         """All rows are in memory."""
         return dataclasses.replace(self, in_place=True)

@@ -79,6 +79,15 @@ class Range(Operator):
         part = range(self.start, self.stop, self.step)[first:before]
         return dataclasses.replace(self, start=part.start, stop=part.stop)
 
+    def position_behind(self, rows: int, epoch: int | None = None) -> tuple[tuple[int], int] | None:
+        """Returns the position of the split with this row; blocks have an order of each epoch."""
+        if self.in_place or (self.blocks is not None and epoch is None):
+            return None
+        if self.blocks is None or epoch is None:
+            return (rows // MAX_CHUNK_ROWS,), rows - rows % MAX_CHUNK_ROWS
+        turn, before = self.blocks.behind(rows, len(range(self.start, self.stop, self.step)), epoch)
+        return (turn,), before
+
     def random_access(self) -> Node:
         """A number follows from its place."""
         return dataclasses.replace(self, in_place=True)

@@ -210,10 +210,15 @@ class Read(Operator):
 
     def first_position(self, epoch: int) -> ReadPosition | None:
         """Returns where a lane begins in the order of an epoch."""
-        if self.lanes == 1:
+        found = self.position_behind(0, epoch)
+        return None if found is None else found[0]
+
+    def position_behind(self, rows: int, epoch: int | None = None) -> tuple[ReadPosition, int] | None:
+        """Returns the position of a row of a lane, whose footers are read; the order of the source may be an epoch's own."""
+        if self.lanes == 1 or (epoch is None and self.order is not None):
             return None
         assert self.counts is not None
-        return self.counts.position(self.rows[0], self.order, epoch)
+        return self.counts.position(self.rows[0] + rows, self.order, epoch or 0), rows
 
     def with_row_range(self, start: int, stop: int | None) -> Node | None:
         """Counts rows by footers; an ordered source has no first rows."""
