@@ -289,13 +289,17 @@ class Iterator(Generic[T]):
         """
         return state_of(self._prepared, self.progress)
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Any], *, strict: bool = True) -> None:
         """Goes on from a state: the next batch is the one after the state was taken.
+
+        Args:
+            state_dict: What `state_dict` returned.
+            strict: Whether every change of the pipeline is an error, see `Loader.load_state_dict`.
 
         Raises:
             StateError: The state belongs to another pipeline; the message says what differs.
         """
-        self._restart(*place_of(self._prepared, state_dict))
+        self._restart(*place_of(self._prepared, state_dict, strict=strict))
 
     def set_epoch(self, epoch: int) -> None:
         """Starts over, at the beginning of an epoch."""
@@ -386,7 +390,9 @@ def state_of(prepared: Prepared, progress: Progress) -> dict[str, Any]:
     return state.pack(prepared.identity, progress.epoch, progress.position, progress.batches)
 
 
-def place_of(prepared: Prepared, state_dict: Mapping[str, Any]) -> tuple[int, Position, int]:
+def place_of(
+    prepared: Prepared, state_dict: Mapping[str, Any], *, strict: bool = True
+) -> tuple[int, Position, int]:
     """Returns (epoch, position, batches): the place where a run goes on from a state."""
     state.check_resumable(prepared.bound, deterministic=prepared.options.deterministic)
-    return state.unpack(state_dict, prepared.identity, prepared.bound)
+    return state.unpack(state_dict, prepared.identity, prepared.bound, strict=strict)

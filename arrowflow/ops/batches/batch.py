@@ -124,6 +124,10 @@ class Batch(RowOperator):
             return rows[0]
         return rows[0] // self.size if self.drop_remainder else -(-rows[0] // self.size)
 
+    def rows_again(self, rows: int) -> int:
+        """Returns the rows of the batch at its position and of those after it, or the split that the batch begins in."""
+        return rows + self.size if rows else 1
+
     def copies(self) -> tuple[str, ...]:
         """Returns which batches are joined."""
         return ("batch: chunked: a batch whose rows lie in several chunks is joined into new memory",)

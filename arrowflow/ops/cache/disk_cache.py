@@ -150,6 +150,10 @@ class DiskCache(RowOperator):
         found.refresh()
         return found.position_behind(rows)
 
+    def rows_again(self, rows: int) -> int | None:
+        """Returns none, if none are asked for: rows that are stored come again, whatever its input has become."""
+        return None if rows else 0
+
     def copies(self) -> tuple[str, ...]:
         """Returns how compressed chunks are handed out."""
         if self.compression is None:

@@ -117,7 +117,7 @@ class FilterBy(Operator):
     """
 
     name: ClassVar[str] = Filter.name
-    traits: ClassVar[Traits] = Traits(opaque=True, needs_rows=True)
+    traits: ClassVar[Traits] = Traits(opaque=True, needs_rows=True, in_turn=True)
 
     fn: Callable[..., Any] = field(hash=False)
     format: BatchFormat = "arrow"
