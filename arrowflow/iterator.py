@@ -13,7 +13,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Generic, NoReturn, Self, TypeVar
 
-from arrowflow import run, state
+from arrowflow import run
 from arrowflow.autotune import bottleneck
 from arrowflow.clock import WallClock
 from arrowflow.delivery import LEFT_OUT, Delivered, Delivery, EpochCounter, LeavingOut, Progress, sliced
@@ -295,15 +295,19 @@ class Iterator(Generic[T]):
         Raises:
             StateError: The pipeline cannot be resumed (a one-shot stream, `deterministic=False`).
         """
-        return state_of(self._prepared, self.progress)
+        return run.state_of(self._prepared, self.progress)
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Any], *, strict: bool = True) -> None:
         """Goes on from a state: the next batch is the one after the state was taken.
+
+        Args:
+            state_dict: What `state_dict` returned.
+            strict: Whether every change of the pipeline is an error, see `Loader.load_state_dict`.
 
         Raises:
             StateError: The state belongs to another pipeline; the message says what differs.
         """
-        self._restart(*place_of(self._prepared, state_dict))
+        self._restart(*run.place_of(self._prepared, state_dict, strict=strict))
 
     def set_epoch(self, epoch: int) -> None:
         """Starts over, at the beginning of an epoch."""
@@ -386,15 +390,3 @@ def statistics_of(prepared: Prepared, progress: Progress, ran: EngineStatistics 
     )
     statistics = replace(statistics, bottleneck=bottleneck(statistics), advice=advice(statistics))
     return replace(statistics, summary=report(statistics))
-
-
-def state_of(prepared: Prepared, progress: Progress) -> dict[str, Any]:
-    """Returns the state after the last delivered batch."""
-    state.check_resumable(prepared.bound, deterministic=prepared.options.deterministic)
-    return state.pack(prepared.identity, progress.epoch, progress.position, progress.batches)
-
-
-def place_of(prepared: Prepared, state_dict: Mapping[str, Any]) -> tuple[int, Position, int]:
-    """Returns (epoch, position, batches): the place where a run goes on from a state."""
-    state.check_resumable(prepared.bound, deterministic=prepared.options.deterministic)
-    return state.unpack(state_dict, prepared.identity, prepared.optimised)

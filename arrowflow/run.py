@@ -7,10 +7,10 @@ knows the results of earlier epochs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
-from typing import Any
+from typing import Any, Protocol
 
 from arrowflow import state
 from arrowflow.autotune import Policy
@@ -232,3 +232,33 @@ def length(prepared: Prepared, *, of_rows: bool = False) -> int:
             "assert_cardinality(n), or with map(…, keeps_rows=True)"
         )
     raise TypeError("this pipeline is endless, so it has no length: put take(n) before batch")
+
+
+class Place(Protocol):
+    """The place after the last delivered batch."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch."""
+
+    @property
+    def position(self) -> Position:
+        """The position of the batch."""
+
+    @property
+    def batches(self) -> int:
+        """Batches of the epoch that were delivered."""
+
+
+def state_of(prepared: Prepared, place: Place) -> dict[str, Any]:
+    """Returns the state after the last delivered batch."""
+    state.check_resumable(prepared.bound, deterministic=prepared.options.deterministic)
+    return state.pack(prepared.identity, place.epoch, place.position, place.batches)
+
+
+def place_of(
+    prepared: Prepared, state_dict: Mapping[str, Any], *, strict: bool = True
+) -> tuple[int, Position, int]:
+    """Returns (epoch, position, batches): the place where a run goes on from a state."""
+    state.check_resumable(prepared.bound, deterministic=prepared.options.deterministic)
+    return state.unpack(state_dict, prepared.identity, prepared.bound, strict=strict)

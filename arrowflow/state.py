@@ -16,6 +16,7 @@ from typing import Any
 
 from arrowflow.errors import StateError
 from arrowflow.physical.stage import Chain
+from arrowflow.plan.change import Change
 from arrowflow.plan.node import Node
 from arrowflow.plan.position import Position, lanes_in, listed, settled, text_of, tupled
 from arrowflow.plan.traits import Resume
@@ -50,19 +51,23 @@ def _digest_of(text: str) -> str:
 
 def identify(plan: Node, chain: Chain) -> dict[str, Any]:
     """Returns the part of a state that identifies this pipeline. `plan` is bound and as written, not optimised."""
-    nodes = list(post_order(plan))
     functions = {
-        f"{place}:{key}": code for place, node in enumerate(nodes) for key, code in node.functions().items()
+        f"{place}:{key}": code
+        for place, node in enumerate(post_order(plan))
+        for key, code in node.functions().items()
     }
     what = {
-        "operators": [
-            [node.name, _shortened(node.arguments())] for node in nodes if node.arguments() or node.inputs
-        ],
+        "operators": [[node.name, _shortened(node.arguments())] for node in _identified(plan)],
         "functions": functions,
         "shape": chain.shape(),
     }
     # The digest of the unchanging part is kept, so that a state costs one small digest.
     return {**what, "plan": digest(what)}
+
+
+def _identified(plan: Node) -> list[Node]:
+    """Returns the nodes that a state names."""
+    return [node for node in post_order(plan) if node.arguments() or node.inputs]
 
 
 def _shortened(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,22 +114,27 @@ def _operators(identity: Mapping[str, Any]) -> str:
     return ", ".join(name for name, _ in identity["operators"])
 
 
-def unpack(state: object, identity: Mapping[str, Any], plan: Node) -> tuple[int, Position, int]:
+def unpack(
+    state: object, identity: Mapping[str, Any], plan: Node, *, strict: bool = True
+) -> tuple[int, Position, int]:
     """Returns (epoch, position, batches) of a state that belongs to the pipeline that `identity` describes.
 
     Args:
         state: The state.
         identity: The pipeline.
-        plan: Its plan, bound. Lanes that it runs, and that the state lacks, are warned of if they have to run again.
+        plan: Its plan, bound and as written. Lanes that it runs and that the state lacks are warned of.
+        strict: Whether a change that the state can go on in spite of is an error, too, and no warning.
 
     Raises:
         StateError: The state was altered, has another version, or belongs to another pipeline; the message says what
             differs.
     """
     found = _checked(state)
-    _compare({key: found[key] for key in _IDENTITY}, _plain(identity))
+    texts = _compare({key: found[key] for key in _IDENTITY}, _plain(identity), plan, strict=strict)
     position = tupled(found["position"])
-    for text in _missing_lanes(position, plan):
+    texts += _missing_lanes(position, plan)
+    texts += _changed_functions(found["functions"], identity["functions"])
+    for text in texts:
         warnings.warn(text, UserWarning, stacklevel=4)
     return int(found["epoch"]), position, int(found["batches"])
 
@@ -226,30 +236,80 @@ def _merged(one: Any, other: Any, number: int) -> Any:
     )
 
 
-def _compare(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+def _compare(found: Mapping[str, Any], expected: Mapping[str, Any], plan: Node, *, strict: bool) -> list[str]:
+    """Returns what follows from the changes that a state can go on in spite of.
+
+    Raises:
+        StateError: There is another difference, or such a change although `strict`.
+    """
     here, there = (_without_last_options(each["operators"]) for each in (expected, found))
+    nodes = _identified(plan)
+    effects, refused = [], ""
     for index in range(max(len(here), len(there))):
         mine = here[index] if index < len(here) else None
         theirs = there[index] if index < len(there) else None
-        if mine != theirs:
-            raise StateError(
-                f"the state belongs to another pipeline: operator {index + 1} is {_shown(mine)} here and "
-                f"{_shown(theirs)} in the state"
-            )
+        if mine == theirs:
+            continue
+        error = (
+            f"the state belongs to another pipeline: operator {index + 1} is {_shown(mine)} here and "
+            f"{_shown(theirs)} in the state"
+        )
+        change = None if mine is None or theirs is None else _change(nodes[index], theirs)
+        if change is None:
+            raise StateError(error)
+        obstacle = _obstacle(plan, nodes[index], change)
+        if obstacle:
+            raise StateError(f"{error}; strict=False would not go on either: {obstacle}")
+        refused = refused or error
+        effects.append(f"{nodes[index].name} {change.effect}")
     if found["shape"] != expected["shape"]:
         raise StateError(
             "the state was taken under other optimizer rules: its position follows "
             f"{found['shape']}, this pipeline runs {expected['shape']}; use the same Options.disabled_rules"
         )
-    changed = [key for key, code in expected["functions"].items() if found["functions"].get(key) != code]
-    if changed:
-        operators = ", ".join(sorted({key.split(":", 1)[1] for key in changed}))
-        warnings.warn(
-            f"the code of a user function has changed since the state was taken ({operators}); rows from here on "
-            "are made by the new code",
-            UserWarning,
-            stacklevel=4,
-        )
+    if effects and strict:
+        raise StateError(f"{refused}; load_state_dict(…, strict=False) goes on: {'; '.join(effects)}")
+    return [f"the pipeline has changed since the state was taken: {effect}" for effect in effects]
+
+
+def _change(node: Node, theirs: Sequence[Any]) -> Change | None:
+    """Returns the change of an operator, if that is all in which the state differs."""
+    name, arguments = theirs
+    change = node.change_since(arguments) if name == node.name else None
+    return None if change is None or _plain(_shortened(change.arguments)) != arguments else change
+
+
+def _obstacle(plan: Node, changed: Node, change: Change) -> str | None:
+    """Returns why a state cannot go on in spite of a change."""
+    rows: int | None = 0
+    for node in _readers(plan, changed):
+        rows = None if rows is None else node.rows_again(rows)
+        if rows is None or (rows > 1 and not change.repeats):
+            return (
+                f"{node.name} comes after {changed.name}, and which rows it has delivered follows from rows that would "
+                "be others now, so some would be lost and some would come twice"
+            )
+    return None
+
+
+def _readers(plan: Node, node: Node) -> list[Node]:
+    """Returns the operators that read from a node, from the end of the plan on."""
+    if plan is node:
+        return []
+    child = next(each for each in plan.inputs if any(one is node for one in post_order(each)))
+    return [plan, *_readers(child, node)]
+
+
+def _changed_functions(found: Mapping[str, str], expected: Mapping[str, str]) -> list[str]:
+    """Returns a warning of user functions whose code has changed."""
+    changed = [key for key, code in expected.items() if found.get(key) != code]
+    if not changed:
+        return []
+    operators = ", ".join(sorted({key.split(":", 1)[1] for key in changed}))
+    return [
+        f"the code of a user function has changed since the state was taken ({operators}); rows from here on are made "
+        "by the new code"
+    ]
 
 
 def _without_last_options(operators: Sequence[Any]) -> Sequence[Any]:

@@ -37,7 +37,10 @@ class CutPosition(NamedTuple):
 
 
 class CuttingKernel(SerialKernel):
-    """Yields every `size` rows of its input, whatever its borders, as `Parts`; the last ones may be fewer, or are dropped."""
+    """Yields every `size` rows of its input, whatever its borders, as `Parts`; the last ones may be fewer, or are dropped.
+
+    Chunks without rows in front of all rows pass: one may tell the position at which its input begins.
+    """
 
     def __init__(self, size: int, drop_remainder: bool = False) -> None:
         self._size = size
@@ -56,6 +59,8 @@ class CuttingKernel(SerialKernel):
     def push(self, item: Item) -> Iterator[Item]:
         """Yields the cuts that are full."""
         self._held.add(item)
+        if not item.chunk.num_rows and not self._held.rows and not self._number:
+            yield item._replace(position=CutPosition(*self._held.mark(), 0))
         while self._held.rows >= self._size:
             yield self._cut(self._size)
 

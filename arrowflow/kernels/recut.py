@@ -68,6 +68,8 @@ class RecutKernel(CuttingKernel):
             if not item.chunk.num_rows:
                 # A resumed run may pass on the end of an earlier split, whose rows it left out.
                 self._held.add(item)
+                if self._split < 0:
+                    yield item._replace(position=RecutPosition(*self._held.mark(), self._split, self._number))
                 return
             self._split, self._number = item.origin.split, 0
         self._held.add(item)

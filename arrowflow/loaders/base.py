@@ -249,18 +249,36 @@ class Loader(Generic[T]):
         progress = self._progress
         if self._resume is not None:
             progress = Progress(*self._resume)
-        return iteration.state_of(
-            self._latest_run or self._prepared(), progress or Progress(self._counter.next)
-        )
+        return run.state_of(self._latest_run or self._prepared(), progress or Progress(self._counter.next))
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Any], *, strict: bool = True) -> None:
         """Makes the next `iter()` go on with the batch after the state was taken.
 
+        Args:
+            state_dict: What `state_dict` returned.
+            strict: Whether every change of the pipeline is an error. With False two changes are a warning, where no row
+                is lost and none comes twice. A file source may have new files after its old ones: the rest of the epoch
+                has their rows, too. `sample_from_datasets` may have other weights: its draws soon follow them.
+
         Raises:
-            StateError: The state belongs to another pipeline; the message says what differs.
+            StateError: The state belongs to another pipeline; the message says what differs, and whether
+                `strict=False` would go on.
+
+        Example:
+            >>> import arrowflow as af, warnings
+            >>> def mix(*weights):
+            ...     sources = [af.range(90_000), af.range(-90_000, 0)]
+            ...     return af.sample_from_datasets(sources, weights, seed=1).batch(5_000).to_numpy()
+            >>> before = mix(0.5, 0.5)
+            >>> first = next(iter(before))
+            >>> after = mix(0.9, 0.1)
+            >>> with warnings.catch_warnings(action="ignore"):  # "draws by its weights of now, after at most 16,384 rows"
+            ...     after.load_state_dict(before.state_dict(), strict=False)
+            >>> [round((batch["id"] < 0).mean().item(), 1) for batch in after][:6]
+            [0.5, 0.5, 0.2, 0.1, 0.1, 0.1]
         """
         self._latest_run = self._prepared()
-        self._resume = iteration.place_of(self._latest_run, state_dict)
+        self._resume = run.place_of(self._latest_run, state_dict, strict=strict)
 
     def trace(self, path: str | os.PathLike[str]) -> Recording:
         """Records the runs of this loader from the next `iter()` on; see `Iterator.trace`.

@@ -158,7 +158,7 @@ class TorchDataset(Loader[T]):
             return self._goes_on_ended
         return self._progress is not None and self._progress.epoch != self._epoch
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Any], *, strict: bool = True) -> None:
         """Makes the next `iter()` go on with the batch after the state was taken.
 
         A worker that had ended its epoch ends the epoch again, while the other workers still go on with theirs. Outside
@@ -167,7 +167,7 @@ class TorchDataset(Loader[T]):
         Raises:
             StateError: The state belongs to another pipeline; the message says what differs.
         """
-        super().load_state_dict(state_dict)
+        super().load_state_dict(state_dict, strict=strict)
         self._goes_on_ended = bool(state_dict.get(_ENDED))
         self._loaded_by = os.getpid()
 

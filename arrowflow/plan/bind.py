@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from itertools import count
 
@@ -38,4 +39,13 @@ def bind(plan: Node, options: ResolvedOptions, first_place: int = 0) -> Node:
             error.locate(operator=node.name)
             raise
 
-    return fold(plan, combine)
+    return _asked_again(fold(plan, combine), 0)
+
+
+def _asked_again(node: Node, rows: int | None) -> Node:
+    """Returns a bound plan whose nodes know how many of their rows are asked for again, as far as that can be told."""
+    wanted = None if rows is None else node.rows_again(rows)
+    inputs = tuple(_asked_again(child, wanted) for child in node.inputs)
+    if any(new is not old for new, old in zip(inputs, node.inputs, strict=True)):
+        node = dataclasses.replace(node, inputs=inputs)
+    return node if rows is None else node.asked_again(rows)

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from arrowflow.errors import PlanError
 from arrowflow.options import Options, ResolvedOptions
+from arrowflow.plan.change import Change
 from arrowflow.plan.identity import Code
 from arrowflow.plan.lane import Lane
 from arrowflow.plan.position import Position
@@ -180,7 +181,7 @@ class Node(ABC):
         """Whether what it was bound to is still there. Asked when a run begins, and for each question."""
         return True
 
-    # ---- A state asks these: whether it can be taken, and whether it belongs to other code.
+    # ---- A state asks these: whether it can be taken, and whether it can go on where something has changed.
 
     @property
     def resume(self) -> Resume:
@@ -190,6 +191,32 @@ class Node(ABC):
     def functions(self) -> Mapping[str, str]:
         """Returns a digest of the code of each user function; a state from other code warns."""
         return {}
+
+    def change_since(self, arguments: Mapping[str, Any]) -> Change | None:
+        """Returns how it has changed since a state was taken that holds other `arguments`; None if no state can go on.
+
+        Long arguments are digests there. So the arguments of the change are compared, digests with digests.
+        """
+        return None
+
+    def rows_again(self, rows: int) -> int | None:
+        """Returns how many rows it has to see again, unchanged, from its input's position on, to go on exactly.
+
+        None if that cannot be told. Of n rows the first stands for the split that lies at the position, whole, and
+        the others are the n - 1 rows after this split.
+
+        Args:
+            rows: As many rows of its own output are asked for; 0 if its chunks are never cut after it.
+        """
+        traits = self.traits
+        if traits.one_to_one or self.row_range is not None:
+            return rows
+        kept = traits.drops_rows or traits.counts_alone or traits.in_turn
+        return rows if kept and rows <= 1 else None
+
+    def asked_again(self, rows: int) -> Node:
+        """Returns itself as it is bound below operators that ask for so many of its rows again."""
+        return self
 
     # ---- `explain` and messages ask these.
 

@@ -59,6 +59,8 @@ class Traits:
             `map` and `scan`, is allowed.
         per_lane: Does the same to the rows of each lane as to those of the whole stream, see `arrowflow.plan.lane`. So
             does every operator that is `one_to_one` or `drops_rows`.
+        in_turn: Makes rows of each split of its input after the other, and keeps none back for later splits. So does every
+            operator that is `one_to_one`, `drops_rows` or `counts_alone`. See `Node.rows_again`.
         row_sizes: Its fields that count the rows of a buffer or a batch; each lane has its part of them.
         resume: How it goes on from a position.
     """
@@ -71,5 +73,6 @@ class Traits:
     gathers: bool = False
     needs_rows: bool = False
     per_lane: bool = False
+    in_turn: bool = False
     row_sizes: tuple[str, ...] = ()
     resume: Resume = Resume.SEEK

@@ -139,6 +139,10 @@ class BucketBySequenceLength(Operator):
         """Returns its input's rows, unless short batches are dropped."""
         return inputs[0] if not self.drop_remainder or inputs[0] == 0 else None
 
+    def rows_again(self, rows: int) -> int | None:
+        """Returns the rows after which the oldest held row is emitted at the latest."""
+        return self.max_lag_rows + 1 if rows <= 1 else None
+
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
         """A gathered batch is new memory."""
         return True
@@ -277,6 +281,8 @@ class BucketKernel(SerialKernel):
         rows = item.chunk.num_rows
         if not rows:
             self._after = item.position
+            if not self._rows:
+                yield item._replace(position=self._mark())
             return
         self._kept.add(Kept(item.chunk, item.ticket, self._after, self._came.copy()), self._rows)
         self._after = item.position

@@ -150,6 +150,10 @@ class PackSequences(Operator):
         """Returns the documents."""
         return (frozenset([self.column]),)
 
+    def rows_again(self, rows: int) -> int | None:
+        """Returns the rows of the window at its position; where documents are cut, a row may reach over many of them."""
+        return self.window_rows + 1 if rows <= 1 and self.strategy == "first_fit" else None
+
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
         """Packed rows are new memory."""
         return True

@@ -91,6 +91,10 @@ class Cache(RowOperator):
         """All rows stay in memory, or in mapped files."""
         return self
 
+    def rows_again(self, rows: int) -> int | None:
+        """Returns none, if none are asked for: rows that are stored come again, whatever its input has become."""
+        return None if rows else 0
+
     def copies(self) -> tuple[str, ...]:
         """Returns how chunks are stored that do not fit."""
         return (

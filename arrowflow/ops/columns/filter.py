@@ -117,7 +117,7 @@ class FilterBy(Operator):
     """
 
     name: ClassVar[str] = Filter.name
-    traits: ClassVar[Traits] = Traits(opaque=True, needs_rows=True, per_lane=True)
+    traits: ClassVar[Traits] = Traits(opaque=True, needs_rows=True, per_lane=True, in_turn=True)
 
     fn: Callable[..., Any] = field(hash=False)
     format: BatchFormat = "arrow"

@@ -153,13 +153,14 @@ class MixKernel(BoundaryKernel):
         stop: bool,
         context: Context,
     ) -> None:
-        self._opened = opened
+        self._opened: Sequence[int] = opened
         self._nobody = num_inputs
         self._agreement = Agreement(schema)
         self._width = width
         self._stop = stop
         self._context = context
         self._epoch = 0
+        self._begins = True  # an item without rows gives the position of the start, which holds the cursor
         self._streams: dict[int, StreamHandle] = {}
         self._held = [Held() for _ in range(num_inputs)]
         self._starts: list[Position] = [None] * num_inputs
@@ -205,14 +206,15 @@ class MixKernel(BoundaryKernel):
     def open(self, position: Position, epoch: int) -> Position:
         """Restores the place in each input, and how much of the block is done."""
         self._epoch = epoch
+        self._begins = position is None
         if position is not None:
             at = MixPosition._make(position)
             self._block, self._row, self._most = at.block, at.row, at.most
             self._held = [Held(*mark) for mark in at.marks]
             self._starts = [before for before, _ in at.marks]
             self._dropped = set(at.dropped)
-            self.done = len(at.dropped) == len(self._opened)
             self._restore_cursor(at.cursor)
+            self.done = self._is_over()
         return None
 
     def begin(self) -> Iterator[Item]:
@@ -320,11 +322,15 @@ class MixKernel(BoundaryKernel):
     def _put(self) -> Iterator[Item]:
         """Yields the part, and goes on after it."""
         choices, block, rows = self._choices[: self._limit], self._block, sum(self._needs)
+        before = self._position()
         taken = [held.pop(need) for held, need in zip(self._held, self._needs, strict=True) if need]
         chunks = [chunk for some, _ in taken for chunk in some]
         num_bytes = sum(chunk.nbytes for chunk in chunks)
         self._grow(rows, num_bytes)
         self._go_on()
+        if rows and self._begins:
+            self._begins = False
+            yield Item(chunks[0].slice(0, 0), before, (), Origin(block))
         if rows:
             kept = choices if rows == len(choices) else choices[choices != self._nobody]
             tickets = tuple(ticket for _, some in taken for ticket in some)
@@ -359,9 +365,13 @@ class MixKernel(BoundaryKernel):
         if self._broken is not None:
             return
         self._dropped.add(number)
-        self.done = self._stop or len(self._dropped) == len(self._opened)
+        self.done = self._stop or self._is_over()
         if not self.done:
             self._decide()
+
+    def _is_over(self) -> bool:
+        """Whether all inputs have run out that rows may come from."""
+        return self._dropped.issuperset(self._opened)
 
     def _position(self) -> Position:
         marks = tuple(held.mark() for held in self._held)

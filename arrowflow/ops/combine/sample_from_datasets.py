@@ -4,6 +4,9 @@ Draws are *stratified*. Take any 16, 256 or 4,096 rows of the output that begin 
 sixteenth (256th, 4,096th) of the unit interval gets exactly one of their draws. Each draw alone is uniform, and the
 assignment of draws to rows is random. But the share of a dataset stays within a few rows of its weight at every moment.
 Independent draws stray by the square root of the rows. So even a small batch is mixed by the weights.
+
+A state of other weights may be loaded. Rows that were drawn by the old weights then come again by the old weights: the
+rest of the block, and the rows after it that operators ask for (`Node.rows_again`). So positions hold the weights.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +24,9 @@ from arrowflow.kernels.context import Context
 from arrowflow.kernels.operator import KernelSpec
 from arrowflow.ops.combine.mixing import BLOCK_ROWS, Choices, Draws, MixKernel, MixOperator
 from arrowflow.options import ResolvedOptions
+from arrowflow.plan.change import Change
 from arrowflow.plan.node import BindContext, Count, Node
+from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.random import SAMPLE_DRAWS, bits, philox
 
@@ -35,12 +40,13 @@ class SampleFromDatasets(MixOperator):
 
     Row order: a pure function of (seed, epoch, block). Memory: one chunk of each input, and the part that is gathered,
     some 16 MiB or 16,384 rows at a time. Deterministic. Resume: (per input, position before its oldest held row and
-    rows used from there; number of the block; rows of the block that are done; rows of the next part; inputs that have
-    run out).
+    rows used from there; the weights, and up to which block they hold; number of the block; rows of the block that are
+    done; rows of the next part; inputs that have run out).
 
     Attributes:
         weights: How often each input is drawn, in relation to the others; None for equally often.
         seed: The seed of the draws; None until bound, then derived from `Options.seed` and the operator's place.
+        again: Bound: rows that operators after it may ask for again.
     """
 
     name: ClassVar[str] = "sample_from_datasets"
@@ -48,6 +54,7 @@ class SampleFromDatasets(MixOperator):
 
     weights: tuple[float, ...] | None = None
     seed: int | None = None
+    again: int = dataclasses.field(default=0, compare=False, repr=False)
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns the number of inputs, the weights, the seed, and whether it stops early."""
@@ -64,6 +71,23 @@ class SampleFromDatasets(MixOperator):
         if seed is None:
             seed = int(philox((context.options.seed, context.place)).random_raw())
         return MixOperator.bind(dataclasses.replace(self, seed=seed), inputs, context)
+
+    def change_since(self, arguments: Mapping[str, Any]) -> Change:
+        """Accepts other weights."""
+        rows = self.old_until(0) * BLOCK_ROWS
+        return Change(
+            arguments={**self.arguments(), "weights": arguments.get("weights")},
+            effect=f"draws by its weights of now, after at most {rows:,} rows that come by those of the state",
+            repeats=True,
+        )
+
+    def asked_again(self, rows: int) -> Node:
+        """Notes the rows."""
+        return dataclasses.replace(self, again=rows)
+
+    def old_until(self, block: int) -> int:
+        """Returns the first block with new weights, where a state of other weights has a place in `block`."""
+        return block + 1 + -(-max(0, self.again - 1) // BLOCK_ROWS)
 
     @property
     def shares(self) -> tuple[float, ...]:
@@ -85,17 +109,26 @@ class SampleFromDatasets(MixOperator):
         return self.mix_specs(lambda context: SampleKernel(self, context))
 
 
+class Weights(NamedTuple):
+    """The weights of some blocks.
+
+    Attributes:
+        shares: The weight of each input.
+        until: The first block with other weights; None if there is none.
+    """
+
+    shares: tuple[float, ...]
+    until: int | None
+
+
 class SampleKernel(MixKernel):
     """Draws the inputs of a block."""
 
     def __init__(self, node: SampleFromDatasets, context: Context) -> None:
         assert node.seed is not None
-        shares = np.array(node.shares)
-        # Scaling by a power of two changes no draw, and keeps the sum of huge weights finite.
-        self._shares = np.ldexp(shares, -np.frexp(shares.max())[1])
-        opened = np.flatnonzero(self._shares).tolist()
+        self._node = node
         super().__init__(
-            opened,
+            (),
             len(node.inputs),
             node.schema,
             width=node.width,
@@ -103,13 +136,43 @@ class SampleKernel(MixKernel):
             context=context,
         )
         self._key = (node.seed, SAMPLE_DRAWS, context.epoch)
+        self._follow((Weights(node.shares, None),))
+
+    def _follow(self, weights: tuple[Weights, ...]) -> None:
+        """Draws by the first of some weights, and later by the others."""
+        self._weights = weights
+        shares = np.array([each.shares for each in weights])
+        self._opened = np.flatnonzero(shares.any(axis=0)).tolist()
+        # Scaling by a power of two changes no draw, and keeps the sum of huge weights finite.
+        self._shares = np.ldexp(shares[0], -np.frexp(shares[0].max())[1])
+
+    def _cursor(self) -> Position:
+        return self._weights
+
+    def _restore_cursor(self, cursor: Position) -> None:
+        if cursor is None:  # states of early alphas do not hold the weights
+            return
+        weights = tuple(map(Weights._make, cursor))
+        (shares, _), own = weights[-1], self._weights[-1]
+        if shares != own.shares:
+            weights = (*weights[:-1], Weights(shares, self._node.old_until(self._block)), own)
+        self._follow(weights)
+
+    def _next_block(self) -> None:
+        left = tuple(each for each in self._weights if each.until is None or each.until > self._block)
+        if left != self._weights:
+            self._follow(left)
+            self.done = self._is_over()
 
     def _draw(self) -> Draws:
         return stratified(BLOCK_ROWS, (*self._key, self._block))
 
     def _choose(self, draws: Draws) -> Choices:
+        dropped = list(self._dropped)
+        while not np.delete(self._shares, dropped).any():
+            self._follow(self._weights[1:])  # all inputs that the old weights name have run out
         shares = self._shares.copy()
-        shares[list(self._dropped)] = 0
+        shares[dropped] = 0
         sums = shares.cumsum()
         limits = np.ceil(sums / sums[-1] * 2.0**_DRAW_BITS).astype(np.uint64)
         # The last limit is beyond all draws. A sum of comparisons is cheaper than a search among a few limits.

@@ -42,7 +42,7 @@ class Map(MappingOperator):
     """
 
     name: ClassVar[str] = "map"
-    traits: ClassVar[Traits] = Traits(opaque=True, per_lane=True)
+    traits: ClassVar[Traits] = Traits(opaque=True, per_lane=True, in_turn=True)
 
     format: BatchFormat = "arrow"
     keeps_rows: bool = False
@@ -63,6 +63,10 @@ class Map(MappingOperator):
     def count_batches(self, rows: Sequence[Count], batches: Sequence[Count]) -> Count:
         """Returns its input's batches, if the function keeps their rows."""
         return batches[0] if self.keeps_rows else None
+
+    def rows_again(self, rows: int) -> int | None:
+        """Returns as many rows, if the function keeps them."""
+        return rows if self.keeps_rows else MappingOperator.rows_again(self, rows)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the cutter of pieces (without a `batch` before it), the caller, and the check of results."""

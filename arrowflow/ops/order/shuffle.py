@@ -102,6 +102,10 @@ class Shuffle(RowOperator):
         """A gathered window is new memory."""
         return True
 
+    def rows_again(self, rows: int) -> int:
+        """Returns the rows of the window at its position, and of the windows with the rows after this window."""
+        return rows + 2 * self.size
+
     def position_behind(self, rows: int, epoch: int | None = None) -> tuple[Any, int] | None:
         """Returns the position before the window with this row, where the input's position before that can be told."""
         number = rows // self.size

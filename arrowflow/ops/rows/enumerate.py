@@ -37,7 +37,7 @@ class Enumerate(Operator):
     """
 
     name: ClassVar[str] = "enumerate"
-    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True)
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True, in_turn=True)
 
     start: int = 0
     column: str = "index"

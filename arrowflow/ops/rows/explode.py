@@ -38,7 +38,7 @@ class Explode(Operator):
     """
 
     name: ClassVar[str] = "explode"
-    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True, per_lane=True)
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True, per_lane=True, in_turn=True)
 
     column: str
 

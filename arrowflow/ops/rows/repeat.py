@@ -66,6 +66,10 @@ class Repeat(RowOperator):
         """Returns `count` times its input's batches, where both are known."""
         return 0 if rows[0] == 0 else _times(batches[0], self.count)
 
+    def rows_again(self, rows: int) -> int | None:
+        """Returns none, if none are asked for: the split at a position may be the first one of the next epoch."""
+        return None if rows else 0
+
     def with_source_order(self, order: SourceOrder) -> Node:
         """Orders the source: each repetition is an epoch of its own."""
         return dataclasses.replace(self, inputs=(self.inputs[0].with_source_order(order),))

@@ -59,7 +59,7 @@ class Scan(FunctionOperator):
     """
 
     name: ClassVar[str] = "scan"
-    traits: ClassVar[Traits] = Traits(opaque=True)
+    traits: ClassVar[Traits] = Traits(opaque=True, in_turn=True)
 
     initial_state: str
     format: BatchFormat = "arrow"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
 import pytest
 
 import arrowflow as af
-from arrowflow.testing import check_operator
+from arrowflow.testing import check_operator, check_resume
 from tests.ops.tables import NUMBERS, ids, numbers, refused, rows_of
 
 
@@ -27,6 +29,25 @@ def test_the_last_rows_come_whatever_the_splits(count: int) -> None:
 def test_skip_and_take_cut_a_range_out() -> None:
     assert ids(af.range(20).skip(5).take(3)) == [5, 6, 7]
     assert ids(af.range(20).take(8).skip(5)) == [5, 6, 7]
+
+
+BEGUN: dict[str, Callable[[], af.Dataset]] = {
+    "numbers": lambda: af.range(140_000),
+    "numbers in blocks": lambda: af.range(9_000).shuffle(3_000, seed=1),
+    "all numbers": lambda: af.range(9_000).shuffle(seed=1),
+    "numbers with columns": lambda: af.range(140_000).select(pl.col("id") + 1).prefetch(2),
+    "memory": lambda: af.from_arrow(pa.concat_tables([pa.table({"id": range(3_000)})] * 3)),
+    "memory in blocks": lambda: af.from_arrow(pa.table({"id": range(9_000)})).shuffle(3_000, seed=1),
+    "rows in place": lambda: af.from_arrow(pa.table({"id": range(9_000)})).skip(20).shuffle(seed=1),
+}
+
+
+@pytest.mark.parametrize("name", BEGUN)
+def test_it_begins_near_its_first_row(name: str) -> None:
+    rows = ids(BEGUN[name](), epoch=2)
+    for count in (1, 2_999, 3_000, 8_999, len(rows) - 1, len(rows), len(rows) + 70_000):
+        assert ids(BEGUN[name]().skip(count), epoch=2) == rows[count:], count
+    check_resume(lambda: BEGUN[name]().skip(5_500).batch(1_000), in_full=False)
 
 
 def test_it_counts_the_rows_of_its_own_input() -> None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from arrowflow.errors import SourceError
 from arrowflow.lazy import fs as pafs
+from arrowflow.plan.change import Change
 from arrowflow.plan.identity import Unknown
 from arrowflow.storage import File, Store
 
@@ -73,6 +74,23 @@ def files_identity(store: Store, files: Sequence[File]) -> dict[str, Any]:
             "has neither a time nor an etag in its file system, so nothing tells when it changes",
         )
     return found
+
+
+def files_added(now: Mapping[str, Any], then: Mapping[str, Any]) -> Change | None:
+    """Returns the change of a source that has more files after those that it had; None where there are no more.
+
+    Args:
+        now: The arguments of the source.
+        then: Those of a state.
+    """
+    old, files = then.get("files"), now["files"]
+    if not isinstance(old, int) or not 0 < old < files:
+        return None
+    return Change(
+        arguments={**now, "files": old, "sources": now["sources"][:old]},
+        effect=f"has {files - old:,} new files after its {old:,} old ones, and the rest of the epoch has their rows too",
+        repeats=False,
+    )
 
 
 def _stamp(store: Store, file: File) -> int | str | None:

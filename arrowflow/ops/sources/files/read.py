@@ -37,13 +37,14 @@ from arrowflow.formats.capabilities import (
 )
 from arrowflow.formats.protocol import reading
 from arrowflow.kernels.operator import KernelSpec, Operator
-from arrowflow.ops.sources.files.file_identity import files_identity
+from arrowflow.ops.sources.files.file_identity import files_added, files_identity
 from arrowflow.ops.sources.files.file_rows import FileRows
 from arrowflow.ops.sources.files.partitions import Partitions, described, discover, merged, traced, without
 from arrowflow.ops.sources.files.read_kernels import kernels_of
 from arrowflow.ops.sources.files.row_counts import RowCounts
 from arrowflow.ops.sources.files.split_tasks import ReadPosition
 from arrowflow.options import ResolvedOptions
+from arrowflow.plan.change import Change
 from arrowflow.plan.lane import Lane
 from arrowflow.plan.node import BindContext, Count, Names, Node, SourceOrder
 from arrowflow.plan.traits import Borders, Traits
@@ -114,6 +115,10 @@ class Read(Operator):
         sources = [[file.relative, file.size] for file in self.files]
         own = {**arguments(self.format), **described(self.partitions)}
         return {"format": self.format.name, **own, "files": len(sources), "sources": sources}
+
+    def change_since(self, arguments: Mapping[str, Any]) -> Change | None:
+        """Accepts files that come after those of the state."""
+        return files_added(self.arguments(), arguments)
 
     def identity(self) -> dict[str, Any]:
         """Returns the parts of the files to read, and the files' identity; the names that users gave are left out."""

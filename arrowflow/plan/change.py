@@ -1,0 +1,27 @@
+"""`Change`: how a node differs from what it was when a state was taken, if the state can go on in spite of that.
+
+A position tells where a run goes on, and the operators after a source or a mix often have to see some rows again from
+there: the rest of a chunk, or a whole window. If these rows were others than before, rows would be lost or come twice.
+So each operator says how many rows it asks for (`Node.rows_again`), and a change says which rows stay as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A change that a state can go on in spite of.
+
+    Attributes:
+        arguments: The arguments that the node had when the state was taken.
+        effect: What follows from the change, as the rest of a sentence on the node.
+        repeats: Whether as many rows come again unchanged as operators ask for; else only the split at the position does.
+    """
+
+    arguments: Mapping[str, Any]
+    effect: str
+    repeats: bool
