@@ -28,6 +28,7 @@ NAMES = (
     "mixing",
     "generator",
     "row_group",
+    "resume_filtered",
     "tfrecord",
     "processes",
     "handover",
