@@ -107,14 +107,14 @@ def is_done(kept: Path) -> bool:
     return kept.exists() and "done" in torch.load(kept, weights_only=True)
 
 
-def run_killed(data: Path, kept: Path, epochs: int, rng: random.Random) -> list[int]:
-    """Trains to the end, with other numbers of processes after each kill, and returns these numbers."""
+def run_killed(data: Path, kept: Path, epochs: int, kills: int, rng: random.Random) -> list[int]:
+    """Trains to the end, with another number of processes after each kill, and returns these numbers."""
     sizes: list[int] = []
     for _ in range(TRIES):
-        sizes.append((2, 4, 1)[len(sizes) % 3])
+        sizes.append((2, 1, 4)[len(sizes) % 3])
         written = kept.stat().st_mtime_ns if kept.exists() else None
         processes = start(data, kept, sizes[-1], epochs)
-        if len(sizes) <= 2:
+        if len(sizes) <= kills:
             # Once there is another checkpoint, all of them end at a random moment.
             while processes.poll() is None and (not kept.exists() or kept.stat().st_mtime_ns == written):
                 time.sleep(0.01)
@@ -132,6 +132,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--rows", type=int, default=64_000)
     parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--kills", type=int, default=2)
     parser.add_argument("--worker", action="store_true", help="is one of the processes")
     parser.add_argument("--kept", type=Path, help="the checkpoint of the processes")
     arguments = parser.parse_args()
@@ -146,7 +147,7 @@ def main() -> None:
     for kept in (whole, killed):
         kept.unlink(missing_ok=True)
     start(data, whole, 1, arguments.epochs).wait()
-    sizes = run_killed(data, killed, arguments.epochs, random.Random(3))
+    sizes = run_killed(data, killed, arguments.epochs, arguments.kills, random.Random(3))
     found, expected = (torch.load(kept, weights_only=True) for kept in (killed, whole))
     print(
         f"{found['steps']} steps by {', '.join(map(str, sizes))} processes; not killed: {expected['steps']} steps"

@@ -52,9 +52,9 @@ def test_an_example_learns_and_says_what_limits_it(name: str, tmp_path: Path) ->
 
 
 def test_processes_that_are_killed_end_with_the_weights_of_others(tmp_path: Path) -> None:
-    ran = run("ddp", tmp_path, "--rows=10000", "--epochs=1")
+    ran = run("ddp", tmp_path, "--rows=10000", "--epochs=1", "--kills=1")
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "by 2, 4, 1 processes; not killed: 39 steps" in ran.stdout
+    assert "by 2, 1 processes; not killed: 39 steps" in ran.stdout
 
 
 def test_an_example_that_learns_nothing_fails(tmp_path: Path) -> None:
