@@ -86,11 +86,14 @@ class RowCounts:
                 table = pa.ipc.open_file(source).read_all()
         except (OSError, pa.ArrowInvalid) as error:
             raise PlanError(
-                f"cannot read the counts in {os.fspath(path)!r} ({error}); write them with {_CALL}"
+                f"assert_cardinality: count is a number or a file of counts; cannot read the counts in {os.fspath(path)!r} ({error}); "
+                f"write them with {_CALL}"
             ) from None
         metadata = table.schema.metadata or {}
         if metadata.get(_VERSION) != b"1" or not table.schema.equals(_SCHEMA):
-            raise PlanError(f"{os.fspath(path)!r} holds no counts of this release; write them with {_CALL}")
+            raise PlanError(
+                f"assert_cardinality: {os.fspath(path)!r} holds no counts of this release; write them with {_CALL}"
+            )
         return cls(metadata[_OF].decode(), table.replace_schema_metadata(None))
 
 
