@@ -17,8 +17,6 @@ from arrowflow.kernels.items import Origin
 from arrowflow.kernels.kinds import StatelessKernel
 from arrowflow.kernels.operator import KernelSpec
 
-_RUNS = itertools.count()
-
 
 class RunProcesses:
     """The worker processes of one run, and the functions that the run sends them.
@@ -27,12 +25,12 @@ class RunProcesses:
     """
 
     def __init__(self, clock: Clock) -> None:
-        self.run = next(_RUNS)
+        self.run = pool.begin()
         self.clock = clock
         # A process that is killed is in a call of this run, and not idle already.
         self._lock = threading.Lock()
         self._busy: dict[pool.Child, str] = {}
-        self._killed = self._left = False
+        self._killed = False
         self._numbers = itertools.count()
         self._packing = threading.Lock()
         self._packed: OrderedDict[int, tuple[KernelSpec, Key, Packed]] = OrderedDict()
@@ -64,8 +62,6 @@ class RunProcesses:
         finally:
             with self._lock:
                 self._busy.pop(child, None)
-            if self._left:
-                child.forget(self.run)
             pool.give_back(child, self.clock.now())
 
     def kill(self) -> list[str]:
@@ -83,10 +79,8 @@ class RunProcesses:
 
     def leave(self) -> None:
         """Lets all processes go of what belongs to the run, those in a call as soon as it is over."""
-        self._left = True
-        if self._packed:
-            self._packed.clear()
-            pool.forget(self.run, self.clock.now())
+        self._packed.clear()
+        pool.end(self.run, self.clock.now())
 
 
 class RemoteKernel(StatelessKernel):

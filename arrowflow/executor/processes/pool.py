@@ -4,7 +4,7 @@
 where none is idle, and gives it back. So there are never more workers than calls at the same time, and live runs share
 them. To start a worker takes 0.3 s, and 0.4 s of a core: a new interpreter imports this library. A run pays for that
 only if no worker is warm; a warm worker takes 3 ms. At the end of a run each worker forgets the run's functions, their
-instances and all shared memory. A worker that was not used for `IDLE_SECONDS` is not used again and ends by itself a
+instances and all shared memory; a worker in a call does so when the call is over. A worker that was not used for `IDLE_SECONDS` is not used again and ends by itself a
 little later. Its remains here (two sockets, an exit code) are collected by the next call, the next end of a run, or at
 exit. Before each call a worker gets the `sys.path`, working directory and environment that this process had at the
 operator's first call in the run.
@@ -30,6 +30,7 @@ twice.
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import socket
@@ -65,6 +66,8 @@ _MAIN = (
 )
 
 _idle: deque[Child] = deque()  # the one used last at the right; each step on it is one atomic one
+_numbers = itertools.count()
+_runs: set[int] = set()  # those that are not over; each step on it is an atomic one, too
 _all: weakref.WeakSet[Child] = weakref.WeakSet()
 
 
@@ -157,17 +160,19 @@ class Child:
             pass
         return False  # the end of the stream: it says nothing that was not asked for
 
-    def forget(self, run: int) -> None:
-        """Lets the process go of what belongs to a run. Waits for nothing: it is idle."""
-        keys = [key for key in self.known if key[0] == run]
-        if not keys:
-            return
-        for key in keys:
+    def runs(self) -> set[int]:
+        """Returns the runs whose operators it keeps ready."""
+        return {run for run, _ in list(self.known)}
+
+    def forget(self, runs: set[int]) -> None:
+        """Lets the process go of what belongs to these runs. Waits for nothing: it is idle."""
+        for key in [key for key in self.known if key[0] in runs]:
             del self.known[key]
         self._outbox.clear()
         self._inbox.clear()
         try:
-            send(self._channel, Forget(run))
+            for run in runs:
+                send(self._channel, Forget(run))
         except OSError:  # it has ended
             self._answered = False
 
@@ -244,6 +249,13 @@ def _started(descriptors: tuple[int, int], around: Surroundings) -> subprocess.P
 # ---------------------------------------------------------------------------------- idle ones
 
 
+def begin() -> int:
+    """Returns the number of a new run, whose operators the processes keep ready until its `end`."""
+    run = next(_numbers)
+    _runs.add(run)
+    return run
+
+
 def take(key: Key, packed: Packed, now: float) -> Child:
     """Returns an idle process, one that knows the operator rather than others, or starts one. Any thread."""
     collect(now)
@@ -259,11 +271,15 @@ def take(key: Key, packed: Packed, now: float) -> Child:
 
 def give_back(child: Child, now: float) -> None:
     """Makes a process idle, or ends it if its last call was not answered. Any thread."""
-    if child.waits:
+    while child.waits:
         child.since = now
         _idle.append(child)
-    else:
-        child.close()
+        # A run that ends from now on finds the process among the idle ones. One that ended before now did not.
+        ended = child.runs() - _runs
+        if not ended or not _taken(child):
+            return
+        child.forget(ended)
+    child.close()
 
 
 def collect(now: float) -> None:
@@ -273,13 +289,12 @@ def collect(now: float) -> None:
             child.close()
 
 
-def forget(run: int, now: float) -> None:
-    """Lets all idle processes go of what belongs to a run."""
+def end(run: int, now: float) -> None:
+    """Lets the idle processes go of what belongs to a run, and each other one as soon as it is given back."""
+    _runs.discard(run)
     for child in list(_idle):
-        if _taken(child):
-            since = child.since
-            child.forget(run)
-            give_back(child, since)
+        if run in child.runs() and _taken(child):
+            give_back(child, child.since)
     collect(now)
 
 

@@ -24,9 +24,11 @@ import pyarrow as pa
 import pytest
 
 import arrowflow as af
+from arrowflow.clock import WallClock
 from arrowflow.executor.limits import MAX_FREE_ARENAS, MAX_KNOWN
 from arrowflow.executor.processes import pool as children
 from arrowflow.executor.processes import worker as child
+from arrowflow.executor.processes.kernel import RunProcesses
 from arrowflow.executor.processes.memory import Inbox, Outbox
 from arrowflow.executor.processes.wire import (
     Call,
@@ -44,6 +46,7 @@ from arrowflow.executor.processes.wire import (
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Origin
 from arrowflow.kernels.kinds import StatelessKernel
+from arrowflow.kernels.operator import KernelSpec
 from arrowflow.testing import assert_same_batches, batches_of
 from tests.ops.tables import ALL_TYPES, NUMBERS, refused
 
@@ -818,6 +821,32 @@ def test_a_worker_counts_operators_that_failed_as_its_parent_does() -> None:
             worker.call((0, number), packed, 0, Origin(0), batch_of(1))
     finally:
         worker.close()
+
+
+@pytest.mark.parametrize("when", ["during the call", "as it is given back"])
+def test_a_run_that_ends_while_it_calls_is_forgotten_after_the_call(
+    when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    children.dismiss()
+    processes = RunProcesses(WallClock())
+    step, give_back = children.Child.call, children.give_back
+
+    def ends_during(self: children.Child, *arguments: Any) -> pa.RecordBatch:
+        processes.leave()
+        return step(self, *arguments)
+
+    def ends_before(child: children.Child, now: float) -> None:
+        processes.leave()
+        give_back(child, now)
+
+    if when == "during the call":
+        monkeypatch.setattr(children.Child, "call", ends_during)
+    else:
+        monkeypatch.setattr(children, "give_back", ends_before)
+    spec = KernelSpec(operator="map", kind="stateless", make=Counting)
+    assert processes.call(spec, 0, batch_of(1), Origin(0))["x"].to_pylist() == [0, 1, 1]
+    (one,) = children._idle
+    assert not one.known and one.waits
 
 
 def test_messages_come_whole_or_not_at_all() -> None:
