@@ -290,10 +290,11 @@ class Iterator(Generic[T]):
         """Returns the state after the last delivered batch: JSON, under 64 KiB, made in microseconds.
 
         An iterator of the same pipeline that loads the state goes on with exactly the next batch, also in another
-        process.
+        process. With `deterministic=False` it goes on with all rows that did not come yet, in any order.
 
         Raises:
-            StateError: The pipeline cannot be resumed (a one-shot stream, `deterministic=False`).
+            StateError: The pipeline cannot be resumed: a one-shot stream, or `deterministic=False` with `repeat`,
+                `concatenate`, `interleave` or `split_by_rank`.
         """
         return run.state_of(self._prepared, self.progress)
 

@@ -47,8 +47,8 @@ class Options:
             budget in each operator that makes large columns, plus the reserve of Arrow's allocator. One call at a
             time may exceed the budget, by its chunk. A `BudgetError` names the budget that a pipeline or a file
             needs. Default: a quarter of the memory available to the process, which live pipelines share.
-        deterministic: Whether rows come in one exact order. With False rows come as they are ready, and `state_dict`
-            is refused. Default: True.
+        deterministic: Whether rows come in one exact order. With False rows come as they are ready; those of one row
+            group keep their order. A state goes on with every row that did not come, and with no other. Default: True.
         seed: The seed from which operators without a seed of their own derive theirs. Default: 0.
         max_chunk_rows: Most rows that a user function sees in one call. The number is part of the plan: another
             number changes the pieces that user functions see. Default: 65,536.

@@ -57,7 +57,7 @@ class Prepared:
     @cached_property
     def identity(self) -> dict[str, Any]:
         """The part of a state that identifies this pipeline."""
-        return state.identify(self.bound, self.chain)
+        return state.identify(self.bound, self.chain, deterministic=self.options.deterministic)
 
     @property
     def is_current(self) -> bool:
@@ -252,7 +252,7 @@ class Place(Protocol):
 
 def state_of(prepared: Prepared, place: Place) -> dict[str, Any]:
     """Returns the state after the last delivered batch."""
-    state.check_resumable(prepared.bound, deterministic=prepared.options.deterministic)
+    state.check_resumable(prepared.bound, prepared.chain, deterministic=prepared.options.deterministic)
     return state.pack(prepared.identity, place.epoch, place.position, place.batches)
 
 
@@ -260,5 +260,5 @@ def place_of(
     prepared: Prepared, state_dict: Mapping[str, Any], *, strict: bool = True
 ) -> tuple[int, Position, int]:
     """Returns (epoch, position, batches): the place where a run goes on from a state."""
-    state.check_resumable(prepared.bound, deterministic=prepared.options.deterministic)
+    state.check_resumable(prepared.bound, prepared.chain, deterministic=prepared.options.deterministic)
     return state.unpack(state_dict, prepared.identity, prepared.bound, strict=strict)

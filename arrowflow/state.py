@@ -24,6 +24,7 @@ from arrowflow.plan.walk import post_order
 
 VERSION = 1
 _IDENTITY = ("operators", "functions", "shape")
+_ANY_ORDER = "any_order"  # a part of the identity where deterministic=False
 _MOVING = ("epoch", "position", "batches")
 MAX_POSITION_BYTES = 60 << 10
 """Limit of the moving part of a state; with the identity of the pipeline a state stays under 64 KiB."""
@@ -49,7 +50,7 @@ def _digest_of(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def identify(plan: Node, chain: Chain) -> dict[str, Any]:
+def identify(plan: Node, chain: Chain, *, deterministic: bool) -> dict[str, Any]:
     """Returns the part of a state that identifies this pipeline. `plan` is bound and as written, not optimised."""
     functions = {
         f"{place}:{key}": code
@@ -61,6 +62,8 @@ def identify(plan: Node, chain: Chain) -> dict[str, Any]:
         "functions": functions,
         "shape": chain.shape(),
     }
+    if not deterministic:
+        what[_ANY_ORDER] = chain.stages_of_any_order()
     # The digest of the unchanging part is kept, so that a state costs one small digest.
     return {**what, "plan": digest(what)}
 
@@ -130,7 +133,7 @@ def unpack(
             differs.
     """
     found = _checked(state)
-    texts = _compare({key: found[key] for key in _IDENTITY}, _plain(identity), plan, strict=strict)
+    texts = _compare(found, _plain(identity), plan, strict=strict)
     position = tupled(found["position"])
     texts += _missing_lanes(position, plan)
     texts += _changed_functions(found["functions"], identity["functions"])
@@ -151,6 +154,8 @@ def _checked(state: object) -> Mapping[str, Any]:
         raise StateError(f"the state has format version {state['version']}, this release reads {VERSION}")
     moving = {key: state.get(key) for key in _MOVING}
     what = {key: state.get(key) for key in _IDENTITY}
+    if _ANY_ORDER in state:
+        what[_ANY_ORDER] = state[_ANY_ORDER]
     if state.get("plan") != digest(what) or state.get("digest") != digest([state["plan"], moving]):
         raise StateError(
             "the state was altered or cut after state_dict() returned it; take it from the original"
@@ -267,9 +272,28 @@ def _compare(found: Mapping[str, Any], expected: Mapping[str, Any], plan: Node, 
             "the state was taken under other optimizer rules: its position follows "
             f"{found['shape']}, this pipeline runs {expected['shape']}; use the same Options.disabled_rules"
         )
+    _compare_order(found.get(_ANY_ORDER), expected.get(_ANY_ORDER))
+    if effects and expected.get(_ANY_ORDER) is not None:
+        raise StateError(f"{refused}; with deterministic=False strict=False would not go on either")
     if effects and strict:
         raise StateError(f"{refused}; load_state_dict(…, strict=False) goes on: {'; '.join(effects)}")
     return [f"the pipeline has changed since the state was taken: {effect}" for effect in effects]
+
+
+def _compare_order(found: list[Any] | None, expected: list[Any] | None) -> None:
+    """Raises `StateError` unless rows came in any order of the same stages, or came in order and do so here."""
+    if found == expected:
+        return
+    if found is None or expected is None:
+        here, there = ("False", "True") if found is None else ("True", "False")
+        raise StateError(
+            f"the state was taken with deterministic={there}, and this pipeline runs with deterministic={here}; use the "
+            "same option"
+        )
+    raise StateError(
+        f"with deterministic=False a state fits only the stages that it was taken with: {found} there, {expected} here; "
+        "use the same num_parallel_calls, executor and prefetch"
+    )
 
 
 def _change(node: Node, theirs: Sequence[Any]) -> Change | None:
@@ -327,13 +351,19 @@ def _shown(operator: Any) -> str:
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
 
 
-def check_resumable(plan: Node, *, deterministic: bool) -> None:
+def check_resumable(plan: Node, chain: Chain, *, deterministic: bool) -> None:
     """Raises `StateError` where no state can be taken, and names the operator that stands in the way."""
-    if not deterministic:
+    if not deterministic and (name := chain.mixes_any_order) is not None:
         raise StateError(
-            "with deterministic=False no order is kept, so a state has no place to return to; leave the option out"
-        )
+            f"{name}: with deterministic=False its inputs come in any order, so a state has no place to return to; leave "
+            "the option out"
+        ).locate(operator=name)
     for node in post_order(plan):
+        if not deterministic and node.own_lanes:
+            raise StateError(
+                f"{node.name}: with deterministic=False ranks have no batches in common, so there is no state for all of "
+                "them; leave the option out"
+            ).locate(operator=node.name)
         if node.resume is Resume.NONE and node.inputs:
             raise StateError(
                 f"{node.name}: with deterministic=False it keeps no order, so a state has no place to return to"

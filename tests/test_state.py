@@ -233,12 +233,6 @@ def test_a_refused_state_leaves_the_iterator_as_it_was() -> None:
 # ------------------------------------------------------------------------------- what has no state
 
 
-def test_without_an_order_there_is_no_state() -> None:
-    ds = base().with_options(af.Options(deterministic=False))
-    refused(af.StateError, lambda: state_after(ds, 0), "deterministic=False")
-    refused(af.StateError, lambda: rest_of(ds, state_after(base(), 1)), "deterministic=False")
-
-
 def test_a_one_shot_stream_has_no_state() -> None:
     reader = pa.RecordBatchReader.from_batches(pa.schema([("x", pa.int64())]), [])
     refused(af.StateError, lambda: state_after(af.from_arrow(reader).repeat(2), 0), "from_arrow", "one-shot")

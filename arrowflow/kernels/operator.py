@@ -34,7 +34,7 @@ class KernelSpec:
         cost: Cores that its calls take: `computes` one core each, `waits` hardly any (I/O). `unknown`, as with user
             functions, is found out while the run goes on.
         buffer_items: How many chunks its stage (for `buffer`: the stage before) may hold ready, or None.
-        pins_order: Whether the inputs of a boundary run in order even where `deterministic=False`.
+        pins_order: Whether the inputs of a serial kernel or of a boundary run in order even where `deterministic=False`.
         floor_bytes: The least bytes that it needs to make progress, as far as the plan tells.
         alike: Whether a boundary's inputs are one plan on parts of the rows, so that they count as one in measurements.
         where: Returns the file of what has this origin, its number there, and what the number counts, for errors; None

@@ -43,7 +43,7 @@ def _chain(node: Node, options: ResolvedOptions, titles: Counter[str]) -> Chain:
         titles |= names[0]
     chain = children[0] if children else Chain(stages=())
     for spec in _titled(cast(Operator, node), options, titles):
-        if spec.sees_borders:
+        if spec.sees_borders or not options.deterministic:  # then a state counts the rows of splits
             chain = _fixed(chain)
         chain = _append(chain, spec, (chain, *children[1:]) if children else ())
     return chain

@@ -103,6 +103,25 @@ class Chain(SubPlan):
         ]
         return [*names, *(child.shape() for child in self.different_children)]
 
+    def takes_any_order(self, index: int) -> bool:
+        """Whether a stage's chunks may come in any order, with `deterministic=False`."""
+        later = self.stages[index + 1 :]
+        return self.stages[index].kind == "parallel" and not any(
+            stage.kind == "serial" and stage.specs[0].pins_order for stage in later
+        )
+
+    def stages_of_any_order(self) -> list[list[str]]:
+        """Returns the operators of these stages: with `deterministic=False` a state fits only the same ones."""
+        return [
+            list(stage.operators) for index, stage in enumerate(self.stages) if self.takes_any_order(index)
+        ]
+
+    @property
+    def mixes_any_order(self) -> str | None:
+        """The operator whose inputs come in any order with `deterministic=False`, if there is one."""
+        first = self.stages[0].specs[0]
+        return first.operator if self.children and not first.pins_order else None
+
     @property
     def alike(self) -> bool:
         """Whether its children are one plan on parts of the rows."""

@@ -10,11 +10,13 @@ lists, so `open` gets a plain tuple and makes the `NamedTuple` of it by `_make`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
 Position = tuple[Any, ...] | None
-"""State from which the next chunk is made: nested tuples of what JSON gives back unchanged, None for the start."""
+"""State from which the next chunk is made: nested tuples of what JSON gives back unchanged, None for the start.
+
+Two classes stand for objects of JSON: `LanesPosition` and `Arrived`."""
 
 
 class Mark(NamedTuple):
@@ -119,7 +121,48 @@ class LanesPosition:
         return f'{{"{_LANES}": {{{", ".join(lanes)}}}, "{_STEP}": {self.step}}}'
 
 
-_LANES, _STEP = "lanes", "step"
+Rows = Sequence[tuple[int, int]]
+"""Numbers of splits, each with some of its rows."""
+
+
+class Arrived:
+    """The place of a stage whose calls deliver as they are ready (`deterministic=False`): in JSON an object.
+
+    Attributes:
+        before: Position of the input before the first call that is not over.
+        came: Rows that came from there on before this place.
+        below: The place of the next such stage upstream, where `before` is the start and cannot tell it.
+    """
+
+    def __init__(self, before: Position, came: Rows, again: Rows, below: Arrived | None = None) -> None:
+        self.before, self.came, self.below = before, came, below
+        self._again = again
+        self._since: Callable[[], Rows] | None = None
+
+    @property
+    def again(self) -> Rows:
+        """Rows that came after this place and before the state was taken, chunk by chunk, in order."""
+        return self._again if self._since is None else self._since()
+
+    def follow(self, since: Callable[[], Rows]) -> None:
+        """Lets a running stage tell what came after this place: it was opened here."""
+        self._since = since
+
+    def position(self) -> Position:
+        """Returns itself: a position that is no tuple."""
+        return cast(Position, self)
+
+    def listed(self) -> dict[str, Any]:
+        """Returns the object that JSON has.
+
+        While a run goes on, what it tells grows. So the stages before this one, which made that, tell theirs after it.
+        """
+        told = {"again": [list(pair) for pair in self.again], "came": [list(pair) for pair in self.came]}
+        below = self.below if self.before is None else None
+        return {**told, _BEFORE: listed(self.before), "below": None if below is None else below.listed()}
+
+
+_LANES, _STEP, _BEFORE = "lanes", "step", "before"
 _PLACE = "<lanes>"  # where the text of lanes goes
 
 
@@ -136,7 +179,7 @@ def listed(position: Any) -> Any:
         >>> listed(LanesPosition(3, (LaneMark(0, None, 5),)))
         {'lanes': {'0': [None, 5, False]}, 'step': 3}
     """
-    if isinstance(position, LanesPosition):
+    if isinstance(position, LanesPosition | Arrived):
         return position.listed()
     return [listed(part) for part in position] if isinstance(position, tuple) else position
 
@@ -144,6 +187,11 @@ def listed(position: Any) -> Any:
 def lanes_of(position: Position) -> LanesPosition:
     """Returns a position that is one of lanes."""
     return cast(LanesPosition, position)
+
+
+def arrived_at(position: Position) -> Arrived | None:
+    """Returns a position that is the place of a stage without an order; None if it is the start of its input."""
+    return cast(Arrived | None, position)
 
 
 def settled(position: Any) -> Any:
@@ -192,6 +240,9 @@ def tupled(position: Any) -> Any:
         >>> tupled([0, [None, "a"]])
         (0, (None, 'a'))
     """
+    if isinstance(position, dict) and _BEFORE in position:
+        before, came, again, below = (tupled(position[key]) for key in (_BEFORE, "came", "again", "below"))
+        return Arrived(before, came, again, below)
     if isinstance(position, dict):
         lanes = sorted((int(number), *tupled(rest)) for number, rest in position[_LANES].items())
         return LanesPosition(position[_STEP], tuple(map(LaneMark._make, lanes)))

@@ -232,11 +232,15 @@ def boundary(make: Callable[[Context], BoundaryKernel], name: str = "boundary", 
 
 
 def start(
-    *stages: StagePlan, children: Sequence[Chain] = (), type: type[Engine] = Engine, **options: Any
+    *stages: StagePlan,
+    children: Sequence[Chain] = (),
+    type: type[Engine] = Engine,
+    position: Position = None,
+    **options: Any,
 ) -> Engine:
     """Returns an engine of a chain, not yet asked for anything."""
     resolved = Options(**{"cpu_budget": 2, "ram_budget": 1 << 30} | options).resolved()
-    return type(Chain(stages=stages, children=tuple(children)), 0, None, resolved, FakeClock())
+    return type(Chain(stages=stages, children=tuple(children)), 0, position, resolved, FakeClock())
 
 
 @contextmanager

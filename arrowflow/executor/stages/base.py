@@ -71,7 +71,6 @@ class StreamView(Protocol):
     host: Host
     chain: Chain
     path: StageKey
-    ordered: bool
     share: float
 
     @property

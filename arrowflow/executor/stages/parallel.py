@@ -1,4 +1,4 @@
-"""`ParallelStage`: many calls at once, delivered in order.
+"""`ParallelStage`: many calls at once, delivered in order; `UnorderedStage` delivers them as they are ready.
 
 All attributes are guarded by the engine's lock, except where a comment says otherwise. `execute` runs without it.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ from arrowflow.plan.position import Position
 NOTHING = Task(None, Origin(0))
 
 
+@dataclass(slots=True, eq=False)
 class Slot:
     """One call of a parallel stage, from its start until its last chunk is delivered.
 
@@ -33,18 +35,17 @@ class Slot:
     `results` is filled by the running worker alone while `running`, and guarded by the lock else.
     """
 
-    __slots__ = ("buffers", "done", "error", "estimate", "item", "iterator", "origin", "results", "running")
-
-    def __init__(self, item: Any) -> None:
-        self.item = item  # the input: an `Item` or a `Task`
-        self.origin: Origin = item.origin  # of the chunk that it makes
-        self.iterator: Iterator[Made] | None = None
-        self.results: list[Item] = []
-        self.buffers: list[Buffers] = []
-        self.running = False
-        self.done = False
-        self.error: BaseException | None = None
-        self.estimate = NO_BYTES
+    item: Any  # the input: an `Item` or a `Task`
+    number: int  # in the order of inputs
+    split: int  # of the input
+    origin: Origin  # of the chunk that it makes
+    iterator: Iterator[Made] | None = None
+    results: list[Item] = field(default_factory=list)
+    buffers: list[Buffers] = field(default_factory=list)
+    running: bool = False
+    done: bool = False
+    error: BaseException | None = None
+    estimate: Estimate = NO_BYTES
 
 
 class ParallelStage(Stage):
@@ -65,11 +66,11 @@ class ParallelStage(Stage):
         self.titles = [spec.title or spec.operator for spec in self.plan.kernels]
         self.tasks = tasks
         self.failure: BaseException | None = None  # of `tasks`; comes after all that they yielded
+        self.next_number = 0  # of the next input
         self.next_task = self._following_task()
         self.slots: deque[Slot] = deque()
         self.waiting = 0  # results that wait in slots for their turn
         self.suspended = 0  # slots whose call made a chunk and has more to make
-        self.ordered = stream.ordered
         self.extends = self.plan.buffer_items is None and self.host.options.autotune
         self.sizes = self.host.sizes_of(self.key)
         self.lends = isinstance(head, SourceKernel) and head.lends
@@ -123,7 +124,7 @@ class ParallelStage(Stage):
         if self.suspended:
             for slot in self.slots:
                 if not slot.running and not slot.done:
-                    head = slot is self.slots[0] and not self.out and not slot.results
+                    head = self._is_head(slot)
                     ahead = self.waiting < self.limits.max_slots
                     estimate = self._estimate_again(slot)
                     if self._head_room(estimate) if head else ahead and self._room(estimate):
@@ -134,14 +135,24 @@ class ParallelStage(Stage):
                 return self._finished()
         elif not self.upstream.out:
             return self._finished()
-        if len(self.slots) >= self.limits.max_slots or self.waiting >= self.limits.max_slots:
+        full = len(self.slots) >= self.limits.max_slots or self.waiting >= self.limits.max_slots
+        if full and not self._begins_line:
             return False
         estimate = self._estimate()
-        head = not self.slots and not self.out
+        head = self._begins_line and not self.out
         if self._head_room(estimate) if head else self._room(estimate):
             self.chosen = (None, estimate)
             return True
         return False
+
+    @property
+    def _begins_line(self) -> bool:
+        """Whether the next call is the head of the line."""
+        return not self.slots
+
+    def _is_head(self, slot: Slot) -> bool:
+        """Whether a suspended call is the head of the line."""
+        return slot is self.slots[0] and not self.out and not slot.results
 
     def _room(self, estimate: Estimate) -> bool:
         ready = len(self.out)
@@ -224,12 +235,10 @@ class ParallelStage(Stage):
         (slot, estimate), self.chosen = self.chosen, (None, NO_BYTES)
         self.suspended -= slot is not None
         if slot is None:
-            if self.upstream is None:
-                assert self.next_task is not None
-                slot = Slot(self.next_task)
-                self.next_task = self._following_task()
-            else:
-                slot = Slot(self.upstream.out.popleft())
+            item: Any = self.next_task if self.upstream is None else self.upstream.out.popleft()
+            slot = Slot(item, self.next_number, item.origin.split, item.origin)
+            self.next_number += 1
+            self.next_task = self._following_task()
             self.slots.append(slot)
         slot.estimate = estimate
         slot.running = True
@@ -347,22 +356,15 @@ class ParallelStage(Stage):
 
     def _deliver(self, call: Slot) -> None:
         slots = self.slots
-        if not self.ordered:
-            self._put_all(call)
-            if call.done:
-                slots.remove(call)
-                if call.error is not None:
-                    self.end(call.error)
-        else:
-            while slots and not slots[0].running:
-                head = slots[0]
-                self._put_all(head)
-                if not head.done:
-                    break
-                slots.popleft()
-                if head.error is not None:
-                    self.end(head.error)
-                    break
+        while slots and not slots[0].running:
+            head = slots[0]
+            self._put_all(head)
+            if not head.done:
+                break
+            slots.popleft()
+            if head.error is not None:
+                self.end(head.error)
+                break
         if not self.slots and not self.out and self.exhausted:
             self._finished()
 

@@ -8,10 +8,12 @@ from typing import Any, cast
 
 from arrowflow.executor.limits import WAIT_STEP_SECONDS
 from arrowflow.executor.processes.kernel import RemoteKernel
+from arrowflow.executor.stages.arrivals import Arrivals
 from arrowflow.executor.stages.base import Host, Stage
 from arrowflow.executor.stages.boundary import BoundaryStage
 from arrowflow.executor.stages.parallel import ParallelStage
 from arrowflow.executor.stages.serial import SerialStage
+from arrowflow.executor.stages.unordered import UnorderedStage
 from arrowflow.kernels.context import StreamHandle, SubPlan
 from arrowflow.kernels.items import Claim
 from arrowflow.kernels.kinds import (
@@ -131,6 +133,7 @@ class Stream:
         self.share = share
         self.boundary: BoundaryStage | None = None
         self.context = StreamContext(self)
+        self._arrivals: dict[int, Arrivals] = {}
         kernels = [[self._make(spec) for spec in stage.specs] for stage in chain.stages]
         position = self._open(kernels, position)
         self.stages: list[Stage] = []
@@ -147,8 +150,17 @@ class Stream:
         return spec.make(self.context)
 
     def _open(self, kernels: list[list[Kernel]], position: Position) -> Position:
-        """Unwraps the position from the most downstream serial kernel to the source."""
-        for group in reversed(kernels):
+        """Unwraps the position from the most downstream stage that has a say in it to the source."""
+        after: Arrivals | None = None  # those of the stage without an order that was looked at last
+        for index, group in reversed(list(enumerate(kernels))):
+            if not self.ordered and self.chain.takes_any_order(index):
+                below = None if after is None or position is not None else after.start.below
+                self._arrivals[index] = arrivals = Arrivals(
+                    below.position() if below is not None else position
+                )
+                if after is not None:
+                    after.start.below = arrivals.start
+                after, position = arrivals, arrivals.before
             for kernel in group:
                 if isinstance(kernel, SerialKernel):
                     position = kernel.open(position, self.epoch)
@@ -166,6 +178,8 @@ class Stream:
         head = cast(SourceKernel | ReaderKernel, kernels[0]) if plan.head is not None else None
         stateless = cast(list[StatelessKernel], kernels[1:] if head is not None else kernels)
         tasks = head.tasks(position) if isinstance(head, SourceKernel) else None
+        if (arrivals := self._arrivals.get(index)) is not None:
+            return UnorderedStage(self, index, upstream, head, stateless, tasks, arrivals)
         return ParallelStage(self, index, upstream, head, stateless, tasks)
 
     @property

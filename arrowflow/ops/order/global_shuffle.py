@@ -112,6 +112,7 @@ class GlobalShuffle(RowOperator):
                 operator=self.name,
                 kind="serial",
                 make=lambda context: RowCollectKernel(self.width, self._order(context), options.ram_budget),
+                pins_order=True,
                 splits=True,
                 facts=lambda: ("collect all rows where they lie, no copy",),
             ),

@@ -196,6 +196,7 @@ class Sample(RowOperator):
                 operator=self.name,
                 kind="serial",
                 make=lambda context: DrawKernel(self, options.ram_budget, context),
+                pins_order=True,
                 splits=True,
                 engine="numpy",
                 floor_bytes=floor_bytes,

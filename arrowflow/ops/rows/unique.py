@@ -124,6 +124,7 @@ class Unique(RowOperator):
                 operator=self.name,
                 kind="serial",
                 make=lambda context: UniqueKernel(self.max_rows),
+                pins_order=True,
                 engine="numpy",
                 facts=lambda: (f"hold up to {self.max_rows:,} keys, {self.max_rows * KEY_BYTES:,} bytes",),
             ),

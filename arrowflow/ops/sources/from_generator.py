@@ -117,6 +117,7 @@ class FromGenerator(Operator):
             kind="serial",
             make=lambda context: RowsKernel(self.types, name),
             fixed=lambda context: RowsKernel(self.types, name, single=True),
+            pins_order=True,
             facts=lambda: ("converts all rows that are there together",),
         )
         return (source, rows) if self.elements == "rows" else (source,)

@@ -43,6 +43,7 @@ def kernels_of(node: FileScan, options: ResolvedOptions) -> tuple[KernelSpec, ..
             operator=node.operator,
             kind="serial",
             make=lambda context: SplitPlanner(node, may_match, calls),
+            pins_order=True,
             facts=lambda: ("order of splits", *pruned(node, may_match)),
             holds_lock=True,
         ),

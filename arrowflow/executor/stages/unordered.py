@@ -1,0 +1,128 @@
+"""`UnorderedStage`: a parallel stage whose calls deliver as they are ready, for `deterministic=False`.
+
+Rows of one split keep their order, and splits have none. After a state was loaded, what came before it comes again in the
+order of the state, and then as it is ready (`arrivals` says why). Until then calls begin and go on as long as there is
+room. Where there is none, one at a time goes on, as the head of the line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from arrowflow.errors import StateError
+from arrowflow.executor.stages.arrivals import Arrivals, cut
+from arrowflow.executor.stages.base import Stage, StreamView
+from arrowflow.executor.stages.parallel import ParallelStage, Slot
+from arrowflow.kernels.items import Item, Origin, Task
+from arrowflow.kernels.kinds import ReaderKernel, SourceKernel, StatelessKernel
+
+
+class UnorderedStage(ParallelStage):
+    """Runs what a `ParallelStage` runs."""
+
+    def __init__(
+        self,
+        stream: StreamView,
+        index: int,
+        upstream: Stage | None,
+        head: SourceKernel | ReaderKernel | None,
+        kernels: list[StatelessKernel],
+        tasks: Iterator[Task] | None,
+        arrivals: Arrivals,
+    ) -> None:
+        self.arrivals = arrivals
+        following = stream.chain.stages[index + 1 : index + 2]
+        self.begun = not following or following[0].kind != "serial"
+        super().__init__(stream, index, upstream, head, kernels, tasks)
+
+    def _is_head(self, slot: Slot) -> bool:
+        return not self.out and not self.running if self.arrivals.again else super()._is_head(slot)
+
+    @property
+    def _begins_line(self) -> bool:
+        """Whether what has to come next is in no call that has begun."""
+        again = self.arrivals.again
+        if not again or not self.slots:
+            return not self.slots
+        return not self.running and all(slot.split != again[0][0] for slot in self.slots)
+
+    def is_starved_by(self, source: Stage) -> bool:
+        """Whether no call is in flight, suspended, or waiting for its turn, but for the turn of one to begin."""
+        return self._begins_line
+
+    def _finished(self) -> bool:
+        if self.arrivals.again and not (self.ended or self.running or self.suspended):
+            error = self.failure if self.upstream is None else self.upstream.error
+            if self.upstream is None or self.upstream.ended:
+                self.end(error or self._missing())
+            return False
+        return super()._finished()
+
+    def _missing(self) -> StateError:
+        return StateError(
+            f"{self.plan_titles[0]}: fewer rows come than came when the state was taken; with deterministic=False a state "
+            "needs the data and the functions that it was taken with"
+        )
+
+    def _deliver(self, call: Slot) -> None:
+        slots = [slot for slot in self.slots if slot.split == call.split]
+        try:
+            if self.arrivals.again:
+                self._deliver_again()
+                slots = [] if self.arrivals.again else list(self.slots)
+            for slot in self._in_turn(slots):
+                while slot.results:
+                    self._put(slot, slot.results.pop(0))
+        except StateError as error:
+            self.end(error)
+        if not self.slots and not self.out and self.exhausted:
+            self._finished()
+
+    def _in_turn(self, slots: list[Slot]) -> Iterator[Slot]:
+        """Yields the calls that may deliver: rows of one split keep their order. Takes those away that are over."""
+        waiting = set()
+        for slot in slots:
+            if self.ended or slot.split in waiting:
+                continue
+            if not slot.running:
+                rests = [self.arrivals.rest(slot.number, item) for item in slot.results]
+                self.waiting -= sum(rest is None for rest in rests)
+                slot.results[:] = filter(None, rests)
+                yield slot
+            if slot.running or slot.results or not slot.done:
+                waiting.add(slot.split)
+            elif not self.ended:
+                self.arrivals.end(slot.number)
+                self.slots.remove(slot)
+                if slot.error is not None:
+                    self.end(slot.error)
+
+    def _deliver_again(self) -> None:
+        """Delivers what is there of that which came before the state was taken."""
+        again = self.arrivals.again
+        found = True
+        while again and found and not self.ended:
+            found = False
+            for slot in self._in_turn(list(self.slots)):
+                at = 0
+                while again and at < len(slot.results):
+                    item = slot.results[at]
+                    if item.chunk.num_rows and item.origin.split != again[0][0]:
+                        at += 1
+                        continue
+                    item, left = cut(item, again[0][1])
+                    slot.results[at : at + 1] = [] if left is None else [left]
+                    self.waiting += left is not None
+                    self._put(slot, item)
+                    found = True
+
+    def _put(self, slot: Slot, item: Item) -> None:
+        self.waiting -= 1
+        if not self.begun and isinstance(item.chunk, pa.RecordBatch):
+            self.begun = True  # the kernel after this one may return to the place before the first chunk
+            origin = Origin(item.origin.split, item.origin.piece, last=False)
+            self.put(Item(item.chunk.slice(0, 0), self.arrivals.place(), None, origin))
+        ends = slot.done and not slot.results and slot.error is None
+        self.put(self.arrivals.put(slot.number, item, ends=ends))
