@@ -18,7 +18,7 @@ JOIN_SECONDS = 60.0
 CORPUS = os.environ.get("ARROWFLOW_CORPUS")
 OUTCOME = pytest.StashKey[bool]()
 
-for name, examples in {"quick": 20, "ci": 33, "dev": 33, "thorough": 2_000}.items():
+for name, examples in {"quick": 10, "ci": 20, "dev": 20, "thorough": 2_000}.items():
     settings.register_profile(
         name,
         max_examples=examples,
