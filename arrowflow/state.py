@@ -96,8 +96,8 @@ def pack(identity: Mapping[str, Any], epoch: int, position: Position, batches: i
 
     try:
         position = settled(position)
-        moving["position"] = listed(position)
-        text = text_of(position, told)
+        moving["position"] = listed(position)  # once: without an order it grows while the run goes on
+        text = text_of(position, moving["position"], told)
     except (TypeError, ValueError) as error:
         raise StateError(
             f"the position {repr(position)[:200]} holds what JSON does not give back unchanged ({error}); expected texts, "

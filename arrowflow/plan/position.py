@@ -208,11 +208,11 @@ def settled(position: Any) -> Any:
     return position
 
 
-def text_of(position: Any, around: Callable[[Any], str]) -> str:
-    """Returns what `around` makes of a settled position as JSON has it; the text of lanes, if there are any, is not made anew."""
+def text_of(position: Any, found: Any, around: Callable[[Any], str]) -> str:
+    """Returns what `around` makes of `found`, a settled position as JSON has it; the text of lanes is not made anew."""
     lanes = lanes_in(position)
     if lanes is None:
-        return around(listed(position))
+        return around(found)
     return around(listed(_replaced(position))).replace(_text(_PLACE), lanes.text())
 
 

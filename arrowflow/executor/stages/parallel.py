@@ -41,6 +41,7 @@ class Slot:
     origin: Origin  # of the chunk that it makes
     iterator: Iterator[Made] | None = None
     results: list[Item] = field(default_factory=list)
+    looked: int = 0  # results that `UnorderedStage` has looked at
     buffers: list[Buffers] = field(default_factory=list)
     running: bool = False
     done: bool = False

@@ -87,9 +87,7 @@ class UnorderedStage(ParallelStage):
             if self.ended or slot.split in waiting:
                 continue
             if not slot.running:
-                rests = [self.arrivals.rest(slot.number, item) for item in slot.results]
-                self.waiting -= sum(rest is None for rest in rests)
-                slot.results[:] = filter(None, rests)
+                self._drop_what_came(slot)
                 yield slot
             if slot.running or slot.results or not slot.done:
                 waiting.add(slot.split)
@@ -98,6 +96,14 @@ class UnorderedStage(ParallelStage):
                 self.slots.remove(slot)
                 if slot.error is not None:
                     self.end(slot.error)
+
+    def _drop_what_came(self, slot: Slot) -> None:
+        """Drops what a call made since the last look, as far as it came before the state was taken."""
+        results = slot.results
+        rests = [self.arrivals.rest(slot.number, item) for item in results[slot.looked :]]
+        self.waiting -= sum(rest is None for rest in rests)
+        results[slot.looked :] = filter(None, rests)
+        slot.looked = len(results)
 
     def _deliver_again(self) -> None:
         """Delivers what is there of that which came before the state was taken."""
@@ -115,11 +121,13 @@ class UnorderedStage(ParallelStage):
                     item, left = cut(item, again[0][1])
                     slot.results[at : at + 1] = [] if left is None else [left]
                     self.waiting += left is not None
+                    slot.looked += left is not None
                     self._put(slot, item)
                     found = True
 
     def _put(self, slot: Slot, item: Item) -> None:
         self.waiting -= 1
+        slot.looked -= 1
         if not self.begun and isinstance(item.chunk, pa.RecordBatch):
             self.begun = True  # the kernel after this one may return to the place before the first chunk
             origin = Origin(item.origin.split, item.origin.piece, last=False)
