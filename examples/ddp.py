@@ -14,47 +14,32 @@ from __future__ import annotations
 
 import argparse
 import os
-import random
-import signal
 import subprocess
 import sys
-import time
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import torch
+from restarts import COLUMNS, STEPS_OF_CHECKPOINT, batches, make, run_killed
 from torch import distributed, nn
 
 import arrowflow as af
 
 DATA: Final = Path(__file__).parent.parent / "demo-data"
-BATCH_ROWS: Final = 256  # of all processes together
-COLUMNS: Final = ["a", "b", "c"]
-STEPS_OF_CHECKPOINT: Final = 5
-TRIES: Final = 20
 NEAR: Final = 1e-9
 
 
-def make(folder: Path, rows: int) -> None:
-    """Writes made-up rows, whose label follows from their columns."""
-    rng = np.random.default_rng(1)
-    columns = {name: rng.normal(size=rows) for name in COLUMNS}
-    label = 2 * columns["a"] - columns["b"] + 0.5 * columns["c"] + rng.normal(0, 0.1, rows)
-    af.from_numpy({**columns, "label": label}).write_parquet(folder, shard_rows=rows // 8)
-
-
-# ---------------------------------------------------------------- one of the processes
-
-
-def train(data: Path, kept: Path, epochs: int) -> None:
+def train(rows: Path, kept: Path, epochs: int) -> None:
     """Trains from the last checkpoint on."""
-    distributed.init_process_group("gloo")
+    if distributed.is_torchelastic_launched():
+        distributed.init_process_group("gloo")
+    else:
+        distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     torch.manual_seed(5)
     model = nn.parallel.DistributedDataParallel(nn.Linear(len(COLUMNS), 1, dtype=torch.float64))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    rows = af.read_parquet(data / "rows").shuffle(2_000, seed=7).stack(x=COLUMNS)
-    loader = rows.batch(BATCH_ROWS, drop_remainder=True).split_by_rank().to_torch()
+    loader = batches(rows).to_torch()
     steps = first_epoch = 0
     if kept.exists():
         saved = torch.load(kept, weights_only=True)
@@ -71,7 +56,9 @@ def train(data: Path, kept: Path, epochs: int) -> None:
             steps += 1
             if steps % STEPS_OF_CHECKPOINT == 0:
                 save(kept, loader, steps, model=model.state_dict(), optimizer=optimizer.state_dict())
-    save(kept, loader, steps, model=model.state_dict(), optimizer=optimizer.state_dict(), done=True)
+    save(kept, loader, steps, model=model.state_dict(), optimizer=optimizer.state_dict())
+    if distributed.get_rank() == 0:
+        kept.with_suffix(".done").touch()
     distributed.destroy_process_group()
 
 
@@ -85,45 +72,12 @@ def save(kept: Path, loader: Any, steps: int, **more: Any) -> None:
         part.replace(kept)
 
 
-# ---------------------------------------------------------------- what starts and kills them
-
-
-def start(data: Path, kept: Path, processes: int, epochs: int) -> subprocess.Popen[bytes]:
-    """Starts some processes, in a group of their own."""
-    torchrun = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        f"--nproc-per-node={processes}",
-    ]
-    own = [__file__, "--worker", f"--data={data}", f"--kept={kept}", f"--epochs={epochs}"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([*torchrun, *own], start_new_session=True, env=environment)
-
-
-def is_done(kept: Path) -> bool:
-    """Returns whether the training is over."""
-    return kept.exists() and "done" in torch.load(kept, weights_only=True)
-
-
-def run_killed(data: Path, kept: Path, epochs: int, kills: int, rng: random.Random) -> list[int]:
-    """Trains to the end, with another number of processes after each kill, and returns these numbers."""
-    sizes: list[int] = []
-    for _ in range(TRIES):
-        sizes.append((2, 1, 4)[len(sizes) % 3])
-        written = kept.stat().st_mtime_ns if kept.exists() else None
-        processes = start(data, kept, sizes[-1], epochs)
-        if len(sizes) <= kills:
-            # Once there is another checkpoint, all of them end at a random moment.
-            while processes.poll() is None and (not kept.exists() or kept.stat().st_mtime_ns == written):
-                time.sleep(0.01)
-            time.sleep(rng.uniform(0, 0.05))
-            os.killpg(processes.pid, signal.SIGKILL)
-        processes.wait()
-        if is_done(kept):
-            return sizes
-    raise SystemExit("the training did not end")
+def start(rows: Path, kept: Path, epochs: int, processes: int) -> list[subprocess.Popen[bytes]]:
+    """Starts some processes by torchrun, in a group of their own."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    own = [__file__, "--worker", f"--data={rows}", f"--kept={kept}", f"--epochs={epochs}"]
+    command = [*torchrun, f"--nproc-per-node={processes}", *own]
+    return [subprocess.Popen(command, start_new_session=True, env=os.environ | {"OMP_NUM_THREADS": "1"})]
 
 
 def main() -> None:
@@ -141,13 +95,15 @@ def main() -> None:
         return
     data = arguments.data / "ddp"
     data.mkdir(parents=True, exist_ok=True)
-    if not (data / "rows").exists():
-        make(data / "rows", arguments.rows)
+    rows = data / "rows"
+    if not rows.exists():
+        make(rows, arguments.rows)
+    for path in data.glob("*.*"):
+        path.unlink()
     whole, killed = data / "whole.pt", data / "killed.pt"
-    for kept in (whole, killed):
-        kept.unlink(missing_ok=True)
-    start(data, whole, 1, arguments.epochs).wait()
-    sizes = run_killed(data, killed, arguments.epochs, arguments.kills, random.Random(3))
+    train(rows, whole, arguments.epochs)
+    starts = partial(start, rows, killed, arguments.epochs)
+    sizes = run_killed(starts, killed, killed.with_suffix(".done"), arguments.kills)
     found, expected = (torch.load(kept, weights_only=True) for kept in (killed, whole))
     print(
         f"{found['steps']} steps by {', '.join(map(str, sizes))} processes; not killed: {expected['steps']} steps"

@@ -18,6 +18,7 @@ NEEDS = {
     "tokens": {"torch": "PyTorch"},
     "embeddings": {"torch": "PyTorch"},
     "ddp": {"torch": "PyTorch"},
+    "jax_processes": {"jax": "JAX"},
     "images": {"jax": "JAX", "PIL": "Pillow"},
 }
 SMALL = {
@@ -51,8 +52,9 @@ def test_an_example_learns_and_says_what_limits_it(name: str, tmp_path: Path) ->
     assert [path.suffix for path in data.iterdir() if path.suffix not in {".arrow", ".parquet"}] == []
 
 
-def test_processes_that_are_killed_end_with_the_weights_of_others(tmp_path: Path) -> None:
-    ran = run("ddp", tmp_path, "--rows=10000", "--epochs=1", "--kills=1")
+@pytest.mark.parametrize("name", ["ddp", "jax_processes"])
+def test_processes_that_are_killed_end_with_the_weights_of_others(name: str, tmp_path: Path) -> None:
+    ran = run(name, tmp_path, "--rows=10000", "--epochs=1", "--kills=1")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "by 2, 1 processes; not killed: 39 steps" in ran.stdout
 

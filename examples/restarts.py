@@ -1,0 +1,71 @@
+"""Processes that are killed at a random moment, and started again with another number of them: for `ddp` and `jax_processes`."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+import arrowflow as af
+
+BATCH_ROWS: Final = 256  # of all processes together
+COLUMNS: Final = ["a", "b", "c"]
+STEPS_OF_CHECKPOINT: Final = 5
+SIZES: Final = (2, 1, 4)
+TRIES: Final = 20
+
+
+def make(folder: Path, rows: int) -> None:
+    """Writes made-up rows, whose label follows from their columns."""
+    rng = np.random.default_rng(1)
+    columns = {name: rng.normal(size=rows) for name in COLUMNS}
+    label = 2 * columns["a"] - columns["b"] + 0.5 * columns["c"] + rng.normal(0, 0.1, rows)
+    af.from_numpy({**columns, "label": label}).write_parquet(folder, shard_rows=rows // 8)
+
+
+def batches(folder: Path) -> af.Dataset:
+    """Returns this process's part of the batches, which are the same for any number of processes."""
+    rows = af.read_parquet(folder).shuffle(2_000, seed=7).stack(x=COLUMNS)
+    return rows.batch(BATCH_ROWS, drop_remainder=True).split_by_rank()
+
+
+def run_killed(
+    start: Callable[[int], list[subprocess.Popen[bytes]]], checkpoint: Path, done: Path, kills: int
+) -> list[int]:
+    """Starts processes until they are done, with another number of them after each kill; returns these numbers.
+
+    Args:
+        start: Starts so many processes, each in a group of its own.
+        checkpoint: The file that they write again and again.
+        done: The file that they write at the end.
+        kills: How often they are killed.
+    """
+    rng = random.Random(3)
+    sizes: list[int] = []
+    for _ in range(TRIES):
+        sizes.append(SIZES[len(sizes) % len(SIZES)])
+        written = _time(checkpoint)
+        processes = start(sizes[-1])
+        if len(sizes) <= kills:
+            # Once there is another checkpoint, all of them end at a random moment.
+            while any(each.poll() is None for each in processes) and _time(checkpoint) == written:
+                time.sleep(0.01)
+            time.sleep(rng.uniform(0, 0.05))
+            for each in processes:
+                os.killpg(each.pid, signal.SIGKILL)
+        for each in processes:
+            each.wait()
+        if done.exists():
+            return sizes
+    raise SystemExit("the training did not end")
+
+
+def _time(path: Path) -> int | None:
+    return path.stat().st_mtime_ns if path.exists() else None
