@@ -43,6 +43,7 @@ def read(
     schema: pa.Schema | Mapping[str, Any] | None = None,
     partitioning: Partitioning = "auto",
     num_parallel_calls: int = AUTOTUNE,
+    memory_map: bool | None = None,
     **options: Any,
 ) -> Dataset:
     r"""Reads files of any format, split by split, in the order of `paths`.
@@ -62,6 +63,7 @@ def read(
         schema: Columns and types of all files; null where a file lacks a column.
         partitioning: Whether folders called `key=value` give columns, as in `read_parquet`.
         num_parallel_calls: Splits decoded at the same time.
+        memory_map: Whether local files are mapped into memory, as in `read_parquet`.
         **options: The options of the format.
 
     Raises:
@@ -88,6 +90,7 @@ def read(
             partitioning=_partitioning(operator, partitioning),
             target=given_schema(operator, schema),
             num_parallel_calls=parallel_calls(operator, num_parallel_calls),
+            memory_map=_memory_map(operator, memory_map),
         )
     )
     if filter is not None:
@@ -113,6 +116,7 @@ def read_parquet(
     schema: pa.Schema | Mapping[str, Any] | None = None,
     partitioning: Partitioning = "auto",
     num_parallel_calls: int = AUTOTUNE,
+    memory_map: bool | None = None,
 ) -> Dataset:
     """Reads Parquet files, row group by row group, in the order of `paths`.
 
@@ -143,9 +147,14 @@ def read_parquet(
             file that has such a column itself is an error. Folders count from the named directory on, or from the
             first wildcard. For a file that is named itself all folders count, with `"hive"`.
         num_parallel_calls: Calls that decode at the same time.
+        memory_map: Whether local files are mapped into memory. The system ends a process (SIGBUS) that reads a mapped
+            file after another process made it shorter, and rows of uncompressed IPC files change with the file. False
+            reads the files instead, which costs a copy, and leaves out the decoder of Polars. By default files are
+            mapped, but not on network file systems (NFS, FUSE, Lustre).
 
     Raises:
-        SourceError: A path is missing, a glob is empty, or a file is unreadable; when the dataset is bound or read.
+        SourceError: A path is missing, a glob is empty, or a file is unreadable; when the dataset is bound or read. Or
+            a local file was replaced, written again or removed before its last row was read.
         SchemaError: A file lacks a column or has another type. Or a folder has other keys, or a value that does not
             fit. The message names both sides.
         DataError: A value loses something as its type in `schema`, such as 0.5 as int64; in `next()`.
@@ -168,6 +177,7 @@ def read_parquet(
         schema=schema,
         partitioning=partitioning,
         num_parallel_calls=num_parallel_calls,
+        memory_map=memory_map,
     )
 
 
@@ -180,6 +190,7 @@ def read_ipc(
     schema: pa.Schema | Mapping[str, Any] | None = None,
     partitioning: Partitioning = "auto",
     num_parallel_calls: int = AUTOTUNE,
+    memory_map: bool | None = None,
 ) -> Dataset:
     """Reads Arrow IPC files (Feather version 2), record batch by record batch, in the order of `paths`.
 
@@ -201,6 +212,7 @@ def read_ipc(
         schema=schema,
         partitioning=partitioning,
         num_parallel_calls=num_parallel_calls,
+        memory_map=memory_map,
     )
 
 
@@ -338,6 +350,7 @@ def read_tfrecord(
     raw: bool = False,
     compression: str | None = None,
     num_parallel_calls: int = AUTOTUNE,
+    memory_map: bool | None = None,
 ) -> Dataset:
     """Reads TFRecord files of `tf.train.Example`, block by block, in the order of `paths`.
 
@@ -371,6 +384,7 @@ def read_tfrecord(
         raw: Whether records come as they are, in one binary column `record`, which a `map` can decode.
         compression: `"none"`, `"gzip"` or `"zlib"`; None tells by the first bytes of each file.
         num_parallel_calls: Blocks decoded at the same time.
+        memory_map: Whether local files are mapped into memory, as in `read_parquet`.
 
     Raises:
         SourceError: A path is missing, or a glob is empty. Or a file is truncated or corrupt, or a record is no
@@ -399,9 +413,16 @@ def read_tfrecord(
         schema=schema,
         partitioning=partitioning,
         num_parallel_calls=num_parallel_calls,
+        memory_map=memory_map,
         raw=raw,
         compression=compression,
     )
+
+
+def _memory_map(operator: str, memory_map: Any) -> bool | None:
+    if memory_map is not None and not isinstance(memory_map, bool):
+        raise PlanError(f"{operator}: memory_map is True, False or None, got {shown(memory_map)}")
+    return memory_map
 
 
 def _partitioning(operator: str, partitioning: Any) -> str | None:

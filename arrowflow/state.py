@@ -25,6 +25,7 @@ from arrowflow.plan.walk import post_order
 VERSION = 1
 _IDENTITY = ("operators", "functions", "shape")
 _ANY_ORDER = "any_order"  # a part of the identity where deterministic=False
+_CONTENTS = "contents"  # a part of the identity where there are files; earlier states lack it
 _MOVING = ("epoch", "position", "batches")
 MAX_POSITION_BYTES = 60 << 10
 """Limit of the moving part of a state; with the identity of the pipeline a state stays under 64 KiB."""
@@ -62,6 +63,13 @@ def identify(plan: Node, chain: Chain, *, deterministic: bool) -> dict[str, Any]
         "functions": functions,
         "shape": chain.shape(),
     }
+    contents = {
+        str(number): list(found)
+        for number, node in enumerate(_identified(plan))
+        if (found := node.contents())
+    }
+    if contents:
+        what[_CONTENTS] = contents
     if not deterministic:
         what[_ANY_ORDER] = chain.stages_of_any_order()
     # The digest of the unchanging part is kept, so that a state costs one small digest.
@@ -154,8 +162,7 @@ def _checked(state: object) -> Mapping[str, Any]:
         raise StateError(f"the state has format version {state['version']}, this release reads {VERSION}")
     moving = {key: state.get(key) for key in _MOVING}
     what = {key: state.get(key) for key in _IDENTITY}
-    if _ANY_ORDER in state:
-        what[_ANY_ORDER] = state[_ANY_ORDER]
+    what |= {key: state[key] for key in (_CONTENTS, _ANY_ORDER) if key in state}
     if state.get("plan") != digest(what) or state.get("digest") != digest([state["plan"], moving]):
         raise StateError(
             "the state was altered or cut after state_dict() returned it; take it from the original"
@@ -273,11 +280,24 @@ def _compare(found: Mapping[str, Any], expected: Mapping[str, Any], plan: Node, 
             f"{found['shape']}, this pipeline runs {expected['shape']}; use the same Options.disabled_rules"
         )
     _compare_order(found.get(_ANY_ORDER), expected.get(_ANY_ORDER))
+    _compare_contents(found.get(_CONTENTS, {}), nodes)
     if effects and expected.get(_ANY_ORDER) is not None:
         raise StateError(f"{refused}; with deterministic=False strict=False would not go on either")
     if effects and strict:
         raise StateError(f"{refused}; load_state_dict(…, strict=False) goes on: {'; '.join(effects)}")
     return [f"the pipeline has changed since the state was taken: {effect}" for effect in effects]
+
+
+def _compare_contents(found: Mapping[str, Any], nodes: Sequence[Node]) -> None:
+    """Raises `StateError` if files were rewritten: the rows before a place would be others than those delivered."""
+    for number, node in enumerate(nodes):
+        then = found.get(str(number))
+        change = node.changed_contents(then) if then else None
+        if change is not None:
+            raise StateError(
+                f"{node.name}: {change} than when the state was taken, though its size is the same: it was written again; "
+                "put the old version back, or start the epoch anew"
+            ).locate(operator=node.name)
 
 
 def _compare_order(found: list[Any] | None, expected: list[Any] | None) -> None:

@@ -277,11 +277,9 @@ def reading(
 def _fault(error: Exception, file: File) -> str:
     if isinstance(error, FileNotFoundError):
         return "the file was removed after it was listed; list the files again"
-    if file.is_changed:
-        return (
-            "the file has changed since it was listed: it was replaced or is still being written; iterate anew, which "
-            "lists the files again"
-        )
+    change = file.change
+    if change is not None:
+        return _changed(change)
     return (
         f"cannot read it: {type(error).__name__}: {str(error).strip()[:500]}; it is truncated, corrupt or of a kind "
         "that this format does not read: write it anew, or leave it out"
@@ -291,4 +289,23 @@ def _fault(error: Exception, file: File) -> str:
 def footer_of(operator: str, format: Format, store: Store, file: File) -> Footer:
     """Returns the footer of a file; raises as `reading` does."""
     with reading(operator, file):
-        return format.footer(store, file)
+        footer = format.footer(store, file)
+        check_unchanged(file)
+        return footer
+
+
+def check_unchanged(file: File, operator: str | None = None) -> None:
+    """Raises `SourceError` if a local file is no longer as it was listed.
+
+    Called after each read of a file, before its rows go on: so no rows of a new version come among those of an old one.
+    """
+    change = file.change
+    if change is not None:
+        raise SourceError(_changed(change)).locate(operator=operator, file=file.path)
+
+
+def _changed(change: str) -> str:
+    return (
+        f"the file has changed since it was listed: {change}; iterate anew, which lists the files again, or write new "
+        "versions under new names"
+    )

@@ -400,6 +400,17 @@ class Node(ABC):
         """Returns a file on a local disk that is not what it was when the node was bound, of those it reads."""
         return None
 
+    def contents(self) -> Sequence[Any]:
+        """Returns JSON values that tell its files from others of the same names and sizes; none where nothing does.
+
+        They are the same for a copy of the files. Called for the first state of a run; takes about 20 µs a file.
+        """
+        return ()
+
+    def changed_contents(self, then: Sequence[Any]) -> str | None:
+        """Returns in words how the files differ from those with the `contents` of a state; None if they do not."""
+        return None
+
     def in_order(self) -> Node:
         """Returns the plan up to here with its rows in one exact order, where an operator was asked for less."""
         inputs = tuple(child.in_order() for child in self.inputs)

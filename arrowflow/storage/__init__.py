@@ -4,6 +4,7 @@ Nothing here knows a format, a thread or a pipeline.
 """
 
 from arrowflow.storage.addresses import lists_anew, locate, resolve
+from arrowflow.storage.contents import Contents
 from arrowflow.storage.failures import storage_failure
 from arrowflow.storage.links import below, is_link
 from arrowflow.storage.local import NO_ROOM, UNFINISHED, flush, local_path
@@ -12,6 +13,7 @@ from arrowflow.storage.store import Fetched, File, Range, Store, coalesce
 __all__ = [
     "NO_ROOM",
     "UNFINISHED",
+    "Contents",
     "Fetched",
     "File",
     "Range",

@@ -7,6 +7,7 @@ import os
 import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -16,6 +17,7 @@ from arrowflow.errors import ArrowflowError, PlanError, SourceError, shown
 from arrowflow.lazy import fs as pafs
 from arrowflow.storage.listing import as_files, list_paths, split_pattern
 from arrowflow.storage.local import local_path
+from arrowflow.storage.mounts import on_network
 from arrowflow.storage.store import File, Store
 
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+://")
@@ -59,7 +61,11 @@ def resolve(
     except Exception as error:
         text = f"cannot list {_shorten(wanted)}: {error}; check the address, the credentials and the network"
         raise SourceError(text).locate(operator=operator) from error
-    return Store(opener.filesystem), as_files(opener.filesystem, listed)
+    files = as_files(opener.filesystem, listed)
+    is_network = files[0].is_local and on_network(file.path for file in files)
+    if is_network:  # a file in use may change its number there
+        files = tuple(replace(file, inode=None) for file in files)
+    return Store(opener.filesystem, memory_map=not is_network, is_network=is_network), files
 
 
 def lists_anew(

@@ -6,7 +6,6 @@ import io
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -53,6 +52,7 @@ class File:
         mtime_ns: Time of the last change, in nanoseconds since 1970, by its listing; None if the listing does not
             say.
         is_local: Whether it lies on this machine's own file system.
+        inode: The number of the file in its local file system, when it was listed; None if it is not known.
     """
 
     path: str
@@ -61,17 +61,29 @@ class File:
     start: int | None = field(default=None, compare=False)
     mtime_ns: int | None = field(default=None, compare=False)
     is_local: bool = field(default=False, compare=False)
+    inode: int | None = field(default=None, compare=False)
+
+    @property
+    def change(self) -> str | None:
+        """How the file differs from its listing; None if it does not. Only local files are looked at."""
+        if not self.is_local:
+            return None
+        try:
+            found = os.stat(self.path)  # noqa: PTH116  (`Path.stat` takes twice as long, and each split asks)
+        except OSError as error:
+            return f"it was removed, or cannot be reached ({error.strerror})"
+        if found.st_size != self.size:
+            return f"it had {self.size:,} bytes, and has {found.st_size:,}"
+        if self.inode not in (None, found.st_ino):
+            return "another file of the same size took its place"
+        if self.mtime_ns not in (None, found.st_mtime_ns):
+            return "it was written again, with the same size"
+        return None
 
     @property
     def is_changed(self) -> bool:
-        """Whether its size or time differs from the listing, or it is gone; only local files are looked at."""
-        if not self.is_local:
-            return False
-        try:
-            found = Path(self.path).stat()
-        except OSError:
-            return True
-        return found.st_size != self.size or self.mtime_ns not in (None, found.st_mtime_ns)
+        """Whether it differs from its listing; only local files are looked at."""
+        return self.change is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +94,12 @@ class Store:
         filesystem: The `pyarrow.fs.FileSystem` of the paths.
         memory_map: Whether local files are mapped. If another process shortens a mapped file while it is read, the
             reading process dies (SIGBUS). False reads files instead.
+        is_network: Whether local paths lead to a mounted file system of another machine.
     """
 
     filesystem: Any
     memory_map: bool = True
+    is_network: bool = False
 
     @property
     def is_local(self) -> bool:

@@ -171,7 +171,7 @@ class IpcFormat(Format):
         """See `InPlaceFormat.check_in_place`."""
         details: _Details = footer.details
         if not (store.is_local and store.memory_map):
-            why = "are not on a local file system, where they could be mapped into memory"
+            why = "are not mapped into memory: they are not on a local disk, or memory_map is False"
         elif any(details.compressed):
             why = "hold compressed record batches, of which single rows cannot be read (write them uncompressed)"
         else:

@@ -75,7 +75,8 @@ class ParquetFormat(Format):
 
     def engine(self, store: Store) -> str:
         """See `PooledFormat.engine`."""
-        return "arrow+polars" if store.is_local and polars_decoder.fits(self.num_threads) else "arrow"
+        maps = store.is_local and store.memory_map  # as Polars does
+        return "arrow+polars" if maps and polars_decoder.fits(self.num_threads) else "arrow"
 
     def footer(self, store: Store, file: File) -> Footer:
         """See `Format.footer`: one read of the end of the file, and another one for a footer over 64 KiB."""

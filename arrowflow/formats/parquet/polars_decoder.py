@@ -60,6 +60,7 @@ def suits(store: Store, run: Run, names: Sequence[str], num_threads: int) -> boo
     files, (first, split) = _files(run), run[0]
     return (
         store.is_local
+        and store.memory_map  # Polars maps files
         and fits(num_threads)
         and (len(files) >= _MIN_FILES or _repays(run, len(names)))
         and all(_is_flat(name, first.schema.field(name).type) for name in names)

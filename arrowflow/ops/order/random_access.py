@@ -7,7 +7,7 @@ rows, in any order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -50,10 +50,12 @@ class InPlaceRows(NamedTuple):
     Attributes:
         chunk: The rows.
         copies: The parts of the chunk that the pipeline made nevertheless, such as a decoded dictionary.
+        check: Raises an error if the memory no longer holds these rows, as a file does that was written again.
     """
 
     chunk: pa.RecordBatch
     copies: tuple[pa.Buffer, ...] = ()
+    check: Callable[[], None] | None = None
 
     @property
     def num_rows(self) -> int:
@@ -72,7 +74,7 @@ class InPlaceRows(NamedTuple):
 
     def slice(self, offset: int, length: int | None = None) -> InPlaceRows:
         """See `Rows.slice`."""
-        return InPlaceRows(self.chunk.slice(offset, length), self.copies)
+        return self._replace(chunk=self.chunk.slice(offset, length))
 
     def gather(self, places: Places) -> pa.RecordBatch:
         """See `Rows.gather`."""
@@ -88,6 +90,7 @@ class AllRows:
     """
 
     __slots__ = (
+        "_checks",
         "_ends",
         "_first_parts",
         "_parts",
@@ -105,6 +108,8 @@ class AllRows:
     def __init__(self, parts: Sequence[Rows], tickets: Sequence[Any]) -> None:
         self._parts = parts
         self._tickets = tickets
+        checks = (part.check for part in parts if isinstance(part, InPlaceRows))
+        self._checks = tuple(dict.fromkeys(check for check in checks if check is not None))
         self._ends: Places = np.cumsum([part.num_rows for part in parts], dtype=np.int64)
         self._starts: Places = np.append(np.int64(0), self._ends[:-1])
         self.num_rows = int(self._ends[-1])
@@ -134,6 +139,17 @@ class AllRows:
 
     def gather(self, numbers: Places) -> pa.RecordBatch:
         """Returns the rows with these numbers, in this order. Any worker may call it, several at once."""
+        # Before: to read a mapped file that became shorter ends the process. After: the rows may be of two versions.
+        self._check()
+        found = self._gathered(numbers)
+        self._check()
+        return found
+
+    def _check(self) -> None:
+        for check in self._checks:
+            check()
+
+    def _gathered(self, numbers: Places) -> pa.RecordBatch:
         owners = self._parts_of(numbers)
         if not self._spans:
             return self._gather_by_part(self._rest, numbers, owners)

@@ -35,7 +35,7 @@ from arrowflow.formats.capabilities import (
     Untyped,
     with_fields_only,
 )
-from arrowflow.formats.protocol import reading
+from arrowflow.formats.protocol import check_unchanged, reading
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.ops.sources.files.file_identity import files_added, files_identity
 from arrowflow.ops.sources.files.file_rows import FileRows
@@ -48,7 +48,7 @@ from arrowflow.plan.change import Change
 from arrowflow.plan.lane import Lane
 from arrowflow.plan.node import BindContext, Count, Names, Node, SourceOrder
 from arrowflow.plan.traits import Borders, Traits
-from arrowflow.storage import File, Store, lists_anew, resolve
+from arrowflow.storage import Contents, File, Store, lists_anew, resolve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +62,7 @@ class Read(Operator):
         format: The format with its options; once bound, with the types of all files.
         paths: The paths that the user named.
         filesystem: Where to look, or None to tell by the paths.
+        memory_map: Whether local files are mapped; None where they lie on a disk of this machine.
         partitioning: `"hive"`, `"auto"` or None: see `partitions.py`.
         target: The `schema=` that files are cast to, or None for the first file's.
         num_parallel_calls: Splits decoded at the same time, and splits fetched; None for the best number.
@@ -87,6 +88,7 @@ class Read(Operator):
     format: Format = field(hash=False)
     paths: Any = field(hash=False)
     filesystem: Any = field(default=None, hash=False)
+    memory_map: bool | None = field(default=None, compare=False)
     partitioning: str | None = None
     target: pa.Schema | None = None
     num_parallel_calls: int | None = None
@@ -153,6 +155,8 @@ class Read(Operator):
         store, files = resolve(
             self.paths, filesystem=self.filesystem, suffixes=format.suffixes, operator=self.operator
         )
+        if self.memory_map is not None:
+            store = replace(store, memory_map=self.memory_map)
         folders = discover(files, partitioning=self.partitioning, target=target, operator=self.operator)
         if target is not None:
             target = without(target, folders)
@@ -160,6 +164,7 @@ class Read(Operator):
             format = format.typed(target)
         with reading(self.operator, files[0]):
             first = (format.footer_sample if isinstance(format, Untyped) else format.footer)(store, files[0])
+            check_unchanged(files[0])
         if folders is not None:
             is_auto = self.partitioning == "auto"
             if is_auto and folders.held(format, store, first, self.operator) == folders.names:
@@ -294,6 +299,21 @@ class Read(Operator):
     def changed_file(self) -> str | None:
         """Returns the first file with another size or time."""
         return next((file.path for file in self.files if file.is_changed), None)
+
+    def contents(self) -> Sequence[Any]:
+        """Returns how many files there are, and digests of some of their bytes; nothing where that takes requests."""
+        found = self._contents(len(self.files))
+        return () if found is None else (len(self.files), *found)
+
+    def changed_contents(self, then: Sequence[Any]) -> str | None:
+        """Compares as many files as the state had."""
+        count, *kept = then
+        now = self._contents(count)
+        return None if now is None else now.change_since(Contents(*kept), self.files[:count])
+
+    def _contents(self, count: int) -> Contents | None:
+        assert self.store is not None
+        return Contents.of(self.store, self.files[:count])
 
     @property
     def is_current(self) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 from arrowflow.errors import SourceError
 from arrowflow.expr import empty_batch
 from arrowflow.formats.capabilities import InPlaceFormat, PiecesFormat, RunFormat
-from arrowflow.formats.protocol import reading
+from arrowflow.formats.protocol import check_unchanged, reading
 from arrowflow.kernels.items import Made
 from arrowflow.kernels.kinds import ReaderKernel
 from arrowflow.ops.order.random_access import InPlaceRows
@@ -21,6 +22,7 @@ from arrowflow.ops.sources.files.split_tasks import SplitTask
 from arrowflow.ops.sources.files.splits import FileScan
 from arrowflow.ops.sources.files.survivors import Survivors
 from arrowflow.options import MAX_SIZE
+from arrowflow.storage import File
 
 LARGE_BYTES = 8 << 20
 """A chunk of a lane that takes more is passed on in halves. Lanes hold one chunk each, and what column operators make of a
@@ -88,6 +90,7 @@ class SplitReader(ReaderKernel):
     def read(self, payload: SplitTask) -> Iterator[Made]:
         """Yields the split's rows: one chunk, or a few where offsets would overflow."""
         for task in payload.splits:
+            self._check_unchanged(task)  # to read a mapped file that became shorter would end the process
             self._sizes.check(task, self._names)
         return self._read(payload)
 
@@ -95,7 +98,14 @@ class SplitReader(ReaderKernel):
         *_, last = payload.splits
         for run in self._runs(payload.splits):
             for task, made in self._read_run(run):
+                self._check_unchanged(task)
                 yield made if task is last else made._replace(more=True)
+
+    def _check_unchanged(self, task: SplitTask) -> None:
+        """Raises `SourceError` if the file is another one by now: the rows may be of either. It is 1 µs a split."""
+        file = task.footer.file
+        with reading(self._node.operator, file, task.split.index, self._format.part):
+            check_unchanged(file)
 
     def _runs(self, tasks: Sequence[SplitTask]) -> Iterator[list[SplitTask]]:
         """Yields the tasks that are decoded together: they follow each other."""
@@ -192,6 +202,7 @@ class SplitFinder(SplitReader):
     def __init__(self, node: FileScan) -> None:
         super().__init__(node, num_threads=1)
         self._mapped: dict[str, pa.Buffer] = {}
+        self._checks: dict[str, Callable[[], None]] = {}
 
     def num_bytes(self, payload: SplitTask) -> int:
         """Returns 0: mapped rows are not read yet, and take no memory of the pipeline."""
@@ -222,7 +233,12 @@ class SplitFinder(SplitReader):
         read = frozenset(self._names)
         made = [name for name in rows.schema.names if name not in read]
         buffers = (buffer for name in made for buffer in rows.column(name).buffers())
-        return InPlaceRows(rows, (*chunk.copies, *(buffer for buffer in buffers if buffer is not None)))
+        copies = (*chunk.copies, *(buffer for buffer in buffers if buffer is not None))
+        return InPlaceRows(rows, copies, self._check_of(payload.footer.file))
+
+    def _check_of(self, file: File) -> Callable[[], None]:
+        """Returns the check of a file, which is the same one for all of its splits."""
+        return self._checks.setdefault(file.path, partial(check_unchanged, file, self._node.operator))
 
     def _map(self, payload: SplitTask) -> pa.Buffer:
         """Maps a file once, not once a split: a process may have 65,530 mappings."""

@@ -1,0 +1,261 @@
+"""Files that other processes change: an error that names the file and the change, and never rows of two versions."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import arrowflow as af
+from arrowflow.run import prepare
+from arrowflow.storage import Store
+
+SPLITS, SPLIT_ROWS = 200, 50
+ROWS = SPLITS * SPLIT_ROWS
+"""More splits than a run reads ahead."""
+
+
+def table(first: int, rows: int = ROWS) -> pa.Table:
+    return pa.table({"x": np.arange(first, first + rows)})
+
+
+def write(path: Path, first: int, rows: int = ROWS) -> None:
+    """Writes numbers of six digits from `first` on, so that files of as many rows have one size."""
+    data = table(first, rows)
+    if path.suffix == ".parquet":
+        pq.write_table(data, path, row_group_size=SPLIT_ROWS, use_dictionary=False, compression="none")
+    elif path.suffix == ".ipc":
+        with pa.ipc.new_file(path, data.schema) as writer:
+            for batch in data.to_batches(max_chunksize=SPLIT_ROWS):
+                writer.write_batch(batch)
+    elif path.suffix == ".csv":
+        path.write_text("x\n" + "".join(f"{each}\n" for each in data["x"].to_pylist()))
+    else:
+        path.write_text("".join(f'{{"x": {each}}}\n' for each in data["x"].to_pylist()))
+
+
+def read(path: Path, **options: Any) -> af.Dataset:
+    suffix = (path.suffix or ".parquet")[1:]
+    if suffix in ("csv", "json"):
+        options["block_bytes"] = 1024
+    ds: af.Dataset = getattr(af, f"read_{suffix}")(path, **options)
+    return ds.with_options(af.Options(cpu_budget=1))
+
+
+def take_rest(running: Any, found: list[int]) -> None:
+    for batch in running:
+        found += batch["x"].to_pylist()
+
+
+def another(path: Path, rows: int = ROWS) -> Path:
+    """Returns a file of the same size and time with other rows."""
+    other = path.with_name("other" + path.suffix)
+    write(other, 500_000, rows)
+    assert other.stat().st_size == path.stat().st_size
+    shutil.copystat(path, other)
+    return other
+
+
+def replaced(path: Path, by: Path) -> None:
+    by.replace(path)
+
+
+def rewritten(path: Path, by: Path) -> None:
+    with path.open("r+b") as file:
+        file.write(by.read_bytes())
+    os.utime(path, ns=(0, 0))  # two writes may come in one tick of the file system's clock
+
+
+def shortened(path: Path, by: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def removed(path: Path, by: Path) -> None:
+    path.unlink()
+
+
+CHANGES: dict[Callable[[Path, Path], None], str] = {
+    replaced: "another file of the same size took its place",
+    rewritten: "it was written again, with the same size",
+    shortened: r"it had [0-9,]+ bytes, and has [0-9,]+",
+    removed: "removed",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+@pytest.mark.parametrize("suffix", ["parquet", "ipc", "csv", "json"])
+def test_a_change_in_the_middle_of_an_epoch(
+    tmp_path: Path, suffix: str, change: Callable[[Path, Path], None]
+) -> None:
+    path = tmp_path / f"a.{suffix}"
+    write(path, 100_000)
+    found: list[int] = []
+    other = another(path)
+    # Rows of a map change with the file, and to read one that became shorter would end the process.
+    in_place = change in (rewritten, shortened) and suffix in ("parquet", "ipc")
+    maps = {"memory_map": False} if in_place else {}
+    with iter(read(path, **maps)) as running:
+        found += next(running)["x"].to_pylist()
+        change(path, other)
+        with pytest.raises(af.SourceError, match=CHANGES[change]) as caught:
+            take_rest(running, found)
+    assert caught.value.file == str(path)
+    assert found == list(range(100_000, 100_000 + len(found)))
+
+
+def test_one_small_file_that_lost_a_row_and_one_that_gained_a_row(tmp_path: Path) -> None:
+    names = [tmp_path / f"{number:03}.parquet" for number in range(400)]
+    for number, name in enumerate(names):
+        write(name, 100_000 + 10 * number, 10)
+    found: list[int] = []
+    with iter(read(tmp_path)) as running:
+        found += next(running)["x"].to_pylist()
+        write(names[-2], 200_000, 9)
+        write(names[-1], 200_009, 11)
+        with pytest.raises(af.SourceError, match=r"changed since it was listed.*398.parquet"):
+            take_rest(running, found)
+    assert found == list(range(100_000, 100_000 + len(found)))
+
+
+@pytest.mark.parametrize("change", [rewritten, replaced])
+def test_a_change_below_a_global_shuffle(tmp_path: Path, change: Callable[[Path, Path], None]) -> None:
+    path, rows = tmp_path / "a.ipc", 400_000
+    write(path, 100_000, rows)
+    found: list[int] = []
+    other = another(path, rows)
+    with iter(read(path).shuffle(seed=1).batch(100)) as running:
+        found += next(running)["x"].to_pylist()
+        change(path, other)
+        with pytest.raises(af.SourceError, match=CHANGES[change]):
+            take_rest(running, found)
+    assert found and all(100_000 <= each < 500_000 for each in found)
+
+
+def state_of(ds: af.Dataset) -> dict[str, Any]:
+    with iter(ds) as running:
+        next(running)
+        return dict(json.loads(json.dumps(running.state_dict())))
+
+
+def rest_of(ds: af.Dataset, state: dict[str, Any], **options: Any) -> list[int]:
+    with iter(ds) as running:
+        running.load_state_dict(state, **options)
+        return [value for batch in running for value in batch["x"].to_pylist()]
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "ipc", "csv", "json"])
+def test_a_state_knows_a_copy_from_a_rewrite(tmp_path: Path, suffix: str) -> None:
+    folder, copy = tmp_path / "here", tmp_path / "there"
+    folder.mkdir()
+    paths = [folder / f"{name}.{suffix}" for name in "ab"]
+    for number, path in enumerate(paths):
+        write(path, 100_000 + number * ROWS)
+
+    def files(where: Path) -> af.Dataset:
+        options = {"block_bytes": 1024} if suffix in ("csv", "json") else {}
+        ds: af.Dataset = getattr(af, f"read_{suffix}")([where / path.name for path in paths], **options)
+        return ds.batch(64)
+
+    state = state_of(files(folder))
+    shutil.copytree(folder, copy, copy_function=shutil.copyfile)
+    os.utime(copy / paths[0].name, ns=(0, 0))
+    assert rest_of(files(copy), state) == list(range(100_064, 100_000 + 2 * ROWS))
+    rewritten(copy / paths[1].name, another(paths[1]))
+    with pytest.raises(af.StateError, match=f"the file '.*there/b.{suffix}' has other contents"):
+        rest_of(files(copy), state)
+
+
+def test_a_state_with_fewer_files_knows_those_it_had(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{name}.parquet" for name in "abc"]
+    for number, path in enumerate(paths):
+        write(path, 100_000 + number * ROWS)
+    state = state_of(af.read_parquet(paths[:2]).batch(64))
+    longer = af.read_parquet(paths).batch(64)
+    with pytest.warns(UserWarning, match="1 new files"):
+        assert rest_of(longer, state, strict=False) == list(range(100_064, 100_000 + 3 * ROWS))
+    rewritten(paths[0], another(paths[0]))
+    with pytest.raises(af.StateError, match=r"the file '.*a.parquet' has other contents"):
+        rest_of(longer, state, strict=False)
+
+
+def test_a_state_stays_small_and_names_the_neighbourhood(tmp_path: Path) -> None:
+    for number in range(600):
+        write(tmp_path / f"{number:04}.json", 100_000 + number, 1)
+    ds = af.read_json(tmp_path).batch(7)
+    state = state_of(ds)
+    assert len(json.dumps(state)) < 2_000
+    rewritten_one = tmp_path / "0400.json"
+    write(rewritten_one, 200_000, 1)
+    with pytest.raises(af.StateError, match=r"one of the files from '.*0399.json' to '.*0401.json'"):
+        rest_of(af.read_json(tmp_path).batch(7), state)
+
+
+def test_a_state_after_a_file_was_removed_has_no_contents(tmp_path: Path) -> None:
+    for name in "ab":
+        write(tmp_path / f"{name}.json", 100_000, 5)
+    with iter(af.read_json(tmp_path).batch(5)) as running:
+        next(running)
+        next(running)
+        (tmp_path / "a.json").unlink()
+        assert "contents" not in running.state_dict()
+
+
+SHORTEN = """
+import os, sys
+import arrowflow as af
+path, format = sys.argv[1:]
+found = []
+with iter(getattr(af, f"read_{format}")(path, memory_map=False).with_options(af.Options(cpu_budget=1))) as running:
+    found += next(running)["x"].to_pylist()
+    os.truncate(path, 4096)
+    try:
+        for batch in running:
+            found += batch["x"].to_pylist()
+    except af.SourceError as error:
+        assert found == list(range(100_000, 100_000 + len(found)))
+        print("refused", error)
+"""
+
+
+@pytest.mark.parametrize("format", ["parquet", "ipc"])
+def test_a_file_that_becomes_shorter_does_not_end_the_process(tmp_path: Path, format: str) -> None:
+    path = tmp_path / f"a.{format}"
+    write(path, 100_000)
+    done = subprocess.run(
+        [sys.executable, "-c", SHORTEN, str(path), format],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"refused read_{format}: the file has changed")
+
+
+def test_files_are_not_mapped_where_they_are_not_on_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.ipc"
+    write(path, 100_000)
+
+    def store(**options: Any) -> Store:
+        bound: Any = prepare(af.read_ipc(path, **options)._plan).bound
+        return bound.store
+
+    assert store().memory_map
+    assert not store(memory_map=False).memory_map
+    monkeypatch.setattr("arrowflow.storage.mounts.network_devices", lambda: frozenset([path.stat().st_dev]))
+    assert not store().memory_map
+    assert store(memory_map=True).memory_map
+    with pytest.raises(af.PlanError, match="memory_map is True, False or None, got 1"):
+        af.read_ipc(path, memory_map=1)  # type: ignore[arg-type]
