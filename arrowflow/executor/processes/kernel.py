@@ -79,8 +79,10 @@ class RunProcesses:
 
     def leave(self) -> None:
         """Lets all processes go of what belongs to the run, those in a call as soon as it is over."""
-        self._packed.clear()
-        pool.end(self.run, self.clock.now())
+        pool.end(self.run)
+        if self._packed:
+            self._packed.clear()
+            pool.collect(self.clock.now())
 
 
 class RemoteKernel(StatelessKernel):

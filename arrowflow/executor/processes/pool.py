@@ -289,13 +289,12 @@ def collect(now: float) -> None:
             child.close()
 
 
-def end(run: int, now: float) -> None:
+def end(run: int) -> None:
     """Lets the idle processes go of what belongs to a run, and each other one as soon as it is given back."""
     _runs.discard(run)
     for child in list(_idle):
         if run in child.runs() and _taken(child):
             give_back(child, child.since)
-    collect(now)
 
 
 def dismiss() -> None:
