@@ -1,16 +1,17 @@
 """Several processes: four ranks against one that runs all lanes, and the workers of a PyTorch `DataLoader`.
 
-Ranks run two epochs, of which the second one counts, from a barrier to the end of the last of them. The workers run one
-epoch in fresh processes, with what it takes to plan it; what counts is the CPU time of all processes for a row. PyTorch has
-to be installed for that, else it is left out.
+All run two epochs, of which the second one counts: ranks from a barrier to the end of the last of them; of workers the CPU
+time of all processes for a row. Each process has its part of the cores, Polars' pool too (`POLARS_MAX_THREADS`), as
+docs/ranks.md advises. PyTorch has to be installed for the workers, else they are left out.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import multiprocessing
-import resource
+import os
 import time
+from pathlib import Path
 from typing import Any, Final
 
 from benchmarks import harness, lanes
@@ -19,13 +20,13 @@ WORKLOAD: Final = "wide, shuffled"
 RANKS: Final = 4
 NEEDED_SPEED: Final = 1.0
 NEEDED_CPU: Final = 1.15
+CORES: Final = len(os.sched_getaffinity(0))
 HAS_TORCH: Final = importlib.util.find_spec("torch") is not None
 
 
 def _rank(rank: int, size: int, barrier: Any, found: Any) -> None:
-    import os
-
     os.environ["LOCAL_WORLD_SIZE"] = str(size)
+    os.environ["POLARS_MAX_THREADS"] = str(max(1, CORES // size))
     loader = lanes.pipeline(WORKLOAD).split_by_rank(rank, size, lanes=lanes.LANES).to_numpy()
     for _ in loader:
         pass
@@ -56,18 +57,29 @@ def _loader(workers: int) -> harness.Contender:
     def measure() -> harness.Measurement:
         from torch.utils.data import DataLoader
 
-        watch = harness.Stopwatch()
+        os.environ["POLARS_MAX_THREADS"] = str(max(1, CORES // max(1, workers)))
         dataset = lanes.pipeline(WORKLOAD).to_torch_dataset()
-        context = "fork" if workers else None
-        batches = DataLoader(dataset, batch_size=None, num_workers=workers, multiprocessing_context=context)
-        rows = sum(len(next(iter(batch.values()))) for batch in batches)
-        del batches
-        one = watch.measurement(rows)
-        children = resource.getrusage(resource.RUSAGE_CHILDREN)
-        cpu = one.cpu_seconds + children.ru_utime + children.ru_stime
-        return harness.Measurement(rows, one.seconds, cpu)
+        given: dict[str, Any] = (
+            {"multiprocessing_context": "spawn", "persistent_workers": True} if workers else {}
+        )
+        loader = DataLoader(dataset, batch_size=None, num_workers=workers, **given)
+        for _ in loader:
+            pass
+        processes = [os.getpid(), *(child.pid for child in multiprocessing.active_children())]
+        watch, cpu = harness.Stopwatch(), sum(map(_cpu_seconds, processes))
+        rows = sum(len(next(iter(batch.values()))) for batch in loader)
+        cpu = sum(map(_cpu_seconds, processes)) - cpu
+        return harness.Measurement(rows, watch.measurement(rows).seconds, cpu)
 
     return measure
+
+
+def _cpu_seconds(process: int | None) -> float:
+    """Returns the CPU time of a process until now."""
+    fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf(
+        "SC_CLK_TCK"
+    )  # utime and stime: fields 14 and 15 of `proc(5)`
 
 
 def judge(rounds: harness.Rounds) -> list[harness.Bar]:

@@ -161,9 +161,10 @@ class Engine:
             ledger_budget_bytes=self.ledger.budget,
             stages=self.totals.statistics(self._stages()),
         )
-        for key, change in self._tuner.step(sample).items():
-            change.apply(self._limits[key])
-        self.pool.ready.note_all()
+        if changes := self._tuner.step(sample):
+            for key, change in changes.items():
+                change.apply(self._limits[key])
+            self.pool.ready.note_all()
         if self.timeline is not None:
             self._draw_counters(now)
 

@@ -38,7 +38,7 @@ class Split:
     num_bytes: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Footer:
     """The description of a file by the file itself. Picklable.
 

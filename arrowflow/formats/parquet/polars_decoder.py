@@ -85,7 +85,9 @@ def _repays(run: Run, num_columns: int) -> bool:
 
 def fits(num_threads: int) -> bool:
     """Whether Polars' pool fits a CPU budget; the pool's size is fixed when Polars is imported."""
-    return 1 < pl.thread_pool_size() <= num_threads  # one thread would decode one row group at a time
+    return (
+        min(2, num_threads) <= pl.thread_pool_size() <= num_threads
+    )  # one thread alone decodes for one core alone
 
 
 def decode(store: Store, run: Run, names: Sequence[str]) -> list[list[pa.RecordBatch]] | None:
