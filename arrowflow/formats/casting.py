@@ -11,6 +11,9 @@ import pyarrow as pa
 from arrowflow.errors import DataError
 from arrowflow.lazy import compute as pc
 
+_MAX_RESCALE = 38
+"""Powers of ten that pyarrow knows. Beyond them it casts to wrong decimals, without an error."""
+
 _REFUSALS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
 
 
@@ -22,6 +25,9 @@ def casts(found: pa.DataType, wanted: pa.DataType) -> bool:
         >>> casts(pa.float64(), pa.int32()), casts(pa.int32(), pa.list_(pa.int32()))
         (True, False)
     """
+    if pa.types.is_decimal(found) and pa.types.is_decimal(wanted):
+        if abs(found.scale - wanted.scale) > _MAX_RESCALE:
+            return False
     try:
         pa.nulls(0, found).cast(wanted).cast(found)
     except (*_REFUSALS, KeyError):  # pyarrow has no arrays of some types, and says `KeyError: 21`

@@ -15,6 +15,9 @@ from arrowflow.lazy import compute as pc
 from arrowflow.types import WITHOUT_ARRAYS
 
 _UNITS: Final = ("s", "ms", "us", "ns")
+_MAX_DIGITS: Final = {32: 9, 64: 18, 128: 38, 256: 76}
+"""Digits of decimals, by their bits."""
+
 _MAX_OFFSET: Final = 2**31 - 1
 
 _NUMBERS: Final = (
@@ -53,6 +56,8 @@ def decoded_type(type: pa.DataType) -> pa.DataType:
         return pa.binary()
     if pa.types.is_dictionary(type) or pa.types.is_run_end_encoded(type):
         return decoded_type(type.value_type)
+    if pa.types.is_decimal(type):
+        _check_scale(type)
     if pa.types.is_struct(type):
         return pa.struct([_decoded_field(field) for field in type.fields])
     if pa.types.is_map(type):
@@ -66,6 +71,12 @@ def decoded_type(type: pa.DataType) -> pa.DataType:
     if pa.types.is_large_list(type) or pa.types.is_large_list_view(type):
         return pa.large_list(_decoded_field(type.value_field))
     return type
+
+
+def _check_scale(type: pa.DataType) -> None:
+    """Raises `SchemaError` for a scale that only a corrupt file has: pyarrow ends the process where it casts such numbers."""
+    if abs(type.scale) > _MAX_DIGITS[type.bit_width]:
+        raise SchemaError(f"no decimal has the scale {type.scale} ({type}); the file is corrupt: write it anew")
 
 
 def decoded_schema(schema: pa.Schema) -> pa.Schema:

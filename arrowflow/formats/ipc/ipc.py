@@ -19,6 +19,7 @@ from arrowflow.formats.ipc.private_map import map_private
 from arrowflow.formats.protocol import Footer, Format, Split, check_names
 from arrowflow.formats.types import conform, decoded_schema, width_bits
 from arrowflow.storage import File, Range, Store, coalesce
+from arrowflow.types import WITHOUT_ARRAYS
 from arrowflow.workarounds.codes import masked
 
 _MAGIC: Final = b"ARROW1"
@@ -28,6 +29,9 @@ _TRAILER_BYTES: Final = 10
 _TAIL_BYTES: Final = 64 << 10
 _TRAILER: Final = struct.Struct("<i6s")
 _LENGTH: Final = struct.Struct("<q")
+_NOT_STORED: Final = 4
+"""The bits of a value, validity bits included, for each one that is stored where nothing is null: at most 3."""
+
 _INFLATION: Final = 4
 """The assumed growth of compressed texts and lists, where only decoding would tell their size."""
 
@@ -79,9 +83,12 @@ class IpcFormat(Format):
         _check_blocks([*dictionaries, *blocks], file)
         first = min([start, *(block.offset for block in (*dictionaries, *blocks))])
         head = store.fetch(file, [(_HEAD_OFFSET, max(first, _HEAD_OFFSET))])[0]
+        if not store.is_local:
+            _check_head(head, stored)
         check_names(stored.names)
-        batches = _read_metadata(store, file, blocks)
+        batches = _read_metadata(store, file, blocks, len(stored))
         firsts = first_buffers(stored)
+        _check_lengths(stored, batches, firsts)
         sizes = _column_bytes(stored, batches, firsts)
         details = _Details(
             head,
@@ -215,7 +222,9 @@ def _checked(batch: pa.RecordBatch | None, split: Split, footer: Footer, wanted:
         raise SourceError(f"expected {split.num_rows} rows as the metadata say, found {batch.num_rows}")
     batch.validate()
     for place, index in enumerate(wanted):
-        if index in footer.details.unsafe:
+        if index not in footer.details.unsafe:
+            batch = _recounted(batch, place)
+        else:
             try:
                 batch.column(place).validate(full=True)
             except pa.ArrowInvalid:
@@ -223,6 +232,21 @@ def _checked(batch: pa.RecordBatch | None, split: Split, footer: Footer, wanted:
                 column.validate(full=True)
                 batch = batch.set_column(place, batch.schema.field(place), column)
     return batch
+
+
+def _recounted(batch: pa.RecordBatch, place: int) -> pa.RecordBatch:
+    """Returns a batch whose nulls in a column are counted when somebody asks: the file may say another number."""
+    type = batch.schema.field(place).type
+    if type.id in WITHOUT_ARRAYS:
+        return batch
+    column = batch.column(place)
+    if not column.null_count:
+        return batch
+    if pa.types.is_nested(type) or isinstance(type, pa.BaseExtensionType):
+        column.validate(full=True)
+        return batch
+    column = pa.Array.from_buffers(type, len(column), column.buffers(), -1, column.offset)
+    return batch.set_column(place, batch.schema.field(place), column)
 
 
 def _wanted(details: _Details, columns: Sequence[str]) -> list[int]:
@@ -304,6 +328,31 @@ def _read_schema(tail: pa.Buffer) -> pa.Schema:
         return opened.schema
 
 
+def _check_head(head: pa.Buffer, stored: pa.Schema) -> None:
+    """Compares the two schemas of a file: batches that are read as a stream are read by the first one."""
+    found = pa.ipc.read_schema(head)
+    if not found.equals(stored, check_metadata=True):
+        raise SourceError(
+            "the schemas at the start and at the end of the file differ; the file is corrupt: write it anew"
+        )
+
+
+def _check_lengths(schema: pa.Schema, batches: Sequence[Batch], firsts: tuple[int, ...]) -> None:
+    """Refuses a batch that tells of more rows than it has values, before memory is planned for them."""
+    widths = [0 if _is_encoded(type) else width_bits(type) or 0 for type in schema.types]
+    bits, borders = np.array(widths, np.float64), np.array(firsts, np.int64)
+    for index, batch in enumerate(batches):
+        if batch.is_compressed or not firsts or firsts[-1] != len(batch.buffers):
+            continue
+        ends = np.cumsum([0, *batch.buffers[:, 1]])[borders]
+        (few,) = np.nonzero(8 * _NOT_STORED * np.diff(ends) < batch.num_rows * bits)
+        if few.size:
+            raise SourceError(
+                f"record batch {index} has {batch.num_rows:,} rows, as its metadata say, and column "
+                f"{schema.names[few[0]]!r} does not have so many values; the file is corrupt: write it anew"
+            )
+
+
 def _read_tail(store: Store, file: File) -> tuple[int, pa.Buffer]:
     start = max(0, file.size - _TAIL_BYTES)
     tail = store.fetch(file, [(start, file.size)])[0] if file.size else pa.py_buffer(b"")
@@ -344,7 +393,7 @@ def _check_blocks(blocks: Sequence[Block], file: File) -> None:
             )
 
 
-def _read_metadata(store: Store, file: File, blocks: Sequence[Block]) -> list[Batch]:
+def _read_metadata(store: Store, file: File, blocks: Sequence[Block], num_columns: int) -> list[Batch]:
     ranges = [(block.offset, block.offset + block.metadata_bytes) for block in blocks]
     merged = coalesce(ranges, hole_bytes=0) if store.is_local else coalesce(ranges)
     buffers = store.fetch(file, merged)
@@ -353,7 +402,7 @@ def _read_metadata(store: Store, file: File, blocks: Sequence[Block]) -> list[Ba
     for block, (start, end) in zip(blocks, ranges, strict=True):
         place = bisect_right(lows, start) - 1
         found = memoryview(buffers[place])[start - lows[place] : end - lows[place]]
-        batches.append(parse_batch(found, block.body_bytes))
+        batches.append(parse_batch(found, block.body_bytes, num_columns))
     return batches
 
 

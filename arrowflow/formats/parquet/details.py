@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from arrowflow.errors import SourceError
 from arrowflow.formats.parquet.pages import Pages
+from arrowflow.formats.parquet.row_groups import RowGroups
 from arrowflow.formats.parquet.sizes import TextSizes
 from arrowflow.formats.protocol import Split, check_names
 from arrowflow.formats.types import decoded_schema, leaf_types, width_bits
@@ -28,20 +29,27 @@ class Details:
     """The details that `ParquetFormat` keeps of a footer.
 
     Attributes:
-        metadata: The parsed footer, handed to every reader so that it is parsed once.
+        metadata: The parsed footer, handed to every reader so that it is parsed once. Of columns it may be asked by
+            `row_groups` alone.
+        stored: The footer as it is stored, without its signature. pyarrow cannot write every footer that it can read:
+            the process ends where one tells of encryption that the file does not have.
+        row_groups: The row groups of the footer.
         leaves: See `Columns`. So are the next two.
         leaf_bits: See there.
+        nested_leaves: See there.
         column_bits: See there.
-        is_signed: Whether some columns are encrypted and the footer is not. The process ends if pyarrow is asked
-            for the metadata of an encrypted column.
+        is_signed: Whether some columns are encrypted and the footer is not.
         first_page: The first bytes of a page, where the read of the footer brought them along; else empty.
         text_sizes: The sizes of the texts of each column chunk, as the footer says.
         pages: The pages of column chunks that were cut, by row group and leaf.
     """
 
     metadata: pq.FileMetaData
+    stored: bytes
+    row_groups: RowGroups
     leaves: dict[str, tuple[int, int]]
     leaf_bits: tuple[int | None, ...]
+    nested_leaves: frozenset[int]
     column_bits: dict[str, int | None]
     is_signed: bool
     first_page: bytes
@@ -65,6 +73,7 @@ class Columns:
         schema: The schema as it is read.
         leaves: For each column the number of its first leaf, and the number after its last leaf.
         leaf_bits: For each leaf the bits of one value, or None if that depends on the value.
+        nested_leaves: Numbers of the leaves of nested columns.
         column_bits: The same for each column.
         fixed_bits: The bits of a row, without the columns whose values have no fixed size.
     """
@@ -82,6 +91,8 @@ class Columns:
             types += leaf_types(type)
             self.leaves[name] = (first, len(types))
         self.leaf_bits = tuple(width_bits(type) for type in types)
+        nested = (range(*self.leaves[field.name]) for field in self.schema if pa.types.is_nested(field.type))
+        self.nested_leaves = frozenset(leaf for each in nested for leaf in each)
         self.column_bits = {field.name: width_bits(field.type) for field in self.schema}
         self.fixed_bits = sum(bits or 0 for bits in self.column_bits.values())
 
@@ -118,7 +129,15 @@ def footer_length(tail: pa.Buffer, file: File) -> int:
 
 
 def splits_of(metadata: pq.FileMetaData, fixed_bits: int) -> Iterator[Split]:
-    """Yields the row groups as splits."""
+    """Yields the row groups as splits.
+
+    Raises:
+        SourceError: A row group has a number of rows below 0.
+    """
     for index in range(metadata.num_row_groups):
         group = metadata.row_group(index)
+        if group.num_rows < 0:
+            raise SourceError(
+                f"row group {index} has {group.num_rows} rows; its footer is corrupt: write it anew, or leave it out"
+            )
         yield Split(index, group.num_rows, max(group.total_byte_size, group.num_rows * fixed_bits // 8))

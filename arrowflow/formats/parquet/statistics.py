@@ -25,12 +25,11 @@ class RowGroupStatistics(Mapping[str, ColumnStatistics]):
 
     def __init__(
         self,
-        metadata: pq.FileMetaData,
-        row_group: int,
+        group: pq.RowGroupMetaData,
         schema: pa.Schema,
         leaves: Mapping[str, tuple[int, int]],
     ) -> None:
-        self._group = metadata.row_group(row_group)
+        self._group = group
         self._types = dict(zip(schema.names, schema.types, strict=True))
         self._leaves = leaves
 

@@ -8,11 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-import pyarrow as pa
-
-from arrowflow.lazy import parquet as pq
-
-_MAGIC_BYTES, _TRAILER_BYTES = 4, 8
 I64, BINARY, LIST, STRUCT = 6, 8, 9, 12
 _VARINTS: Final = (4, 5, 6)
 _FIXED_BYTES: Final = {1: 0, 2: 0, 3: 1, 7: 8}  # a boolean is in the header of its field
@@ -25,13 +20,6 @@ class Field(NamedTuple):
     kind: int
     start: int
     end: int
-
-
-def footer_bytes(metadata: pq.FileMetaData) -> bytes:
-    """Returns the bytes of a footer as a file has them."""
-    sink = pa.BufferOutputStream()
-    metadata.write_metadata_file(sink)
-    return sink.getvalue().to_pybytes()[_MAGIC_BYTES:-_TRAILER_BYTES]
 
 
 def fields(data: bytes, at: int) -> Iterator[Field]:
