@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import struct
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -14,7 +14,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from arrowflow.errors import PlanError, SourceError
-from arrowflow.formats.ipc.metadata import Batch, Block, first_buffers, parse_batch, parse_footer
+from arrowflow.formats.ipc.metadata import (
+    DICTIONARY,
+    RECORD_BATCH,
+    Batch,
+    Block,
+    first_buffers,
+    parse_batch,
+    parse_footer,
+)
 from arrowflow.formats.ipc.private_map import map_private
 from arrowflow.formats.protocol import Footer, Format, Split, check_names
 from arrowflow.formats.types import conform, decoded_schema, width_bits
@@ -28,6 +36,7 @@ _HEAD_OFFSET: Final = 8
 _TRAILER_BYTES: Final = 10
 _TAIL_BYTES: Final = 64 << 10
 _TRAILER: Final = struct.Struct("<i6s")
+_ALIGNMENT: Final = 8
 _LENGTH: Final = struct.Struct("<q")
 _NOT_STORED: Final = 4
 """The bits of a value, validity bits included, for each one that is stored where nothing is null: at most 3."""
@@ -46,6 +55,7 @@ class _Details:
         unsafe: Numbers of the columns with offsets, codes or texts, which are checked; in other columns a bad value
             is only wrong.
         dictionaries: Blocks of the dictionaries, which every reader needs.
+        dictionary_bytes: The bytes that compressed dictionaries announce.
         batches: Block of each record batch.
         compressed: Whether the record batches are compressed.
         column_bytes: Decoded bytes of each column (second axis) in each batch (first axis), estimated.
@@ -59,6 +69,7 @@ class _Details:
     names: tuple[str, ...]
     unsafe: frozenset[int]
     dictionaries: tuple[Block, ...]
+    dictionary_bytes: int
     batches: tuple[Block, ...]
     compressed: tuple[bool, ...]
     column_bytes: npt.NDArray[np.int64]
@@ -87,6 +98,7 @@ class IpcFormat(Format):
             _check_head(head, stored)
         check_names(stored.names)
         batches = _read_metadata(store, file, blocks, len(stored))
+        encoded = _read_metadata(store, file, dictionaries, 1, DICTIONARY)
         firsts = first_buffers(stored)
         _check_lengths(stored, batches, firsts)
         sizes = _column_bytes(stored, batches, firsts)
@@ -95,6 +107,15 @@ class IpcFormat(Format):
             tuple(stored.names),
             frozenset(index for index, type in enumerate(stored.types) if width_bits(type) is None),
             tuple(dictionaries),
+            _announced(
+                store,
+                file,
+                [
+                    (block, batch.buffers)
+                    for block, batch in zip(dictionaries, encoded, strict=True)
+                    if batch.is_compressed
+                ],
+            ),
             tuple(blocks),
             tuple(batch.is_compressed for batch in batches),
             sizes,
@@ -127,27 +148,18 @@ class IpcFormat(Format):
         return [details.names[index] for index in _wanted(details, columns) if index in unsure]
 
     def announced_bytes(self, store: Store, footer: Footer, split: Split, columns: Sequence[str]) -> int:
-        """See `Unsure.announced_bytes`: a compressed buffer begins with its decoded size. Mapped batches take none."""
+        """See `Unsure.announced_bytes`: each compressed buffer begins with its decoded size. Mapped batches take none."""
         details: _Details = footer.details
         block, buffers = details.batches[split.index], details.buffers[split.index]
         wanted = _wanted(details, columns)
         if not details.compressed[split.index]:
             is_mapped = store.is_local and store.memory_map
-            return 0 if is_mapped else self.column_bytes(footer, split, columns)
+            decoded = 0 if is_mapped else self.column_bytes(footer, split, columns)
+            return decoded + details.dictionary_bytes
         if buffers is None:
             return 0  # only the data tell the places of the buffers
-        fixed = [index for index in wanted if index not in details.unsafe]
-        body = block.offset + block.metadata_bytes
-        starts = [
-            body + start
-            for index in wanted
-            if index in details.unsafe
-            for start, size in buffers[slice(*details.first_buffers[index : index + 2])].tolist()
-            if size >= _LENGTH.size
-        ]
-        found = store.fetch(footer.file, [(start, start + _LENGTH.size) for start in starts])
-        lengths = (_LENGTH.unpack(part)[0] for part in found)  # -1 marks a buffer that is stored uncompressed
-        return int(details.column_bytes[split.index, fixed].sum()) + sum(max(0, each) for each in lengths)
+        found = [buffers[slice(*details.first_buffers[index : index + 2])] for index in wanted]
+        return _announced(store, footer.file, [(block, each) for each in found]) + details.dictionary_bytes
 
     def ranges(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[Range]:
         """See `Format.ranges`: all dictionaries, the metadata of the batch, and the buffers of the columns."""
@@ -385,15 +397,34 @@ def _explain(store: Store, file: File) -> str:
     return f"expected an Arrow IPC file, which ends with {_MAGIC!r}; found {file.size} bytes that start with {head!r}"
 
 
+def _announced(
+    store: Store, file: File, buffers: Iterable[tuple[Block, npt.NDArray[np.int64]]]
+) -> int:
+    """Returns the decoded bytes of compressed buffers, with which each of them begins."""
+    places = [
+        (block.offset + block.metadata_bytes + start, size)
+        for block, each in buffers
+        for start, size in each.tolist()
+        if size >= _LENGTH.size
+    ]
+    found = store.fetch(file, [(start, start + _LENGTH.size) for start, _ in places])
+    lengths = (_LENGTH.unpack(part)[0] for part in found)
+    # A length of -1 marks a buffer that is stored uncompressed.
+    return sum(size if length < 0 else length for length, (_, size) in zip(lengths, places, strict=True))
+
+
 def _check_blocks(blocks: Sequence[Block], file: File) -> None:
     for block in blocks:
-        if block.offset < 0 or block.metadata_bytes < 8 or block.body_bytes < 0 or block.range[1] > file.size:
+        outside = block.offset < 0 or block.metadata_bytes < 8 or block.body_bytes < 0 or block.range[1] > file.size
+        if outside or any(number % _ALIGNMENT for number in block):
             raise SourceError(
                 f"the footer lists a message at {block} outside of the file; the file is corrupt"
             )
 
 
-def _read_metadata(store: Store, file: File, blocks: Sequence[Block], num_columns: int) -> list[Batch]:
+def _read_metadata(
+    store: Store, file: File, blocks: Sequence[Block], num_columns: int, kind: int = RECORD_BATCH
+) -> list[Batch]:
     ranges = [(block.offset, block.offset + block.metadata_bytes) for block in blocks]
     merged = coalesce(ranges, hole_bytes=0) if store.is_local else coalesce(ranges)
     buffers = store.fetch(file, merged)
@@ -402,7 +433,7 @@ def _read_metadata(store: Store, file: File, blocks: Sequence[Block], num_column
     for block, (start, end) in zip(blocks, ranges, strict=True):
         place = bisect_right(lows, start) - 1
         found = memoryview(buffers[place])[start - lows[place] : end - lows[place]]
-        batches.append(parse_batch(found, block.body_bytes, num_columns))
+        batches.append(parse_batch(found, block.body_bytes, num_columns, kind))
     return batches
 
 

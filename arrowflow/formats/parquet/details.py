@@ -20,6 +20,8 @@ from arrowflow.storage import File
 MAGIC_BYTES: Final = 8
 """The bytes after the footer: its length, and `PAR1`."""
 
+_CORRUPT: Final = "its footer is corrupt: write it anew, or leave it out"
+
 SIGNATURE_BYTES: Final = 28
 """The bytes after a footer that is not encrypted although columns are: a nonce and a tag."""
 
@@ -132,12 +134,14 @@ def splits_of(metadata: pq.FileMetaData, fixed_bits: int) -> Iterator[Split]:
     """Yields the row groups as splits.
 
     Raises:
-        SourceError: A row group has a number of rows below 0.
+        SourceError: The numbers of rows make no sense.
     """
+    found = 0
     for index in range(metadata.num_row_groups):
         group = metadata.row_group(index)
         if group.num_rows < 0:
-            raise SourceError(
-                f"row group {index} has {group.num_rows} rows; its footer is corrupt: write it anew, or leave it out"
-            )
+            raise SourceError(f"row group {index} has {group.num_rows} rows; {_CORRUPT}")
+        found += group.num_rows
         yield Split(index, group.num_rows, max(group.total_byte_size, group.num_rows * fixed_bits // 8))
+    if found != metadata.num_rows:
+        raise SourceError(f"its row groups have {found} rows, and the file has {metadata.num_rows}; {_CORRUPT}")

@@ -36,8 +36,14 @@ class TextSizes:
     def of(self, row_group: int, leaf: int) -> int | None:
         """Returns the bytes of all texts of a column chunk, without offsets; None if the file does not say."""
         if self._found is None:
-            self._found = _text_bytes(self._footer) if self._num_chunks <= _MAX_CHUNKS else []
+            self._found = self._parsed() if self._num_chunks <= _MAX_CHUNKS else []
         return self._found[row_group][leaf] if self._found else None
+
+    def _parsed(self) -> list[list[int | None]]:
+        try:
+            return _text_bytes(self._footer)
+        except (ValueError, IndexError, StopIteration):  # fields of unknown types, which a corrupt footer may have
+            return []
 
 
 def _text_bytes(footer: bytes) -> list[list[int | None]]:
