@@ -12,6 +12,7 @@ from arrowflow.errors import SourceError
 from arrowflow.formats.parquet.pages import Pages
 from arrowflow.formats.parquet.row_groups import RowGroups
 from arrowflow.formats.parquet.sizes import TextSizes
+from arrowflow.formats.parquet.thrift import fields, list_header, varint
 from arrowflow.formats.protocol import Split, check_names
 from arrowflow.formats.types import decoded_schema, leaf_types, width_bits
 from arrowflow.lazy import parquet as pq
@@ -21,6 +22,11 @@ MAGIC_BYTES: Final = 8
 """The bytes after the footer: its length, and `PAR1`."""
 
 _CORRUPT: Final = "its footer is corrupt: write it anew, or leave it out"
+
+_GOES_DOWN: Final = int(pa.__version__.split(".")[0]) < 26
+_MAX_LEVELS: Final = 500
+_SCHEMA, _CHILDREN = 2, 5
+"""Numbers of fields: see parquet.thrift."""
 
 SIGNATURE_BYTES: Final = 28
 """The bytes after a footer that is not encrypted although columns are: a nonce and a tag."""
@@ -128,6 +134,39 @@ def footer_length(tail: pa.Buffer, file: File) -> int:
             "the file is truncated or no Parquet file"
         )
     return int.from_bytes(last[:4], "little")
+
+
+def check_nesting(footer: pa.Buffer) -> None:
+    """Raises `SourceError` for a schema of so many levels that pyarrow before 26 ends the process on its way down."""
+    if not _GOES_DOWN:
+        return
+    try:
+        levels = _levels(footer.to_pybytes())
+    except (IndexError, ValueError, StopIteration):
+        return  # pyarrow will say so
+    if levels > _MAX_LEVELS:
+        raise SourceError(f"its schema is nested deeper than {_MAX_LEVELS} levels; {_CORRUPT}")
+
+
+def _levels(footer: bytes) -> int:
+    """Returns the levels of a schema; 0 if it has too few elements for too many levels."""
+    schema = next(field for field in fields(footer, 0) if field.number == _SCHEMA)
+    count, _, at = list_header(footer, schema.start)
+    if count <= _MAX_LEVELS:
+        return 0
+    most, open_levels = 0, []  # the children that are still to come, of each level
+    for _ in range(count):
+        own = list(fields(footer, at))
+        at = own[-1].end + 1
+        children = next((varint(footer, each.start)[0] >> 1 for each in own if each.number == _CHILDREN), 0)
+        while open_levels and not open_levels[-1]:
+            open_levels.pop()
+        if open_levels:
+            open_levels[-1] -= 1
+        if children:
+            open_levels.append(children)
+        most = max(most, len(open_levels))
+    return most
 
 
 def splits_of(metadata: pq.FileMetaData, fixed_bits: int) -> Iterator[Split]:

@@ -16,6 +16,7 @@ from arrowflow.formats.parquet.details import (
     SIGNATURE_BYTES,
     Columns,
     Details,
+    check_nesting,
     footer_length,
     splits_of,
 )
@@ -84,12 +85,14 @@ class ParquetFormat(Format):
         stored_bytes = footer_length(tail, file)
         if stored_bytes + MAGIC_BYTES > tail.size < file.size:
             tail = store.tail(file, stored_bytes + MAGIC_BYTES)
+        data = tail.slice(max(0, tail.size - MAGIC_BYTES - stored_bytes), stored_bytes)
+        check_nesting(data)
         opened = ParquetFile(pa.BufferReader(tail))
         metadata = opened.metadata
         columns = Columns.of(opened.schema_arrow, metadata.num_columns)
         is_signed = stored_bytes - metadata.serialized_size == SIGNATURE_BYTES
         splits = tuple(splits_of(metadata, columns.fixed_bits))
-        stored = tail.slice(tail.size - MAGIC_BYTES - stored_bytes, metadata.serialized_size).to_pybytes()
+        stored = data.slice(0, metadata.serialized_size).to_pybytes()
         details = Details(
             metadata,
             stored,

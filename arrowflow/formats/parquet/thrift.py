@@ -66,6 +66,8 @@ def list_header(data: bytes, at: int) -> tuple[int, int, int]:
     at += 1
     if count == 15:
         count, at = varint(data, at)
+    if count > len(data):
+        raise ValueError(f"a list of {count} elements does not fit into {len(data)} bytes")
     return count, element, at
 
 
