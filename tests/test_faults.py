@@ -119,13 +119,17 @@ def nothing_left(name: str) -> Iterator[None]:
 
 
 def consume(running: Any) -> tuple[list[pa.RecordBatch], BaseException | None]:
-    found = []
+    found: list[pa.RecordBatch] = []
     try:
-        for batch in running:
-            found.append(batch)
+        found.extend(running)
     except BaseException as error:  # noqa: BLE001  # whatever it is, the test looks at it
         return found, error
     return found, None
+
+
+def open_when_reached(gate: Gate) -> None:
+    gate.wait_for(1)
+    gate.open()
 
 
 every = pytest.mark.parametrize("name", OPERATORS)
@@ -158,7 +162,7 @@ def test_one_error_in_its_place(name: str, setting: str) -> None:
 def test_rows_that_are_late_come_in_their_place(name: str, setting: str) -> None:
     wanted, gate = expected(name), Gate()
     with iter(armed(name, Fault(waiting(gate), when=is_hit), SETTINGS[setting](name))) as running:
-        opener = threading.Thread(target=lambda: (gate.wait_for(1), gate.open()), daemon=True)
+        opener = threading.Thread(target=open_when_reached, args=(gate,), daemon=True)
         opener.start()
         found, error = consume(running)
         gate.pass_through()  # of an operator that never came so far
@@ -175,18 +179,18 @@ def test_rows_that_are_late_come_in_their_place(name: str, setting: str) -> None
 def test_a_run_that_hangs_is_closed(name: str, setting: str) -> None:
     gate, options = Gate(), SETTINGS[setting](name)
     fault = Fault(waiting(gate), when=is_hit)
-    running: Any = iter(armed(name, fault, replace(options, close_timeout=0.0)))
+    running: list[Any] = [iter(armed(name, fault, replace(options, close_timeout=0.0)))]
     ended: list[Any] = []
 
     def work() -> None:
-        ended.append(consume(running))
+        ended.append(consume(running[0]))
         gate.pass_through()  # of an operator that never comes so far
 
     consumer = threading.Thread(target=work)
     consumer.start()
     gate.wait_for(1)
     late = [each for each in threading.enumerate() if each.name.startswith("arrowflow")]
-    running.close()
+    running[0].close()
     gate.open()
     consumer.join()
     for thread in late:
@@ -196,9 +200,8 @@ def test_a_run_that_hangs_is_closed(name: str, setting: str) -> None:
     assert error is None or type(error) is af.ClosedError
     assert error is not None or len(found) == len(expected(name))
     with pytest.raises(af.ClosedError):
-        next(running)
-    del found, error, running
-    ended.clear()
+        next(running[0])
+    running.clear()
 
 
 @everywhere

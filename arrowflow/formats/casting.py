@@ -25,9 +25,9 @@ def casts(found: pa.DataType, wanted: pa.DataType) -> bool:
         >>> casts(pa.float64(), pa.int32()), casts(pa.int32(), pa.list_(pa.int32()))
         (True, False)
     """
-    if pa.types.is_decimal(found) and pa.types.is_decimal(wanted):
-        if abs(found.scale - wanted.scale) > _MAX_RESCALE:
-            return False
+    are_decimals = pa.types.is_decimal(found) and pa.types.is_decimal(wanted)
+    if are_decimals and abs(found.scale - wanted.scale) > _MAX_RESCALE:
+        return False
     try:
         pa.nulls(0, found).cast(wanted).cast(found)
     except (*_REFUSALS, KeyError):  # pyarrow has no arrays of some types, and says `KeyError: 21`

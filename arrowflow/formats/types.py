@@ -76,7 +76,9 @@ def decoded_type(type: pa.DataType) -> pa.DataType:
 def _check_scale(type: pa.DataType) -> None:
     """Raises `SchemaError` for a scale that only a corrupt file has: pyarrow ends the process where it casts such numbers."""
     if abs(type.scale) > _MAX_DIGITS[type.bit_width]:
-        raise SchemaError(f"no decimal has the scale {type.scale} ({type}); the file is corrupt: write it anew")
+        raise SchemaError(
+            f"no decimal has the scale {type.scale} ({type}); the file is corrupt: write it anew"
+        )
 
 
 def decoded_schema(schema: pa.Schema) -> pa.Schema:

@@ -9,7 +9,20 @@ from typing import Final, NamedTuple
 from hypothesis import strategies as st
 
 FAR: Final = 1 << 20
-NUMBERS: Final = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFF_FFFF, 0x8000_0000, 0xFFFF_FFFF, 1 << 40, (1 << 63) - 1)
+NUMBERS: Final = (
+    0,
+    1,
+    0x7F,
+    0x80,
+    0xFF,
+    0x7FFF,
+    0xFFFF,
+    0x7FFF_FFFF,
+    0x8000_0000,
+    0xFFFF_FFFF,
+    1 << 40,
+    (1 << 63) - 1,
+)
 
 
 class Damage(NamedTuple):
@@ -57,7 +70,21 @@ class Damage(NamedTuple):
                 return data[:at] + data[at + self.size :]
 
 
-KINDS: Final = ("bit", "bit", "bit", "byte", "byte", "number", "number", "cut", "head", "insert", "copy", "zero", "drop")
+KINDS: Final = (
+    "bit",
+    "bit",
+    "bit",
+    "byte",
+    "byte",
+    "number",
+    "number",
+    "cut",
+    "head",
+    "insert",
+    "copy",
+    "zero",
+    "drop",
+)
 """Kinds as often as they are drawn; the last one drops a part."""
 
 # Half of all places are near the end, where Parquet and IPC files have their footers.

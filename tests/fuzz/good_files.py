@@ -70,12 +70,18 @@ def good_files() -> Mapping[str, Mapping[str, bytes]]:
             "snappy.parquet": _parquet(TEXTS, compression="snappy"),
             "gzip.parquet": _parquet(TEXTS, compression="gzip", use_dictionary=False),
             "nested.parquet": _parquet(NESTED, compression="none"),
-            "pages2.parquet": _parquet(NESTED, data_page_version="2.0", data_page_size=64, write_batch_size=4),
+            "pages2.parquet": _parquet(
+                NESTED, data_page_version="2.0", data_page_size=64, write_batch_size=4
+            ),
             "checksums.parquet": _parquet(TEXTS, write_page_checksum=True),
             "delta.parquet": _parquet(
                 TEXTS.append_column("x", FLAT["x"]),
                 use_dictionary=False,
-                column_encoding={"row": "DELTA_BINARY_PACKED", "s": "DELTA_BYTE_ARRAY", "x": "BYTE_STREAM_SPLIT"},
+                column_encoding={
+                    "row": "DELTA_BINARY_PACKED",
+                    "s": "DELTA_BYTE_ARRAY",
+                    "x": "BYTE_STREAM_SPLIT",
+                },
             ),
         },
         "ipc": {

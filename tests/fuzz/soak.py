@@ -95,7 +95,11 @@ def write_files(folder: Path) -> None:
     (folder / "good").mkdir()
     for number in range(4):
         part = values[number * ROWS // 4 : (number + 1) * ROWS // 4]
-        pq.write_table(pa.table({"row": np.arange(len(part)), "x": part}), folder / "good" / f"{number}.parquet", row_group_size=2_000)
+        pq.write_table(
+            pa.table({"row": np.arange(len(part)), "x": part}),
+            folder / "good" / f"{number}.parquet",
+            row_group_size=2_000,
+        )
     table = pa.table({"row": np.arange(ROWS), "x": values})
     with pa.ipc.new_file(folder / "mixed.arrow", table.schema) as writer:
         writer.write_table(table, max_chunksize=4_096)
@@ -106,7 +110,9 @@ def write_files(folder: Path) -> None:
 def run_once(make: Make, folder: Path, draw: random.Random) -> str:
     """Runs a pipeline, ends it in some way, and returns how it ended."""
     options = af.Options(
-        cpu_budget=draw.choice([1, 2, 4]), ram_budget=draw.choice(["24MiB", "64MiB", "256MiB"]), autotune=draw.random() < 0.8
+        cpu_budget=draw.choice([1, 2, 4]),
+        ram_budget=draw.choice(["24MiB", "64MiB", "256MiB"]),
+        autotune=draw.random() < 0.8,
     )
     how = draw.choice(["whole", "close", "forget", "resume", "numpy", "thread"])
     steps = draw.randrange(30)
@@ -185,14 +191,20 @@ def main() -> int:
             samples.append(((now - start) / 60, resident() / 2**20))
             if now >= printed + 60:
                 printed = now
-                print(f"{samples[-1][0]:6.1f} min: {ends.total():,} runs, RSS {samples[-1][1]:.1f} MiB", flush=True)
+                print(
+                    f"{samples[-1][0]:6.1f} min: {ends.total():,} runs, RSS {samples[-1][1]:.1f} MiB",
+                    flush=True,
+                )
         threads, files = left()
         bytes_left = pa.total_allocated_bytes() - held
     settled = [each for each in samples if each[0] >= WARM_UP * given.minutes]
-    slope = float(np.polyfit(*zip(*settled, strict=True), 1)[0]) if len(settled) > 1 else 0.0
+    minutes, sizes = np.array(settled).T
+    slope = float(np.polyfit(minutes, sizes, 1)[0]) if len(settled) > 1 else 0.0
     more = sorted((Counter(files) - Counter(before)).elements())
     print(f"{ends.total():,} runs: {dict(ends)}")
-    print(f"RSS slope {slope:+.3f} MiB/min; {len(threads)} threads, {len(more)} files, {bytes_left:,} bytes left")
+    print(
+        f"RSS slope {slope:+.3f} MiB/min; {len(threads)} threads, {len(more)} files, {bytes_left:,} bytes left"
+    )
     return 1 if slope > MAX_MIB_A_MINUTE or threads or more or bytes_left > 2**20 else 0
 
 

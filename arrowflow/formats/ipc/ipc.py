@@ -397,9 +397,7 @@ def _explain(store: Store, file: File) -> str:
     return f"expected an Arrow IPC file, which ends with {_MAGIC!r}; found {file.size} bytes that start with {head!r}"
 
 
-def _announced(
-    store: Store, file: File, buffers: Iterable[tuple[Block, npt.NDArray[np.int64]]]
-) -> int:
+def _announced(store: Store, file: File, buffers: Iterable[tuple[Block, npt.NDArray[np.int64]]]) -> int:
     """Returns the decoded bytes of compressed buffers, with which each of them begins."""
     places = [
         (block.offset + block.metadata_bytes + start, size)
@@ -415,7 +413,9 @@ def _announced(
 
 def _check_blocks(blocks: Sequence[Block], file: File) -> None:
     for block in blocks:
-        outside = block.offset < 0 or block.metadata_bytes < 8 or block.body_bytes < 0 or block.range[1] > file.size
+        outside = (
+            block.offset < 0 or block.metadata_bytes < 8 or block.body_bytes < 0 or block.range[1] > file.size
+        )
         if outside or any(number % _ALIGNMENT for number in block):
             raise SourceError(
                 f"the footer lists a message at {block} outside of the file; the file is corrupt"

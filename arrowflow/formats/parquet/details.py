@@ -154,7 +154,8 @@ def _levels(footer: bytes) -> int:
     count, _, at = list_header(footer, schema.start)
     if count <= _MAX_LEVELS:
         return 0
-    most, open_levels = 0, []  # the children that are still to come, of each level
+    most = 0
+    open_levels: list[int] = []  # the children that are still to come, of each level
     for _ in range(count):
         own = list(fields(footer, at))
         at = own[-1].end + 1
@@ -183,4 +184,6 @@ def splits_of(metadata: pq.FileMetaData, fixed_bits: int) -> Iterator[Split]:
         found += group.num_rows
         yield Split(index, group.num_rows, max(group.total_byte_size, group.num_rows * fixed_bits // 8))
     if found != metadata.num_rows:
-        raise SourceError(f"its row groups have {found} rows, and the file has {metadata.num_rows}; {_CORRUPT}")
+        raise SourceError(
+            f"its row groups have {found} rows, and the file has {metadata.num_rows}; {_CORRUPT}"
+        )

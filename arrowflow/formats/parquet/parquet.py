@@ -288,7 +288,9 @@ class ParquetFormat(Format):
         columns: dict[str, pa.ChunkedArray] = {}
         with _unmapped(store).open(footer.file) as source:
             for (start, _), leaves in together.items():
-                data = file_of(lambda at, to: source.read_at(to - at, at), details.stored, split.index, leaves)
+                data = file_of(
+                    lambda at, to: source.read_at(to - at, at), details.stored, split.index, leaves
+                )
                 part = ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
                 if stored:
                     part = ParquetFile(

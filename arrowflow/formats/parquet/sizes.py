@@ -42,7 +42,11 @@ class TextSizes:
     def _parsed(self) -> list[list[int | None]]:
         try:
             return _text_bytes(self._footer)
-        except (ValueError, IndexError, StopIteration):  # fields of unknown types, which a corrupt footer may have
+        except (
+            ValueError,
+            IndexError,
+            StopIteration,
+        ):  # fields of unknown types, which a corrupt footer may have
             return []
 
 

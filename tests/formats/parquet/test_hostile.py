@@ -45,7 +45,11 @@ for path in sys.argv[1:]:
 def read_apart(*paths: Path) -> list[str]:
     """Reads files in a process of its own, each in two ways."""
     done = subprocess.run(
-        [sys.executable, "-c", READ, *map(str, paths)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", READ, *map(str, paths)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
@@ -64,7 +68,11 @@ def element(name: str, *, children: int | None = None, kind: int | None = None) 
 def nested(levels: int) -> bytes:
     """Returns a file without rows whose only column has so many levels."""
     schema = [element("schema", children=1), *[element("x", children=1)] * levels, element("x", kind=2)]
-    footer = [(1, I32, written_number(1)), (2, LIST, written_list(STRUCT, schema)), (3, I64, written_number(0))]
+    footer = [
+        (1, I32, written_number(1)),
+        (2, LIST, written_list(STRUCT, schema)),
+        (3, I64, written_number(0)),
+    ]
     return with_footer(written_struct([*footer, (4, LIST, written_list(STRUCT, []))]))
 
 

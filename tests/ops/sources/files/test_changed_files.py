@@ -216,7 +216,11 @@ def of_memory(path: Path) -> tuple[Any, str, Callable[[bytes | None], None]]:
     """Returns a file system of fsspec, the path of a copy there, and what replaces or removes it."""
     filesystem, where = fsspec.filesystem("memory"), f"/changed/{path.name}"
     filesystem.pipe(where, path.read_bytes())
-    return filesystem, where, lambda data: filesystem.rm(where) if data is None else filesystem.pipe(where, data)
+    return (
+        filesystem,
+        where,
+        lambda data: filesystem.rm(where) if data is None else filesystem.pipe(where, data),
+    )
 
 
 def of_subtree(path: Path) -> tuple[Any, str, Callable[[bytes | None], None]]:
@@ -231,7 +235,11 @@ def of_subtree(path: Path) -> tuple[Any, str, Callable[[bytes | None], None]]:
     return pafs.SubTreeFileSystem(str(path.parent), pafs.LocalFileSystem()), path.name, replace
 
 
-REMOTE = {"replaced": "it was written again, with the same size", "longer": r"it had [0-9,]+ bytes", "removed": "removed"}
+REMOTE = {
+    "replaced": "it was written again, with the same size",
+    "longer": r"it had [0-9,]+ bytes",
+    "removed": "removed",
+}
 
 
 @pytest.mark.parametrize("change", REMOTE)
@@ -240,7 +248,9 @@ REMOTE = {"replaced": "it was written again, with the same size", "longer": r"it
 def test_a_change_of_a_file_that_is_not_local(tmp_path: Path, suffix: str, kind: Any, change: str) -> None:
     path = tmp_path / f"a.{suffix}"
     write(path, 100_000)
-    other = {"replaced": another(path).read_bytes(), "longer": path.read_bytes() + bytes(8), "removed": None}[change]
+    other = {"replaced": another(path).read_bytes(), "longer": path.read_bytes() + bytes(8), "removed": None}[
+        change
+    ]
     filesystem, where, replace = kind(path)
     found: list[int] = []
     one_at_a_time = af.Options(cpu_budget=1, autotune=False)
@@ -263,7 +273,10 @@ def test_times_of_a_listing_may_be_finer_than_other_answers() -> None:
     store = Store(Coarse())
     known: dict[str, str | None] = {}
     assert remote_change(store, File("a", "a", 3, mtime_ns=5_123_456_789), known) is None
-    assert remote_change(store, File("b", "b", 3, mtime_ns=7_123_456_789), known) == "it was written again, with the same size"
+    assert (
+        remote_change(store, File("b", "b", 3, mtime_ns=7_123_456_789), known)
+        == "it was written again, with the same size"
+    )
     assert remote_change(store, File("c", "c", 3), known) is None
 
 
