@@ -65,7 +65,8 @@ def _fault(metadata: pq.FileMetaData, size: int) -> str | None:
     groups, leaves = list(range(metadata.num_row_groups)), list(range(metadata.num_columns))
     try:
         opened = ParquetFile(source, metadata=metadata, pre_buffer=True)
-        opened.reader.read_row_groups(groups, column_indices=leaves, use_threads=False)
+        # A batch of one row: for all rows the reader would first make room.
+        next(opened.reader.iter_batches(1, row_groups=groups, column_indices=leaves, use_threads=False), None)
     except (OSError, pa.ArrowException) as error:
         return None if _NO_PAGE in str(error) else str(error).strip()[:300]
     return None
