@@ -8,13 +8,24 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from arrowflow.errors import DataError
+from arrowflow.errors import DataError, SchemaError
 from arrowflow.lazy import compute as pc
 
 _MAX_RESCALE = 38
 """Powers of ten that pyarrow knows. Beyond them it casts to wrong decimals, without an error."""
 
+_MAX_DIGITS = {32: 9, 64: 18, 128: 38, 256: 76}
+"""Digits of decimals, by their bits."""
+
 _REFUSALS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
+
+
+def check_scale(type: pa.DataType) -> None:
+    """Raises `SchemaError` for a scale that only a corrupt file has: pyarrow ends the process where it casts such numbers."""
+    if abs(type.scale) > _MAX_DIGITS[type.bit_width]:
+        raise SchemaError(
+            f"no decimal has the scale {type.scale} ({type}); the file is corrupt: write it anew"
+        )
 
 
 def casts(found: pa.DataType, wanted: pa.DataType) -> bool:

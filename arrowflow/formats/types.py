@@ -9,15 +9,12 @@ import numpy as np
 import pyarrow as pa
 
 from arrowflow.errors import SchemaError
-from arrowflow.formats.casting import cast_exactly, casts
+from arrowflow.formats.casting import cast_exactly, casts, check_scale
 from arrowflow.interchange.enums import as_enum, enum_of
 from arrowflow.lazy import compute as pc
 from arrowflow.types import WITHOUT_ARRAYS
 
 _UNITS: Final = ("s", "ms", "us", "ns")
-_MAX_DIGITS: Final = {32: 9, 64: 18, 128: 38, 256: 76}
-"""Digits of decimals, by their bits."""
-
 _MAX_OFFSET: Final = 2**31 - 1
 
 _NUMBERS: Final = (
@@ -57,7 +54,7 @@ def decoded_type(type: pa.DataType) -> pa.DataType:
     if pa.types.is_dictionary(type) or pa.types.is_run_end_encoded(type):
         return decoded_type(type.value_type)
     if pa.types.is_decimal(type):
-        _check_scale(type)
+        check_scale(type)
     if pa.types.is_struct(type):
         return pa.struct([_decoded_field(field) for field in type.fields])
     if pa.types.is_map(type):
@@ -71,14 +68,6 @@ def decoded_type(type: pa.DataType) -> pa.DataType:
     if pa.types.is_large_list(type) or pa.types.is_large_list_view(type):
         return pa.large_list(_decoded_field(type.value_field))
     return type
-
-
-def _check_scale(type: pa.DataType) -> None:
-    """Raises `SchemaError` for a scale that only a corrupt file has: pyarrow ends the process where it casts such numbers."""
-    if abs(type.scale) > _MAX_DIGITS[type.bit_width]:
-        raise SchemaError(
-            f"no decimal has the scale {type.scale} ({type}); the file is corrupt: write it anew"
-        )
 
 
 def decoded_schema(schema: pa.Schema) -> pa.Schema:

@@ -30,7 +30,7 @@ PATIENCE_SECONDS: Final = 60.0
 ROOM: Final = 32 << 20
 """Bytes that a read may take besides its budget: a chunk is charged once it is there."""
 
-LENIENT: Final = ("metadata too long", "Empty CSV file", "Empty JSON file")
+LENIENT: Final = ("metadata too long", "Dictionary with id", "Empty CSV file", "Empty JSON file")
 """What the reference says of files whose rows arrowflow reads. It also reads, as nulls, all lines of a CSV file that has
 none of the columns, whatever they hold."""
 

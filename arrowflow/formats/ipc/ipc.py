@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import struct
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -14,6 +14,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from arrowflow.errors import PlanError, SourceError
+from arrowflow.formats.ipc.checks import (
+    announced,
+    check_blocks,
+    check_head,
+    check_lengths,
+    is_encoded,
+    recounted,
+)
 from arrowflow.formats.ipc.metadata import (
     DICTIONARY,
     RECORD_BATCH,
@@ -27,7 +35,6 @@ from arrowflow.formats.ipc.private_map import map_private
 from arrowflow.formats.protocol import Footer, Format, Split, check_names
 from arrowflow.formats.types import conform, decoded_schema, width_bits
 from arrowflow.storage import File, Range, Store, coalesce
-from arrowflow.types import WITHOUT_ARRAYS
 from arrowflow.workarounds.codes import masked
 
 _MAGIC: Final = b"ARROW1"
@@ -36,11 +43,6 @@ _HEAD_OFFSET: Final = 8
 _TRAILER_BYTES: Final = 10
 _TAIL_BYTES: Final = 64 << 10
 _TRAILER: Final = struct.Struct("<i6s")
-_ALIGNMENT: Final = 8
-_LENGTH: Final = struct.Struct("<q")
-_NOT_STORED: Final = 4
-"""The bits of a value, validity bits included, for each one that is stored where nothing is null: at most 3."""
-
 _INFLATION: Final = 4
 """The assumed growth of compressed texts and lists, where only decoding would tell their size."""
 
@@ -91,31 +93,25 @@ class IpcFormat(Format):
         start, tail = _read_tail(store, file)
         stored = _read_schema(tail)
         dictionaries, blocks = parse_footer(memoryview(tail)[:-_TRAILER_BYTES])
-        _check_blocks([*dictionaries, *blocks], file)
+        check_blocks([*dictionaries, *blocks], file)
         first = min([start, *(block.offset for block in (*dictionaries, *blocks))])
         head = store.fetch(file, [(_HEAD_OFFSET, max(first, _HEAD_OFFSET))])[0]
         if not store.is_local:
-            _check_head(head, stored)
+            check_head(head, stored)
         check_names(stored.names)
         batches = _read_metadata(store, file, blocks, len(stored))
-        encoded = _read_metadata(store, file, dictionaries, 1, DICTIONARY)
+        encoded = zip(dictionaries, _read_metadata(store, file, dictionaries, 1, DICTIONARY), strict=True)
+        compressed = [(block, batch.buffers) for block, batch in encoded if batch.is_compressed]
+        dictionary_bytes = announced(store, file, compressed)
         firsts = first_buffers(stored)
-        _check_lengths(stored, batches, firsts)
+        check_lengths(stored, batches, firsts)
         sizes = _column_bytes(stored, batches, firsts)
         details = _Details(
             head,
             tuple(stored.names),
             frozenset(index for index, type in enumerate(stored.types) if width_bits(type) is None),
             tuple(dictionaries),
-            _announced(
-                store,
-                file,
-                [
-                    (block, batch.buffers)
-                    for block, batch in zip(dictionaries, encoded, strict=True)
-                    if batch.is_compressed
-                ],
-            ),
+            dictionary_bytes,
             tuple(blocks),
             tuple(batch.is_compressed for batch in batches),
             sizes,
@@ -124,7 +120,7 @@ class IpcFormat(Format):
                 _known_buffers(batch, firsts) if batch.is_compressed or not store.is_local else None
                 for batch in batches
             ),
-            frozenset(index for index, type in enumerate(stored.types) if _is_encoded(type)),
+            frozenset(index for index, type in enumerate(stored.types) if is_encoded(type)),
         )
         splits = tuple(
             Split(index, batch.num_rows, int(sizes[index].sum())) for index, batch in enumerate(batches)
@@ -159,7 +155,7 @@ class IpcFormat(Format):
         if buffers is None:
             return 0  # only the data tell the places of the buffers
         found = [buffers[slice(*details.first_buffers[index : index + 2])] for index in wanted]
-        return _announced(store, footer.file, [(block, each) for each in found]) + details.dictionary_bytes
+        return announced(store, footer.file, [(block, each) for each in found]) + details.dictionary_bytes
 
     def ranges(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[Range]:
         """See `Format.ranges`: all dictionaries, the metadata of the batch, and the buffers of the columns."""
@@ -235,7 +231,7 @@ def _checked(batch: pa.RecordBatch | None, split: Split, footer: Footer, wanted:
     batch.validate()
     for place, index in enumerate(wanted):
         if index not in footer.details.unsafe:
-            batch = _recounted(batch, place)
+            batch = recounted(batch, place)
         else:
             try:
                 batch.column(place).validate(full=True)
@@ -244,21 +240,6 @@ def _checked(batch: pa.RecordBatch | None, split: Split, footer: Footer, wanted:
                 column.validate(full=True)
                 batch = batch.set_column(place, batch.schema.field(place), column)
     return batch
-
-
-def _recounted(batch: pa.RecordBatch, place: int) -> pa.RecordBatch:
-    """Returns a batch whose nulls in a column are counted when somebody asks: the file may say another number."""
-    type = batch.schema.field(place).type
-    if type.id in WITHOUT_ARRAYS:
-        return batch
-    column = batch.column(place)
-    if not column.null_count:
-        return batch
-    if pa.types.is_nested(type) or isinstance(type, pa.BaseExtensionType):
-        column.validate(full=True)
-        return batch
-    column = pa.Array.from_buffers(type, len(column), column.buffers(), -1, column.offset)
-    return batch.set_column(place, batch.schema.field(place), column)
 
 
 def _wanted(details: _Details, columns: Sequence[str]) -> list[int]:
@@ -340,31 +321,6 @@ def _read_schema(tail: pa.Buffer) -> pa.Schema:
         return opened.schema
 
 
-def _check_head(head: pa.Buffer, stored: pa.Schema) -> None:
-    """Compares the two schemas of a file: batches that are read as a stream are read by the first one."""
-    found = pa.ipc.read_schema(head)
-    if not found.equals(stored, check_metadata=True):
-        raise SourceError(
-            "the schemas at the start and at the end of the file differ; the file is corrupt: write it anew"
-        )
-
-
-def _check_lengths(schema: pa.Schema, batches: Sequence[Batch], firsts: tuple[int, ...]) -> None:
-    """Refuses a batch that tells of more rows than it has values, before memory is planned for them."""
-    widths = [0 if _is_encoded(type) else width_bits(type) or 0 for type in schema.types]
-    bits, borders = np.array(widths, np.float64), np.array(firsts, np.int64)
-    for index, batch in enumerate(batches):
-        if batch.is_compressed or not firsts or firsts[-1] != len(batch.buffers):
-            continue
-        ends = np.cumsum([0, *batch.buffers[:, 1]])[borders]
-        (few,) = np.nonzero(8 * _NOT_STORED * np.diff(ends) < batch.num_rows * bits)
-        if few.size:
-            raise SourceError(
-                f"record batch {index} has {batch.num_rows:,} rows, as its metadata say, and column "
-                f"{schema.names[few[0]]!r} does not have so many values; the file is corrupt: write it anew"
-            )
-
-
 def _read_tail(store: Store, file: File) -> tuple[int, pa.Buffer]:
     start = max(0, file.size - _TAIL_BYTES)
     tail = store.fetch(file, [(start, file.size)])[0] if file.size else pa.py_buffer(b"")
@@ -397,31 +353,6 @@ def _explain(store: Store, file: File) -> str:
     return f"expected an Arrow IPC file, which ends with {_MAGIC!r}; found {file.size} bytes that start with {head!r}"
 
 
-def _announced(store: Store, file: File, buffers: Iterable[tuple[Block, npt.NDArray[np.int64]]]) -> int:
-    """Returns the decoded bytes of compressed buffers, with which each of them begins."""
-    places = [
-        (block.offset + block.metadata_bytes + start, size)
-        for block, each in buffers
-        for start, size in each.tolist()
-        if size >= _LENGTH.size
-    ]
-    found = store.fetch(file, [(start, start + _LENGTH.size) for start, _ in places])
-    lengths = (_LENGTH.unpack(part)[0] for part in found)
-    # A length of -1 marks a buffer that is stored uncompressed.
-    return sum(size if length < 0 else length for length, (_, size) in zip(lengths, places, strict=True))
-
-
-def _check_blocks(blocks: Sequence[Block], file: File) -> None:
-    for block in blocks:
-        outside = (
-            block.offset < 0 or block.metadata_bytes < 8 or block.body_bytes < 0 or block.range[1] > file.size
-        )
-        if outside or any(number % _ALIGNMENT for number in block):
-            raise SourceError(
-                f"the footer lists a message at {block} outside of the file; the file is corrupt"
-            )
-
-
 def _read_metadata(
     store: Store, file: File, blocks: Sequence[Block], num_columns: int, kind: int = RECORD_BATCH
 ) -> list[Batch]:
@@ -450,7 +381,7 @@ def _column_bytes(
     bits = [width_bits(type) for type in schema.types]
     fixed = np.array([each or 0 for each in bits], np.int64)
     is_fixed = np.array([each is not None for each in bits], np.bool_)
-    encoded = np.array([_INFLATION if _is_encoded(type) else 1 for type in schema.types], np.int64)
+    encoded = np.array([_INFLATION if is_encoded(type) else 1 for type in schema.types], np.int64)
     borders = np.array(firsts, np.int64)
     sizes = np.zeros((len(batches), len(bits)), np.int64)
     for row, batch in zip(sizes, batches, strict=True):
@@ -462,7 +393,3 @@ def _column_bytes(
         inflated = own * (_INFLATION if batch.is_compressed else encoded)
         row[:] = np.where(is_fixed, batch.num_rows * fixed // 8, inflated)
     return sizes
-
-
-def _is_encoded(type: pa.DataType) -> bool:
-    return bool(pa.types.is_dictionary(type) or pa.types.is_run_end_encoded(type))

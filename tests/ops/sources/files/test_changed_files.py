@@ -285,7 +285,8 @@ import os, sys
 import arrowflow as af
 path, format = sys.argv[1:]
 found = []
-with iter(getattr(af, f"read_{format}")(path, memory_map=False).with_options(af.Options(cpu_budget=1))) as running:
+options = {"block_bytes": 1024} if format in ("csv", "json") else {"memory_map": False}
+with iter(getattr(af, f"read_{format}")(path, **options).with_options(af.Options(cpu_budget=1))) as running:
     found += next(running)["x"].to_pylist()
     os.truncate(path, 4096)
     try:
@@ -297,7 +298,7 @@ with iter(getattr(af, f"read_{format}")(path, memory_map=False).with_options(af.
 """
 
 
-@pytest.mark.parametrize("format", ["parquet", "ipc"])
+@pytest.mark.parametrize("format", ["parquet", "ipc", "csv", "json"])
 def test_a_file_that_becomes_shorter_does_not_end_the_process(tmp_path: Path, format: str) -> None:
     path = tmp_path / f"a.{format}"
     write(path, 100_000)
