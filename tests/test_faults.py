@@ -201,7 +201,9 @@ def test_a_run_that_hangs_is_closed(name: str, setting: str) -> None:
     assert error is not None or len(found) == len(expected(name))
     with pytest.raises(af.ClosedError):
         next(running[0])
+    del found, error
     running.clear()
+    ended.clear()  # which the error refers to, by its frames
 
 
 @everywhere

@@ -27,7 +27,9 @@ FLAT: Final = pa.table(
     }
 )
 TEXTS: Final = pa.table({"row": FLAT["row"], "s": [f"text {i % 7}" * (i % 4) for i in range(ROWS)]})
-NESTED: Final = ALL_TYPES.drop_columns(["view", "null", "duration"])
+NESTED: Final = ALL_TYPES.drop_columns(["view", "null", "duration", "vector"]).append_column(
+    "vector", pa.array([[i, i + 0.5] for i in range(len(ALL_TYPES))], pa.list_(pa.float32(), 2))
+)
 
 
 def _parquet(table: pa.Table, **options: Any) -> bytes:
