@@ -9,6 +9,7 @@ from typing import ClassVar, Final
 import pyarrow as pa
 
 from arrowflow.errors import SourceError
+from arrowflow.formats.parquet.bounds import Bounds
 from arrowflow.formats.parquet.pages import Pages
 from arrowflow.formats.parquet.row_groups import RowGroups
 from arrowflow.formats.parquet.sizes import TextSizes
@@ -42,6 +43,7 @@ class Details:
         stored: The footer as it is stored, without its signature. pyarrow cannot write every footer that it can read:
             the process ends where one tells of encryption that the file does not have.
         row_groups: The row groups of the footer.
+        bounds: Which statistics of the footer can be used.
         leaves: See `Columns`. So are the next two.
         leaf_bits: See there.
         nested_leaves: See there.
@@ -55,6 +57,7 @@ class Details:
     metadata: pq.FileMetaData
     stored: bytes
     row_groups: RowGroups
+    bounds: Bounds
     leaves: dict[str, tuple[int, int]]
     leaf_bits: tuple[int | None, ...]
     nested_leaves: frozenset[int]

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from arrowflow.formats.parquet import arrow_decoder, polars_decoder
 from arrowflow.formats.parquet.arrow_decoder import ParquetFile
+from arrowflow.formats.parquet.bounds import Bounds
 from arrowflow.formats.parquet.details import (
     MAGIC_BYTES,
     SIGNATURE_BYTES,
@@ -97,6 +98,7 @@ class ParquetFormat(Format):
             metadata,
             stored,
             RowGroups(metadata, file),
+            Bounds(stored, metadata),
             columns.leaves,
             columns.leaf_bits,
             columns.nested_leaves,
@@ -187,7 +189,8 @@ class ParquetFormat(Format):
         details: Details = footer.details
         if details.is_signed:
             return False
-        statistics = RowGroupStatistics(details.row_groups[split.index], footer.schema, details.leaves)
+        group, unsound = details.row_groups[split.index], details.bounds.unsound(split.index)
+        statistics = RowGroupStatistics(group, footer.schema, details.leaves, unsound)
         return not may_match(statistics, split.num_rows)
 
     def read(

@@ -37,16 +37,15 @@ class TextSizes:
         """Returns the bytes of all texts of a column chunk, without offsets; None if the file does not say."""
         if self._found is None:
             self._found = self._parsed() if self._num_chunks <= _MAX_CHUNKS else []
-        return self._found[row_group][leaf] if self._found else None
+        try:
+            return self._found[row_group][leaf]
+        except IndexError:  # too many to be read, or C++ has read a corrupt footer in another way
+            return None
 
     def _parsed(self) -> list[list[int | None]]:
         try:
             return _text_bytes(self._footer)
-        except (
-            ValueError,
-            IndexError,
-            StopIteration,
-        ):  # fields of unknown types, which a corrupt footer may have
+        except (ValueError, IndexError, StopIteration):
             return []
 
 

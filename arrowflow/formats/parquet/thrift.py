@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-I64, BINARY, LIST, STRUCT = 6, 8, 9, 12
+I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12
 _VARINTS: Final = (4, 5, 6)
 _FIXED_BYTES: Final = {1: 0, 2: 0, 3: 1, 7: 8}  # a boolean is in the header of its field
 
@@ -58,6 +58,46 @@ def _skip(data: bytes, at: int, kind: int) -> int:
             at = field.end
         return at + 1
     raise ValueError(f"a Parquet footer has no Thrift type {kind}")
+
+
+def header(data: bytes, at: int, number: int) -> tuple[int, int, int]:
+    """Returns number and type of the field after the one of this number, and the start of its value; type 0 at the end."""
+    found = data[at]
+    if found > 15:
+        return number + (found >> 4), found & 15, at + 1
+    if not found:
+        return number, 0, at + 1
+    value, at = varint(data, at + 1)
+    return value >> 1 ^ -(value & 1), found, at
+
+
+def passed(data: bytes, at: int, kind: int) -> int:
+    """Returns the end of a value: that of a structure without a look at each of its fields."""
+    if kind in _VARINTS:
+        while data[at] > 127:
+            at += 1
+        return at + 1
+    if kind != STRUCT:
+        return _skip(data, at, kind)
+    depth = 1
+    while depth:
+        found = data[at]
+        at += 1
+        if not found:
+            depth -= 1
+            continue
+        if found < 16:
+            at = varint(data, at)[1]
+        kind = found & 15
+        if kind in _VARINTS:
+            while data[at] > 127:
+                at += 1
+            at += 1
+        elif kind == STRUCT:
+            depth += 1
+        else:
+            at = _skip(data, at, kind)
+    return at
 
 
 def list_header(data: bytes, at: int) -> tuple[int, int, int]:

@@ -8,15 +8,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import arrowflow as af
+from arrowflow.formats import FORMATS
 from arrowflow.formats.parquet import details
 from arrowflow.formats.parquet.pages import stored_footer
 from arrowflow.formats.parquet.thrift import (
     BINARY,
+    I32,
     I64,
     LIST,
     STRUCT,
@@ -27,8 +30,8 @@ from arrowflow.formats.parquet.thrift import (
     written_struct,
     written_varint,
 )
+from tests.formats.reading import open_footer
 
-I32 = 5
 READ = """
 import sys
 import arrowflow as af
@@ -155,6 +158,70 @@ def test_footers_that_contradict_themselves(tmp_path: Path, change: Any, text: s
     for line in read_apart(path):
         assert line.startswith("SourceError True"), line
         assert text in line
+
+
+def rebuilt(data: bytes, at: int, changes: dict[int, Any]) -> bytes:
+    """Returns a structure in which some fields are made anew, from where their values start."""
+    return written_struct(
+        (
+            each.number,
+            each.kind,
+            changes[each.number](data, each.start) if each.number in changes else data[each.start : each.end],
+        )
+        for each in fields(data, at)
+    )
+
+
+def each_of(change: Any) -> Any:
+    """Returns what makes each structure of a list anew."""
+
+    def made(data: bytes, at: int) -> bytes:
+        count, _, at = list_header(data, at)
+        found = []
+        for _ in range(count):
+            found.append(change(data, at))
+            at = [*fields(data, at)][-1].end + 1
+        return written_list(STRUCT, found)
+
+    return made
+
+
+def with_bounds(size: int) -> Any:
+    """Makes all bounds of all columns that many zeros."""
+    bound = written_varint(size) + bytes(size)
+    own = {number: lambda data, at: bound for number in (1, 2, 5, 6)}
+    statistics = {12: lambda data, at: rebuilt(data, at, own)}
+    chunk = {3: lambda data, at: rebuilt(data, at, statistics)}
+    group = {1: each_of(lambda data, at: rebuilt(data, at, chunk))}
+    return lambda footer: rebuilt(footer, 0, {4: each_of(lambda data, at: rebuilt(data, at, group))})
+
+
+def test_bounds_that_are_too_short(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{size}.parquet" for size in (0, 7, 8)]
+    for path in paths:
+        path.write_bytes(in_footer(written(), with_bounds(int(path.stem))))
+    *short, whole, pruned = read_apart(*paths)
+    assert all(line.startswith("SourceError True read_parquet") for line in short)
+    assert [whole, pruned] == ["rows 3", "rows 0"]  # by bounds of zeros no row passes
+
+
+def test_sound_bounds_are_used(tmp_path: Path) -> None:
+    columns = {
+        "bool": pa.array([True, False]),
+        "int": pa.array([1, 2], pa.int32()),
+        "long": pa.array([1, 2]),
+        "float": pa.array([1, 2], pa.float32()),
+        "double": pa.array([1.0, 2.0]),
+        "text": pa.array(["", "b"]),
+        "fixed": pa.array([b"abc", b"def"], pa.binary(3)),
+        "decimal": pa.array([1, 2], pa.decimal128(20, 2)),
+        "half": pa.array(np.array([1, 2], np.float16)),
+        "list": pa.array([["a"], []]),
+    }
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table(columns), path, row_group_size=1)
+    _, footer = open_footer(FORMATS["parquet"], path)
+    assert [footer.details.bounds.unsound(group) for group in range(2)] == [frozenset()] * 2
 
 
 def test_a_footer_that_says_it_is_signed(tmp_path: Path) -> None:
