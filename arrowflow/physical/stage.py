@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -93,15 +94,20 @@ class Chain(SubPlan):
     stages: tuple[StagePlan, ...]
     children: tuple[Chain, ...] = ()
 
-    def shape(self) -> list[object]:
-        """Returns the operators that have a say in positions, as JSON: states fit only the same shape."""
+    def shape(self, last: Sequence[str] = ()) -> list[object]:
+        """Returns the operators that have a say in positions, as JSON: states fit only the same shape.
+
+        Args:
+            last: Operators after it that the boundary runs.
+        """
         names = [
             spec.operator
             for stage in self.stages
             for spec in stage.specs
             if spec.kind in ("source", "serial", "boundary") and spec.has_position
         ]
-        return [*names, *(child.shape() for child in self.different_children)]
+        runs_last = self.stages[0].specs[0].runs_last
+        return [*names, *last, *(child.shape(runs_last) for child in self.different_children)]
 
     def takes_any_order(self, index: int) -> bool:
         """Whether a stage's chunks may come in any order, with `deterministic=False`."""

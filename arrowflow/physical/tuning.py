@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from arrowflow.kernels.operator import Cost
@@ -164,24 +164,6 @@ class StageStatistics:
             return False
         cpu_seconds, busy_seconds = self.cpu_seconds / calls, self.busy_seconds / calls
         return are_short(calls, cpu_seconds, busy_seconds, holds_lock=self.holds_lock)
-
-    def plus(self, later: StageStatistics) -> StageStatistics:
-        """Returns the sum of two stages of the same plan, such as those of two epochs."""
-        return replace(
-            later,
-            calls=self.calls + later.calls,
-            rows=self.rows + later.rows,
-            bytes=self.bytes + later.bytes,
-            chunks=self.chunks + later.chunks,
-            busy_seconds=self.busy_seconds + later.busy_seconds,
-            cpu_seconds=self.cpu_seconds + later.cpu_seconds,
-            queued_seconds=self.queued_seconds + later.queued_seconds,
-            ready_items=self.ready_items + later.ready_items,
-            max_ready_items=max(self.max_ready_items, later.max_ready_items),
-            running=self.running + later.running,
-            capped=self.capped + later.capped,
-            full=self.full + later.full,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

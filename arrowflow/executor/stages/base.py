@@ -243,6 +243,11 @@ class Stage(ABC):
         if timeline is not None and self.plan.kind != "parallel":
             timeline.span(track, "+".join(self.plan_titles), began, began + elapsed)
 
+    @property
+    def ready_items(self) -> int:
+        """Items that wait for the next stage."""
+        return len(self.out)
+
     def statistics(self) -> StageStatistics:
         """Returns a snapshot of what it measured."""
         limits, plan = self.limits, self.plan
@@ -271,7 +276,7 @@ class Stage(ABC):
             busy_seconds=self.busy_seconds,
             cpu_seconds=self.cpu_seconds,
             queued_seconds=self.queued_seconds,
-            ready_items=len(self.out),
+            ready_items=self.ready_items,
             max_ready_items=self.max_ready_items,
             running=self.running,
         )

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from arrowflow.errors import SourceError
 from arrowflow.formats.parquet.bounds import Bounds
+from arrowflow.formats.parquet.integers import as_integers
 from arrowflow.formats.parquet.pages import Pages
 from arrowflow.formats.parquet.row_groups import RowGroups
 from arrowflow.formats.parquet.sizes import TextSizes
@@ -52,6 +53,7 @@ class Details:
         first_page: The first bytes of a page, where the read of the footer brought them along; else empty.
         text_sizes: The sizes of the texts of each column chunk, as the footer says.
         pages: The pages of column chunks that were cut, by row group and leaf.
+        integers: The footer with decimals as integers, by the leaves that are decimals (see `integers`).
     """
 
     metadata: pq.FileMetaData
@@ -66,6 +68,14 @@ class Details:
     first_page: bytes
     text_sizes: TextSizes
     pages: dict[tuple[int, int], Pages] = field(default_factory=dict)
+    integers: dict[frozenset[int], pq.FileMetaData] = field(default_factory=dict)
+
+    def with_integers(self, leaves: frozenset[int]) -> pq.FileMetaData:
+        """Returns the footer with these leaves as plain integers, made once: each call that decodes asks for it."""
+        found = self.integers.get(leaves)
+        if found is None:
+            found = self.integers[leaves] = as_integers(self.stored, leaves)
+        return found
 
     def leaves_of(self, column: str, fields: Mapping[str, frozenset[str]]) -> list[int]:
         """Returns the leaves of a column; of a struct in `fields` those of these fields alone."""

@@ -12,7 +12,6 @@ change.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Final
 
 import pyarrow as pa
@@ -25,9 +24,8 @@ _ANNOTATIONS: Final = (6, 7, 8, 10)
 """Fields of a SchemaElement: converted_type, scale, precision, logicalType."""
 
 
-@lru_cache(maxsize=8)
 def as_integers(stored: bytes, leaves: frozenset[int]) -> pq.FileMetaData:
-    """Returns a stored footer with these leaf columns as plain integers. The results for the last 8 files are kept."""
+    """Returns a stored footer with these leaf columns as plain integers."""
     footer = _without_annotations(stored, leaves)
     footer = footer.replace(b"ARROW:schema", b"arrow-schema")
     rewritten = _MAGIC + footer + len(footer).to_bytes(4, "little") + _MAGIC

@@ -388,5 +388,5 @@ def _decode(
             return fast
     metadata = details.metadata
     if integers:
-        metadata = as_integers(details.stored, frozenset(details.leaves[name][0] for name in integers))
+        metadata = details.with_integers(frozenset(details.leaves[name][0] for name in integers))
     return arrow_decoder.decode(store, footer.file, metadata, splits, indices)

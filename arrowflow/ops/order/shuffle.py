@@ -33,7 +33,7 @@ from arrowflow.options import ResolvedOptions, check_seed, check_size
 from arrowflow.plan.node import BindContext, Count, Node, SourceOrder
 from arrowflow.plan.traits import Borders, SharedByEpochs, Traits
 from arrowflow.plan.widths import row_bytes
-from arrowflow.random import WINDOW_ORDER, permutation
+from arrowflow.random import WINDOW_ORDER, Key, permutation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +113,11 @@ class Shuffle(RowOperator):
         found = self.inputs[0].position_behind(first, epoch)
         return None if found is None else (CutPosition(found[0], first - found[1], number), first)
 
+    def window_key(self, epoch: int, number: int) -> Key:
+        """Returns the key of a window's order."""
+        assert self.seed is not None
+        return (self.seed, WINDOW_ORDER, epoch if self.reshuffle_each_iteration else 0, number)
+
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the collector of windows and the gatherer."""
         window_bytes = row_bytes(self.schema) * self.size
@@ -143,13 +148,13 @@ class PermuteKernel(GatherKernel):
     """Permutes a window and gathers its rows into new memory."""
 
     def __init__(self, node: Shuffle, recycler: Recycler, context: Context) -> None:
-        assert node.seed is not None
-        self._key = (node.seed, WINDOW_ORDER, context.epoch if node.reshuffle_each_iteration else 0)
+        self._node = node
+        self._epoch = context.epoch
         self._recycler = recycler
 
     def gather(self, chunk: Parts, origin: Origin) -> pa.RecordBatch:
         """Returns the window's rows in their new order."""
-        order = permutation(chunk.num_rows, (*self._key, origin.split))
+        order = permutation(chunk.num_rows, self._node.window_key(self._epoch, origin.split))
         return reordered(chunk.chunks, order, self._recycler)
 
     def limit(self, chunk: Parts) -> tuple[str, str, str]:

@@ -85,6 +85,9 @@ class AgreedStepsKernel(SerialKernel):
 
     def push(self, item: Item) -> Iterator[Item]:
         """Yields batches that all ranks have."""
+        if not item.chunk.num_rows:  # the start of the lanes
+            yield item
+            return
         self._held.append(item)
         self._num_bytes += item.chunk.nbytes
         while len(self._held) >= self._wanted or (self._held and self._num_bytes > self._most_bytes):

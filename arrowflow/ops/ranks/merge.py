@@ -16,6 +16,7 @@ from arrowflow.kernels.items import Origin
 from arrowflow.memory import Recycler
 from arrowflow.ops.batches.batch import masked_schema
 from arrowflow.ops.order.spans import addresses_of, array_of, width_of
+from arrowflow.ops.ranks.windows_of_lanes import merged_windows
 
 
 @dataclass(slots=True)
@@ -23,14 +24,14 @@ class LaneRows:
     """Rows of a part: of each lane its chunks, and how many rows these have; with them, what fills up short lanes.
 
     Attributes:
-        chunks: The chunks of each lane.
+        chunks: The chunks of each lane, or its windows.
         counts: Rows of each lane.
         rows: Rows that each lane gives to the part, repeats included.
         spares: The row that each lane repeats; None where it is full.
         nbytes: Bytes of the rows of the chunks.
     """
 
-    chunks: list[list[pa.RecordBatch]]
+    chunks: list[list[Any]]
     counts: list[int]
     rows: int
     spares: list[pa.RecordBatch | None]
@@ -49,19 +50,24 @@ class MergeKernel(GatherKernel):
         step_rows: Rows of a lane in a whole step.
         mask: Name of the column that is false for repeats; None for no such column.
         recycler: Gives memory that is used again.
+        of_windows: Whether lanes have `Window`s in place of chunks.
     """
 
-    def __init__(self, step_rows: int, mask: str | None, recycler: Recycler) -> None:
+    def __init__(self, step_rows: int, mask: str | None, recycler: Recycler, *, of_windows: bool) -> None:
         self._step_rows = step_rows
+        self._of_windows = of_windows
         self._mask = mask
         self._recycler = recycler
 
     def gather(self, chunk: LaneRows, origin: Origin) -> pa.RecordBatch:
         """Returns the part's rows."""
+        real = None
         if any(spare is not None for spare in chunk.spares):
             merged, real = self._filled(chunk)
+        elif self._of_windows:
+            merged = merged_windows(chunk.chunks, min(self._step_rows, chunk.rows), self._recycler)
         else:
-            merged, real = self._merged(chunk), None
+            merged = self._merged(chunk)
         if self._mask is None:
             return merged
         schema = masked_schema(merged.schema, self._mask)
@@ -111,7 +117,7 @@ class MergeKernel(GatherKernel):
 
     def _filled(self, part: LaneRows) -> tuple[pa.RecordBatch, npt.NDArray[np.bool_]]:
         """Returns one step in which some lanes are filled up by repeats, and which rows are real."""
-        chunks = [chunk for some in part.chunks for chunk in some]
+        chunks = [chunk.rows() if self._of_windows else chunk for some in part.chunks for chunk in some]
         spares = [spare for spare in part.spares if spare is not None]
         starts = np.cumsum([0, *part.counts])
         places, spare = [], int(starts[-1])

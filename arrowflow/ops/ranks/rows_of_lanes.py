@@ -6,13 +6,16 @@ into some megabytes, without a copy. A stateless kernel copies a part once, into
 
 A lane is pulled from when it lacks rows of the next part. All lanes read ahead meanwhile, one chunk each.
 
+Where all lanes end in a `shuffle`, it is not run: parts are made of its windows (see `windows_of_lanes`), whole ones as far
+as the borders of steps allow.
+
 Where batches are padded, a lane that has ended repeats its last row. So its position stays before that row. A part with
 padding has one step only, so that no position lies in the middle of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,8 +27,10 @@ from arrowflow.kernels.gather import gathered
 from arrowflow.kernels.held import Held
 from arrowflow.kernels.items import Item, Origin, Ticket
 from arrowflow.kernels.kinds import BoundaryKernel
+from arrowflow.ops.order.shuffle import Shuffle
 from arrowflow.ops.ranks.merge import LaneRows, zeros
 from arrowflow.ops.ranks.steps import Steps
+from arrowflow.ops.ranks.windows_of_lanes import Window, WindowCutter
 from arrowflow.plan.position import LaneMark, LanesPosition, Position, lanes_of
 from arrowflow.plan.widths import RowWidth
 
@@ -49,6 +54,7 @@ class LanesKernel(BoundaryKernel):
         part_bytes: The most bytes of a part that is more than one step.
         behind: Returns a position of a lane with at most so many rows in front of it, in an epoch, and how many, if that
             can be told.
+        shuffles: The operators that the lanes end in, which are left to this kernel; empty where they do not end in one.
         context: The stream's.
     """
 
@@ -65,6 +71,7 @@ class LanesKernel(BoundaryKernel):
         width: RowWidth,
         part_bytes: int,
         behind: Callable[[int, int, int], tuple[Any, int] | None],
+        shuffles: Sequence[Shuffle],
         context: Context,
     ) -> None:
         self._lanes = lanes
@@ -76,6 +83,10 @@ class LanesKernel(BoundaryKernel):
         self._part_bytes = part_bytes
         self._behind = behind
         self._context = context
+        self._cutters = [WindowCutter(shuffle) for shuffle in shuffles]
+        self._window_rows = max((shuffle.size for shuffle in shuffles), default=0)
+        # Whether windows end with steps. Then parts end with windows: a window in two parts would be joined twice.
+        self._is_aligned = bool(shuffles) and not self._window_rows % step_rows
         self._epoch = 0
         self._streams: list[StreamHandle | None] = []  # None: it has ended
         self._held = [Held() for _ in lanes]
@@ -85,7 +96,7 @@ class LanesKernel(BoundaryKernel):
         self._marks: list[LaneMark | None] = [None] * len(lanes)
         self._spent = [False] * len(lanes)
         self._done = 0  # rows of each lane that were put out
-        self._part_steps = 1
+        self._part_steps = self._least_steps = max(1, -(-self._window_rows // step_rows))
         self._number = 0
 
     def open(self, position: Position, epoch: int) -> Position:
@@ -101,12 +112,19 @@ class LanesKernel(BoundaryKernel):
                 self._starts[index] = mark.before
                 self._spent[index] = mark.spent
                 self._marks[index] = mark if mark.spent else None
+        for index, cutter in enumerate(self._cutters):
+            self._starts[index] = cutter.open(self._starts[index], epoch)
         return None
 
     def _followed(self, lane: int) -> LaneMark:
         """Returns the place of a lane that the state lacks: it follows from the steps, near it or at the lane's start."""
         before, rows = self._behind(lane, self._done, self._epoch) or (None, 0)
         return LaneMark(lane, before, self._done - rows)
+
+    def begin(self) -> Iterator[Item]:
+        """Yields the start of all lanes, without rows: a state from within the first part names the place of each lane."""
+        if not self._done:
+            yield Item(LaneRows([], [], 0, [], 0), self._position(), (), Origin(0))
 
     # ------------------------------------------------------------------ inputs to pull from
 
@@ -135,30 +153,37 @@ class LanesKernel(BoundaryKernel):
 
     def held(self) -> list[Held]:
         """Returns the rows of each lane that wait for those of the others."""
-        return self._held
+        return [*self._held, *(cutter.held for cutter in self._cutters)]
 
     def following_bytes(self) -> int:
         """Returns the bytes of two parts: one is copied while the other is consumed."""
         widest = max(held.row_bytes() for held in self._held)
-        return int(2 * max(self._part_bytes, widest * self._step_rows * len(self._lanes)))
+        least_rows = self._least_steps * self._step_rows * len(self._lanes)
+        return int(2 * max(self._part_bytes, widest * least_rows))
 
     # ------------------------------------------------------------------ chunks that come
 
     def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
         """Takes a chunk of a lane; yields the parts that are complete now."""
         index = self._streams.index(stream)
-        held = self._held[index]
-        held.add(item)
         if item.chunk.num_rows:
             self._schema = item.chunk.schema
-        if self._spent[index] and held.rows and self._spares[index] is None:
-            self._spares[index] = _copied(held.pop(1)[0][0])
+        self._keep(index, self._cutters[index].push(item) if self._cutters else (item,))
         return self._parts()
 
     def ended(self, stream: StreamHandle) -> Iterator[Item]:
         """Puts out what the lanes can make now without the lane that has ended."""
-        self._streams[self._streams.index(stream)] = None
+        index = self._streams.index(stream)
+        self._streams[index] = None
+        self._keep(index, self._cutters[index].finish() if self._cutters else ())
         return self._parts()
+
+    def _keep(self, index: int, items: Iterable[Item]) -> None:
+        held = self._held[index]
+        for item in items:
+            held.add(item)
+            if self._spent[index] and held.rows and self._spares[index] is None:
+                self._spares[index] = _copied(held.pop(1)[0][0])
 
     # ------------------------------------------------------------------ parts
 
@@ -173,6 +198,8 @@ class LanesKernel(BoundaryKernel):
     def _most_rows(self) -> int:
         """Returns the rows of each lane in the next part, if no lane ends."""
         rows, most = self._part_steps * self._step_rows, self._steps.most
+        if self._is_aligned:
+            rows -= self._done % self._window_rows  # after a resume within a window
         return rows if most is None else max(0, min(rows, most - self._done))
 
     def _next_rows(self) -> int:
@@ -206,9 +233,10 @@ class LanesKernel(BoundaryKernel):
         tickets: tuple[Ticket, ...] = tuple(ticket for _, some in taken for ticket in some)
         self._done += rows
         self._grow(part.num_rows, num_bytes)
-        for held in self._held:
-            if held.rows < self._most_rows():
-                held.compact()  # the next chunk may come only while this one is still there
+        rests = [cutter.held for cutter in self._cutters] or self._held
+        for rest in rests:
+            if rest.rows < self._most_rows():
+                rest.compact()  # the next chunk may come only while this one is still there
         number, self._number = self._number, self._number + 1
         return Item(part, self._position(), tickets, Origin(number))
 
@@ -239,7 +267,10 @@ class LanesKernel(BoundaryKernel):
         """Sets the steps of the next part."""
         step_rows = self._step_rows * len(self._lanes)
         fitting = self._width.rows_in(self._part_bytes, num_bytes, rows) // step_rows
-        self._part_steps = max(1, min(fitting, GROWTH * self._part_steps))
+        steps = max(self._least_steps, min(fitting, GROWTH * self._part_steps))
+        if self._is_aligned:
+            steps -= steps % self._least_steps
+        self._part_steps = steps
 
     def _position(self) -> Position:
         marks = (
@@ -249,6 +280,6 @@ class LanesKernel(BoundaryKernel):
         return LanesPosition(-(-self._done // self._step_rows), tuple(marks)).position()
 
 
-def _copied(row: pa.RecordBatch) -> pa.RecordBatch:
+def _copied(row: pa.RecordBatch | Window) -> pa.RecordBatch:
     """Returns one row in memory of its own, so that it does not keep its chunk alive."""
-    return gathered(row, np.zeros(1, np.int64))
+    return row.rows() if isinstance(row, Window) else gathered(row, np.zeros(1, np.int64))

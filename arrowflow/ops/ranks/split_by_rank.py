@@ -24,6 +24,7 @@ from arrowflow.kernels.cutting import CutPosition
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.memory import Recycler
 from arrowflow.ops.batches.batch import Batch, BatchKernel, JoinKernel, masked_schema
+from arrowflow.ops.order.shuffle import Shuffle
 from arrowflow.ops.ranks.agreed_steps import AgreedSteps
 from arrowflow.ops.ranks.batches_of_lanes import TurnsKernel
 from arrowflow.ops.ranks.coordinator import Coordinator, coordinator_of
@@ -200,10 +201,21 @@ class SplitByRank(Operator):
         return in_lane(self.inputs[0], Lane(number, self.lanes, size // self.lanes))
 
     @property
+    def _shuffles(self) -> tuple[Shuffle, ...]:
+        """The `shuffle` of each of its own lanes, if lanes end in one and their rows are merged."""
+        batch = self._batch
+        if batch is None or not isinstance(batch.inputs[0], Shuffle):
+            return ()
+        lanes = map(self._lane, self.own_lanes)
+        return tuple(lane for lane in lanes if isinstance(lane, Shuffle))
+
+    @property
     def planned_inputs(self) -> tuple[Node, ...]:
         """The plans of its own lanes."""
         plans = map(self._lane, self.own_lanes)
-        if self._batch is not None or not self._joins:
+        if self._batch is not None:
+            return tuple(plan.inputs[0] if self._shuffles else plan for plan in plans)
+        if not self._joins:
             return tuple(plans)
         most = self._least_rows()
         return tuple(self._even(plan, most) for plan in plans)
@@ -301,8 +313,9 @@ class SplitByRank(Operator):
                 facts=lambda: ("join the batches of the lanes",),
             )
             return (turns, join) if self._joins else (turns,)
-        size, recycler = batch.size // self.lanes, Recycler(options.ram_budget)
+        size, recycler, shuffles = batch.size // self.lanes, Recycler(options.ram_budget), self._shuffles
         width = row_width(batch.inputs[0].schema)
+        window_rows = max((shuffle.size for shuffle in shuffles), default=0)
         part_bytes = min(PART_BYTES, options.ram_budget // PARTS_IN_BUDGET)
         return (
             KernelSpec(
@@ -317,8 +330,10 @@ class SplitByRank(Operator):
                     width=width,
                     part_bytes=part_bytes,
                     behind=lambda lane, rows, epoch: self._lane(lane).position_behind(rows, epoch),
+                    shuffles=shuffles,
                     context=context,
                 ),
+                runs_last=(Shuffle.name,) if shuffles else (),
                 pins_order=True,
                 splits=True,
                 alike=True,
@@ -327,12 +342,15 @@ class SplitByRank(Operator):
             KernelSpec(
                 operator=self.name,
                 kind="stateless",
-                make=lambda context: MergeKernel(size, self._mask, recycler),
+                make=lambda context: MergeKernel(size, self._mask, recycler, of_windows=bool(shuffles)),
+                random=bool(shuffles),
                 engine="numpy+arrow",
-                # One part is copied while another is consumed; a part has one step at least.
-                floor_bytes=2 * size * len(lanes) * width.num_bytes,
+                # One part is copied while another is consumed; a part has one step at least, and a window.
+                floor_bytes=2 * max(size, window_rows) * len(lanes) * width.num_bytes,
                 facts=lambda: (
-                    f"copy the rows of lanes into their batches, up to {part_bytes:,} bytes a call",
+                    f"permute windows of {window_rows:,} rows of each lane, and gather them into their batches"
+                    if shuffles
+                    else f"copy the rows of lanes into their batches, up to {part_bytes:,} bytes a call",
                 ),
             ),
             KernelSpec(
