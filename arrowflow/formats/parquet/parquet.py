@@ -107,8 +107,6 @@ class ParquetFormat(Format):
             first_page(tail) if tail.size == file.size else b"",
             TextSizes(stored, metadata.num_row_groups * metadata.num_columns),
         )
-        if not is_signed and (not store.is_local or None in columns.leaf_bits):
-            details.row_groups.check()  # before the executor asks for sizes and ranges
         return Footer(file, columns.schema, splits, metadata.num_rows, details)
 
     def column_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:

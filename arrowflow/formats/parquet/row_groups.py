@@ -43,19 +43,17 @@ class RowGroups:
         Raises:
             SourceError: The metadata of a column chunk are corrupt.
         """
-        self.check()
+        if not self._is_checked:
+            self._check()
+            self._is_checked = True
         return self._metadata.row_group(index)
 
-    def check(self) -> None:
-        """Raises `SourceError` if the metadata of a column chunk are corrupt; looks once."""
-        if self._is_checked:
-            return
+    def _check(self) -> None:
         text = _fault(self._metadata, self._file.size)
         if text is not None:
             raise SourceError(f"its footer is corrupt: {text}; write it anew, or leave it out").locate(
                 file=self._file.path
             )
-        self._is_checked = True
 
 
 def _fault(metadata: pq.FileMetaData, size: int) -> str | None:
