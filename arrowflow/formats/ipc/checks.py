@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -67,25 +68,48 @@ def announced(store: Store, file: File, buffers: Iterable[tuple[Block, npt.NDArr
         for start, size in each.tolist()
         if size >= _LENGTH.size
     ]
-    found = store.fetch(file, [(start, start + _LENGTH.size) for start, _ in places])
-    lengths = (_LENGTH.unpack(part)[0] for part in found)
+    if not places:
+        return 0
+    read = _local_lengths if store.is_local else _fetched_lengths
+    lengths = read(store, file, [start for start, _ in places])
     # A length of -1 marks a buffer that is stored uncompressed.
     return sum(size if length < 0 else length for length, (_, size) in zip(lengths, places, strict=True))
 
 
-def recounted(batch: pa.RecordBatch, place: int) -> pa.RecordBatch:
-    """Returns a batch whose nulls in a column are counted when somebody asks: the file may say another number."""
+def recounted(batch: pa.RecordBatch, place: int) -> pa.Array | None:
+    """Returns a column whose nulls are counted when somebody asks: the file may say another number. None if it has none."""
     type = batch.schema.field(place).type
-    if type.id in WITHOUT_ARRAYS:
-        return batch
-    column = batch.column(place)
-    if not column.null_count:
-        return batch
+    column = None if type.id in WITHOUT_ARRAYS else batch.column(place)
+    if column is None or not column.null_count:
+        return None
     if pa.types.is_nested(type) or isinstance(type, pa.BaseExtensionType):
         column.validate(full=True)
+        return None
+    return pa.Array.from_buffers(type, len(column), column.buffers(), -1, column.offset)
+
+
+def with_columns(batch: pa.RecordBatch, columns: Mapping[int, pa.Array]) -> pa.RecordBatch:
+    """Returns a batch with other columns in some places."""
+    if any(type.id in WITHOUT_ARRAYS for type in batch.schema.types):
+        for place, column in columns.items():
+            batch = batch.set_column(place, batch.schema.field(place), column)
         return batch
-    column = pa.Array.from_buffers(type, len(column), column.buffers(), -1, column.offset)
-    return batch.set_column(place, batch.schema.field(place), column)
+    made = [columns.get(place, column) for place, column in enumerate(batch.columns)]
+    return pa.RecordBatch.from_arrays(made, schema=batch.schema)
+
+
+def _fetched_lengths(store: Store, file: File, starts: Sequence[int]) -> list[int]:
+    found = store.fetch(file, [(start, start + _LENGTH.size) for start in starts])
+    return [_LENGTH.unpack(part)[0] for part in found]
+
+
+def _local_lengths(store: Store, file: File, starts: Sequence[int]) -> list[int]:
+    """Reads a few bytes at many places: 1 µs each, where Arrow's files take 4."""
+    opened = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return [_LENGTH.unpack(os.pread(opened, _LENGTH.size, start))[0] for start in starts]
+    finally:
+        os.close(opened)
 
 
 def is_encoded(type: pa.DataType) -> bool:

@@ -21,6 +21,7 @@ from arrowflow.formats.ipc.checks import (
     check_lengths,
     is_encoded,
     recounted,
+    with_columns,
 )
 from arrowflow.formats.ipc.metadata import (
     DICTIONARY,
@@ -229,17 +230,20 @@ def _checked(batch: pa.RecordBatch | None, split: Split, footer: Footer, wanted:
     if batch.num_rows != split.num_rows:
         raise SourceError(f"expected {split.num_rows} rows as the metadata say, found {batch.num_rows}")
     batch.validate()
+    mended: dict[int, pa.Array] = {}
     for place, index in enumerate(wanted):
         if index not in footer.details.unsafe:
-            batch = recounted(batch, place)
+            column = recounted(batch, place)
+            if column is not None:
+                mended[place] = column
         else:
             try:
                 batch.column(place).validate(full=True)
             except pa.ArrowInvalid:
                 column = masked(batch.column(place))
                 column.validate(full=True)
-                batch = batch.set_column(place, batch.schema.field(place), column)
-    return batch
+                mended[place] = column
+    return with_columns(batch, mended) if mended else batch
 
 
 def _wanted(details: _Details, columns: Sequence[str]) -> list[int]:
