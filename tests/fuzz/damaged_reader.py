@@ -73,8 +73,8 @@ def read(request: dict[str, Any]) -> pa.Table:
     if request["format"] in TYPES and request["given"]:
         options["schema"] = TYPES[request["format"]]
     ds: af.Dataset = getattr(af, f"read_{request['format']}")(where, **options)
-    if kind == "filter":
-        ds = ds.filter(pl.all_horizontal(FILTERS[name] for name in ds.schema.names if name in FILTERS))
+    if kind == "filter" and (tests := [FILTERS[name] for name in ds.schema.names if name in FILTERS]):
+        ds = ds.filter(pl.all_horizontal(tests))
     return ds.with_options(af.Options(cpu_budget=2, ram_budget=BUDGET)).to_table()
 
 
