@@ -78,10 +78,13 @@ def announced(store: Store, file: File, buffers: Iterable[tuple[Block, npt.NDArr
 
 def recounted(batch: pa.RecordBatch, place: int) -> pa.Array | None:
     """Returns a column whose nulls are counted when somebody asks: the file may say another number. None if it has none."""
-    type = batch.schema.field(place).type
-    column = None if type.id in WITHOUT_ARRAYS else batch.column(place)
-    if column is None or not column.null_count:
+    try:
+        column = batch.column(place)
+    except KeyError:  # of a type in `WITHOUT_ARRAYS`
         return None
+    if not column.null_count:
+        return None
+    type = column.type
     if pa.types.is_nested(type) or isinstance(type, pa.BaseExtensionType):
         column.validate(full=True)
         return None
