@@ -24,9 +24,10 @@ test: $(VENV)/.installed-test
 coverage: $(VENV)/.installed-test
 	$(BIN)/python -m pytest --numprocesses=auto --cov
 
-# Searches for differences with new seeds, for as long as MINUTES says.
+# Searches for differences with new seeds, then for what long runs leave behind, each for as long as MINUTES says.
 soak: $(VENV)/.installed-test
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m tests.fuzz --minutes $(MINUTES)
+	$(BIN)/python -m tests.fuzz.soak --minutes $(MINUTES)
 
 lint: $(VENV)/.installed-test $(VENV)/.installed-lint
 	$(BIN)/ruff format --check .

@@ -6,6 +6,14 @@ returns a `Dataset`. `read` is for formats of other packages. `zip`, `sample_fro
 `Statistics` are for annotations: `Dataset.to_torch` and its like, `iter(…)` and `stats()` return them.
 """
 
+import sys
+
+if sys.platform == "win32":
+    raise ImportError(
+        "arrowflow runs on Linux and macOS, not on Windows: it needs file locks, maps and signals of POSIX. Use it in WSL 2 "
+        "(https://learn.microsoft.com/windows/wsl), where it runs as on Linux"
+    )
+
 from arrowflow.caching.store.upkeep import CacheEntry, cache_clear, cache_info
 from arrowflow.combining import choose_from_datasets, sample_from_datasets, zip
 from arrowflow.dataset import Dataset

@@ -154,7 +154,8 @@ def read_parquet(
 
     Raises:
         SourceError: A path is missing, a glob is empty, or a file is unreadable; when the dataset is bound or read. Or
-            a local file was replaced, written again or removed before its last row was read.
+            a file was replaced, written again or removed before its last row was read. Of files that are not local,
+            those with several row groups are looked at, after each of them.
         SchemaError: A file lacks a column or has another type. Or a folder has other keys, or a value that does not
             fit. The message names both sides.
         DataError: A value loses something as its type in `schema`, such as 0.5 as int64; in `next()`.

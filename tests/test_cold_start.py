@@ -172,3 +172,17 @@ def test_importing_the_library_starts_no_thread_and_no_run(folder: Path) -> None
     )
     found = run(code, folder)
     assert found.returncode == 0, found.stderr
+
+
+def test_on_windows_the_import_says_what_to_do(folder: Path) -> None:
+    code = "import sys\nsys.platform = 'win32'\nimport arrowflow"
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+        check=False,
+    )
+    assert "ImportError: arrowflow runs on Linux and macOS, not on Windows" in found.stderr
+    assert "WSL 2" in found.stderr

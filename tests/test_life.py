@@ -308,6 +308,33 @@ def test_close_from_another_thread_ends_a_waiting_next() -> None:
         iterator.set_epoch(0)
 
 
+def test_two_threads_on_one_iterator() -> None:
+    """Each batch goes to one of them. One that comes while the other waits is told, and loses nothing."""
+    for _ in range(RACES):
+        iterator = iter(af.range(400).map(same).batch(4))
+        found: list[int] = []
+        told: list[str] = []
+
+        def consume(iterator: Any = iterator, found: list[int] = found, told: list[str] = told) -> None:
+            while True:
+                try:
+                    batch = next(iterator, None)
+                except af.ArrowflowError as error:
+                    told.append(str(error))
+                    continue
+                if batch is None:
+                    return
+                found.append(batch["id"][0].as_py())
+
+        threads = [threading.Thread(target=consume) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(found) == list(range(0, 400, 4))
+        assert all(text.startswith("next() is still running; an iterator has one consumer") for text in told)
+
+
 def test_a_function_that_blocks_is_named_after_the_timeout() -> None:
     gate = Gate()
 

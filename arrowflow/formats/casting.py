@@ -8,10 +8,24 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from arrowflow.errors import DataError
+from arrowflow.errors import DataError, SchemaError
 from arrowflow.lazy import compute as pc
 
+_MAX_RESCALE = 38
+"""Powers of ten that pyarrow knows. Beyond them it casts to wrong decimals, without an error."""
+
+_MAX_DIGITS = {32: 9, 64: 18, 128: 38, 256: 76}
+"""Digits of decimals, by their bits."""
+
 _REFUSALS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
+
+
+def check_scale(type: pa.DataType) -> None:
+    """Raises `SchemaError` for a scale that only a corrupt file has: pyarrow ends the process where it casts such numbers."""
+    if abs(type.scale) > _MAX_DIGITS[type.bit_width]:
+        raise SchemaError(
+            f"no decimal has the scale {type.scale} ({type}); the file is corrupt: write it anew"
+        )
 
 
 def casts(found: pa.DataType, wanted: pa.DataType) -> bool:
@@ -22,6 +36,9 @@ def casts(found: pa.DataType, wanted: pa.DataType) -> bool:
         >>> casts(pa.float64(), pa.int32()), casts(pa.int32(), pa.list_(pa.int32()))
         (True, False)
     """
+    are_decimals = pa.types.is_decimal(found) and pa.types.is_decimal(wanted)
+    if are_decimals and abs(found.scale - wanted.scale) > _MAX_RESCALE:
+        return False
     try:
         pa.nulls(0, found).cast(wanted).cast(found)
     except (*_REFUSALS, KeyError):  # pyarrow has no arrays of some types, and says `KeyError: 21`

@@ -299,7 +299,11 @@ def check_unchanged(file: File, operator: str | None = None) -> None:
 
     Called after each read of a file, before its rows go on: so no rows of a new version come among those of an old one.
     """
-    change = file.change
+    raise_change(file.change, file, operator)
+
+
+def raise_change(change: str | None, file: File, operator: str | None = None) -> None:
+    """Raises `SourceError` for the change of a file, if there is one."""
     if change is not None:
         raise SourceError(_changed(change)).locate(operator=operator, file=file.path)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from arrowflow.errors import SchemaError
-from arrowflow.formats.casting import cast_exactly, casts
+from arrowflow.formats.casting import cast_exactly, casts, check_scale
 from arrowflow.interchange.enums import as_enum, enum_of
 from arrowflow.lazy import compute as pc
 from arrowflow.types import WITHOUT_ARRAYS
@@ -53,6 +53,8 @@ def decoded_type(type: pa.DataType) -> pa.DataType:
         return pa.binary()
     if pa.types.is_dictionary(type) or pa.types.is_run_end_encoded(type):
         return decoded_type(type.value_type)
+    if pa.types.is_decimal(type):
+        check_scale(type)
     if pa.types.is_struct(type):
         return pa.struct([_decoded_field(field) for field in type.fields])
     if pa.types.is_map(type):

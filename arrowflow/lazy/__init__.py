@@ -1,4 +1,4 @@
-"""Parts of pyarrow that are imported at their first use.
+"""Parts of pyarrow, and a dependency, that are imported at their first use.
 
 At its import `pyarrow.compute` builds 280 wrappers, and `pyarrow.fs` and `pyarrow.parquet` load four shared libraries.
 That takes 30 ms together, half of the time that `import arrowflow` may take. So modules of this library write `from

@@ -8,7 +8,6 @@ child process finds a file by its path. A process locks the file for a moment wh
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import tempfile
@@ -19,6 +18,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from arrowflow.delivery import EpochCounter
+from arrowflow.lazy import locks
+
+_POLL_SECONDS: Final = 0.001
+"""Between two tries to take the lock, which others have for some 50 µs."""
 
 MAX_PASSES: Final = 64
 """The most passes that are remembered: more than ever run at the same time."""
@@ -81,7 +84,8 @@ class SharedEpochs(EpochCounter):
     def _known(self) -> Iterator[dict[str, Any]]:
         """Yields the content of the file, to be changed while no other process sees it."""
         with os.fdopen(self._open(), "r+", encoding="utf-8") as file:
-            fcntl.lockf(file, fcntl.LOCK_EX)  # until the file is closed, which is after it is written
+            # Until the file is closed, which is after it is written.
+            locks.lock_descriptor(file.fileno(), poll_interval=_POLL_SECONDS)
             text = file.read()
             known = json.loads(text) if text else {"next": self._first, "taken": {}}
             yield known

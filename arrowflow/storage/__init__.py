@@ -9,6 +9,7 @@ from arrowflow.storage.failures import storage_failure
 from arrowflow.storage.links import below, is_link
 from arrowflow.storage.local import NO_ROOM, UNFINISHED, flush, local_path
 from arrowflow.storage.store import Fetched, File, Range, Store, coalesce
+from arrowflow.storage.versions import remote_change, told_stamp
 
 __all__ = [
     "NO_ROOM",
@@ -25,6 +26,8 @@ __all__ = [
     "lists_anew",
     "local_path",
     "locate",
+    "remote_change",
     "resolve",
     "storage_failure",
+    "told_stamp",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pyarrow as pa
 
+from arrowflow.errors import SchemaError
 from arrowflow.workarounds.forks import check_polars
 
 
@@ -76,6 +77,7 @@ def polars_frame(batch: pa.RecordBatch, *, rechunk: bool = True) -> pl.DataFrame
     """Returns a batch as a data frame with the same names; `pl.from_arrow` calls the column "" `column_0`.
 
     Raises:
+        SchemaError: Polars lacks the type of a column, such as a time in a zone that it does not know.
         ForkError: Polars cannot read anything in this process.
 
     Example:
@@ -85,7 +87,12 @@ def polars_frame(batch: pa.RecordBatch, *, rechunk: bool = True) -> pl.DataFrame
     names = batch.schema.names
     if "" in names:
         batch = batch.rename_columns([str(index) for index in range(len(names))])
-    frame = pl.from_arrow(readable(batch), rechunk=rechunk)
+    try:
+        frame = pl.from_arrow(readable(batch), rechunk=rechunk)
+    except pl.exceptions.PolarsError as error:
+        raise SchemaError(
+            f"Polars cannot hold these columns: {str(error).splitlines()[0]}; cast the column to another type, or leave it out"
+        ) from error
     assert isinstance(frame, pl.DataFrame)
     if "" in names:
         frame.columns = names

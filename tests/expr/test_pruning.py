@@ -289,7 +289,9 @@ def test_the_edges_of_every_type_are_not_pruned_away(type: pa.DataType) -> None:
     (batch,) = table.combine_chunks().to_batches()
     groups = range(file.num_row_groups)
     leaves = {"x": (0, 1)}
-    statistics = [dict(RowGroupStatistics(file.metadata, group, table.schema, leaves)) for group in groups]
+    statistics = [
+        dict(RowGroupStatistics(file.metadata.row_group(group), table.schema, leaves)) for group in groups
+    ]
     sources = [*comparisons(c("x"), (*CONSTANTS, *OF_POLARS)), *comparisons(f("x"), (*CONSTANTS, *OF_ARROW))]
     for source in sources:
         try:

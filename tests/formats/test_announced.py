@@ -129,7 +129,8 @@ def test_the_bytes_of_unencoded_texts_are_read_from_the_footer(tmp_path: Path, v
     pq.write_table(
         texts(), tmp_path / "a", row_group_size=1500, write_statistics=False, data_page_version=version
     )
-    sizes = TextSizes(pq.read_metadata(tmp_path / "a"))
+    data = (tmp_path / "a").read_bytes()
+    sizes = TextSizes(data[-8 - int.from_bytes(data[-8:-4], "little") : -8], num_chunks=8)
     for group in range(2):
         part = texts().slice(1500 * group, 1500)
         lists = [text for row in part["list"].to_pylist() if row for text in row]

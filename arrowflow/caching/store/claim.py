@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import weakref
 from pathlib import Path
+
+from arrowflow.lazy import locks
 
 _held: set[str] = set()
 """Locks that this process holds."""
@@ -30,7 +31,7 @@ class Claim:
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             _held.discard(self._path)
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            locks.unlock_descriptor(descriptor)
             os.close(descriptor)
 
     def __del__(self) -> None:
@@ -59,13 +60,12 @@ def lock(path: Path, *, create: bool = True) -> int | None:
     made = os.O_CREAT if create else 0
     descriptor = os.open(path, os.O_RDWR | made | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not locks.lock_descriptor(descriptor, blocking=False):
+            os.close(descriptor)
+            return None
         # Between opening and locking somebody may have removed the folder, and made another in its place.
         if not os.path.samestat(os.fstat(descriptor), path.stat()):
             raise FileNotFoundError(path)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
     except BaseException:
         os.close(descriptor)
         raise

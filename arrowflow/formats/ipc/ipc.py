@@ -14,7 +14,24 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from arrowflow.errors import PlanError, SourceError
-from arrowflow.formats.ipc.metadata import Batch, Block, first_buffers, parse_batch, parse_footer
+from arrowflow.formats.ipc.checks import (
+    announced,
+    check_blocks,
+    check_head,
+    check_lengths,
+    is_encoded,
+    recounted,
+    with_columns,
+)
+from arrowflow.formats.ipc.metadata import (
+    DICTIONARY,
+    RECORD_BATCH,
+    Batch,
+    Block,
+    first_buffers,
+    parse_batch,
+    parse_footer,
+)
 from arrowflow.formats.ipc.private_map import map_private
 from arrowflow.formats.protocol import Footer, Format, Split, check_names
 from arrowflow.formats.types import conform, decoded_schema, width_bits
@@ -27,7 +44,6 @@ _HEAD_OFFSET: Final = 8
 _TRAILER_BYTES: Final = 10
 _TAIL_BYTES: Final = 64 << 10
 _TRAILER: Final = struct.Struct("<i6s")
-_LENGTH: Final = struct.Struct("<q")
 _INFLATION: Final = 4
 """The assumed growth of compressed texts and lists, where only decoding would tell their size."""
 
@@ -42,6 +58,7 @@ class _Details:
         unsafe: Numbers of the columns with offsets, codes or texts, which are checked; in other columns a bad value
             is only wrong.
         dictionaries: Blocks of the dictionaries, which every reader needs.
+        dictionary_bytes: The bytes that compressed dictionaries announce.
         batches: Block of each record batch.
         compressed: Whether the record batches are compressed.
         column_bytes: Decoded bytes of each column (second axis) in each batch (first axis), estimated.
@@ -55,6 +72,7 @@ class _Details:
     names: tuple[str, ...]
     unsafe: frozenset[int]
     dictionaries: tuple[Block, ...]
+    dictionary_bytes: int
     batches: tuple[Block, ...]
     compressed: tuple[bool, ...]
     column_bytes: npt.NDArray[np.int64]
@@ -76,18 +94,25 @@ class IpcFormat(Format):
         start, tail = _read_tail(store, file)
         stored = _read_schema(tail)
         dictionaries, blocks = parse_footer(memoryview(tail)[:-_TRAILER_BYTES])
-        _check_blocks([*dictionaries, *blocks], file)
+        check_blocks([*dictionaries, *blocks], file)
         first = min([start, *(block.offset for block in (*dictionaries, *blocks))])
         head = store.fetch(file, [(_HEAD_OFFSET, max(first, _HEAD_OFFSET))])[0]
+        if not store.is_local:
+            check_head(head, stored)
         check_names(stored.names)
-        batches = _read_metadata(store, file, blocks)
+        batches = _read_metadata(store, file, blocks, len(stored))
+        encoded = zip(dictionaries, _read_metadata(store, file, dictionaries, 1, DICTIONARY), strict=True)
+        compressed = [(block, batch.buffers) for block, batch in encoded if batch.is_compressed]
+        dictionary_bytes = announced(store, file, compressed)
         firsts = first_buffers(stored)
+        check_lengths(stored, batches, firsts)
         sizes = _column_bytes(stored, batches, firsts)
         details = _Details(
             head,
             tuple(stored.names),
             frozenset(index for index, type in enumerate(stored.types) if width_bits(type) is None),
             tuple(dictionaries),
+            dictionary_bytes,
             tuple(blocks),
             tuple(batch.is_compressed for batch in batches),
             sizes,
@@ -96,7 +121,7 @@ class IpcFormat(Format):
                 _known_buffers(batch, firsts) if batch.is_compressed or not store.is_local else None
                 for batch in batches
             ),
-            frozenset(index for index, type in enumerate(stored.types) if _is_encoded(type)),
+            frozenset(index for index, type in enumerate(stored.types) if is_encoded(type)),
         )
         splits = tuple(
             Split(index, batch.num_rows, int(sizes[index].sum())) for index, batch in enumerate(batches)
@@ -120,27 +145,18 @@ class IpcFormat(Format):
         return [details.names[index] for index in _wanted(details, columns) if index in unsure]
 
     def announced_bytes(self, store: Store, footer: Footer, split: Split, columns: Sequence[str]) -> int:
-        """See `Unsure.announced_bytes`: a compressed buffer begins with its decoded size. Mapped batches take none."""
+        """See `Unsure.announced_bytes`: each compressed buffer begins with its decoded size. Mapped batches take none."""
         details: _Details = footer.details
         block, buffers = details.batches[split.index], details.buffers[split.index]
         wanted = _wanted(details, columns)
         if not details.compressed[split.index]:
             is_mapped = store.is_local and store.memory_map
-            return 0 if is_mapped else self.column_bytes(footer, split, columns)
+            decoded = 0 if is_mapped else self.column_bytes(footer, split, columns)
+            return decoded + details.dictionary_bytes
         if buffers is None:
             return 0  # only the data tell the places of the buffers
-        fixed = [index for index in wanted if index not in details.unsafe]
-        body = block.offset + block.metadata_bytes
-        starts = [
-            body + start
-            for index in wanted
-            if index in details.unsafe
-            for start, size in buffers[slice(*details.first_buffers[index : index + 2])].tolist()
-            if size >= _LENGTH.size
-        ]
-        found = store.fetch(footer.file, [(start, start + _LENGTH.size) for start in starts])
-        lengths = (_LENGTH.unpack(part)[0] for part in found)  # -1 marks a buffer that is stored uncompressed
-        return int(details.column_bytes[split.index, fixed].sum()) + sum(max(0, each) for each in lengths)
+        found = [buffers[slice(*details.first_buffers[index : index + 2])] for index in wanted]
+        return announced(store, footer.file, [(block, each) for each in found]) + details.dictionary_bytes
 
     def ranges(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[Range]:
         """See `Format.ranges`: all dictionaries, the metadata of the batch, and the buffers of the columns."""
@@ -214,15 +230,20 @@ def _checked(batch: pa.RecordBatch | None, split: Split, footer: Footer, wanted:
     if batch.num_rows != split.num_rows:
         raise SourceError(f"expected {split.num_rows} rows as the metadata say, found {batch.num_rows}")
     batch.validate()
+    mended: dict[int, pa.Array] = {}
     for place, index in enumerate(wanted):
-        if index in footer.details.unsafe:
+        if index not in footer.details.unsafe:
+            column = recounted(batch, place)
+            if column is not None:
+                mended[place] = column
+        else:
             try:
                 batch.column(place).validate(full=True)
             except pa.ArrowInvalid:
                 column = masked(batch.column(place))
                 column.validate(full=True)
-                batch = batch.set_column(place, batch.schema.field(place), column)
-    return batch
+                mended[place] = column
+    return with_columns(batch, mended) if mended else batch
 
 
 def _wanted(details: _Details, columns: Sequence[str]) -> list[int]:
@@ -336,15 +357,9 @@ def _explain(store: Store, file: File) -> str:
     return f"expected an Arrow IPC file, which ends with {_MAGIC!r}; found {file.size} bytes that start with {head!r}"
 
 
-def _check_blocks(blocks: Sequence[Block], file: File) -> None:
-    for block in blocks:
-        if block.offset < 0 or block.metadata_bytes < 8 or block.body_bytes < 0 or block.range[1] > file.size:
-            raise SourceError(
-                f"the footer lists a message at {block} outside of the file; the file is corrupt"
-            )
-
-
-def _read_metadata(store: Store, file: File, blocks: Sequence[Block]) -> list[Batch]:
+def _read_metadata(
+    store: Store, file: File, blocks: Sequence[Block], num_columns: int, kind: int = RECORD_BATCH
+) -> list[Batch]:
     ranges = [(block.offset, block.offset + block.metadata_bytes) for block in blocks]
     merged = coalesce(ranges, hole_bytes=0) if store.is_local else coalesce(ranges)
     buffers = store.fetch(file, merged)
@@ -353,7 +368,7 @@ def _read_metadata(store: Store, file: File, blocks: Sequence[Block]) -> list[Ba
     for block, (start, end) in zip(blocks, ranges, strict=True):
         place = bisect_right(lows, start) - 1
         found = memoryview(buffers[place])[start - lows[place] : end - lows[place]]
-        batches.append(parse_batch(found, block.body_bytes))
+        batches.append(parse_batch(found, block.body_bytes, num_columns, kind))
     return batches
 
 
@@ -370,7 +385,7 @@ def _column_bytes(
     bits = [width_bits(type) for type in schema.types]
     fixed = np.array([each or 0 for each in bits], np.int64)
     is_fixed = np.array([each is not None for each in bits], np.bool_)
-    encoded = np.array([_INFLATION if _is_encoded(type) else 1 for type in schema.types], np.int64)
+    encoded = np.array([_INFLATION if is_encoded(type) else 1 for type in schema.types], np.int64)
     borders = np.array(firsts, np.int64)
     sizes = np.zeros((len(batches), len(bits)), np.int64)
     for row, batch in zip(sizes, batches, strict=True):
@@ -382,7 +397,3 @@ def _column_bytes(
         inflated = own * (_INFLATION if batch.is_compressed else encoded)
         row[:] = np.where(is_fixed, batch.num_rows * fixed // 8, inflated)
     return sizes
-
-
-def _is_encoded(type: pa.DataType) -> bool:
-    return bool(pa.types.is_dictionary(type) or pa.types.is_run_end_encoded(type))

@@ -30,8 +30,12 @@ _VARIADIC: Final = (
 CONTINUATION: Final = 0xFFFFFFFF
 """Each message starts with this mark, before the size of its metadata."""
 
+_MAX_ROWS: Final = 1 << 40
+"""More than any batch has, and few enough for sums of their bytes."""
+
 DICTIONARY: Final = 2
 RECORD_BATCH: Final = 3
+_NAMES: Final = {DICTIONARY: "dictionary", RECORD_BATCH: "record batch"}
 BLOCK: Final = struct.Struct("<qi4xq")
 """The layout of a `Block` in a footer."""
 
@@ -109,17 +113,24 @@ def parse_footer(data: memoryview) -> tuple[list[Block], list[Block]]:
     return root.blocks(2), root.blocks(3)
 
 
-def parse_batch(data: memoryview, body_bytes: int) -> Batch:
-    """Returns the parsed metadata of a block; `data` are its first `metadata_bytes`."""
+def parse_batch(data: memoryview, body_bytes: int, num_columns: int, kind: int = RECORD_BATCH) -> Batch:
+    """Returns the parsed metadata of a block; `data` are its first `metadata_bytes`. A dictionary has one column."""
     start = 8 if _unpack("<I", data, 0) == CONTINUATION else 4
     fills_block = start + _unpack("<I", data, start - 4) == len(data)
     message = _Table.root(data[start:])
     batch = message.table(2)
-    if message.scalar(1, "<B") != RECORD_BATCH or batch is None:
-        raise ValueError("expected the metadata of a record batch, found another message")
+    if kind == DICTIONARY and batch is not None:
+        batch = batch.table(1)
+    if message.scalar(1, "<B") != kind or batch is None:
+        raise ValueError(f"expected the metadata of a {_NAMES[kind]}, found another message")
+    if message.scalar(3, "<q") != body_bytes:
+        raise ValueError(f"a body has {message.scalar(3, '<q')} bytes, and the footer says {body_bytes}")
     num_rows = batch.scalar(0, "<q")
-    if num_rows < 0:
+    if not 0 <= num_rows <= _MAX_ROWS:
         raise ValueError(f"a record batch cannot have {num_rows} rows")
+    nodes = np.frombuffer(batch.vector(1, 16), np.int64).reshape(-1, 2)
+    if len(nodes) < num_columns or (num_columns and nodes[0, 0] != num_rows):  # that of the first column
+        raise ValueError(f"a record batch of {num_rows} rows has columns of other lengths")
     buffers = np.frombuffer(batch.vector(2, 16), np.int64).reshape(-1, 2)
     if (buffers < 0).any() or (buffers > body_bytes).any() or (buffers.sum(axis=1) > body_bytes).any():
         raise ValueError(f"a buffer lies outside of the body of {body_bytes} bytes")

@@ -9,9 +9,12 @@ from typing import ClassVar, Final
 import pyarrow as pa
 
 from arrowflow.errors import SourceError
+from arrowflow.formats.parquet.bounds import Bounds
 from arrowflow.formats.parquet.integers import as_integers
 from arrowflow.formats.parquet.pages import Pages
+from arrowflow.formats.parquet.row_groups import RowGroups
 from arrowflow.formats.parquet.sizes import TextSizes
+from arrowflow.formats.parquet.thrift import fields, list_header, varint
 from arrowflow.formats.protocol import Split, check_names
 from arrowflow.formats.types import decoded_schema, leaf_types, width_bits
 from arrowflow.lazy import parquet as pq
@@ -19,6 +22,13 @@ from arrowflow.storage import File
 
 MAGIC_BYTES: Final = 8
 """The bytes after the footer: its length, and `PAR1`."""
+
+_CORRUPT: Final = "its footer is corrupt: write it anew, or leave it out"
+
+_GOES_DOWN: Final = int(pa.__version__.split(".")[0]) < 26
+_MAX_LEVELS: Final = 500
+_SCHEMA, _CHILDREN = 2, 5
+"""Numbers of fields: see parquet.thrift."""
 
 SIGNATURE_BYTES: Final = 28
 """The bytes after a footer that is not encrypted although columns are: a nonce and a tag."""
@@ -29,12 +39,17 @@ class Details:
     """The details that `ParquetFormat` keeps of a footer.
 
     Attributes:
-        metadata: The parsed footer, handed to every reader so that it is parsed once.
+        metadata: The parsed footer, handed to every reader so that it is parsed once. Of columns it may be asked by
+            `row_groups` alone.
+        stored: The footer as it is stored, without its signature. pyarrow cannot write every footer that it can read:
+            the process ends where one tells of encryption that the file does not have.
+        row_groups: The row groups of the footer.
+        bounds: Which statistics of the footer can be used.
         leaves: See `Columns`. So are the next two.
         leaf_bits: See there.
+        nested_leaves: See there.
         column_bits: See there.
-        is_signed: Whether some columns are encrypted and the footer is not. The process ends if pyarrow is asked
-            for the metadata of an encrypted column.
+        is_signed: Whether some columns are encrypted and the footer is not.
         first_page: The first bytes of a page, where the read of the footer brought them along; else empty.
         text_sizes: The sizes of the texts of each column chunk, as the footer says.
         pages: The pages of column chunks that were cut, by row group and leaf.
@@ -42,8 +57,12 @@ class Details:
     """
 
     metadata: pq.FileMetaData
+    stored: bytes
+    row_groups: RowGroups
+    bounds: Bounds
     leaves: dict[str, tuple[int, int]]
     leaf_bits: tuple[int | None, ...]
+    nested_leaves: frozenset[int]
     column_bits: dict[str, int | None]
     is_signed: bool
     first_page: bytes
@@ -55,7 +74,7 @@ class Details:
         """Returns the footer with these leaves as plain integers, made once: each call that decodes asks for it."""
         found = self.integers.get(leaves)
         if found is None:
-            found = self.integers[leaves] = as_integers(self.metadata, leaves)
+            found = self.integers[leaves] = as_integers(self.stored, leaves)
         return found
 
     def leaves_of(self, column: str, fields: Mapping[str, frozenset[str]]) -> list[int]:
@@ -75,6 +94,7 @@ class Columns:
         schema: The schema as it is read.
         leaves: For each column the number of its first leaf, and the number after its last leaf.
         leaf_bits: For each leaf the bits of one value, or None if that depends on the value.
+        nested_leaves: Numbers of the leaves of nested columns.
         column_bits: The same for each column.
         fixed_bits: The bits of a row, without the columns whose values have no fixed size.
     """
@@ -92,6 +112,8 @@ class Columns:
             types += leaf_types(type)
             self.leaves[name] = (first, len(types))
         self.leaf_bits = tuple(width_bits(type) for type in types)
+        nested = (range(*self.leaves[field.name]) for field in self.schema if pa.types.is_nested(field.type))
+        self.nested_leaves = frozenset(leaf for each in nested for leaf in each)
         self.column_bits = {field.name: width_bits(field.type) for field in self.schema}
         self.fixed_bits = sum(bits or 0 for bits in self.column_bits.values())
 
@@ -127,8 +149,54 @@ def footer_length(tail: pa.Buffer, file: File) -> int:
     return int.from_bytes(last[:4], "little")
 
 
+def check_nesting(footer: pa.Buffer) -> None:
+    """Raises `SourceError` for a schema of so many levels that pyarrow before 26 ends the process on its way down."""
+    if not _GOES_DOWN:
+        return
+    try:
+        levels = _levels(footer.to_pybytes())
+    except (IndexError, ValueError, StopIteration):
+        return  # pyarrow will say so
+    if levels > _MAX_LEVELS:
+        raise SourceError(f"its schema is nested deeper than {_MAX_LEVELS} levels; {_CORRUPT}")
+
+
+def _levels(footer: bytes) -> int:
+    """Returns the levels of a schema; 0 if it has too few elements for too many levels."""
+    schema = next(field for field in fields(footer, 0) if field.number == _SCHEMA)
+    count, _, at = list_header(footer, schema.start)
+    if count <= _MAX_LEVELS:
+        return 0
+    most = 0
+    open_levels: list[int] = []  # the children that are still to come, of each level
+    for _ in range(count):
+        own = list(fields(footer, at))
+        at = own[-1].end + 1
+        children = next((varint(footer, each.start)[0] >> 1 for each in own if each.number == _CHILDREN), 0)
+        while open_levels and not open_levels[-1]:
+            open_levels.pop()
+        if open_levels:
+            open_levels[-1] -= 1
+        if children:
+            open_levels.append(children)
+        most = max(most, len(open_levels))
+    return most
+
+
 def splits_of(metadata: pq.FileMetaData, fixed_bits: int) -> Iterator[Split]:
-    """Yields the row groups as splits."""
+    """Yields the row groups as splits.
+
+    Raises:
+        SourceError: The numbers of rows make no sense.
+    """
+    found = 0
     for index in range(metadata.num_row_groups):
         group = metadata.row_group(index)
+        if group.num_rows < 0:
+            raise SourceError(f"row group {index} has {group.num_rows} rows; {_CORRUPT}")
+        found += group.num_rows
         yield Split(index, group.num_rows, max(group.total_byte_size, group.num_rows * fixed_bits // 8))
+    if found != metadata.num_rows:
+        raise SourceError(
+            f"its row groups have {found} rows, and the file has {metadata.num_rows}; {_CORRUPT}"
+        )

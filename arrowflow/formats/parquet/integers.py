@@ -16,7 +16,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from arrowflow.formats.parquet.thrift import Field, fields, footer_bytes, list_header, written_struct
+from arrowflow.formats.parquet.thrift import Field, fields, list_header, written_struct
 from arrowflow.lazy import parquet as pq
 
 _MAGIC: Final = b"PAR1"
@@ -24,9 +24,9 @@ _ANNOTATIONS: Final = (6, 7, 8, 10)
 """Fields of a SchemaElement: converted_type, scale, precision, logicalType."""
 
 
-def as_integers(metadata: pq.FileMetaData, leaves: frozenset[int]) -> pq.FileMetaData:
-    """Returns the footer with these leaf columns as plain integers."""
-    footer = _without_annotations(footer_bytes(metadata), leaves)
+def as_integers(stored: bytes, leaves: frozenset[int]) -> pq.FileMetaData:
+    """Returns a stored footer with these leaf columns as plain integers."""
+    footer = _without_annotations(stored, leaves)
     footer = footer.replace(b"ARROW:schema", b"arrow-schema")
     rewritten = _MAGIC + footer + len(footer).to_bytes(4, "little") + _MAGIC
     return pq.read_metadata(pa.BufferReader(rewritten))

@@ -168,6 +168,12 @@ def file_of(read: Read, footer: bytes, row_group: int, pages: Mapping[int, tuple
     return b"".join([*parts, written, len(written).to_bytes(4, "little"), _MAGIC])
 
 
+def stored_footer(file: bytes) -> bytes:
+    """Returns the footer of a file that `file_of` made."""
+    end = len(file) - len(_MAGIC) - 4
+    return file[end - int.from_bytes(file[end : end + 4], "little") : end]
+
+
 class _Chunk(NamedTuple):
     """A column chunk of the file in memory."""
 

@@ -11,20 +11,22 @@ import pyarrow as pa
 
 from arrowflow.formats.parquet import arrow_decoder, polars_decoder
 from arrowflow.formats.parquet.arrow_decoder import ParquetFile
+from arrowflow.formats.parquet.bounds import Bounds
 from arrowflow.formats.parquet.details import (
     MAGIC_BYTES,
     SIGNATURE_BYTES,
     Columns,
     Details,
+    check_nesting,
     footer_length,
     splits_of,
 )
 from arrowflow.formats.parquet.integers import as_integers, stored_as_integers
-from arrowflow.formats.parquet.pages import Pages, borders, file_of, pages_of
+from arrowflow.formats.parquet.pages import Pages, borders, file_of, pages_of, stored_footer
 from arrowflow.formats.parquet.polars_decoder import chunk_range, first_page
+from arrowflow.formats.parquet.row_groups import RowGroups
 from arrowflow.formats.parquet.sizes import TextSizes
 from arrowflow.formats.parquet.statistics import RowGroupStatistics
-from arrowflow.formats.parquet.thrift import footer_bytes
 from arrowflow.formats.protocol import Footer, Format, MayMatch, Split
 from arrowflow.formats.types import check_texts, conform
 from arrowflow.storage import File, Range, Store
@@ -84,19 +86,26 @@ class ParquetFormat(Format):
         stored_bytes = footer_length(tail, file)
         if stored_bytes + MAGIC_BYTES > tail.size < file.size:
             tail = store.tail(file, stored_bytes + MAGIC_BYTES)
+        data = tail.slice(max(0, tail.size - MAGIC_BYTES - stored_bytes), stored_bytes)
+        check_nesting(data)
         opened = ParquetFile(pa.BufferReader(tail))
         metadata = opened.metadata
         columns = Columns.of(opened.schema_arrow, metadata.num_columns)
         is_signed = stored_bytes - metadata.serialized_size == SIGNATURE_BYTES
         splits = tuple(splits_of(metadata, columns.fixed_bits))
+        stored = data.slice(0, metadata.serialized_size).to_pybytes()
         details = Details(
             metadata,
+            stored,
+            RowGroups(metadata, file),
+            Bounds(stored, metadata),
             columns.leaves,
             columns.leaf_bits,
+            columns.nested_leaves,
             columns.column_bits,
             is_signed,
-            first_page(tail, metadata) if tail.size == file.size and splits and not is_signed else b"",
-            TextSizes(metadata),
+            first_page(tail) if tail.size == file.size else b"",
+            TextSizes(stored, metadata.num_row_groups * metadata.num_columns),
         )
         return Footer(file, columns.schema, splits, metadata.num_rows, details)
 
@@ -111,7 +120,7 @@ class ParquetFormat(Format):
         texts = [name for name in columns if name in bits and bits[name] is None]
         if details.is_signed or not texts:
             return texts
-        group = details.metadata.row_group(split.index)
+        group = details.row_groups[split.index]
         return [
             name
             for name in texts
@@ -144,7 +153,7 @@ class ParquetFormat(Format):
         for name in columns:
             bits = details.column_bits.get(name, 64)  # null fills a column that the file lacks
             if (bits is None or name in self.fields) and not details.is_signed:
-                group = group or details.metadata.row_group(split.index)
+                group = group or details.row_groups[split.index]
                 leaves = details.leaves_of(name, self.fields)
                 yield sum(self._leaf_bytes(details, group, split.index, leaf) for leaf in leaves)
             else:
@@ -159,7 +168,7 @@ class ParquetFormat(Format):
         texts = details.text_sizes.of(row_group, leaf)
         if texts is None:
             texts = int(column.total_uncompressed_size)
-        is_nested = "." in column.path_in_schema
+        is_nested = leaf in details.nested_leaves
         return texts + values * (_OFFSET_BITS + is_nested * _OFFSET_BITS + 1) // 8
 
     def ranges(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[Range]:
@@ -168,7 +177,7 @@ class ParquetFormat(Format):
         size = footer.file.size
         if details.is_signed:
             return [Range(0, size)]
-        group = details.metadata.row_group(split.index)
+        group = details.row_groups[split.index]
         leaves = (details.leaves_of(name, self.fields) for name in columns if name in details.leaves)
         chunks = (chunk_range(group.column(leaf)) for each in leaves for leaf in each)
         return [Range(start, min(end + _PADDING_BYTES, max(end, size))) for start, end in chunks]
@@ -178,7 +187,8 @@ class ParquetFormat(Format):
         details: Details = footer.details
         if details.is_signed:
             return False
-        statistics = RowGroupStatistics(details.metadata, split.index, footer.schema, details.leaves)
+        group, unsound = details.row_groups[split.index], details.bounds.unsound(split.index)
+        statistics = RowGroupStatistics(group, footer.schema, details.leaves, unsound)
         return not may_match(statistics, split.num_rows)
 
     def read(
@@ -231,7 +241,7 @@ class ParquetFormat(Format):
     ) -> Sequence[int] | None:
         """See `PiecesFormat.cuts`: the rows at which pages begin, as the headers of the pages tell."""
         details: Details = footer.details
-        group = details.metadata.row_group(split.index)
+        group = details.row_groups[split.index]
         found = []
         with _unmapped(store).open(footer.file) as source:
             for leaf in (details.leaves[name][0] for name in columns if name in details.leaves):
@@ -275,17 +285,18 @@ class ParquetFormat(Format):
             table = details.pages[split.index, leaf]
             first, before = table.around(*rows)
             together.setdefault((table.rows[first], table.rows[before]), {})[leaf] = (table, first, before)
-        metadata = footer_bytes(details.metadata)
         stored = frozenset(details.leaves[name][0] for name in integers)
         columns: dict[str, pa.ChunkedArray] = {}
         with _unmapped(store).open(footer.file) as source:
             for (start, _), leaves in together.items():
-                data = file_of(lambda at, to: source.read_at(to - at, at), metadata, split.index, leaves)
+                data = file_of(
+                    lambda at, to: source.read_at(to - at, at), details.stored, split.index, leaves
+                )
                 part = ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
                 if stored:
                     part = ParquetFile(
                         pa.BufferReader(data),
-                        metadata=as_integers(part.metadata, stored),
+                        metadata=as_integers(stored_footer(data), stored),
                         page_checksum_verification=True,
                     )
                 table = part.reader.read_row_group(0, column_indices=list(leaves), use_threads=False)

@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from arrowflow.formats.parquet.arrow_decoder import at_splits
 from arrowflow.formats.protocol import Footer, Split
-from arrowflow.lazy import parquet as pq
 from arrowflow.storage import Store
 
 _MIN_VALUES: Final = 2_000_000
@@ -38,6 +37,8 @@ _SLOWER_PART, _LOOKED_AT = 4, 32
 """Arrow decodes where one column in four has these encodings, of the first 32 columns."""
 
 _HEADER_BYTES: Final = 32
+_FIRST_PAGE: Final = 4
+"""Where writers begin: after `PAR1`. Anything else there counts as a page with a checksum."""
 _I32_FIELD: Final = 0x15
 """The Thrift compact header of an i32 field that follows the field before it."""
 
@@ -120,7 +121,7 @@ def _collect(run: Run, names: Sequence[str]) -> pl.DataFrame:
 
 def _is_slower(footer: Footer, split: Split, names: Sequence[str]) -> bool:
     details = footer.details
-    group = details.metadata.row_group(split.index)
+    group = details.row_groups[split.index]
     encodings = (group.column(details.leaves[name][0]).encodings for name in names)
     return sum(not _SLOWER.isdisjoint(each) for each in encodings) * _SLOWER_PART >= len(names)
 
@@ -132,22 +133,16 @@ def _is_flat(name: str, type: pa.DataType) -> bool:
 def _has_checksums(store: Store, footer: Footer) -> bool:
     """Returns whether the first page of a file has a checksum, which Polars would not verify."""
     header: bytes = footer.details.first_page
-    if not header and footer.details.metadata.num_columns:
-        start, end = _header_range(footer.details.metadata)
-        if 0 <= start < end <= footer.file.size:
-            header = store.fetch(footer.file, [(start, end)])[0].to_pybytes()
+    if not header:
+        end = min(_FIRST_PAGE + _HEADER_BYTES, footer.file.size)
+        header = store.fetch(footer.file, [(_FIRST_PAGE, end)])[0].to_pybytes()
     return has_checksum(header)
 
 
-def first_page(data: pa.Buffer, metadata: pq.FileMetaData) -> bytes:
-    """Returns the first bytes of a page of a file whose bytes are all there."""
-    start, end = _header_range(metadata) if metadata.num_columns else (0, 0)
-    return data.slice(start, end - start).to_pybytes() if 0 <= start < end <= data.size else b""
-
-
-def _header_range(metadata: pq.FileMetaData) -> tuple[int, int]:
-    start, end = chunk_range(metadata.row_group(0).column(0))
-    return start, min(end, start + _HEADER_BYTES)
+def first_page(data: pa.Buffer) -> bytes:
+    """Returns the first bytes of the first page of a file whose bytes are all there."""
+    found: bytes = data.slice(_FIRST_PAGE, _HEADER_BYTES).to_pybytes()
+    return found
 
 
 def chunk_range(column: Any) -> tuple[int, int]:

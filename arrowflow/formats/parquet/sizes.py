@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from arrowflow.formats.parquet.thrift import Field, fields, footer_bytes, list_header, varint
-from arrowflow.lazy import parquet as pq
+from arrowflow.formats.parquet.thrift import Field, fields, list_header, varint
 
 _ROW_GROUPS, _COLUMNS, _METADATA, _SIZES, _TEXT_BYTES = 4, 1, 3, 16, 1
 
@@ -20,20 +19,34 @@ _MAX_CHUNKS: Final = 10_000
 
 
 class TextSizes:
-    """The unencoded bytes of the texts of a file; its footer is parsed at the first question."""
+    """The unencoded bytes of the texts of a file; its footer is parsed at the first question.
 
-    __slots__ = ("_found", "_metadata")
+    Args:
+        footer: The footer as it is stored.
+        num_chunks: Its column chunks.
+    """
 
-    def __init__(self, metadata: pq.FileMetaData) -> None:
-        self._metadata = metadata
+    __slots__ = ("_footer", "_found", "_num_chunks")
+
+    def __init__(self, footer: bytes, num_chunks: int) -> None:
+        self._footer = footer
+        self._num_chunks = num_chunks
         self._found: list[list[int | None]] | None = None
 
     def of(self, row_group: int, leaf: int) -> int | None:
         """Returns the bytes of all texts of a column chunk, without offsets; None if the file does not say."""
         if self._found is None:
-            few = self._metadata.num_row_groups * self._metadata.num_columns <= _MAX_CHUNKS
-            self._found = _text_bytes(footer_bytes(self._metadata)) if few else []
-        return self._found[row_group][leaf] if self._found else None
+            self._found = self._parsed() if self._num_chunks <= _MAX_CHUNKS else []
+        try:
+            return self._found[row_group][leaf]
+        except IndexError:  # too many to be read, or C++ has read a corrupt footer in another way
+            return None
+
+    def _parsed(self) -> list[list[int | None]]:
+        try:
+            return _text_bytes(self._footer)
+        except (ValueError, IndexError, StopIteration):
+            return []
 
 
 def _text_bytes(footer: bytes) -> list[list[int | None]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -25,14 +25,15 @@ class RowGroupStatistics(Mapping[str, ColumnStatistics]):
 
     def __init__(
         self,
-        metadata: pq.FileMetaData,
-        row_group: int,
+        group: pq.RowGroupMetaData,
         schema: pa.Schema,
         leaves: Mapping[str, tuple[int, int]],
+        unsound: Collection[int] = (),
     ) -> None:
-        self._group = metadata.row_group(row_group)
+        self._group = group
         self._types = dict(zip(schema.names, schema.types, strict=True))
         self._leaves = leaves
+        self._unsound = unsound
 
     def __getitem__(self, name: str) -> ColumnStatistics:
         found = self._find(name)
@@ -50,7 +51,10 @@ class RowGroupStatistics(Mapping[str, ColumnStatistics]):
         type = self._types.get(name)
         if type is None or pa.types.is_nested(type):
             return None
-        column = self._group.column(self._leaves[name][0])
+        leaf = self._leaves[name][0]
+        if leaf in self._unsound:
+            return None
+        column = self._group.column(leaf)
         statistics = column.statistics if column.is_stats_set else None
         if statistics is None:
             return None

@@ -8,12 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-import pyarrow as pa
-
-from arrowflow.lazy import parquet as pq
-
-_MAGIC_BYTES, _TRAILER_BYTES = 4, 8
-I64, BINARY, LIST, STRUCT = 6, 8, 9, 12
+I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12
 _VARINTS: Final = (4, 5, 6)
 _FIXED_BYTES: Final = {1: 0, 2: 0, 3: 1, 7: 8}  # a boolean is in the header of its field
 
@@ -25,13 +20,6 @@ class Field(NamedTuple):
     kind: int
     start: int
     end: int
-
-
-def footer_bytes(metadata: pq.FileMetaData) -> bytes:
-    """Returns the bytes of a footer as a file has them."""
-    sink = pa.BufferOutputStream()
-    metadata.write_metadata_file(sink)
-    return sink.getvalue().to_pybytes()[_MAGIC_BYTES:-_TRAILER_BYTES]
 
 
 def fields(data: bytes, at: int) -> Iterator[Field]:
@@ -72,12 +60,54 @@ def _skip(data: bytes, at: int, kind: int) -> int:
     raise ValueError(f"a Parquet footer has no Thrift type {kind}")
 
 
+def header(data: bytes, at: int, number: int) -> tuple[int, int, int]:
+    """Returns number and type of the field after the one of this number, and the start of its value; type 0 at the end."""
+    found = data[at]
+    if found > 15:
+        return number + (found >> 4), found & 15, at + 1
+    if not found:
+        return number, 0, at + 1
+    value, at = varint(data, at + 1)
+    return value >> 1 ^ -(value & 1), found, at
+
+
+def passed(data: bytes, at: int, kind: int) -> int:
+    """Returns the end of a value: that of a structure without a look at each of its fields."""
+    if kind in _VARINTS:
+        while data[at] > 127:
+            at += 1
+        return at + 1
+    if kind != STRUCT:
+        return _skip(data, at, kind)
+    depth = 1
+    while depth:
+        found = data[at]
+        at += 1
+        if not found:
+            depth -= 1
+            continue
+        if found < 16:
+            at = varint(data, at)[1]
+        kind = found & 15
+        if kind in _VARINTS:
+            while data[at] > 127:
+                at += 1
+            at += 1
+        elif kind == STRUCT:
+            depth += 1
+        else:
+            at = _skip(data, at, kind)
+    return at
+
+
 def list_header(data: bytes, at: int) -> tuple[int, int, int]:
     """Returns length and element type of a list, and the start of its first element."""
     count, element = data[at] >> 4, data[at] & 15
     at += 1
     if count == 15:
         count, at = varint(data, at)
+    if count > len(data):
+        raise ValueError(f"a list of {count} elements does not fit into {len(data)} bytes")
     return count, element, at
 
 

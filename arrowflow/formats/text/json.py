@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,13 +15,18 @@ from pyarrow import json
 from arrowflow.errors import SourceError
 from arrowflow.formats.protocol import Footer, check_names
 from arrowflow.formats.text.blocks import Source, as_bytes, first_records, opened, owned, with_codecs
-from arrowflow.formats.text.scan import Bytes, JsonElements, JsonLines, Scanner, element_ends
+from arrowflow.formats.text.scan import Bytes, JsonElements, JsonLines, Scanner, element_ends, nesting
 from arrowflow.formats.text.text import SAMPLE_BYTES, Layout, TextFormat
 from arrowflow.formats.text.whole_numbers import check_objects, may_be_rounded
 from arrowflow.formats.types import check_texts, convert, decoded_schema
 from arrowflow.storage import File, Store
 
 _ARRAY: Final = "array"
+_MAX_NESTING: Final = 64
+"""Levels of a type that is inferred. At some thousands of them pyarrow ends the process."""
+
+_NULL: Final = re.compile(rb"\s*null")
+_NO_KEYS: Final = b"{}  "
 _EMPTY: Final = "the file has no rows to take columns from; pass schema=, or leave it out"
 
 
@@ -55,6 +61,10 @@ class JsonFormat(TextFormat):
         data, is_row = first_records(source, partial(self.scanner, kind, file), start, SAMPLE_BYTES)
         if not is_row.any():
             raise SourceError(_EMPTY)
+        if nesting(data) > _MAX_NESTING:
+            raise SourceError(
+                f"its values are nested deeper than {_MAX_NESTING} levels; pass schema= with the columns to read"
+            )
         with self._explained():
             found = _parse(_as_lines(data) if kind else owned(data), None).schema
         check_names(found.names)
@@ -94,12 +104,22 @@ class JsonFormat(TextFormat):
 def _parse(data: pa.Buffer, types: pa.Schema | None) -> pa.Table:
     given = None if types is None else pa.schema([(each.name, _parsed(each.type)) for each in types])
     return json.read_json(
-        pa.BufferReader(data),
+        pa.BufferReader(_with_first_object(data)),
         json.ReadOptions(use_threads=False, block_size=data.size),
         json.ParseOptions(
             explicit_schema=given, unexpected_field_behavior="infer" if given is None else "ignore"
         ),
     )
+
+
+def _with_first_object(data: pa.Buffer) -> pa.Buffer:
+    """Returns the same rows with an object as the first one: pyarrow ends the process where the first one is `null`."""
+    found = _NULL.match(data)
+    if found is None:
+        return data
+    changed = owned(as_bytes(data))
+    as_bytes(changed)[found.end() - len(_NO_KEYS) : found.end()] = np.frombuffer(_NO_KEYS, np.uint8)
+    return changed
 
 
 def _has_values(lines: pa.Buffer, names: Sequence[str]) -> bool:

@@ -170,6 +170,12 @@ def element_ends(data: Bytes) -> Offsets:
     return _elements(data)[0]
 
 
+def nesting(data: Bytes) -> int:
+    """Returns how deep the values of some records are nested; 1 for an object without others inside."""
+    marks = _outside(np.flatnonzero(_DEPTH[data]), _json_quotes(data))
+    return int(np.cumsum(_DEPTH[data[marks]], dtype=np.int64).max(initial=0))
+
+
 def _elements(data: Bytes) -> tuple[Offsets, bool]:
     """Returns the ends of elements, and whether the array ends with the last element."""
     quotes = _json_quotes(data)

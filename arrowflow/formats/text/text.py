@@ -36,6 +36,7 @@ from arrowflow.formats.text.blocks import (
     inflated,
     opened,
     owned,
+    unmapped,
 )
 from arrowflow.formats.text.scan import Scanner
 from arrowflow.formats.types import conform, width_bits
@@ -295,7 +296,7 @@ def _read_block(store: Store, file: File, blocks: Blocks, index: int) -> pa.Buff
     start, stop = int(blocks.starts[index]), int(blocks.stops[index])
     if not store.is_local:
         return owned(as_bytes(store.fetch(file, [(start, stop)])[0]))
-    with store.open(file) as source:
+    with unmapped(store).open(file) as source:
         source.seek(start)
         return source.read_buffer(stop - start)
 

@@ -224,8 +224,8 @@ def test_what_cannot_be_told_apart_is_fetched_whole(tmp_path: Path) -> None:
     length = struct.unpack("<i", content[-10:-6])[0]
     [block] = parse_footer(memoryview(content)[-10 - length : -10])[1]
     message = memoryview(content)[block.offset : block.offset + block.metadata_bytes]
-    assert parse_batch(message, block.body_bytes).fills_block
-    assert not parse_batch(memoryview(bytes(message) + bytes(8)), block.body_bytes).fills_block
+    assert parse_batch(message, block.body_bytes, 1).fills_block
+    assert not parse_batch(memoryview(bytes(message) + bytes(8)), block.body_bytes, 1).fills_block
 
 
 # --- bad input -------------------------------------------------------------------------------------------
@@ -305,7 +305,7 @@ def test_every_byte_may_be_wrong(tmp_path: Path) -> None:
     message = content[block.offset : block.offset + block.metadata_bytes]
     for part, parse in (
         (footer, parse_footer),
-        (message, lambda data: parse_batch(data, block.body_bytes)),
+        (message, lambda data: parse_batch(data, block.body_bytes, 2)),
     ):
         for position in range(len(part)):
             for value in (0, 0x7F, 0xFF):
@@ -376,7 +376,7 @@ def test_each_type_of_the_metadata_is_read_or_refused(tmp_path: Path, kind: int)
 
 def test_messages_of_other_kinds() -> None:
     with pytest.raises(ValueError, match="points to byte"):
-        parse_batch(memoryview(b""), 0)
+        parse_batch(memoryview(b""), 0, 1)
 
 
 def test_names_that_occur_twice(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 import arrowflow as af
 from arrowflow.formats.parquet.integers import as_integers, stored_as_integers
+from arrowflow.formats.parquet.pages import stored_footer
 
 SCALED = [None, -1234, 0, 5, 99_999_999_999_999]
 
@@ -49,7 +50,7 @@ def test_only_the_named_leaf_changes(tmp_path: Path, type: pa.DataType) -> None:
     metadata = pq.read_metadata(path)
     names = [metadata.schema.column(leaf).path for leaf in range(metadata.num_columns)]
     leaf = names.index("d")
-    changed = as_integers(metadata, frozenset({leaf}))
+    changed = as_integers(stored_footer(path.read_bytes()), frozenset({leaf}))
     with pq.ParquetFile(path, metadata=changed) as file:
         read = file.read()
     assert read["d"].to_pylist() == SCALED

@@ -366,11 +366,11 @@ def test_headers_that_cannot_be_told() -> None:
 
 
 @pytest.mark.usefixtures("few_values")
-def test_chunks_outside_of_the_file_are_left_to_arrow(
+def test_files_that_begin_with_no_page_are_left_to_arrow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path / "n.parquet", numbers(100))
-    monkeypatch.setattr(polars_decoder, "chunk_range", lambda _: (10**9, 10**9 + 5))
+    monkeypatch.setattr(polars_decoder, "_FIRST_PAGE", 0)
     assert decoded_by_polars(path, ["f32"]) == [False]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -339,3 +341,67 @@ def test_corpus(corpus: Path, block_bytes: str) -> None:
     found = af.read_json(path, schema=schema, block_bytes=block_bytes).to_table()
     expected = json.loads(path.read_bytes())
     assert found.to_pylist() == [{name: row[name] for name in schema.names} for row in expected]
+
+
+# --- what ends the process of pyarrow's own reader ---------------------------------------------------------
+
+READ = """
+import sys
+import pyarrow as pa
+import arrowflow as af
+for path in sys.argv[1:]:
+    for schema in (None, pa.schema({"x": pa.int64()})):
+        try:
+            print("rows", af.read_json(path, schema=schema).to_table().to_pydict(), flush=True)
+        except af.ArrowflowError as error:
+            print(type(error).__name__, error, flush=True)
+"""
+
+
+def read_apart(*paths: Path) -> list[str]:
+    """Reads files in a process of its own: by the types of the file, and by given ones."""
+    command = [sys.executable, "-c", READ, *map(str, paths)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_rows_that_are_null(tmp_path: Path) -> None:
+    texts = ['null\n{"x":1}\nnull\n', '  null\nnull\n{"x":1}', '[null,{"x":1}]', '{"x":1}\nnull\n']
+    paths = [tmp_path / f"{number}.json" for number in range(len(texts))]
+    for path, text in zip(paths, texts, strict=True):
+        path.write_text(text)
+    found = read_apart(*paths)
+    assert found[::2] == found[1::2]
+    assert found[::2] == [
+        f"rows {{'x': {rows}}}" for rows in ([None, 1, None], [None, None, 1], [None, 1], [1, None])
+    ]
+
+
+def test_values_of_many_levels(tmp_path: Path) -> None:
+    levels = 10_000
+    bodies = [
+        "[" * levels + "]" * levels,
+        '{"a":' * levels + "1" + "}" * levels,
+        '[{"a":' * levels + "1" + "}]" * levels,
+    ]
+    paths = []
+    for number, body in enumerate(bodies):
+        for name, text in (("lines", f'{{"x":1,"y":{body}}}\n'), ("array", f'[{{"x":1,"y":{body}}}]')):
+            paths.append(tmp_path / f"{number}{name}.json")
+            paths[-1].write_text(text)
+    found = read_apart(*paths)
+    assert all("nested deeper than 64 levels; pass schema=" in line for line in found[::2])
+    assert set(found[1::2]) == {"rows {'x': [1]}"}
+
+
+def test_levels_that_are_few_enough(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    for levels, is_read in ((63, True), (64, False)):  # and the object around them
+        path.write_text(f'{{"x":{"[" * levels}"]]]"{"]" * levels}}}\n')
+        if is_read:
+            assert af.read_json(path).to_table().num_rows == 1
+        else:
+            refused_text = "nested deeper"
+            with pytest.raises(SourceError, match=refused_text):
+                af.read_json(path).to_table()

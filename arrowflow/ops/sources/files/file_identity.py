@@ -14,20 +14,7 @@ from arrowflow.errors import SourceError
 from arrowflow.lazy import fs as pafs
 from arrowflow.plan.change import Change
 from arrowflow.plan.identity import Unknown
-from arrowflow.storage import File, Store
-
-_STAMPS: Final = (
-    "etag",
-    "md5hash",
-    "sha",
-    "mtime",
-    "last_modified",
-    "lastmodified",
-    "updated",
-    "modified",
-    "modify",
-)
-"""Names of etag and time in fsspec's file systems, in lower case; the first that a file has counts. Then `created`."""
+from arrowflow.storage import File, Store, told_stamp
 
 _ENDPOINTS: Final = (
     "endpoint_url",
@@ -99,7 +86,7 @@ def _stamp(store: Store, file: File) -> int | str | None:
     handler = store.filesystem.handler
     if not isinstance(handler, pafs.FSSpecHandler):
         return None
-    return _told_stamp(_info(handler.fs, file.path))
+    return told_stamp(_info(handler.fs, file.path))
 
 
 def _info(filesystem: Any, path: str) -> Mapping[str, Any]:
@@ -107,11 +94,6 @@ def _info(filesystem: Any, path: str) -> Mapping[str, Any]:
         return dict(filesystem.info(path))
     except Exception as error:
         raise SourceError(f"cannot ask whether the file has changed: {error}").locate(file=path) from error
-
-
-def _told_stamp(info: Mapping[str, Any]) -> str | None:
-    told = {str(key).lower(): value for key, value in info.items()}
-    return next((f"{name} {told[name]}" for name in (*_STAMPS, "created") if told.get(name)), None)
 
 
 def _archive_of(store: Store) -> Any:
@@ -129,7 +111,7 @@ def _archive_stamp(archive: Any) -> Any:
             "the archive", "is an open file, which nothing tells from others", instead="pass its path"
         )
     info = _info(archive.fs, archive.path)
-    stamp = _told_stamp(info)
+    stamp = told_stamp(info)
     if stamp is None:
         return Unknown(
             f"the archive {archive.path!r}",

@@ -11,14 +11,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
 import arrowflow as af
 from arrowflow.run import prepare
-from arrowflow.storage import Store
+from arrowflow.storage import File, Store, remote_change
 
 SPLITS, SPLIT_ROWS = 200, 50
 ROWS = SPLITS * SPLIT_ROWS
@@ -210,12 +212,81 @@ def test_a_state_after_a_file_was_removed_has_no_contents(tmp_path: Path) -> Non
         assert "contents" not in running.state_dict()
 
 
+def of_memory(path: Path) -> tuple[Any, str, Callable[[bytes | None], None]]:
+    """Returns a file system of fsspec, the path of a copy there, and what replaces or removes it."""
+    filesystem, where = fsspec.filesystem("memory"), f"/changed/{path.name}"
+    filesystem.pipe(where, path.read_bytes())
+    return (
+        filesystem,
+        where,
+        lambda data: filesystem.rm(where) if data is None else filesystem.pipe(where, data),
+    )
+
+
+def of_subtree(path: Path) -> tuple[Any, str, Callable[[bytes | None], None]]:
+    """The same for a file system of pyarrow that is not local."""
+
+    def replace(data: bytes | None) -> None:
+        path.unlink()
+        if data is not None:
+            path.write_bytes(data)
+            os.utime(path, ns=(0, 0))
+
+    return pafs.SubTreeFileSystem(str(path.parent), pafs.LocalFileSystem()), path.name, replace
+
+
+REMOTE = {
+    "replaced": "it was written again, with the same size",
+    "longer": r"it had [0-9,]+ bytes",
+    "removed": "removed",
+}
+
+
+@pytest.mark.parametrize("change", REMOTE)
+@pytest.mark.parametrize("kind", [of_memory, of_subtree], ids=["fsspec", "pyarrow"])
+@pytest.mark.parametrize("suffix", ["parquet", "ipc", "csv"])
+def test_a_change_of_a_file_that_is_not_local(tmp_path: Path, suffix: str, kind: Any, change: str) -> None:
+    path = tmp_path / f"a.{suffix}"
+    write(path, 100_000)
+    other = {"replaced": another(path).read_bytes(), "longer": path.read_bytes() + bytes(8), "removed": None}[
+        change
+    ]
+    filesystem, where, replace = kind(path)
+    found: list[int] = []
+    one_at_a_time = af.Options(cpu_budget=1, autotune=False)
+    options = {"block_bytes": 1024} if suffix == "csv" else {}
+    ds = getattr(af, f"read_{suffix}")(where, filesystem=filesystem, num_parallel_calls=1, **options)
+    with iter(ds.with_options(one_at_a_time)) as running:
+        found += next(running)["x"].to_pylist()
+        replace(other)
+        with pytest.raises(af.SourceError, match=REMOTE[change]) as caught:
+            take_rest(running, found)
+    assert str(caught.value.file).endswith(path.name)
+    assert found == list(range(100_000, 100_000 + len(found)))
+
+
+def test_times_of_a_listing_may_be_finer_than_other_answers() -> None:
+    class Coarse:
+        def get_file_info(self, path: str) -> Any:
+            return pafs.FileInfo(path, type=pafs.FileType.File, size=3, mtime_ns=5 * 10**9)
+
+    store = Store(Coarse())
+    known: dict[str, str | None] = {}
+    assert remote_change(store, File("a", "a", 3, mtime_ns=5_123_456_789), known) is None
+    assert (
+        remote_change(store, File("b", "b", 3, mtime_ns=7_123_456_789), known)
+        == "it was written again, with the same size"
+    )
+    assert remote_change(store, File("c", "c", 3), known) is None
+
+
 SHORTEN = """
 import os, sys
 import arrowflow as af
 path, format = sys.argv[1:]
 found = []
-with iter(getattr(af, f"read_{format}")(path, memory_map=False).with_options(af.Options(cpu_budget=1))) as running:
+options = {"block_bytes": 1024} if format in ("csv", "json") else {"memory_map": False}
+with iter(getattr(af, f"read_{format}")(path, **options).with_options(af.Options(cpu_budget=1))) as running:
     found += next(running)["x"].to_pylist()
     os.truncate(path, 4096)
     try:
@@ -227,7 +298,7 @@ with iter(getattr(af, f"read_{format}")(path, memory_map=False).with_options(af.
 """
 
 
-@pytest.mark.parametrize("format", ["parquet", "ipc"])
+@pytest.mark.parametrize("format", ["parquet", "ipc", "csv", "json"])
 def test_a_file_that_becomes_shorter_does_not_end_the_process(tmp_path: Path, format: str) -> None:
     path = tmp_path / f"a.{format}"
     write(path, 100_000)

@@ -1,0 +1,81 @@
+"""Versions of files that are not local: whether a file is still the one that was read first.
+
+A store is asked for its size and its etag or time. Etags tell all rewrites, times those of another second.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, MutableMapping
+from typing import Any, Final
+
+from arrowflow.lazy import fs as pafs
+from arrowflow.storage.store import File, Store
+
+_STAMPS: Final = (
+    "etag",
+    "md5hash",
+    "sha",
+    "mtime",
+    "last_modified",
+    "lastmodified",
+    "updated",
+    "modified",
+    "modify",
+)
+"""Names of etag and time in fsspec's file systems, in lower case; the first that a file has counts. Then `created`."""
+
+_SECOND: Final = 10**9
+
+
+def told_stamp(info: Mapping[str, Any]) -> str | None:
+    """Returns the etag or the time that a file system of fsspec tells of a file; None if it tells neither.
+
+    Example:
+        >>> told_stamp({"name": "a", "size": 3, "ETag": '"5d41"', "LastModified": "2026-01-01"})
+        'etag "5d41"'
+    """
+    told = {str(key).lower(): value for key, value in info.items()}
+    return next((f"{name} {told[name]}" for name in (*_STAMPS, "created") if told.get(name)), None)
+
+
+def remote_change(store: Store, file: File, known: MutableMapping[str, str | None]) -> str | None:
+    """Asks a store, by one request, how a file differs from its listing and from earlier answers; None if it does not.
+
+    Args:
+        store: Its store.
+        file: The file.
+        known: The stamps of the first answers, by path; this one is added where there is none. Many threads may share it.
+
+    Raises:
+        Exception: Whatever the client raises if it gets no answer.
+    """
+    try:
+        size, stamp = _told(store, file)
+    except FileNotFoundError:
+        return "it was removed"
+    if size not in (None, file.size):
+        return f"it had {file.size:,} bytes, and has {size:,}"
+    if file.mtime_ns is not None and not store.is_python:
+        known.setdefault(file.path, str(file.mtime_ns))
+    if stamp != known.setdefault(file.path, stamp):
+        return "it was written again, with the same size"
+    return None
+
+
+def _told(store: Store, file: File) -> tuple[int | None, str | None]:
+    handler = getattr(store.filesystem, "handler", None)
+    if isinstance(handler, pafs.FSSpecHandler):
+        # Clients that keep listings would answer from them.
+        fresh = {"refresh": True} if "refresh" in inspect.signature(handler.fs.info).parameters else {}
+        info = handler.fs.info(file.path, **fresh)
+        return info.get("size"), told_stamp(info)
+    info = store.filesystem.get_file_info(file.path)
+    if info.type == pafs.FileType.NotFound:
+        raise FileNotFoundError(file.path)
+    return info.size, None if info.mtime_ns is None else str(_near(info.mtime_ns, file.mtime_ns))
+
+
+def _near(found: int, listed: int | None) -> int:
+    """Returns the listed time if it is the same: listings may have fractions of a second that other answers lack."""
+    return listed if listed is not None and abs(found - listed) <= _SECOND else found
