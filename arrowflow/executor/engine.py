@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NoReturn, cast
 
@@ -74,6 +75,7 @@ class Engine:
             Any, Any
         ] = {}  # what kernels keep until the run ends, by owner; from any thread
         self.stopped = False
+        self.retried: list[str] = []
         self._began_cpu = clock.process_cpu()
         self.on_demand = runs_on_demand(chain, options)
         self._process = os.getpid()
@@ -349,6 +351,7 @@ class Engine:
                 workers=len(self.pool.threads),
                 cpu_seconds=self.clock.process_cpu() - self._began_cpu,
                 idle=self.pool.idle.seconds(self.clock.now()),
+                retries=Counter(self.retried),
             )
 
 

@@ -263,6 +263,7 @@ class EngineStatistics:
     workers: int = 0
     cpu_seconds: float = 0.0
     idle: Mapping[str, float] = field(default_factory=dict)
+    retries: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,6 +282,7 @@ class Statistics:
         cpu_budget: Cores that calls may use.
         cpu_seconds: CPU time of the process since then, your own step included.
         idle: Core seconds of the budget that no call used, by reason.
+        retries: Reads that failed and were tried again, by what failed.
         workers: Threads that were started.
         stages: One entry per stage, the most downstream first.
         bottleneck: The limit of the run, in words.
@@ -301,6 +303,7 @@ class Statistics:
     stages: tuple[StageStatistics, ...]
     cpu_seconds: float = 0.0
     idle: Mapping[str, float] = field(default_factory=dict)
+    retries: Mapping[str, int] = field(default_factory=dict)
     bottleneck: str = ""
     advice: tuple[str, ...] = ()
     summary: str = ""

@@ -8,6 +8,8 @@ from arrowflow.storage.contents import Contents
 from arrowflow.storage.failures import storage_failure
 from arrowflow.storage.links import below, is_link
 from arrowflow.storage.local import NO_ROOM, UNFINISHED, flush, local_path
+from arrowflow.storage.requests import Requests
+from arrowflow.storage.retries import Services
 from arrowflow.storage.store import Fetched, File, Range, Store, coalesce
 
 __all__ = [
@@ -17,6 +19,8 @@ __all__ = [
     "Fetched",
     "File",
     "Range",
+    "Requests",
+    "Services",
     "Store",
     "below",
     "coalesce",

@@ -35,6 +35,7 @@ class Host(Protocol):
         processes: The run's side of worker processes.
         run_storage: Things that kernels keep until the run ends, by owner. From any thread.
         stopped: Whether the run was stopped. From any thread.
+        retried: Why reads were tried again, one entry each. From any thread.
     """
 
     options: ResolvedOptions
@@ -45,6 +46,7 @@ class Host(Protocol):
     processes: RunProcesses
     run_storage: dict[Any, Any]
     stopped: bool
+    retried: list[str]
 
     def limits_of(self, key: StageKey, chain: Chain, index: int, share: float) -> StageLimits:
         """Returns the limits that all stages of one key share."""

@@ -112,7 +112,7 @@ def _fetch_spec(node: FileScan, names: Sequence[str]) -> KernelSpec:
         kind="reader",
         phase="read",
         where=lambda origin: _where(node, origin),
-        make=lambda context: SplitFetcher(node),
+        make=lambda context: SplitFetcher(node, context),
         engine="python" if node.store.is_python else "arrow",
         cost="waits",
         max_calls=node.num_parallel_calls,

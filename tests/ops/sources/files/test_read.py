@@ -25,6 +25,7 @@ from arrowflow.formats import FORMATS, Footer, Split
 from arrowflow.formats.parquet.parquet import ParquetFormat
 from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.operator import KernelSpec
+from arrowflow.ops.sources.files import splits
 from arrowflow.ops.sources.files.read import Read
 from arrowflow.ops.sources.files.split_readers import SplitFetcher, SplitReader
 from arrowflow.ops.sources.files.split_tasks import OpenFile, SplitTask
@@ -85,6 +86,34 @@ class Remote(MemoryFileSystem):
         finally:
             with self._counting:
                 self.running -= 1
+
+
+class Alone:
+    """The context of a kernel that no run has."""
+
+    def __init__(self) -> None:
+        self.run_storage: dict[Any, Any] = {}
+
+    def now(self) -> float:
+        return 0.0
+
+    def wait(self, seconds: float) -> bool:
+        return False
+
+    def retried(self, why: str) -> None:
+        pass
+
+    def together(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+        return [call() for call in calls]
+
+
+CONTEXT: Any = Alone()
+
+
+@pytest.fixture(autouse=True)
+def no_file_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small files come whole with their footers, and are tested in `test_small_files`."""
+    monkeypatch.setattr(splits, "SMALL_FILE_BYTES", 0)
 
 
 @pytest.fixture
@@ -236,7 +265,7 @@ def test_what_is_not_needed_is_not_fetched(remote: Remote) -> None:
 
 def fetched_bytes(dataset: af.Dataset) -> int:
     """Returns the bytes that are fetched of the first file."""
-    fetcher = SplitFetcher(node_of(dataset))
+    fetcher = SplitFetcher(node_of(dataset), CONTEXT)
     return sum(fetcher.num_bytes(task) for task in tasks_of(node_of(dataset)))
 
 
@@ -248,7 +277,7 @@ def test_decoding_reads_nothing(remote: Remote, format: str) -> None:
     names = ["text", "row"]
     ds = (af.read_ipc if format == "ipc" else af.read_parquet)(path, columns=names, filesystem=remote)
     node = node_of(ds)
-    fetcher, reader = SplitFetcher(node), SplitReader(node, 1)
+    fetcher, reader = SplitFetcher(node, CONTEXT), SplitReader(node, 1)
     tasks = tasks_of(node)
     fetched = [made.chunk for task in tasks for made in fetcher.read(task)]
     remote.rm("/bucket", recursive=True)
@@ -301,7 +330,7 @@ def test_the_floor_of_the_budget_counts_what_is_fetched(remote: Remote, tmp_path
     local = sum(spec.floor_bytes for spec in specs_of(af.read_parquet(tmp_path)))
     ds = read(remote)
     floor = sum(spec.floor_bytes for spec in specs_of(ds))
-    most = max(SplitFetcher(node_of(ds)).num_bytes(task) for task in tasks_of(node_of(ds)))
+    most = max(SplitFetcher(node_of(ds), CONTEXT).num_bytes(task) for task in tasks_of(node_of(ds)))
     assert 0 < floor - local <= most
     least = ds.with_options(af.Options(ram_budget=floor))
     assert_same_batches(batches_of(least), batches_of(ds))
