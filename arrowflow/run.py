@@ -121,7 +121,7 @@ def prepare(plan: Node, *, without_last_select: bool = False) -> Prepared:
             last batch and its conversion.
     """
     options = options_of(plan)
-    bound = bind(plan, options, services=Planning(MAX_WAITING_CALLS))
+    bound = bind(plan, options, services=Planning(2 * MAX_WAITING_CALLS))
     optimised, applied = optimise(bound, options.disabled_rules)
     if (
         without_last_select

@@ -100,6 +100,7 @@ class StageStatistics:
         kind: `parallel`, `serial` or `boundary`.
         cost: The cost of a call, as its operators declare it.
         asked_calls: The most calls at the same time that the user asked for, or None.
+        connections: The most connections that the client opens by which its calls wait, or None.
         phase: Name of its calls in a timeline.
         foreign: Whether they work in a pool that is not Arrow's, or in worker processes, where their CPU time is not
             seen.
@@ -132,6 +133,7 @@ class StageStatistics:
     kind: str
     cost: Cost
     asked_calls: int | None
+    connections: int | None = None
     phase: str
     foreign: bool
     holds_lock: bool

@@ -36,7 +36,9 @@ def bind(plan: Node, options: ResolvedOptions, first_place: int = 0, *, services
 
     def combine(node: Node, inputs: Sequence[Node]) -> Node:
         try:
-            return node.bind(tuple(inputs), BindContext(options=options, place=next(places), services=services))
+            return node.bind(
+                tuple(inputs), BindContext(options=options, place=next(places), services=services)
+            )
         except ArrowflowError as error:
             error.locate(operator=node.name)
             raise

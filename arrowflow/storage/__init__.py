@@ -4,6 +4,7 @@ Nothing here knows a format, a thread or a pipeline.
 """
 
 from arrowflow.storage.addresses import lists_anew, locate, resolve
+from arrowflow.storage.clients import CONNECTIONS
 from arrowflow.storage.contents import Contents
 from arrowflow.storage.failures import storage_failure
 from arrowflow.storage.links import below, is_link
@@ -13,6 +14,7 @@ from arrowflow.storage.retries import Services
 from arrowflow.storage.store import Fetched, File, Range, Store, coalesce
 
 __all__ = [
+    "CONNECTIONS",
     "NO_ROOM",
     "UNFINISHED",
     "Contents",

@@ -57,7 +57,7 @@ def connections_of(filesystem: Any, *, is_own: bool) -> int | None:
     """
     if filesystem.type_name == "s3":
         return CONNECTIONS if is_own else max(pa.io_thread_count(), LEAST_CONNECTIONS_OF_S3)
-    client = getattr(getattr(filesystem, "handler", None), "fs", None)
+    client: Any = getattr(getattr(filesystem, "handler", None), "fs", None)
     if type(client).__module__.partition(".")[0] == "s3fs":
         found = client.config_kwargs.get("max_pool_connections", CONNECTIONS_OF_S3FS)
         return found if isinstance(found, int) else None

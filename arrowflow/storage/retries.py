@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import random
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final, Protocol, TypeVar
@@ -70,17 +70,37 @@ _REFUSED: Final = re.compile(
 _STATUS: Final = re.compile(r"HTTP status (?:code )?(\d{3})")
 _TEXTS: Final = (
     (re.compile(r"curlCode: 28|[Tt]imed? ?out|REQUEST_TIMEOUT|DEADLINE_EXCEEDED"), "time-out"),
-    (re.compile(r"NETWORK_CONNECTION|[Cc]onnection (?:was )?(?:reset|closed|refused|aborted)"), "lost connection"),
-    (re.compile(r"SLOW_DOWN|SERVICE_UNAVAILABLE|THROTTLING|UNAVAILABLE|[Rr]educe your request rate"), "HTTP 503"),
+    (
+        re.compile(r"NETWORK_CONNECTION|[Cc]onnection (?:was )?(?:reset|closed|refused|aborted)"),
+        "lost connection",
+    ),
+    (
+        re.compile(r"SLOW_DOWN|SERVICE_UNAVAILABLE|THROTTLING|UNAVAILABLE|[Rr]educe your request rate"),
+        "HTTP 503",
+    ),
     (re.compile(r"INTERNAL_FAILURE|INTERNAL_ERROR"), "HTTP 500"),
 )
 """Words of `pyarrow.fs`, whose errors have no class of their own."""
 
-_LOST: Final = re.compile(r"Connect|Disconnect|Timeout|Payload|Incomplete|Streaming|Protocol|ServiceRe|Unavailable")
+_LOST: Final = re.compile(
+    r"Connect|Disconnect|Timeout|Payload|Incomplete|Streaming|Protocol|ServiceRe|Unavailable"
+)
 """Parts of the names of exceptions by which client libraries say that a connection failed."""
 
 _CLIENTS: Final = frozenset(
-    ("aiobotocore", "aiohttp", "azure", "botocore", "fsspec", "gcsfs", "google", "http", "httpx", "requests", "urllib3")
+    (
+        "aiobotocore",
+        "aiohttp",
+        "azure",
+        "botocore",
+        "fsspec",
+        "gcsfs",
+        "google",
+        "http",
+        "httpx",
+        "requests",
+        "urllib3",
+    )
 )
 
 
@@ -121,16 +141,19 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 def _status_of(error: BaseException) -> int | None:
     """Returns the HTTP status that an exception of a client tells in one of the usual ways."""
-    response: Any = getattr(error, "response", None)
-    if isinstance(response, dict):
-        response = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-    else:
-        response = getattr(response, "status_code", None)
-    told = (response, *(getattr(error, name, None) for name in ("status", "status_code", "code")))
-    found = next((each for each in told if isinstance(each, int) and 400 <= each < 600), None)
-    if found is None and isinstance(error, OSError) and (text := _STATUS.search(str(error))):
-        found = int(text[1])
-    return found
+    for place in (error, getattr(error, "response", None)):
+        if isinstance(place, dict):
+            told: Iterable[Any] = (place.get("ResponseMetadata", {}).get("HTTPStatusCode"),)
+        else:
+            names = ("status", "status_code", "code")
+            if type(place).__module__.startswith("aiohttp"):  # whose `code` is also of errors that no server sent
+                names = names[:1]
+            told = [getattr(place, name, None) for name in names]
+        found = next((each for each in told if isinstance(each, int) and 400 <= each < 600), None)
+        if found is not None:
+            return found
+    text = _STATUS.search(str(error)) if isinstance(error, OSError) else None
+    return None if text is None else int(text[1])
 
 
 def _word_of(error: BaseException) -> str | None:
@@ -231,7 +254,9 @@ class Patience:
             except Exception as error:
                 why = passing(error)
                 failures += 1
-                if why is None or failures > (min(SHORT_RETRIES, self.retries) if why == CUT_SHORT else self.retries):
+                if why is None or failures > (
+                    min(SHORT_RETRIES, self.retries) if why == CUT_SHORT else self.retries
+                ):
                     raise
                 now = services.now()
                 pause = max(self.bucket.delay(now), _pause(failures))

@@ -238,7 +238,11 @@ class Fetched(Store):
     def open(self, file: File) -> pa.NativeFile:
         """Opens the file; only the held bytes can be read."""
         whole = self.held.get((0, file.size))
-        return pa.PythonFile(_RemoteFile(self, file, ahead_bytes=0), "r") if whole is None else pa.BufferReader(whole)
+        return (
+            pa.PythonFile(_RemoteFile(self, file, ahead_bytes=0), "r")
+            if whole is None
+            else pa.BufferReader(whole)
+        )
 
     def fetch(self, file: File, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
         """Returns the bytes of each range, without a copy.

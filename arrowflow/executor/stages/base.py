@@ -253,6 +253,7 @@ class Stage(ABC):
             kind=plan.kind,
             cost=plan.cost,
             asked_calls=plan.max_calls,
+            connections=plan.connections,
             phase=plan.phase,
             foreign=self.foreign,
             holds_lock=self.holds_lock,

@@ -14,7 +14,7 @@ from arrowflow.executor.stages.boundary import BoundaryStage
 from arrowflow.executor.stages.parallel import ParallelStage
 from arrowflow.executor.stages.serial import SerialStage
 from arrowflow.executor.stages.unordered import UnorderedStage
-from arrowflow.executor.together import together
+from arrowflow.executor.workers.together import together
 from arrowflow.kernels.context import StreamHandle, SubPlan
 from arrowflow.kernels.items import Claim
 from arrowflow.kernels.kinds import (
