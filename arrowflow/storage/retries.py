@@ -79,6 +79,7 @@ _TEXTS: Final = (
         "HTTP 503",
     ),
     (re.compile(r"INTERNAL_FAILURE|INTERNAL_ERROR"), "HTTP 500"),
+    (re.compile(r"XML_ERROR_PARSING"), CUT_SHORT),  # of a listing
 )
 """Words of `pyarrow.fs`, whose errors have no class of their own."""
 
@@ -145,8 +146,10 @@ def _status_of(error: BaseException) -> int | None:
         if isinstance(place, dict):
             told: Iterable[Any] = (place.get("ResponseMetadata", {}).get("HTTPStatusCode"),)
         else:
-            names = ("status", "status_code", "code")
-            if type(place).__module__.startswith("aiohttp"):  # whose `code` is also of errors that no server sent
+            names: tuple[str, ...] = ("status", "status_code", "code")
+            if type(place).__module__.startswith(
+                "aiohttp"
+            ):  # whose `code` is also of errors that no server sent
                 names = names[:1]
             told = [getattr(place, name, None) for name in names]
         found = next((each for each in told if isinstance(each, int) and 400 <= each < 600), None)

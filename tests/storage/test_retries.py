@@ -93,13 +93,22 @@ ARROW = "AWS Error {} during GetObject operation: {}"
         (HttpError(429), "HTTP 429"),
         (BotoError(500), "HTTP 500"),
         (caused(FileNotFoundError("http://host/a"), HttpError(502)), "HTTP 502"),
-        (OSError(ARROW.format("NETWORK_CONNECTION", "curlCode: 56, Failure when receiving data")), "lost connection"),
+        (
+            OSError(ARROW.format("NETWORK_CONNECTION", "curlCode: 56, Failure when receiving data")),
+            "lost connection",
+        ),
         (OSError(ARROW.format("NETWORK_CONNECTION", "curlCode: 28, Timeout was reached")), "time-out"),
         (OSError(ARROW.format("SLOW_DOWN", "Please reduce your request rate.")), "HTTP 503"),
         (OSError(ARROW.format("UNKNOWN (HTTP status 503)", "No response body.")), "HTTP 503"),
         (OSError(ARROW.format("INTERNAL_FAILURE", "Failed to flush response stream")), "HTTP 500"),
         (OSError("google::cloud::Status(UNAVAILABLE: Retry policy exhausted)"), "HTTP 503"),
         (ShortRead("expected 9 bytes"), "cut short"),
+        (
+            OSError(
+                "AWS Error UNKNOWN (HTTP status -1) during ListObjectsV2 operation: XML_ERROR_PARSING_ELEMENT"
+            ),
+            "cut short",
+        ),
         (HttpError(404), None),
         (HttpError(403), None),
         (BotoError(416), None),
