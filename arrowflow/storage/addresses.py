@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from arrowflow.errors import ArrowflowError, PlanError, SourceError, shown
 from arrowflow.lazy import fs as pafs
-from arrowflow.storage.clients import connections_of, open_url
+from arrowflow.storage.clients import connections_of, for_reads, open_url
 from arrowflow.storage.listing import as_files, list_paths, split_pattern
 from arrowflow.storage.local import local_path
 from arrowflow.storage.mounts import on_network
@@ -62,19 +62,21 @@ def resolve(
     opener, requests = _Opener(filesystem, operator), requests or Requests()
     try:
         located = [opener.locate(text) for text in wanted]
-        listed = requests.persist(lambda _: list_paths(opener.filesystem, located, suffixes, operator))
+        is_own = requests.tries_again and not opener.given
+        filesystem = for_reads(opener.filesystem) if is_own else opener.filesystem
+        listed = requests.persist(lambda _: list_paths(filesystem, located, suffixes, operator))
     except ArrowflowError as error:
         error.locate(operator=operator)
         raise
     except Exception as error:
         text = f"cannot list {_shorten(wanted)}: {error}; check the address, the credentials and the network"
         raise SourceError(text).locate(operator=operator) from error
-    files = as_files(opener.filesystem, listed)
+    files = as_files(filesystem, listed)
     is_network = files[0].is_local and on_network(file.path for file in files)
     if is_network:  # a file in use may change its number there
         files = tuple(replace(file, inode=None) for file in files)
-    connections = connections_of(opener.filesystem, is_own=not opener.given)
-    return Store(opener.filesystem, not is_network, is_network, connections, requests), files
+    connections = connections_of(filesystem, is_own=is_own)
+    return Store(filesystem, not is_network, is_network, connections, requests), files
 
 
 def lists_anew(

@@ -28,20 +28,25 @@ def open_url(url: str) -> tuple[Any, str]:
     parts = urlsplit(url)
     if parts.scheme in {"gs", "gcs"} and "retry_limit_seconds" not in dict(parse_qsl(parts.query)):
         url += f"{'&' if parts.query else '?'}retry_limit_seconds={GCS_SECONDS}"
-    if parts.scheme != "s3":
-        return _opened(url)
-    # The client of S3 has as many connections as Arrow has I/O threads at this moment, and keeps them.
+    filesystem, path = pafs.FileSystem.from_uri(url)
+    return filesystem, str(path)
+
+
+def for_reads(filesystem: Any) -> Any:
+    """Returns the client of a URL for reads that this library tries again: with connections for all of its calls.
+
+    A client of S3 that tries again by itself waits for up to a second first, and nobody can count that.
+    """
+    if filesystem.type_name != "s3":
+        return filesystem
+    (settings,) = filesystem.__reduce__()[1]
+    # A client has as many connections as Arrow has I/O threads at the moment when it is made.
     threads = pa.io_thread_count()
     pa.set_io_thread_count(max(threads, CONNECTIONS))
     try:
-        return _opened(url)
+        return pafs.S3FileSystem(**settings, retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=1))
     finally:
         pa.set_io_thread_count(threads)
-
-
-def _opened(url: str) -> tuple[Any, str]:
-    filesystem, path = pafs.FileSystem.from_uri(url)
-    return filesystem, str(path)
 
 
 def connections_of(filesystem: Any, *, is_own: bool) -> int | None:
@@ -49,7 +54,7 @@ def connections_of(filesystem: Any, *, is_own: bool) -> int | None:
 
     Args:
         filesystem: The `pyarrow.fs.FileSystem`.
-        is_own: Whether `open_url` made it.
+        is_own: Whether `for_reads` made it.
 
     Example:
         >>> connections_of(pafs.LocalFileSystem(), is_own=True) is None

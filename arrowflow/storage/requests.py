@@ -61,6 +61,11 @@ class Requests:
         patience = Patience(options.retries, options.retry_deadline_seconds)
         return cls(patience, Alone() if services is None else services)
 
+    @property
+    def tries_again(self) -> bool:
+        """Whether reads that fail are tried again, where that may help."""
+        return self.patience.retries > 0 and not isinstance(self.services, Alone)
+
     def served_by(self, services: Services) -> Requests:
         """Returns the same for a run, which has open files of its own."""
         return Requests(self.patience, services)

@@ -22,7 +22,7 @@ _ROW = (
 
 
 class ObjectServer(Proxy):
-    """Answers `GET`, `HEAD` and listings of one bucket, `bucket`, by itself.
+    """Answers `GET`, `HEAD` and listings of one bucket, `bucket`, by itself; the folder is one of the bucket.
 
     Args:
         folder: The files of the bucket.
@@ -31,10 +31,9 @@ class ObjectServer(Proxy):
 
     def __init__(self, folder: Path, plan: Plan = sound) -> None:
         super().__init__(("", 0), plan)
-        self._keys = sorted(
-            path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
-        )
-        self._objects = {key: (folder / key).read_bytes() for key in self._keys}
+        paths = (path for path in folder.rglob("*") if path.is_file())
+        self._objects = {path.relative_to(folder.parent).as_posix(): path.read_bytes() for path in paths}
+        self._keys = sorted(self._objects)
 
     async def _forward(
         self, fault: str | None, request: Request, data: bytes, writer: asyncio.StreamWriter

@@ -14,7 +14,7 @@ from pyarrow import fs as pafs
 from arrowflow.errors import SourceError
 from arrowflow.executor import Planning
 from arrowflow.storage import File, Requests, Store, clients, requests
-from arrowflow.storage.clients import CONNECTIONS, connections_of, open_url
+from arrowflow.storage.clients import CONNECTIONS, connections_of, for_reads, open_url
 from arrowflow.storage.retries import Patience
 from tests.servers.proxy import Fate, Fault, Proxy, Request
 from tests.servers.s3 import S3Server
@@ -186,10 +186,12 @@ def test_a_client_that_this_library_makes_has_connections_for_all_calls(
 ) -> None:
     threads = pa.io_thread_count()
     host = s3_proxy.url.removeprefix("http://")
-    filesystem, path = open_url(
+    opened_by_url, path = open_url(
         f"s3://key:secret@bucket/a?region=us-east-1&scheme=http&endpoint_override={host}"
     )
     assert (path, pa.io_thread_count()) == ("bucket/a", threads)
+    filesystem = for_reads(opened_by_url)
+    assert filesystem == opened_by_url
     own, users = connections_of(filesystem, is_own=True), connections_of(s3_server.native(), is_own=False)
     assert own == CONNECTIONS
     assert users is not None
