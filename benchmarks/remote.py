@@ -158,7 +158,9 @@ def judge(rounds: harness.Rounds) -> list[harness.Bar]:
         ("50 ms", "large", "large-at-once", NEEDED_LATENCY),
         ("50 ms through s3fs", "large-s3fs", "large", NEEDED_S3FS),
     ]
-    bars = [bar for title, *pair, needed in races for bar in _race(rounds, title, *pair, needed)]
+    bars = [
+        bar for title, ours, theirs, needed in races for bar in _race(rounds, title, ours, theirs, needed)
+    ]
     if {"small", "small-dataset"} <= rounds.keys():
         share = 1 / harness.ratio(rounds, "small", "small-dataset")
         shown = f"{_seconds(rounds, 'small'):.2f} against {_seconds(rounds, 'small-dataset'):.2f} s"
