@@ -61,6 +61,8 @@ class Options:
             tries grow, and are drawn at random. What another try would meet again, as 403 and 404, raises at once.
             `Iterator.stats` counts retries. Default: 10.
         retry_deadline_seconds: Seconds that such a read may take with all its retries. Default: 60.
+        hedge_seconds: Seconds after which a request of such a read is made a second time, beside the first one; the answer
+            that comes first counts. It helps where few requests take many times as long as the others. Default: never.
         autotune: Whether settings left to `AUTOTUNE` are tuned. With False each is 1 call at a time, and nothing is
             made before the consumer asks for it, unless a `prefetch` says so. Default: True.
         progress: Whether a progress bar is shown while the pipeline is consumed. The bar, drawn by tqdm, appears on a
@@ -84,6 +86,7 @@ class Options:
     close_timeout: float | None = None
     retries: int | None = None
     retry_deadline_seconds: float | None = None
+    hedge_seconds: float | None = None
     autotune: bool | None = None
     progress: bool | None = None
     disabled_rules: Sequence[str] | None = None
@@ -102,7 +105,7 @@ class Options:
                 raise PlanError(f"Options: {name} is True or False, got {shown(value)}")
         if self.retries is not None:
             check_size("Options", "retries", self.retries, least=0)
-        for name in ("close_timeout", "retry_deadline_seconds"):
+        for name in ("close_timeout", "retry_deadline_seconds", "hedge_seconds"):
             value = getattr(self, name)
             if value is not None and not _is_duration(value):
                 raise PlanError(f"Options: {name} is in seconds and not negative, got {shown(value)}")
@@ -141,6 +144,7 @@ class Options:
             retry_deadline_seconds=(
                 RETRY_DEADLINE_SECONDS if self.retry_deadline_seconds is None else self.retry_deadline_seconds
             ),
+            hedge_seconds=self.hedge_seconds,
             autotune=self.autotune is not False,
             progress=self.progress is True,
             disabled_rules=tuple(self.disabled_rules or ()),
@@ -165,6 +169,7 @@ class ResolvedOptions:
     close_timeout: float
     retries: int
     retry_deadline_seconds: float
+    hedge_seconds: float | None
     autotune: bool
     progress: bool
     disabled_rules: tuple[str, ...]

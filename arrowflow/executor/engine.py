@@ -7,7 +7,7 @@ import sys
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, cast
 
 from arrowflow.clock import Clock
@@ -76,6 +76,7 @@ class Engine:
         ] = {}  # what kernels keep until the run ends, by owner; from any thread
         self.stopped = False
         self.retried: list[str] = []
+        self.slow: list[threading.Thread] = []
         self._began_cpu = clock.process_cpu()
         self.on_demand = runs_on_demand(chain, options)
         self._process = os.getpid()
@@ -241,7 +242,7 @@ class Engine:
         if interrupted and patience > INTERRUPTED_SECONDS:
             patience, killed_patience = INTERRUPTED_SECONDS, INTERRUPTED_KILLED_SECONDS
             waited = f"{patience:g} s of the interrupt"
-        self._join(threads, patience)
+        self._join([*threads, *self.slow], patience)
         killed = self.processes.kill()
         if killed:
             self._join(threads, killed_patience)
@@ -258,7 +259,7 @@ class Engine:
             happened = "they go on until they return, and their results are dropped"
             self._warn_about(names, waited, happened, len(calls))
 
-    def _join(self, threads: list[Worker], seconds: float) -> None:
+    def _join(self, threads: Sequence[threading.Thread], seconds: float) -> None:
         deadline = self.clock.now() + seconds
         for thread in threads:
             try:

@@ -81,3 +81,6 @@ class Context(Protocol):
 
         The results are in the order of the calls. Called by `read` and `apply`. No lock held.
         """
+
+    def hedged(self, call: Callable[[], Any], seconds: float) -> Any:
+        """Makes a call that waits, and once more beside it if it takes longer; returns what comes first, as `together`."""

@@ -58,7 +58,7 @@ class Requests:
     @classmethod
     def of(cls, options: ResolvedOptions, services: Services | None) -> Requests:
         """Returns the way to ask by the options of a pipeline."""
-        patience = Patience(options.retries, options.retry_deadline_seconds)
+        patience = Patience(options.retries, options.retry_deadline_seconds, options.hedge_seconds)
         return cls(patience, Alone() if services is None else services)
 
     @property
@@ -112,10 +112,15 @@ class Requests:
 
     def _read(self, filesystem: Any, path: str, place: Place) -> None:
         """Fills memory from a native client."""
-        self.persist(partial(self._read_once, filesystem, path, place))
-
-    def _read_once(self, filesystem: Any, path: str, place: Place, _: float) -> None:
         start, memory = place
+        if self.patience.hedge_seconds is None:
+            self.persist(lambda _: self._read_once(filesystem, path, start, memory))
+        else:  # the slower of two requests writes when the faster one's bytes are already in use
+            memory[:] = self.persist(
+                lambda _: self._read_once(filesystem, path, start, memoryview(bytearray(len(memory))))
+            )
+
+    def _read_once(self, filesystem: Any, path: str, start: int, memory: memoryview) -> memoryview:
         with self._handle(filesystem, path) as handle:
             handle.seek(start)
             # The client of S3 says that it filled the memory when a server announced and sent fewer bytes.
@@ -123,6 +128,7 @@ class Requests:
             found = handle.readinto(memory)
         if found < len(memory) or memory[-_MARK_BYTES:] == mark:
             raise short_read(start, len(memory), min(found, len(memory) - len(mark)))
+        return memory
 
     @contextmanager
     def _handle(self, filesystem: Any, path: str) -> Iterator[Any]:

@@ -11,8 +11,9 @@ import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar, cast
 
 from arrowflow.clock import WallClock
 from arrowflow.errors import ArrowflowError, SourceError
@@ -192,6 +193,9 @@ class Services(Protocol):
     def together(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
         """Makes calls beside each other; returns their results in order, or raises the first error."""
 
+    def hedged(self, call: Callable[[], Any], seconds: float) -> Any:
+        """Makes a call, and once more beside it if it takes longer; returns what comes first."""
+
 
 class Alone:
     """Services where nobody runs anything: calls come one after the other, and nothing is tried again."""
@@ -208,6 +212,10 @@ class Alone:
     def together(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
         """Makes calls one after the other."""
         return [call() for call in calls]
+
+    def hedged(self, call: Callable[[], Any], seconds: float) -> Any:
+        """Makes the call."""
+        return call()
 
 
 class Bucket:
@@ -235,11 +243,13 @@ class Patience:
     Attributes:
         retries: The most retries of a read.
         deadline_seconds: The most seconds that a read may take with all its retries.
+        hedge_seconds: Seconds after which a request is made a second time beside the first one; None for never.
         bucket: The tokens of the store.
     """
 
     retries: int = RETRIES
     deadline_seconds: float = RETRY_DEADLINE_SECONDS
+    hedge_seconds: float | None = None
     bucket: Bucket = field(default_factory=Bucket, compare=False, repr=False)
 
     def persist(self, request: Callable[[float], T], services: Services) -> T:
@@ -252,8 +262,11 @@ class Patience:
         began, failures = services.now(), 0
         while True:
             left = self.deadline_seconds - (services.now() - began)
+            limit = min(REQUEST_SECONDS, max(left, FIRST_PAUSE_SECONDS))
             try:
-                return request(min(REQUEST_SECONDS, max(left, FIRST_PAUSE_SECONDS)))
+                if self.hedge_seconds is None:
+                    return request(limit)
+                return cast(T, services.hedged(partial(request, limit), self.hedge_seconds))
             except Exception as error:
                 why = passing(error)
                 failures += 1

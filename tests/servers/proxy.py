@@ -124,6 +124,7 @@ class Proxy:
         self._thread = threading.Thread(target=self._serve, name="proxy of a test", daemon=True)
         self._started = threading.Event()
         self._stopped: asyncio.Event | None = None
+        self._hanging = asyncio.Event()
         self._talks: set[asyncio.Task[None]] = set()
 
     @property
@@ -143,6 +144,10 @@ class Proxy:
         self._loop.call_soon_threadsafe(self._stopped.set)
         self._thread.join()
         self._loop.close()
+
+    def let_go(self) -> None:
+        """Breaks the connections of all requests that hang."""
+        self._loop.call_soon_threadsafe(lambda: self._hanging.set())
 
     def forget(self) -> None:
         """Begins to count anew."""
@@ -214,7 +219,8 @@ class Proxy:
     ) -> bool:
         fault = fate.fault
         if fault == "hang":
-            await asyncio.Event().wait()
+            await self._hanging.wait()
+            return False
         if fault == "reset":
             _reset(writer)
             return False

@@ -71,11 +71,14 @@ class S3Server:
         """Returns the arguments that `s3fs.S3FileSystem` needs to connect."""
         return {"key": KEY, "secret": SECRET, "client_kwargs": {"endpoint_url": url or self.url}}
 
-    def impatient(self, url: str | None = None) -> Any:
+    def impatient(self, url: str | None = None, connections: int = 64) -> Any:
         """Returns a client of s3fs that tries nothing again, so that a test sees who does."""
         import s3fs
 
-        options, config = self.storage_options(url), {"retries": {"max_attempts": 0}}
+        options, config = (
+            self.storage_options(url),
+            {"retries": {"max_attempts": 0}, "max_pool_connections": connections},
+        )
         client = s3fs.S3FileSystem(**options, config_kwargs=config, skip_instance_cache=True)
         client.retries = 1
         return client

@@ -47,6 +47,10 @@ class Hand:
     def together(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
         return [call() for call in calls]
 
+    def hedged(self, call: Callable[[], Any], seconds: float) -> Any:
+        self.told.append(f"hedged after {seconds} s")
+        return call()
+
 
 class Answers:
     """A request with given answers, of which the last one comes for ever."""
@@ -218,6 +222,13 @@ def test_tokens_come_back() -> None:
     assert max(bucket.delay(0.0) for _ in range(BURST)) == 0.0
     assert 0.0 < bucket.delay(0.0) + bucket.delay(0.0) <= 2 / RATE
     assert bucket.delay(100.0) == 0.0
+
+
+def test_requests_are_hedged_only_if_asked_for() -> None:
+    for hedge_seconds, told in ((None, []), (0.5, ["hedged after 0.5 s"])):
+        hand = Hand()
+        assert Patience(hedge_seconds=hedge_seconds).persist(Answers(b"data"), hand) == b"data"
+        assert hand.told == told
 
 
 def test_patience_pickles() -> None:

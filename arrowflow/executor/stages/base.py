@@ -5,6 +5,7 @@ All attributes are guarded by the engine's lock, except where a comment says oth
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
@@ -36,6 +37,7 @@ class Host(Protocol):
         run_storage: Things that kernels keep until the run ends, by owner. From any thread.
         stopped: Whether the run was stopped. From any thread.
         retried: Why reads were tried again, one entry each. From any thread.
+        slow: Threads of calls that were made twice; the slower one of each may still run. From any thread.
     """
 
     options: ResolvedOptions
@@ -47,6 +49,7 @@ class Host(Protocol):
     run_storage: dict[Any, Any]
     stopped: bool
     retried: list[str]
+    slow: list[threading.Thread]
 
     def limits_of(self, key: StageKey, chain: Chain, index: int, share: float) -> StageLimits:
         """Returns the limits that all stages of one key share."""

@@ -14,7 +14,7 @@ from arrowflow.executor.stages.boundary import BoundaryStage
 from arrowflow.executor.stages.parallel import ParallelStage
 from arrowflow.executor.stages.serial import SerialStage
 from arrowflow.executor.stages.unordered import UnorderedStage
-from arrowflow.executor.workers.together import together
+from arrowflow.executor.workers.together import hedged, together
 from arrowflow.kernels.context import StreamHandle, SubPlan
 from arrowflow.kernels.items import Claim
 from arrowflow.kernels.kinds import (
@@ -103,6 +103,15 @@ class StreamContext:
     def together(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
         """Makes calls beside each other."""
         return together(calls, MAX_CALLS_BESIDE)
+
+    def hedged(self, call: Callable[[], Any], seconds: float) -> Any:
+        """Makes a call, and once more beside it if it takes longer."""
+        host = self._stream.host
+
+        def told() -> None:
+            self.retried("slow")
+
+        return hedged(call, seconds, told, host.slow)
 
 
 class Stream:

@@ -6,10 +6,11 @@ The threads end with the calls that they are for: nobody but the caller waits fo
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from arrowflow.clock import WallClock
 
@@ -53,6 +54,45 @@ def together(calls: Sequence[Callable[[], T]], max_threads: int) -> list[T]:
     return results
 
 
+def hedged(
+    call: Callable[[], T], seconds: float, told: Callable[[], None], slow: list[threading.Thread]
+) -> T:
+    """Makes a call, and once more beside it if it takes longer; returns the first result.
+
+    Args:
+        call: Must be safe to be made twice at the same time.
+        seconds: The time after which it is made once more.
+        told: Called when that happens.
+        slow: Is given the threads of both calls then, of which the slower one still runs.
+
+    Raises:
+        Exception: What the call raises; if it was made twice, and both fail, the second failure.
+    """
+    done: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+
+    def attempt() -> None:
+        try:
+            done.put((call(), None))
+        except BaseException as error:
+            done.put((None, error))
+
+    threads = _started(attempt, 1)
+    if not threads:
+        return call()
+    try:
+        result, error = done.get(timeout=seconds)
+    except queue.Empty:
+        told()
+        threads += _started(attempt, 1)
+        slow += threads
+        result, error = done.get()
+        if error is not None and len(threads) > 1:
+            result, error = done.get()
+    if error is not None:
+        raise error
+    return cast(T, result)
+
+
 def _started(work: Callable[[], None], count: int) -> list[threading.Thread]:
     """Returns so many threads, or as many as can be started."""
     name = threading.current_thread().name if count > 0 else ""
@@ -91,3 +131,7 @@ class Planning:
     def together(self, calls: Sequence[Callable[[], T]]) -> list[T]:
         """Makes calls beside each other."""
         return together(calls, self._max_calls)
+
+    def hedged(self, call: Callable[[], T], seconds: float) -> T:
+        """Makes the call: planning reads little."""
+        return call()

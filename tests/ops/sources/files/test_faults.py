@@ -166,6 +166,20 @@ def test_closing_does_not_wait_for_the_next_try(
         assert next(iterator).num_rows == ROWS
 
 
+@pytest.mark.parametrize("client", ["native", "s3fs"])
+def test_a_straggler_is_overtaken_where_that_is_asked_for(
+    s3_server: S3Server, s3_proxy: Proxy, bucket: str, client: str
+) -> None:
+    """The first try of each read hangs; by itself it would take seconds until a time-out."""
+    through = s3_server.native(s3_proxy.url) if client == "native" else s3fs_client(s3_server, s3_proxy)
+    ds = af.read_parquet([f"{bucket}/small/0{number}.parquet" for number in range(3)], filesystem=through)
+    with iter(ds.with_options(af.Options(hedge_seconds=0.05, retries=0))) as iterator:
+        s3_proxy.plan = lambda request: Fate("hang" if request.range and not request.attempt else None)
+        assert [row for batch in iterator for row in batch["row"].to_pylist()] == list(range(3 * ROWS))
+        assert iterator.stats().retries == {"slow": 3}
+        s3_proxy.let_go()
+
+
 @pytest.mark.parametrize("status", ["403", "404"])
 def test_what_is_refused_raises_at_once(
     s3_server: S3Server, s3_proxy: Proxy, bucket: str, status: str, monkeypatch: pytest.MonkeyPatch
@@ -209,7 +223,8 @@ def test_listing_is_tried_again(s3_server: S3Server, s3_proxy: Proxy, bucket: st
 def test_the_connections_of_a_users_client_are_named(
     s3_server: S3Server, s3_proxy: Proxy, bucket: str
 ) -> None:
-    ds = af.read_parquet(f"{bucket}/small", filesystem=s3fs_client(s3_server, s3_proxy))
+    pytest.importorskip("s3fs")
+    ds = af.read_parquet(f"{bucket}/small", filesystem=s3_server.impatient(s3_proxy.url, connections=10))
     assert "your client opens at most 10 connections" in ds.explain()
     host = s3_proxy.url.removeprefix("http://")
     url = f"s3://testing:secret@{bucket}/small?region=us-east-1&scheme=http&endpoint_override={host}"
