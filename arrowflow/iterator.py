@@ -388,6 +388,7 @@ def statistics_of(prepared: Prepared, progress: Progress, ran: EngineStatistics 
         stages=ran.stages,
         cpu_seconds=ran.cpu_seconds,
         idle=ran.idle,
+        retries=ran.retries,
     )
     statistics = replace(statistics, bottleneck=bottleneck(statistics), advice=advice(statistics))
     return replace(statistics, summary=report(statistics))

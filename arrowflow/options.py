@@ -27,6 +27,8 @@ MAX_LIST_SIZE: Final = (1 << 31) - 1
 
 MAX_CHUNK_ROWS: Final = 65_536
 CLOSE_TIMEOUT_SECONDS: Final = 5.0
+RETRIES: Final = 10
+RETRY_DEADLINE_SECONDS: Final = 60.0
 
 _UNITS: Final = {"": 1, "B": 1} | {
     f"{prefix}{infix}B": (1024 if infix else 1000) ** power
@@ -54,6 +56,13 @@ class Options:
             number changes the pieces that user functions see. Default: 65,536.
         close_timeout: Seconds that `close()` waits for a user function that does not return. Then `close()` kills a
             function that runs in a worker process. An interrupt waits for half a second at most. Default: 5.
+        retries: How often a read of a file that is not local is tried again after a failure that may pass: a time-out, a
+            connection that broke, HTTP 429 or 5xx, too few bytes. Each range of bytes counts by itself. The waits between
+            tries grow, and are drawn at random. What another try would meet again, as 403 and 404, raises at once.
+            `Iterator.stats` counts retries. Default: 10.
+        retry_deadline_seconds: Seconds that such a read may take with all its retries. Default: 60.
+        hedge_seconds: Seconds after which a request of such a read is made a second time, beside the first one; the answer
+            that comes first counts. It helps where few requests take many times as long as the others. Default: never.
         autotune: Whether settings left to `AUTOTUNE` are tuned. With False each is 1 call at a time, and nothing is
             made before the consumer asks for it, unless a `prefetch` says so. Default: True.
         progress: Whether a progress bar is shown while the pipeline is consumed. The bar, drawn by tqdm, appears on a
@@ -75,6 +84,9 @@ class Options:
     seed: int | None = None
     max_chunk_rows: int | None = None
     close_timeout: float | None = None
+    retries: int | None = None
+    retry_deadline_seconds: float | None = None
+    hedge_seconds: float | None = None
     autotune: bool | None = None
     progress: bool | None = None
     disabled_rules: Sequence[str] | None = None
@@ -91,10 +103,12 @@ class Options:
             value = getattr(self, name)
             if value is not None and not isinstance(value, bool):
                 raise PlanError(f"Options: {name} is True or False, got {shown(value)}")
-        if self.close_timeout is not None and not _is_duration(self.close_timeout):
-            raise PlanError(
-                f"Options: close_timeout is in seconds and not negative, got {shown(self.close_timeout)}"
-            )
+        if self.retries is not None:
+            check_size("Options", "retries", self.retries, least=0)
+        for name in ("close_timeout", "retry_deadline_seconds", "hedge_seconds"):
+            value = getattr(self, name)
+            if value is not None and not _is_duration(value):
+                raise PlanError(f"Options: {name} is in seconds and not negative, got {shown(value)}")
         if self.ram_budget is not None:
             object.__setattr__(self, "ram_budget", parse_bytes("ram_budget", self.ram_budget))
         if self.disabled_rules is not None:
@@ -126,6 +140,11 @@ class Options:
             seed=self.seed or 0,
             max_chunk_rows=self.max_chunk_rows or MAX_CHUNK_ROWS,
             close_timeout=CLOSE_TIMEOUT_SECONDS if self.close_timeout is None else self.close_timeout,
+            retries=RETRIES if self.retries is None else self.retries,
+            retry_deadline_seconds=(
+                RETRY_DEADLINE_SECONDS if self.retry_deadline_seconds is None else self.retry_deadline_seconds
+            ),
+            hedge_seconds=self.hedge_seconds,
             autotune=self.autotune is not False,
             progress=self.progress is True,
             disabled_rules=tuple(self.disabled_rules or ()),
@@ -148,6 +167,9 @@ class ResolvedOptions:
     seed: int
     max_chunk_rows: int
     close_timeout: float
+    retries: int
+    retry_deadline_seconds: float
+    hedge_seconds: float | None
     autotune: bool
     progress: bool
     disabled_rules: tuple[str, ...]

@@ -16,7 +16,8 @@ from arrowflow import state
 from arrowflow.autotune import Policy
 from arrowflow.clock import WallClock
 from arrowflow.errors import BudgetError
-from arrowflow.executor import Engine
+from arrowflow.executor import Engine, Planning
+from arrowflow.executor.limits import MAX_CALLS_BESIDE
 from arrowflow.expr import forget_compiled
 from arrowflow.observe.timeline import Timeline
 from arrowflow.ops.columns.column_program import ColumnOperator
@@ -24,7 +25,7 @@ from arrowflow.optimizer import optimise
 from arrowflow.options import ResolvedOptions
 from arrowflow.physical.planner import plan_chain
 from arrowflow.physical.stage import Chain
-from arrowflow.physical.tuning import Setting, StageKey
+from arrowflow.physical.tuning import MAX_WAITING_CALLS, Setting, StageKey
 from arrowflow.plan.bind import bind, options_of
 from arrowflow.plan.node import Count, Node
 from arrowflow.plan.position import Position
@@ -120,7 +121,7 @@ def prepare(plan: Node, *, without_last_select: bool = False) -> Prepared:
             last batch and its conversion.
     """
     options = options_of(plan)
-    bound = bind(plan, options)
+    bound = bind(plan, options, services=Planning(2 * MAX_WAITING_CALLS))
     optimised, applied = optimise(bound, options.disabled_rules)
     if (
         without_last_select
@@ -164,7 +165,9 @@ def plan_element(options: ResolvedOptions) -> Callable[[Node, int], Chain]:
     """Returns the function that plans datasets which user functions return to operators during a run."""
 
     def plan(node: Node, first_place: int) -> Chain:
-        optimised, _ = optimise(bind(node, options, first_place), options.disabled_rules)
+        optimised, _ = optimise(
+            bind(node, options, first_place, services=Planning(MAX_CALLS_BESIDE)), options.disabled_rules
+        )
         return plan_chain(optimised, options)
 
     return plan

@@ -30,6 +30,7 @@ NAMES = (
     "row_group",
     "resume_filtered",
     "tfrecord",
+    "remote",
     "processes",
     "handover",
     "torch_wide",

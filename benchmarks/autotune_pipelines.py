@@ -81,7 +81,7 @@ class Files:
 
 
 def _files(name: str, write: Callable[[Path], None], *, times: int) -> Files:
-    folder = data._made_once(f"autotune-{name}", write)
+    folder = data.made_once(f"autotune-{name}", write)
     return Files(data._parquet_files(folder) * times)
 
 

@@ -42,7 +42,7 @@ IMAGE_HEIGHT: Final = 375
 
 def lineitem(*, scale_factor: int = 2, parts: int = 16) -> list[str]:
     """Returns the paths of TPC-H `lineitem` shards, in sorted order."""
-    folder = _made_once(
+    folder = made_once(
         f"lineitem-sf{scale_factor}-{parts}", lambda to: _write_lineitem(to, scale_factor, parts)
     )
     return _parquet_files(folder / "lineitem")
@@ -50,17 +50,17 @@ def lineitem(*, scale_factor: int = 2, parts: int = 16) -> list[str]:
 
 def wide() -> list[str]:
     """Returns the paths of 4 M rows of a recommender's table: 13 nullable float32, 26 int32, a label."""
-    return _parquet_files(_made_once("wide", _write_wide))
+    return _parquet_files(made_once("wide", _write_wide))
 
 
 def shards(number: int, *, rows: int = 1_000) -> list[str]:
     """Returns the paths of `number` small Parquet files with the columns `id` and `value`."""
-    return _parquet_files(_made_once(f"shards-{number}", lambda to: _write_shards(to, number, rows)))
+    return _parquet_files(made_once(f"shards-{number}", lambda to: _write_shards(to, number, rows)))
 
 
 def documents() -> list[str]:
     """Returns the paths of 160,000 documents of 50 to 1,500 tokens, in the column `tokens` (list<int32>)."""
-    return _parquet_files(_made_once("documents", _write_documents))
+    return _parquet_files(made_once("documents", _write_documents))
 
 
 def document_tokens() -> int:
@@ -73,44 +73,44 @@ def document_tokens() -> int:
 
 def counted() -> list[str]:
     """Returns the paths of 2**20 rows that are numbered in the column `id`: 16 files of 8 row groups."""
-    return _parquet_files(_made_once("counted", _write_counted))
+    return _parquet_files(made_once("counted", _write_counted))
 
 
 def vectors() -> list[str]:
     """Returns the paths of 10 M rows of 16 float32 side by side, as uncompressed IPC."""
-    folder = _made_once("vectors", _write_vectors)
+    folder = made_once("vectors", _write_vectors)
     return sorted(str(path) for path in folder.glob("*.arrow"))
 
 
 def embeddings() -> list[str]:
     """Returns the path of 384 Ki rows of 256 float32 side by side, as uncompressed IPC."""
-    return [str(_made_once("embeddings", _write_embeddings) / "embeddings.arrow")]
+    return [str(made_once("embeddings", _write_embeddings) / "embeddings.arrow")]
 
 
 def embeddings_parquet() -> list[str]:
     """Returns the paths of the same rows as Parquet, in four files."""
-    return _parquet_files(_made_once("embeddings-parquet", _write_embeddings_parquet))
+    return _parquet_files(made_once("embeddings-parquet", _write_embeddings_parquet))
 
 
 def columns() -> list[str]:
     """Returns the path of 1.5 Mi rows of 32 columns of float32, as uncompressed IPC."""
-    return [str(_made_once("columns", _write_columns) / "columns.arrow")]
+    return [str(made_once("columns", _write_columns) / "columns.arrow")]
 
 
 def many_columns(number: int, *, nulls: bool) -> list[str]:
     """Returns the path of 1,000 rows of `number` columns of float32, of which a tenth of the values may be null."""
     folder = f"many-columns-{number}{'-with-nulls' * nulls}"
-    return _parquet_files(_made_once(folder, lambda to: _write_many_columns(to, number, nulls=nulls)))
+    return _parquet_files(made_once(folder, lambda to: _write_many_columns(to, number, nulls=nulls)))
 
 
 def images() -> list[str]:
     """Returns the paths of 2,000 JPEGs of 500 x 375, in the column `jpeg`: 57 KiB each on average."""
-    return _parquet_files(_made_once("images", _write_images))
+    return _parquet_files(made_once("images", _write_images))
 
 
 def row_group() -> str:
     """Returns the path of 16 M rows of 16 int64 columns in one row group of 2 GB."""
-    (path,) = _parquet_files(_made_once("row-group", _write_row_group))
+    (path,) = _parquet_files(made_once("row-group", _write_row_group))
     return path
 
 
@@ -122,7 +122,8 @@ def read_through(paths: list[str]) -> None:
                 pass
 
 
-def _made_once(name: str, write: Callable[[Path], None]) -> Path:
+def made_once(name: str, write: Callable[[Path], None]) -> Path:
+    """Returns the folder of that name, in which `write` wrote files when it was first asked for."""
     folder = DATA / name
     if not folder.exists():
         unfinished = DATA / f"{name}.unfinished"

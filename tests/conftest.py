@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+pytest_plugins = ("tests.servers.fixtures",)
+
 THREAD_NAME_PREFIX = "arrowflow"
 JOIN_SECONDS = 60.0
 CORPUS = os.environ.get("ARROWFLOW_CORPUS")

@@ -62,7 +62,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "clock": (),
     "random": (),
     "memory": (),
-    "storage": ("errors", "options"),
+    "storage": ("clock", "errors", "options"),
     "plan": ("errors", "options", "random"),
     "workarounds": ("errors",),
     "types": ("errors", "workarounds"),

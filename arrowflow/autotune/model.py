@@ -235,9 +235,20 @@ def _limit(parts: Sequence[StageWindow], statistics: Statistics) -> tuple[str, f
         return f"{phrase(stage)}, which holds the interpreter lock,", 0.0
     if stage.asked_calls is not None and longest.in_flight >= SATURATED * stage.asked_calls:
         return f"{phrase(stage)}, of which you asked for {stage.asked_calls} calls at a time,", 0.0
+    if (few := few_connections(statistics)) is not None:
+        return f"the client of your storage, which opens at most {few} connections,", 0.0
     if longest.share < WAITS and longest.in_flight >= 1:
         return f"{phrase(stage)}, which waits with {longest.in_flight:.0f} calls in flight,", 0.0
     return phrase(stage), 0.0
+
+
+def few_connections(statistics: Statistics) -> int | None:
+    """Returns the connections of a client, if more calls than that waited for it nearly all of the time."""
+    seconds = statistics.seconds
+    waiting = [stage for stage in statistics.stages if stage.connections is not None]
+    most = max((stage.connections for stage in waiting if stage.connections), default=None)
+    in_flight = sum(stage.busy_seconds for stage in waiting) / seconds if seconds else 0.0
+    return most if most is not None and in_flight >= SATURATED * most else None
 
 
 def _alone(part: StageWindow) -> float:

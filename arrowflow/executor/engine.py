@@ -6,7 +6,8 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, cast
 
 from arrowflow.clock import Clock
@@ -74,6 +75,8 @@ class Engine:
             Any, Any
         ] = {}  # what kernels keep until the run ends, by owner; from any thread
         self.stopped = False
+        self.retried: list[str] = []
+        self.slow: list[threading.Thread] = []
         self._began_cpu = clock.process_cpu()
         self.on_demand = runs_on_demand(chain, options)
         self._process = os.getpid()
@@ -240,7 +243,7 @@ class Engine:
         if interrupted and patience > INTERRUPTED_SECONDS:
             patience, killed_patience = INTERRUPTED_SECONDS, INTERRUPTED_KILLED_SECONDS
             waited = f"{patience:g} s of the interrupt"
-        self._join(threads, patience)
+        self._join([*threads, *self.slow], patience)
         killed = self.processes.kill()
         if killed:
             self._join(threads, killed_patience)
@@ -257,7 +260,7 @@ class Engine:
             happened = "they go on until they return, and their results are dropped"
             self._warn_about(names, waited, happened, len(calls))
 
-    def _join(self, threads: list[Worker], seconds: float) -> None:
+    def _join(self, threads: Sequence[threading.Thread], seconds: float) -> None:
         deadline = self.clock.now() + seconds
         for thread in threads:
             try:
@@ -350,6 +353,7 @@ class Engine:
                 workers=len(self.pool.threads),
                 cpu_seconds=self.clock.process_cpu() - self._began_cpu,
                 idle=self.pool.idle.seconds(self.clock.now()),
+                retries=Counter(self.retried),
             )
 
 

@@ -93,6 +93,9 @@ NEGLIGIBLE_BYTES: Final = 1 << 20
 WAIT_STEP_SECONDS: Final = 0.01
 """A kernel that waits for another process looks this often whether the run was stopped."""
 
+MAX_CALLS_BESIDE: Final = 4
+"""Requests of one call at the same time. As many calls are in flight as help, so more of each would only wait."""
+
 # ---------------------------------------------------------------- the end of a run
 
 KILLED_SECONDS: Final = 1.0

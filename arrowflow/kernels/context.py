@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from arrowflow.kernels.items import Claim
@@ -72,3 +72,15 @@ class Context(Protocol):
 
     def wait(self, seconds: float) -> bool:
         """Waits at most so long, and returns whether the run goes on. For what another process does. No lock held."""
+
+    def retried(self, why: str) -> None:
+        """Counts a read that failed and is tried again, by what failed. Any thread."""
+
+    def together(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Makes a few calls that wait beside each other, and returns their results, or raises the first error.
+
+        The results are in the order of the calls. Called by `read` and `apply`. No lock held.
+        """
+
+    def hedged(self, call: Callable[[], Any], seconds: float) -> Any:
+        """Makes a call that waits, and once more beside it if it takes longer; returns what comes first, as `together`."""

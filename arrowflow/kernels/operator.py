@@ -33,6 +33,7 @@ class KernelSpec:
         max_calls: Calls at the same time that the user asked for, or None for the CPU budget.
         cost: Cores that its calls take: `computes` one core each, `waits` hardly any (I/O). `unknown`, as with user
             functions, is found out while the run goes on.
+        connections: The most connections that the client opens by which its calls wait, or None; sources share them.
         buffer_items: How many chunks its stage (for `buffer`: the stage before) may hold ready, or None.
         pins_order: Whether the inputs of a serial kernel or of a boundary run in order even where `deterministic=False`.
         floor_bytes: The least bytes that it needs to make progress, as far as the plan tells.
@@ -62,6 +63,7 @@ class KernelSpec:
     engine: str = "python"
     max_calls: int | None = None
     cost: Cost = "computes"
+    connections: int | None = None
     buffer_items: int | None = None
     pins_order: bool = False
     floor_bytes: int = 0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from arrowflow.autotune.model import LOCK, SATURATED, WANTS_MORE, waiting_after_start
+from arrowflow.autotune.model import LOCK, SATURATED, WANTS_MORE, few_connections, waiting_after_start
 from arrowflow.physical.tuning import StageStatistics, Statistics
 
 INFLATES = 2.0
@@ -31,6 +31,7 @@ def advice(statistics: Statistics) -> tuple[str, ...]:
         *_repeated_before_shuffle(stages),
         *_row_wise(stages),
         *_serial_reads(statistics),
+        *_few_connections(statistics),
         *_locked(stages),
     )
 
@@ -133,6 +134,14 @@ def _serial_reads(statistics: Statistics) -> Iterator[str]:
                     f"{stage.operators[0]} makes one chunk after the other and is never idle: split it into several and "
                     "`interleave` them"
                 )
+
+
+def _few_connections(statistics: Statistics) -> Iterator[str]:
+    if few_connections(statistics) is not None and statistics.waiting_share > 1 - SATURATED:
+        yield (
+            "more reads wait than your client has connections: give it more (s3fs: config_kwargs={'max_pool_connections': "
+            "128}; pyarrow: pyarrow.set_io_thread_count(128) before you make it), or pass the URL instead of the client"
+        )
 
 
 def _locked(stages: Sequence[StageStatistics]) -> Iterator[str]:

@@ -34,7 +34,7 @@ def report(statistics: Statistics, *, verbose: bool = False) -> str:
         ...     print(batches.explain(verbose=True).splitlines()[2].split(":")[0])
         1. range
     """
-    lines = [statistics.bottleneck, _figures(statistics), *_idle(statistics)]
+    lines = [statistics.bottleneck, _figures(statistics), *_idle(statistics), *_retries(statistics)]
     lines += _sentences(statistics) if verbose else ["", *_table(statistics)] if statistics.stages else []
     lines += [f"advice: {text}" for text in statistics.advice]
     return "\n".join(lines)
@@ -61,6 +61,14 @@ def _idle(statistics: Statistics) -> Iterator[str]:
     if found:
         cores = (f"{statistics.idle[reason] / statistics.seconds:.2f} for {reason}" for reason in found)
         yield f"idle cores: {', '.join(cores)}"
+
+
+def _retries(statistics: Statistics) -> Iterator[str]:
+    """Yields a line on the reads that failed and were tried again, if there are any."""
+    if statistics.retries:
+        most_first = sorted(statistics.retries.items(), key=lambda each: (-each[1], each[0]))
+        reasons = ", ".join(f"{count:,} {why}" for why, count in most_first)
+        yield f"reads tried again: {sum(statistics.retries.values()):,} ({reasons})"
 
 
 def _cores(stage: StageStatistics, seconds: float) -> float:

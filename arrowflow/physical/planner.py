@@ -155,7 +155,12 @@ def default_limits(chain: Chain, index: int, options: ResolvedOptions, share: fl
         return StageLimits(max_calls=1, max_ready_items=ready, ledger_share=share)
     weight = _weight(stage, options)
     computing = round(options.cpu_budget / weight) if weight else options.cpu_budget
-    untold = computing if stage.cost == "computes" else untold_calls(options.cpu_budget)
+    calls_of_cost = {
+        "computes": computing,
+        "waits": MAX_WAITING_CALLS,
+        "unknown": untold_calls(options.cpu_budget),
+    }
+    untold = calls_of_cost[stage.cost]
     calls = stage.max_calls or (untold if options.autotune else 1)
     ready = max(4, 2 * options.cpu_budget) if options.autotune else calls
     return StageLimits(

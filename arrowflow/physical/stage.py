@@ -57,6 +57,11 @@ class StagePlan:
         return min(given) if given else None
 
     @cached_property
+    def connections(self) -> int | None:
+        """The most connections that the client opens by which its calls wait, or None."""
+        return self.specs[0].connections
+
+    @cached_property
     def random(self) -> bool:
         """Whether one of its operators draws from a seed."""
         return any(spec.random for spec in self.specs)

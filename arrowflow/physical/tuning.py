@@ -100,6 +100,7 @@ class StageStatistics:
         kind: `parallel`, `serial` or `boundary`.
         cost: The cost of a call, as its operators declare it.
         asked_calls: The most calls at the same time that the user asked for, or None.
+        connections: The most connections that the client opens by which its calls wait, or None.
         phase: Name of its calls in a timeline.
         foreign: Whether they work in a pool that is not Arrow's, or in worker processes, where their CPU time is not
             seen.
@@ -132,6 +133,7 @@ class StageStatistics:
     kind: str
     cost: Cost
     asked_calls: int | None
+    connections: int | None = None
     phase: str
     foreign: bool
     holds_lock: bool
@@ -245,6 +247,7 @@ class EngineStatistics:
     workers: int = 0
     cpu_seconds: float = 0.0
     idle: Mapping[str, float] = field(default_factory=dict)
+    retries: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,6 +266,7 @@ class Statistics:
         cpu_budget: Cores that calls may use.
         cpu_seconds: CPU time of the process since then, your own step included.
         idle: Core seconds of the budget that no call used, by reason.
+        retries: Reads that failed and were tried again, by what failed.
         workers: Threads that were started.
         stages: One entry per stage, the most downstream first.
         bottleneck: The limit of the run, in words.
@@ -283,6 +287,7 @@ class Statistics:
     stages: tuple[StageStatistics, ...]
     cpu_seconds: float = 0.0
     idle: Mapping[str, float] = field(default_factory=dict)
+    retries: Mapping[str, int] = field(default_factory=dict)
     bottleneck: str = ""
     advice: tuple[str, ...] = ()
     summary: str = ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from itertools import count
+from typing import Any
 
 from arrowflow.errors import ArrowflowError
 from arrowflow.options import Options, ResolvedOptions
@@ -21,10 +22,11 @@ def options_of(plan: Node) -> ResolvedOptions:
     return merged.resolved(max(node.processes for node in post_order(plan)))
 
 
-def bind(plan: Node, options: ResolvedOptions, first_place: int = 0) -> Node:
+def bind(plan: Node, options: ResolvedOptions, first_place: int = 0, *, services: Any = None) -> Node:
     """Returns the plan with schemas, seeds and files: the only planning step that does I/O.
 
-    Places, which tell operators apart in the keys of everything random, are counted from `first_place`.
+    Places, which tell operators apart in the keys of everything random, are counted from `first_place`. Without
+    `services` reads come one after the other, and none is tried again.
 
     Raises:
         PlanError: An operator does not fit its inputs.
@@ -34,7 +36,9 @@ def bind(plan: Node, options: ResolvedOptions, first_place: int = 0) -> Node:
 
     def combine(node: Node, inputs: Sequence[Node]) -> Node:
         try:
-            return node.bind(tuple(inputs), BindContext(options=options, place=next(places)))
+            return node.bind(
+                tuple(inputs), BindContext(options=options, place=next(places), services=services)
+            )
         except ArrowflowError as error:
             error.locate(operator=node.name)
             raise

@@ -64,10 +64,12 @@ class BindContext:
         options: The options of the whole pipeline.
         place: Number of the operator in the plan as written, counted from the sources. Part of the key of
             everything random, so that no rule changes a value.
+        services: How reads wait, and are made beside each other: see `arrowflow.storage.Services`.
     """
 
     options: ResolvedOptions
     place: int
+    services: Any = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

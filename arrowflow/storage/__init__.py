@@ -4,20 +4,26 @@ Nothing here knows a format, a thread or a pipeline.
 """
 
 from arrowflow.storage.addresses import lists_anew, locate, resolve
+from arrowflow.storage.clients import CONNECTIONS
 from arrowflow.storage.contents import Contents
 from arrowflow.storage.failures import storage_failure
 from arrowflow.storage.links import below, is_link
 from arrowflow.storage.local import NO_ROOM, UNFINISHED, flush, local_path
+from arrowflow.storage.requests import Requests
+from arrowflow.storage.retries import Services
 from arrowflow.storage.store import Fetched, File, Range, Store, coalesce
 from arrowflow.storage.versions import remote_change, told_stamp
 
 __all__ = [
+    "CONNECTIONS",
     "NO_ROOM",
     "UNFINISHED",
     "Contents",
     "Fetched",
     "File",
     "Range",
+    "Requests",
+    "Services",
     "Store",
     "below",
     "coalesce",

@@ -15,16 +15,23 @@ import pyarrow as pa
 
 from arrowflow.errors import ArrowflowError, PlanError, SourceError, shown
 from arrowflow.lazy import fs as pafs
+from arrowflow.storage.clients import connections_of, for_reads, open_url
 from arrowflow.storage.listing import as_files, list_paths, split_pattern
 from arrowflow.storage.local import local_path
 from arrowflow.storage.mounts import on_network
+from arrowflow.storage.requests import Requests
 from arrowflow.storage.store import File, Store
 
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+://")
 
 
 def resolve(
-    paths: object, *, filesystem: Any = None, suffixes: tuple[str, ...], operator: str
+    paths: object,
+    *,
+    filesystem: Any = None,
+    suffixes: tuple[str, ...],
+    operator: str,
+    requests: Requests | None = None,
 ) -> tuple[Store, tuple[File, ...]]:
     """Lists the files that `paths` mean: in the order of `paths`, those of a directory or a glob sorted.
 
@@ -36,6 +43,7 @@ def resolve(
         filesystem: A `pyarrow.fs` or fsspec file system, to which all paths then belong.
         suffixes: Endings of the files that are taken from directories.
         operator: The operator to name in errors.
+        requests: The way to ask for bytes; without it nothing is tried again.
 
     Raises:
         SourceError: A path is missing, a glob or a directory is empty, a file system cannot be reached.
@@ -51,21 +59,24 @@ def resolve(
         ['a.parquet', 'b.parquet']
     """
     wanted = _as_texts(paths, operator)
-    opener = _Opener(filesystem, operator)
+    opener, requests = _Opener(filesystem, operator), requests or Requests()
     try:
         located = [opener.locate(text) for text in wanted]
-        listed = list_paths(opener.filesystem, located, suffixes, operator)
+        is_own = requests.tries_again and not opener.given
+        filesystem = for_reads(opener.filesystem) if is_own else opener.filesystem
+        listed = requests.persist(lambda _: list_paths(filesystem, located, suffixes, operator))
     except ArrowflowError as error:
         error.locate(operator=operator)
         raise
     except Exception as error:
         text = f"cannot list {_shorten(wanted)}: {error}; check the address, the credentials and the network"
         raise SourceError(text).locate(operator=operator) from error
-    files = as_files(opener.filesystem, listed)
+    files = as_files(filesystem, listed)
     is_network = files[0].is_local and on_network(file.path for file in files)
     if is_network:  # a file in use may change its number there
         files = tuple(replace(file, inode=None) for file in files)
-    return Store(opener.filesystem, memory_map=not is_network, is_network=is_network), files
+    connections = connections_of(filesystem, is_own=is_own)
+    return Store(filesystem, not is_network, is_network, connections, requests), files
 
 
 def lists_anew(
@@ -154,7 +165,7 @@ class _Opener:
 
 def _from_url(url: str, operator: str) -> tuple[Any, str]:
     try:
-        filesystem, path = pafs.FileSystem.from_uri(url)
+        filesystem, path = open_url(url)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         if isinstance(error, pa.ArrowInvalid) and "Unrecognized filesystem type" not in str(error):
             raise

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 
 from arrowflow.errors import ArrowflowError, SourceError, said
 from arrowflow.lazy import fs as pafs
+from arrowflow.storage.requests import PART_BYTES, Requests, short_read
+from arrowflow.storage.retries import passing
+
+T = TypeVar("T")
 
 HOLE_BYTES: Final = 1 << 20
 """Bytes between two ranges that are fetched along instead of by a second request: the cost of a round trip."""
 
-MAX_RANGE_BYTES: Final = 64 << 20
-"""Most bytes of a merged range, so that a file system which fetches ranges at once can do so."""
+MAX_RANGE_BYTES: Final = PART_BYTES
+"""Most bytes of a merged range: ranges are fetched beside each other."""
+
+AHEAD_BYTES: Final = 4 << 20
+"""What is fetched at once of a file that is read from its start to its end, such as a compressed one."""
 
 
 NO_RANGES: Final = (
@@ -95,11 +102,15 @@ class Store:
         memory_map: Whether local files are mapped. If another process shortens a mapped file while it is read, the
             reading process dies (SIGBUS). False reads files instead.
         is_network: Whether local paths lead to a mounted file system of another machine.
+        connections: The most connections that its client opens; None if there is no such number, or nobody knows.
+        requests: The way to ask for bytes of files that are not local.
     """
 
     filesystem: Any
     memory_map: bool = True
     is_network: bool = False
+    connections: int | None = field(default=None, compare=False)
+    requests: Requests = field(default_factory=Requests, compare=False, repr=False)
 
     @property
     def is_local(self) -> bool:
@@ -111,22 +122,17 @@ class Store:
         """Whether the file system is written in Python (fsspec): Arrow's own threads must not enter it."""
         return isinstance(self.filesystem, pafs.PyFileSystem)
 
-    @property
-    def _asks_fsspec(self) -> bool:
-        return self.is_python and isinstance(self.filesystem.handler, pafs.FSSpecHandler)
+    def together(self, calls: Sequence[Callable[[], T]]) -> list[T]:
+        """Makes calls that read, beside each other where they wait for a network; returns their results, in order."""
+        return [call() for call in calls] if self.is_local else self.requests.services.together(calls)
 
     def open(self, file: File) -> pa.NativeFile:
         """Opens a file for random access; the caller closes it."""
-        if self.is_local and self.memory_map and file.size > 0:
+        if not self.is_local:
+            return pa.PythonFile(_RemoteFile(self, file), "r")
+        if self.memory_map and file.size > 0:
             return pa.memory_map(file.path)
-        if self.is_python and _shares_files(self.filesystem):
-            return pa.BufferReader(self.filesystem.handler.fs.cat_file(file.path))
-        try:
-            return self.filesystem.open_input_file(file.path)
-        except FileNotFoundError:
-            if self._asks_fsspec:  # pyarrow says so of any failure; the question itself raises the reason
-                self.filesystem.handler.fs.info(file.path)
-            raise
+        return self.filesystem.open_input_file(file.path)
 
     @property
     def buffers(self) -> tuple[pa.Buffer, ...]:
@@ -157,14 +163,11 @@ class Store:
         """
         if not ranges:
             return []
-        try:
+        if self.is_local:
+            with self.filesystem.open_input_file(file.path) as source:
+                buffers = [_read_at(source, start, end) for start, end in ranges]
+        else:
             buffers = self._requested(file, ranges)
-        except (ArrowflowError, FileNotFoundError):
-            raise
-        except Exception as error:
-            if self.is_local:
-                raise
-            raise SourceError(undelivered(said(error))).locate(file=file.path) from error
         for (start, end), buffer in zip(ranges, buffers, strict=True):
             if buffer.size > end - start:
                 raise SourceError(NO_RANGES).locate(file=file.path)
@@ -174,28 +177,29 @@ class Store:
     def tail(self, file: File, num_bytes: int) -> pa.Buffer:
         """Returns the last bytes of a file, or all of a smaller one, by one read; raises as `fetch` does."""
         start = max(0, file.size - num_bytes)
-        if self.is_local:
-            # An Arrow file takes 30 µs more, and lets go of the interpreter lock twice as often.
-            opened = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                data = pa.py_buffer(os.pread(opened, file.size - start, start))
-            finally:
-                os.close(opened)
-        else:
-            with self.open(file) as source:
-                data = _read_at(source, start, file.size)
+        if not self.is_local:
+            return self.fetch(file, [(start, file.size)])[0]
+        # An Arrow file takes 30 µs more, and lets go of the interpreter lock twice as often.
+        opened = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            data = pa.py_buffer(os.pread(opened, file.size - start, start))
+        finally:
+            os.close(opened)
         _check_whole(file, start, file.size - start, data.size)
         return data
 
     def _requested(self, file: File, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
-        if self._asks_fsspec:
-            starts, ends = zip(*ranges, strict=True)
-            found = self.filesystem.handler.fs.cat_ranges(
-                [file.path] * len(ranges), list(starts), list(ends), on_error="raise"
-            )
-            return [pa.py_buffer(data) for data in found]
-        with self.filesystem.open_input_file(file.path) as source:
-            return [_read_at(source, start, end) for start, end in ranges]
+        try:
+            return self.requests.fetch(self.filesystem, file.path, ranges)
+        except ArrowflowError as error:
+            error.locate(file=file.path)
+            raise
+        except FileNotFoundError as error:
+            if passing(error) is None:
+                raise
+            raise SourceError(undelivered(said(error))).locate(file=file.path) from error
+        except Exception as error:
+            raise SourceError(undelivered(said(error))).locate(file=file.path) from error
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -234,7 +238,11 @@ class Fetched(Store):
     def open(self, file: File) -> pa.NativeFile:
         """Opens the file; only the held bytes can be read."""
         whole = self.held.get((0, file.size))
-        return pa.PythonFile(_FetchedFile(self), "r") if whole is None else pa.BufferReader(whole)
+        return (
+            pa.PythonFile(_RemoteFile(self, file, ahead_bytes=0), "r")
+            if whole is None
+            else pa.BufferReader(whole)
+        )
 
     def fetch(self, file: File, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
         """Returns the bytes of each range, without a copy.
@@ -278,20 +286,9 @@ def undelivered(reason: str) -> str:
     )
 
 
-def _shares_files(filesystem: Any) -> bool:
-    """Whether all openers of a file get one object, with one read position: `memory://` of fsspec."""
-    handler = filesystem.handler
-    return (
-        isinstance(handler, pafs.FSSpecHandler)
-        and type(handler.fs).__module__ == "fsspec.implementations.memory"
-    )
-
-
 def _check_whole(file: File, start: int, expected: int, found: int) -> None:
     if found < expected:
-        raise SourceError(
-            f"expected {expected} bytes at offset {start}, got {found}: the file is truncated or changed while it was read"
-        ).locate(file=file.path)
+        raise short_read(start, expected, found).locate(file=file.path)
 
 
 def _read_at(source: Any, start: int, end: int) -> pa.Buffer:
@@ -299,16 +296,26 @@ def _read_at(source: Any, start: int, end: int) -> pa.Buffer:
     return source.read_buffer(end - start)
 
 
-class _FetchedFile:
-    """A read-only file whose fetched bytes come from memory; it has the methods that `pa.PythonFile` needs."""
+class _RemoteFile:
+    """A read-only file whose bytes a store fetches; it has the methods that `pa.PythonFile` needs.
 
-    def __init__(self, source: Fetched) -> None:
-        self._source = source
+    Args:
+        store: The store.
+        file: The file.
+        ahead_bytes: The least bytes to fetch at once, if the file has them.
+    """
+
+    def __init__(self, store: Store, file: File, *, ahead_bytes: int = AHEAD_BYTES) -> None:
+        self._store = store
+        self._file = file
+        self._ahead_bytes = ahead_bytes
         self._position = 0
+        self._held_from = 0
+        self._held: pa.Buffer = pa.py_buffer(b"")
         self.closed = False
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._source.file.size}[whence]
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file.size}[whence]
         self._position = base + offset
         return self._position
 
@@ -316,12 +323,18 @@ class _FetchedFile:
         return self._position
 
     def read(self, size: int = -1) -> pa.Buffer:
-        start, size_bytes = self._position, self._source.file.size
+        start, size_bytes = self._position, self._file.size
         end = size_bytes if size < 0 else min(start + size, size_bytes)
         self._position = max(start, end)
         if end <= start:
             return pa.py_buffer(b"")
-        return self._source.fetch(self._source.file, [(start, end)])[0]
+        if not self._held_from <= start <= end <= self._held_from + self._held.size:
+            ahead = min(max(end, start + self._ahead_bytes), size_bytes)
+            (self._held,) = self._store.fetch(self._file, [(start, ahead)])
+            self._held_from = start
+        return self._held.slice(start - self._held_from, end - start)
 
     def close(self) -> None:
+        self._held = pa.py_buffer(b"")
+        self._held_from = 0
         self.closed = True

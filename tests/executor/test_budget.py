@@ -15,6 +15,7 @@ from arrowflow.kernels.held import Held
 from arrowflow.kernels.items import Item, Origin
 from arrowflow.ops.batches.batch import BatchKernel
 from arrowflow.physical.stage import Chain, StagePlan
+from arrowflow.physical.tuning import MAX_WAITING_CALLS
 from tests.executor.fakes import (
     Concatenate,
     Running,
@@ -437,10 +438,10 @@ def test_without_a_tuner_as_many_calls_as_the_user_asked_for_whatever_the_cpus(c
 
 
 def test_calls_that_wait_go_beyond_the_cpu_budget() -> None:
-    crowd = Crowd(8)
-    with running(source(80), function(crowd, cost="waits"), cpu_budget=1) as engine:
-        assert len(values_of(engine)) == 80
-    assert crowd.most == 8  # 2 * cpu_budget + 6
+    crowd = Crowd(MAX_WAITING_CALLS)
+    with running(source(2 * MAX_WAITING_CALLS), function(crowd, cost="waits"), cpu_budget=1) as engine:
+        assert len(values_of(engine)) == 2 * MAX_WAITING_CALLS
+    assert crowd.most == MAX_WAITING_CALLS
 
 
 def test_calls_that_wait_do_not_keep_others_from_computing() -> None:

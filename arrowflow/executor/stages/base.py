@@ -5,6 +5,7 @@ All attributes are guarded by the engine's lock, except where a comment says oth
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
@@ -35,6 +36,8 @@ class Host(Protocol):
         processes: The run's side of worker processes.
         run_storage: Things that kernels keep until the run ends, by owner. From any thread.
         stopped: Whether the run was stopped. From any thread.
+        retried: Why reads were tried again, one entry each. From any thread.
+        slow: Threads of calls that were made twice; the slower one of each may still run. From any thread.
     """
 
     options: ResolvedOptions
@@ -45,6 +48,8 @@ class Host(Protocol):
     processes: RunProcesses
     run_storage: dict[Any, Any]
     stopped: bool
+    retried: list[str]
+    slow: list[threading.Thread]
 
     def limits_of(self, key: StageKey, chain: Chain, index: int, share: float) -> StageLimits:
         """Returns the limits that all stages of one key share."""
@@ -256,6 +261,7 @@ class Stage(ABC):
             kind=plan.kind,
             cost=plan.cost,
             asked_calls=plan.max_calls,
+            connections=plan.connections,
             phase=plan.phase,
             foreign=self.foreign,
             holds_lock=self.holds_lock,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-from arrowflow.executor.limits import WAIT_STEP_SECONDS
+from arrowflow.executor.limits import MAX_CALLS_BESIDE, WAIT_STEP_SECONDS
 from arrowflow.executor.processes.kernel import RemoteKernel
 from arrowflow.executor.stages.arrivals import Arrivals
 from arrowflow.executor.stages.base import Host, Stage
@@ -14,6 +14,7 @@ from arrowflow.executor.stages.boundary import BoundaryStage
 from arrowflow.executor.stages.parallel import ParallelStage
 from arrowflow.executor.stages.serial import SerialStage
 from arrowflow.executor.stages.unordered import UnorderedStage
+from arrowflow.executor.workers.together import hedged, together
 from arrowflow.kernels.context import StreamHandle, SubPlan
 from arrowflow.kernels.items import Claim
 from arrowflow.kernels.kinds import (
@@ -94,6 +95,23 @@ class StreamContext:
         while not host.stopped and (left := until - host.clock.now()) > 0:
             _NEVER.wait(min(left, WAIT_STEP_SECONDS))
         return not host.stopped
+
+    def retried(self, why: str) -> None:
+        """Counts a read that is tried again."""
+        self._stream.host.retried.append(why)  # one step, so that it needs no lock
+
+    def together(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Makes calls beside each other."""
+        return together(calls, MAX_CALLS_BESIDE)
+
+    def hedged(self, call: Callable[[], Any], seconds: float) -> Any:
+        """Makes a call, and once more beside it if it takes longer."""
+        host = self._stream.host
+
+        def told() -> None:
+            self.retried("slow")
+
+        return hedged(call, seconds, told, host.slow)
 
 
 class Stream:

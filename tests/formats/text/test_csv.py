@@ -276,6 +276,7 @@ def test_only_wanted_blocks_are_fetched(tmp_path: Path, monkeypatch: pytest.Monk
         return original(self, file, ranges)
 
     monkeypatch.setattr(Store, "fetch_ahead", counting)
+    monkeypatch.setattr("arrowflow.ops.sources.files.splits.SMALL_FILE_BYTES", 0)
     assert ds.to_table().column("row").to_pylist() == [30, 31]
     assert 0 < sum(fetched) < 500
 

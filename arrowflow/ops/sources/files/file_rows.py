@@ -6,7 +6,7 @@ All footers are read once, by whoever asks first. It is asked on the thread that
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -32,8 +32,11 @@ class FileRows:
     @cached_property
     def splits(self) -> list[tuple[int, ...]]:
         """The rows of each split, by file."""
-        footers = (footer_of(self._operator, self._format, self._store, file) for file in self._files)
-        return [tuple(split.num_rows for split in footer.splits) for footer in footers]
+        return self._store.together([partial(self._rows, file) for file in self._files])
+
+    def _rows(self, file: File) -> tuple[int, ...]:
+        footer = footer_of(self._operator, self._format, self._store, file)
+        return tuple(split.num_rows for split in footer.splits)
 
     @cached_property
     def _of_files(self) -> npt.NDArray[np.int64]:

@@ -24,7 +24,7 @@ from arrowflow.plan.lane import Lane
 from arrowflow.plan.node import BindContext, Count, Names, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, Traits
-from arrowflow.storage import File, Store, lists_anew, resolve
+from arrowflow.storage import File, Requests, Store, lists_anew, resolve
 from arrowflow.types import convert
 
 SCHEMA = pa.schema([pa.field("path", pa.string())])
@@ -81,7 +81,11 @@ class ListFiles(Operator):
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
         """Lists the files."""
         store, files = resolve(
-            self.paths, filesystem=self.filesystem, suffixes=ANY_SUFFIX, operator=self.name
+            self.paths,
+            filesystem=self.filesystem,
+            suffixes=ANY_SUFFIX,
+            operator=self.name,
+            requests=Requests.of(context.options, context.services),
         )
         names = tuple(file.path for file in files)
         if self.filesystem is None and not store.is_local:

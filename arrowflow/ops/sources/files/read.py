@@ -48,7 +48,7 @@ from arrowflow.plan.change import Change
 from arrowflow.plan.lane import Lane
 from arrowflow.plan.node import BindContext, Count, Names, Node, SourceOrder
 from arrowflow.plan.traits import Borders, Traits
-from arrowflow.storage import Contents, File, Store, lists_anew, resolve
+from arrowflow.storage import Contents, File, Requests, Store, lists_anew, resolve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +153,11 @@ class Read(Operator):
         """Lists the files and reads the first file's footer, whose types all files are read by."""
         format, target = self.format, self.target
         store, files = resolve(
-            self.paths, filesystem=self.filesystem, suffixes=format.suffixes, operator=self.operator
+            self.paths,
+            filesystem=self.filesystem,
+            suffixes=format.suffixes,
+            operator=self.operator,
+            requests=Requests.of(context.options, context.services),
         )
         if self.memory_map is not None:
             store = replace(store, memory_map=self.memory_map)

@@ -16,6 +16,7 @@ from arrowflow.ops.sources.files.split_tasks import OPEN_FILES, of_split_key
 from arrowflow.ops.sources.files.splits import FileScan, FooterSource, SplitPlanner
 from arrowflow.ops.sources.files.survivors import Survivors
 from arrowflow.options import ResolvedOptions
+from arrowflow.storage import CONNECTIONS, Store
 
 
 def kernels_of(node: FileScan, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
@@ -32,6 +33,7 @@ def kernels_of(node: FileScan, options: ResolvedOptions) -> tuple[KernelSpec, ..
             make=lambda context: FooterSource(node, context, is_wanted),
             engine="arrow",
             cost="computes" if node.store.is_local else "waits",
+            connections=node.store.connections,
             phase="open",
             buffer_items=OPEN_FILES,
             facts=lambda: (
@@ -112,13 +114,20 @@ def _fetch_spec(node: FileScan, names: Sequence[str]) -> KernelSpec:
         kind="reader",
         phase="read",
         where=lambda origin: _where(node, origin),
-        make=lambda context: SplitFetcher(node),
+        make=lambda context: SplitFetcher(node, context),
         engine="python" if node.store.is_python else "arrow",
         cost="waits",
+        connections=node.store.connections,
         max_calls=node.num_parallel_calls,
         floor_bytes=largest_fetched(node.format, node.first, names),
-        facts=lambda: (f"fetch of {len(names)} columns, one call a split",),
+        facts=lambda: (f"fetch of {len(names)} columns, one call a split{_of_own(node.store)}",),
     )
+
+
+def _of_own(store: Store | None) -> str:
+    """Returns what the client of a user allows, if that is less than a client of this library has."""
+    found = None if store is None else store.connections
+    return "" if found is None or found >= CONNECTIONS else f"; your client opens at most {found} connections"
 
 
 def _where(node: FileScan, origin: Origin) -> tuple[str, int, str]:

@@ -13,16 +13,17 @@ from arrowflow.errors import SourceError
 from arrowflow.expr import empty_batch
 from arrowflow.formats.capabilities import InPlaceFormat, PiecesFormat, RunFormat
 from arrowflow.formats.protocol import check_unchanged, raise_change, reading
+from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Made
 from arrowflow.kernels.kinds import ReaderKernel
 from arrowflow.ops.order.random_access import InPlaceRows
 from arrowflow.ops.sources.files.partitions import without
 from arrowflow.ops.sources.files.split_sizes import SplitSizes, total_bytes
 from arrowflow.ops.sources.files.split_tasks import SplitTask
-from arrowflow.ops.sources.files.splits import FileScan
+from arrowflow.ops.sources.files.splits import FileScan, store_in_run
 from arrowflow.ops.sources.files.survivors import Survivors
 from arrowflow.options import MAX_SIZE
-from arrowflow.storage import File, remote_change
+from arrowflow.storage import Fetched, File, remote_change
 
 LARGE_BYTES = 8 << 20
 """A chunk of a lane that takes more is passed on in halves. Lanes hold one chunk each, and what column operators make of a
@@ -36,7 +37,8 @@ class SplitFetcher(ReaderKernel):
     beside one for a row group; of a small file it would be one in three.
     """
 
-    def __init__(self, node: FileScan) -> None:
+    def __init__(self, node: FileScan, context: Context) -> None:
+        self._store = store_in_run(node.store, context)
         self._versions: dict[str, str | None] = {}
         self._operator = node.operator
         self._part = node.format.part
@@ -48,11 +50,16 @@ class SplitFetcher(ReaderKernel):
     def read(self, payload: SplitTask) -> Iterator[Made]:
         """Yields the task with its bytes."""
         file = payload.footer.file
-        with reading(self._operator, file, payload.split.index, self._part):
-            store = payload.store.fetch_ahead(file, payload.ranges)
-            if len(payload.footer.splits) > 1:
-                raise_change(remote_change(payload.store, file, self._versions), file, self._operator)
-        yield Made(payload._replace(store=store), None)
+        if not isinstance(payload.store, Fetched):
+            with reading(self._operator, file, payload.split.index, self._part):
+                store = self._store.fetch_ahead(file, payload.ranges)
+                if len(payload.footer.splits) > 1:
+                    raise_change(self._change(file), file, self._operator)
+            payload = payload._replace(store=store)
+        yield Made(payload, None)
+
+    def _change(self, file: File) -> str | None:
+        return self._store.requests.persist(lambda _: remote_change(self._store, file, self._versions))
 
 
 class SplitReader(ReaderKernel):

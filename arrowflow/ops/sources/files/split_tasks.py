@@ -51,6 +51,7 @@ class OpenFile(NamedTuple):
         block: Number of the block of files that it belongs to.
         place: Its place in this block.
         block_files: Files of the block that are opened.
+        held: All bytes of a small file, which came with its footer; None for other files.
     """
 
     number: int
@@ -58,6 +59,12 @@ class OpenFile(NamedTuple):
     block: int = 0
     place: int = 0
     block_files: int = 1
+    held: Store | None = None
+
+    @property
+    def buffers(self) -> tuple[pa.Buffer, ...]:
+        """Bytes that came with the footer, which count as this chunk's memory."""
+        return () if self.held is None else self.held.buffers
 
     @property
     def num_rows(self) -> int:

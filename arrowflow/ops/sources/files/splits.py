@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableMapping
+from dataclasses import replace
 from typing import Protocol
 from weakref import WeakValueDictionary
 
@@ -29,9 +30,11 @@ from arrowflow.ops.sources.files.split_tasks import (
 from arrowflow.plan.node import SourceOrder
 from arrowflow.plan.position import Position
 from arrowflow.random import FILE_ORDER
-from arrowflow.storage import File, Store, coalesce
+from arrowflow.storage import File, Requests, Store, coalesce
 
 FOOTER_BYTES = 1 << 16
+SMALL_FILE_BYTES = FOOTER_BYTES
+"""A file of another machine that has no more bytes comes whole, by the request that its footer takes."""
 
 _BUNDLE_FILES, _BUNDLE_BYTES = 16, 4 << 20
 """The most local files whose footers one call reads, and the bytes of files after which no other file is added. With
@@ -121,6 +124,7 @@ class FooterSource(SourceKernel):
         self, node: FileScan, context: Context, is_wanted: Callable[[int], bool] | None = None
     ) -> None:
         self._node = node
+        self._store = store_in_run(node.store, context)
         self._is_wanted = is_wanted
         self._expected = without(node.all_columns(), node.partitions)
         self._block_files = 1 if node.order is None else OPEN_FILES
@@ -173,26 +177,49 @@ class FooterSource(SourceKernel):
         for file in task.payload:
             number, block, place, block_files = file
             footer: Footer | ArrowflowError
+            held = None
             try:
-                footer = self._footer(number)
+                held = self._held(number)
+                footer = self._footer(number, held or self._store)
             except ArrowflowError as error:
                 footer = error
-            yield Made(OpenFile(number, footer, block, place, block_files), None, more=file is not last)
+            opened = OpenFile(number, footer, block, place, block_files, held)
+            yield Made(opened, None, more=file is not last)
 
-    def _footer(self, number: int) -> Footer:
+    def _held(self, number: int) -> Store | None:
+        """Returns all bytes of a small file that is not local: they come by the one request that its footer takes."""
+        file = self._node.files[number]
+        if self._store.is_local or not 0 < file.size <= SMALL_FILE_BYTES:
+            return None
+        with reading(self._node.operator, file):
+            return self._store.fetch_ahead(file, [(0, file.size)])
+
+    def _footer(self, number: int, store: Store) -> Footer:
         node = self._node
-        assert node.store is not None
         footer = self._shared.get(number)
         if footer is not None and not footer.file.is_changed:
             return footer
         known = number == 0 and knows_footer(node.first, node.format)
         footer = node.first if known else None
-        footer = footer or footer_of(node.operator, node.format, node.store, node.files[number])
+        footer = footer or footer_of(node.operator, node.format, store, node.files[number])
         match(self._expected, footer, widen=node.target is not None, operator=node.operator)
         if node.partitions is not None:
-            node.partitions.check(node.format, node.store, footer, node.operator)
+            node.partitions.check(node.format, store, footer, node.operator)
         self._shared[number] = footer
         return footer
+
+
+def store_in_run(store: Store | None, context: Context) -> Store:
+    """Returns a store that waits and counts for a run. All kernels of the run that read it share its open files."""
+    assert store is not None
+    if store.is_local:
+        return store
+    # Values are weak: an `interleave` opens a store for each of its inputs.
+    served = context.run_storage.setdefault(Requests, WeakValueDictionary())
+    requests = served.get(id(store.requests))
+    if requests is None:
+        requests = served[id(store.requests)] = store.requests.served_by(context)
+    return replace(store, requests=requests)
 
 
 def _footer(file: OpenFile) -> Footer:
@@ -225,7 +252,7 @@ class SplitPlanner(SerialKernel):
         self._rows = node.rows
         self._format = node.format
         self._unsure = node.format if isinstance(node.format, Unsure) else None  # 10 µs, so once
-        self._blocks: dict[int, list[OpenFile]] = {}  # several blocks where footers come in any order
+        self._blocks: dict[int, list[Item]] = {}  # several blocks where footers come in any order
         self._block = self._first_split = self._first_row = self._counted = 0
 
     def open(self, position: Position, epoch: int) -> Position:
@@ -242,13 +269,13 @@ class SplitPlanner(SerialKernel):
         """Yields the splits of a block once all its footers have come."""
         file: OpenFile = item.chunk
         files = self._blocks.setdefault(file.block, [])
-        files.append(file)
+        files.append(item)
         if len(files) == file.block_files:
             del self._blocks[file.block]
             if file.block != self._block:  # otherwise it is the first file after a resume
                 self._first_split = self._first_row = 0
             self._block = file.block
-            yield from self._joined(files)
+            yield from self._joined([each.chunk for each in files])
 
     def finish(self) -> Iterator[Item]:
         """Yields the last call."""
@@ -265,12 +292,14 @@ class SplitPlanner(SerialKernel):
             yield from self.finish()
 
     def _items(self, tasks: Iterator[SplitTask]) -> Iterator[Item]:
-        return (Item(task, None, (), Origin(task.key)) for task in tasks)
+        # A task that holds its file's bytes is charged for them.
+        return (Item(task, None, None if task.buffers else (), Origin(task.key)) for task in tasks)
 
     def _plan(self, files: list[OpenFile]) -> Iterator[SplitTask]:
         start, stop = self._rows
         first_split, first_row = self._first_split, self._first_row
         self._first_split = self._first_row = 0
+        held = {file.number: file.held for file in files}
         for done, number, footer, split in self._ordered(files):
             if done < first_split:
                 continue
@@ -281,7 +310,7 @@ class SplitPlanner(SerialKernel):
             end = split.num_rows if stop is None else min(split.num_rows, stop - self._counted)
             self._counted += split.num_rows
             if begin < end and not self._is_pruned(number, footer, split):
-                yield from self._tasks(number, footer, split, begin, end, base)
+                yield from self._tasks(number, footer, split, begin, end, base, held[number])
         self.done = stop is not None and self._counted >= stop
 
     def _is_pruned(self, number: int, footer: Footer, split: Split) -> bool:
@@ -302,17 +331,19 @@ class SplitPlanner(SerialKernel):
         start: int,
         stop: int,
         base: ReadPosition,
+        held: Store | None,
     ) -> Iterator[SplitTask]:
         node, format = self._node, self._format
         assert node.store is not None and node.schema is not None
         names = without(node.schema, node.partitions).names
         with reading(node.operator, footer.file, split.index, format.part):
-            ranges = () if node.store.is_local else coalesce(format.ranges(footer, split, names))
+            is_here = node.store.is_local or held is not None
+            ranges = () if is_here else coalesce(format.ranges(footer, split, names))
             sizes = (format.column_bytes, format.scratch_bytes)
             output_bytes, scratch_bytes = (size(footer, split, names) for size in sizes)
             unsure = () if self._unsure is None else self._unsure.unsure(footer, split, names)
             whole = SplitTask(
-                node.store,
+                held or node.store,
                 tuple(ranges),
                 footer,
                 split,

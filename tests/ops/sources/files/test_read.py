@@ -25,10 +25,11 @@ from arrowflow.formats import FORMATS, Footer, Split
 from arrowflow.formats.parquet.parquet import ParquetFormat
 from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.operator import KernelSpec
+from arrowflow.ops.sources.files import splits
 from arrowflow.ops.sources.files.read import Read
 from arrowflow.ops.sources.files.split_readers import SplitFetcher, SplitReader
 from arrowflow.ops.sources.files.split_tasks import OpenFile, SplitTask
-from arrowflow.ops.sources.files.splits import SplitPlanner
+from arrowflow.ops.sources.files.splits import FOOTER_BYTES, SplitPlanner
 from arrowflow.plan.walk import post_order
 from arrowflow.run import prepare
 from arrowflow.storage import Range, Store
@@ -60,7 +61,7 @@ def as_bytes(format: str, table: pa.Table = DATA, rows: int = ROWS) -> bytes:
 
 
 class Remote(MemoryFileSystem):
-    """Counts what is fetched of its files, and may hold it or break it; Parquet's footers are opened, not fetched."""
+    """Counts what is fetched of its files, and may hold it or break it, but for their ends, where footers are."""
 
     protocol = "remote"
     cachable = False
@@ -74,6 +75,8 @@ class Remote(MemoryFileSystem):
         self._counting = threading.Lock()
 
     def cat_file(self, path: str, start: Any = None, end: Any = None, **kwargs: Any) -> Any:
+        if start + FOOTER_BYTES >= end == len(self.store[path].getbuffer()) and not start:
+            return super().cat_file(path, start, end, **kwargs)
         with self._counting:
             number = len(self.fetched)
             self.fetched.append((start, end))
@@ -85,6 +88,37 @@ class Remote(MemoryFileSystem):
         finally:
             with self._counting:
                 self.running -= 1
+
+
+class Alone:
+    """The context of a kernel that no run has."""
+
+    def __init__(self) -> None:
+        self.run_storage: dict[Any, Any] = {}
+
+    def now(self) -> float:
+        return 0.0
+
+    def wait(self, seconds: float) -> bool:
+        return False
+
+    def retried(self, why: str) -> None:
+        pass
+
+    def together(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+        return [call() for call in calls]
+
+    def hedged(self, call: Callable[[], Any], seconds: float) -> Any:
+        return call()
+
+
+CONTEXT: Any = Alone()
+
+
+@pytest.fixture(autouse=True)
+def no_file_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small files come whole with their footers, and are tested in `test_small_files`."""
+    monkeypatch.setattr(splits, "SMALL_FILE_BYTES", 0)
 
 
 @pytest.fixture
@@ -223,10 +257,10 @@ NEEDS: list[tuple[Apply, int]] = [
 
 
 def test_what_is_not_needed_is_not_fetched(remote: Remote) -> None:
-    for apply, splits in NEEDS:
+    for apply, needed in NEEDS:
         remote.fetched.clear()
         assert sum(batch.num_rows for batch in batches_of(apply(read(remote))))
-        assert len(remote.fetched) == splits
+        assert len(remote.fetched) == needed
     everything, row = (fetched_bytes(read(remote, columns=columns)) for columns in (None, ["row"]))
     assert 0 < row < everything / 2
 
@@ -236,7 +270,7 @@ def test_what_is_not_needed_is_not_fetched(remote: Remote) -> None:
 
 def fetched_bytes(dataset: af.Dataset) -> int:
     """Returns the bytes that are fetched of the first file."""
-    fetcher = SplitFetcher(node_of(dataset))
+    fetcher = SplitFetcher(node_of(dataset), CONTEXT)
     return sum(fetcher.num_bytes(task) for task in tasks_of(node_of(dataset)))
 
 
@@ -248,7 +282,7 @@ def test_decoding_reads_nothing(remote: Remote, format: str) -> None:
     names = ["text", "row"]
     ds = (af.read_ipc if format == "ipc" else af.read_parquet)(path, columns=names, filesystem=remote)
     node = node_of(ds)
-    fetcher, reader = SplitFetcher(node), SplitReader(node, 1)
+    fetcher, reader = SplitFetcher(node, CONTEXT), SplitReader(node, 1)
     tasks = tasks_of(node)
     fetched = [made.chunk for task in tasks for made in fetcher.read(task)]
     remote.rm("/bucket", recursive=True)
@@ -301,7 +335,7 @@ def test_the_floor_of_the_budget_counts_what_is_fetched(remote: Remote, tmp_path
     local = sum(spec.floor_bytes for spec in specs_of(af.read_parquet(tmp_path)))
     ds = read(remote)
     floor = sum(spec.floor_bytes for spec in specs_of(ds))
-    most = max(SplitFetcher(node_of(ds)).num_bytes(task) for task in tasks_of(node_of(ds)))
+    most = max(SplitFetcher(node_of(ds), CONTEXT).num_bytes(task) for task in tasks_of(node_of(ds)))
     assert 0 < floor - local <= most
     least = ds.with_options(af.Options(ram_budget=floor))
     assert_same_batches(batches_of(least), batches_of(ds))
@@ -336,7 +370,8 @@ def test_a_request_that_fails_names_file_and_row_group(remote: Remote) -> None:
             raise gone
 
     remote.hook = hook
-    error = refused_at(read(remote, num_parallel_calls=1), 3, "OSError: the connection was reset")
+    ds = read(remote, num_parallel_calls=1).with_options(af.Options(retries=0))
+    error = refused_at(ds, 3, "OSError: the connection was reset")
     assert error.__cause__ is gone
 
 

@@ -1,0 +1,69 @@
+"""The clients that this library makes, and how many connections a client has."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlsplit
+
+import pyarrow as pa
+
+from arrowflow.lazy import fs as pafs
+
+CONNECTIONS: Final = 128
+"""Connections of a client that this library makes: for 64 calls that read footers, and 64 that read data. Connections are
+made when they are needed."""
+
+LEAST_CONNECTIONS_OF_S3: Final = 25
+"""Connections of pyarrow's S3 client, if Arrow has no more I/O threads at the time when the client is made."""
+
+CONNECTIONS_OF_S3FS: Final = 10
+
+GCS_SECONDS: Final = 5
+"""Seconds for which the client of Google's storage tries each request again. By default it looks for credentials for more
+than a minute."""
+
+
+def open_url(url: str) -> tuple[Any, str]:
+    """Returns pyarrow's client for a URL, and the path in it; raises as `pyarrow.fs.FileSystem.from_uri` does."""
+    parts = urlsplit(url)
+    if parts.scheme in {"gs", "gcs"} and "retry_limit_seconds" not in dict(parse_qsl(parts.query)):
+        url += f"{'&' if parts.query else '?'}retry_limit_seconds={GCS_SECONDS}"
+    filesystem, path = pafs.FileSystem.from_uri(url)
+    return filesystem, str(path)
+
+
+def for_reads(filesystem: Any) -> Any:
+    """Returns the client of a URL for reads that this library tries again: with connections for all of its calls.
+
+    A client of S3 that tries again by itself waits for up to a second first, and nobody can count that.
+    """
+    if filesystem.type_name != "s3":
+        return filesystem
+    (settings,) = filesystem.__reduce__()[1]
+    # A client has as many connections as Arrow has I/O threads at the moment when it is made.
+    threads = pa.io_thread_count()
+    pa.set_io_thread_count(max(threads, CONNECTIONS))
+    try:
+        return pafs.S3FileSystem(**settings, retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=1))
+    finally:
+        pa.set_io_thread_count(threads)
+
+
+def connections_of(filesystem: Any, *, is_own: bool) -> int | None:
+    """Returns the most connections that a client opens; None if there is no such number, or nobody knows.
+
+    Args:
+        filesystem: The `pyarrow.fs.FileSystem`.
+        is_own: Whether `for_reads` made it.
+
+    Example:
+        >>> connections_of(pafs.LocalFileSystem(), is_own=True) is None
+        True
+    """
+    if filesystem.type_name == "s3":
+        return CONNECTIONS if is_own else max(pa.io_thread_count(), LEAST_CONNECTIONS_OF_S3)
+    client: Any = getattr(getattr(filesystem, "handler", None), "fs", None)
+    if type(client).__module__.partition(".")[0] == "s3fs":
+        found = client.config_kwargs.get("max_pool_connections", CONNECTIONS_OF_S3FS)
+        return found if isinstance(found, int) else None
+    return None

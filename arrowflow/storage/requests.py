@@ -1,0 +1,182 @@
+"""`Requests`: how the bytes of files that are not local are asked for.
+
+Each range is a request of its own, which is tried again by itself. The ranges of one read are asked for beside each other.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+
+from arrowflow.lazy import fs as pafs
+from arrowflow.options import ResolvedOptions
+from arrowflow.storage.retries import Alone, Patience, Services, ShortRead
+
+T = TypeVar("T")
+
+PART_BYTES: Final = 8 << 20
+"""A longer range is asked for in parts of this size, beside each other. One connection of S3 gives some 90 MB/s, so that
+a part takes twice as long as a round trip of 50 ms."""
+
+MAX_HANDLES: Final = 512
+"""Files of which an open handle is kept for the next read."""
+
+_MARK_BYTES: Final = 8
+
+_BY_NAME: Final = frozenset(("s3", "gcs", "abfs"))
+"""Types of `pyarrow.fs` that answer one request to open a file, and one for each read. Their handles are no more than the
+name and the size of a file."""
+
+Place = tuple[int, memoryview]
+"""The offset of bytes in their file, and the memory for them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Requests:
+    """The way to ask one store for bytes. Picklable, without the services.
+
+    Attributes:
+        patience: How long reads are tried again.
+        services: Those of the run.
+        handles: Open files that nobody reads at the moment, by path. Taking and giving one back are atomic.
+    """
+
+    patience: Patience = field(default_factory=Patience)
+    services: Services = field(default_factory=Alone)
+    handles: dict[str, list[Any]] = field(default_factory=dict, repr=False)
+
+    def __reduce__(self) -> tuple[type[Requests], tuple[Patience]]:
+        return Requests, (self.patience,)
+
+    @classmethod
+    def of(cls, options: ResolvedOptions, services: Services | None) -> Requests:
+        """Returns the way to ask by the options of a pipeline."""
+        patience = Patience(options.retries, options.retry_deadline_seconds, options.hedge_seconds)
+        return cls(patience, Alone() if services is None else services)
+
+    @property
+    def tries_again(self) -> bool:
+        """Whether reads that fail are tried again, where that may help."""
+        return self.patience.retries > 0 and not isinstance(self.services, Alone)
+
+    def served_by(self, services: Services) -> Requests:
+        """Returns the same for a run, which has open files of its own."""
+        return Requests(self.patience, services)
+
+    def persist(self, request: Callable[[float], T]) -> T:
+        """Makes a request until it succeeds, as long as `patience` allows; it is given the seconds that it may take."""
+        return self.patience.persist(request, self.services)
+
+    def fetch(self, filesystem: Any, path: str, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
+        """Returns the bytes of each range, in memory of their own.
+
+        Raises:
+            ShortRead: The file ends before a range does.
+            Exception: Whatever the client raises.
+        """
+        client = _fsspec_client(filesystem)
+        if client is not None:
+            calls = [partial(self._asked, client, path, start, end) for start, end in ranges]
+            return self.services.together(calls) if len(calls) > 1 else [calls[0]()]
+        buffers = [pa.allocate_buffer(end - start) for start, end in ranges]
+        places = [
+            (low, memoryview(buffer).cast("B")[low - start : low - start + PART_BYTES])
+            for (start, end), buffer in zip(ranges, buffers, strict=True)
+            for low in range(start, end, PART_BYTES)
+        ]
+        reads = [partial(self._read, filesystem, path, place) for place in places]
+        if len(reads) == 1:
+            reads[0]()
+        else:
+            self.services.together(reads)
+        return buffers
+
+    def _asked(self, client: Any, path: str, start: int, end: int) -> pa.Buffer:
+        """Returns a range from a client of fsspec; a long one in parts."""
+        if end - start <= PART_BYTES:
+            return pa.py_buffer(self.persist(partial(_cat, client, path, start, end)))
+        lows = range(start, end, PART_BYTES)
+        calls = [partial(self._asked, client, path, low, min(low + PART_BYTES, end)) for low in lows]
+        whole = pa.allocate_buffer(end - start)
+        view = memoryview(whole).cast("B")
+        for low, part in zip(lows, self.services.together(calls), strict=True):
+            view[low - start : low - start + part.size] = memoryview(part).cast("B")
+        return whole
+
+    def _read(self, filesystem: Any, path: str, place: Place) -> None:
+        """Fills memory from a native client."""
+        start, memory = place
+        if self.patience.hedge_seconds is None:
+            self.persist(lambda _: self._read_once(filesystem, path, start, memory))
+        else:  # the slower of two requests writes when the faster one's bytes are already in use
+            memory[:] = self.persist(
+                lambda _: self._read_once(filesystem, path, start, memoryview(bytearray(len(memory))))
+            )
+
+    def _read_once(self, filesystem: Any, path: str, start: int, memory: memoryview) -> memoryview:
+        with self._handle(filesystem, path) as handle:
+            handle.seek(start)
+            # The client of S3 says that it filled the memory when a server announced and sent fewer bytes.
+            mark = memory[-_MARK_BYTES:] = os.urandom(min(_MARK_BYTES, len(memory)))
+            found = handle.readinto(memory)
+        if found < len(memory) or memory[-_MARK_BYTES:] == mark:
+            raise short_read(start, len(memory), min(found, len(memory) - len(mark)))
+        return memory
+
+    @contextmanager
+    def _handle(self, filesystem: Any, path: str) -> Iterator[Any]:
+        """Lends an open file, which is dropped where reading it fails."""
+        free = self.handles.get(path)
+        try:
+            handle = free.pop() if free else filesystem.open_input_file(path)
+        except IndexError:  # another thread was faster
+            handle = filesystem.open_input_file(path)
+        is_kept = False
+        try:
+            yield handle
+            is_kept = _base(filesystem).type_name in _BY_NAME
+        finally:
+            if not is_kept:
+                handle.close()
+        if is_kept:
+            if len(self.handles) >= MAX_HANDLES:
+                self.handles.clear()
+            self.handles.setdefault(path, []).append(handle)
+
+
+def short_read(start: int, expected: int, found: int) -> ShortRead:
+    """Returns the error of a read that got too little."""
+    return ShortRead(
+        f"expected {expected} bytes at offset {start}, got {found}: the file is truncated or changed while it was read"
+    )
+
+
+def _fsspec_client(filesystem: Any) -> Any:
+    handler = getattr(filesystem, "handler", None)
+    return handler.fs if isinstance(handler, pafs.FSSpecHandler) else None
+
+
+def _base(filesystem: Any) -> Any:
+    return filesystem.base_fs if isinstance(filesystem, pafs.SubTreeFileSystem) else filesystem
+
+
+def _cat(client: Any, path: str, start: int, end: int, seconds: float) -> bytes:
+    """Returns bytes from a client of fsspec. A request of an asynchronous client that hangs is cut."""
+    limit = {"timeout": seconds} if _takes_limit(client) else {}
+    (data,) = client.cat_ranges([path], [start], [end], on_error="raise", **limit)
+    if len(data) < end - start:
+        raise short_read(start, end - start, len(data))
+    return data
+
+
+def _takes_limit(client: Any) -> bool:
+    """Whether fsspec waits for the coroutines of a client, which it does for a time if it is told to."""
+    asynchronous = sys.modules["fsspec.asyn"].AsyncFileSystem if "fsspec.asyn" in sys.modules else ()
+    return isinstance(client, asynchronous) and "cat_ranges" in object.__getattribute__(client, "__dict__")

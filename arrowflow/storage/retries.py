@@ -1,0 +1,286 @@
+"""Which failures of a storage may pass, and when a read that failed is tried again.
+
+A wait doubles from one try to the next, and is drawn at random, so that readers which failed together do not come back
+together. Nothing here is a part of the data: retries change neither a value nor an order.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Final, Protocol, TypeVar, cast
+
+from arrowflow.clock import WallClock
+from arrowflow.errors import ArrowflowError, SourceError
+from arrowflow.options import RETRIES, RETRY_DEADLINE_SECONDS
+
+T = TypeVar("T")
+
+FIRST_PAUSE_SECONDS: Final = 0.1
+LAST_PAUSE_SECONDS: Final = 10.0
+"""The longest wait before the first retry, and before any other."""
+
+REQUEST_SECONDS: Final = 30.0
+"""The time that a request may take: a part of a file of 8 MiB by a line of 2.5 Mbit/s."""
+
+SHORT_RETRIES: Final = 3
+"""Retries of a read that got fewer bytes than it asked for. If all get fewer, the file itself is shorter."""
+
+RATE: Final = 20.0
+BURST: Final = 100
+"""Retries a second of a whole store, and how many may come at once. A store that is down is asked no more often."""
+
+CUT_SHORT: Final = "cut short"
+
+_PASSING_STATUS: Final = (
+    HTTPStatus.REQUEST_TIMEOUT,
+    HTTPStatus.TOO_EARLY,
+    HTTPStatus.TOO_MANY_REQUESTS,
+)
+_LASTING_STATUS: Final = (HTTPStatus.NOT_IMPLEMENTED, HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
+
+_PASSING_ERRNO: Final = frozenset(
+    getattr(errno, name)
+    for name in (
+        "EAGAIN",
+        "EBUSY",  # what s3fs makes of 503
+        "EREMOTEIO",  # what s3fs makes of 500
+        "EIO",
+        "ECONNRESET",
+        "ECONNREFUSED",
+        "ECONNABORTED",
+        "EPIPE",
+        "ETIMEDOUT",
+        "ENETDOWN",
+        "ENETUNREACH",
+        "EHOSTUNREACH",
+    )
+    if hasattr(errno, name)
+)
+
+_REFUSED: Final = re.compile(
+    r"ACCESS_DENIED|SIGNATURE_DOES_NOT_MATCH|INVALID_ACCESS_KEY|PERMISSION_DENIED|[Cc]redential|access token|[Ff]orbidden"
+)
+"""Words of a refusal, which another try would meet again."""
+
+_STATUS: Final = re.compile(r"HTTP status (?:code )?(\d{3})")
+_TEXTS: Final = (
+    (re.compile(r"curlCode: 28|[Tt]imed? ?out|REQUEST_TIMEOUT|DEADLINE_EXCEEDED"), "time-out"),
+    (
+        re.compile(r"NETWORK_CONNECTION|[Cc]onnection (?:was )?(?:reset|closed|refused|aborted)"),
+        "lost connection",
+    ),
+    (
+        re.compile(r"SLOW_DOWN|SERVICE_UNAVAILABLE|THROTTLING|UNAVAILABLE|[Rr]educe your request rate"),
+        "HTTP 503",
+    ),
+    (re.compile(r"INTERNAL_FAILURE|INTERNAL_ERROR"), "HTTP 500"),
+    (re.compile(r"XML_ERROR_PARSING"), CUT_SHORT),  # of a listing
+)
+"""Words of `pyarrow.fs`, whose errors have no class of their own."""
+
+_LOST: Final = re.compile(
+    r"Connect|Disconnect|Timeout|Payload|Incomplete|Streaming|Protocol|ServiceRe|Unavailable"
+)
+"""Parts of the names of exceptions by which client libraries say that a connection failed."""
+
+_CLIENTS: Final = frozenset(
+    (
+        "aiobotocore",
+        "aiohttp",
+        "azure",
+        "botocore",
+        "fsspec",
+        "gcsfs",
+        "google",
+        "http",
+        "httpx",
+        "requests",
+        "urllib3",
+    )
+)
+
+
+class ShortRead(SourceError):
+    """A read got fewer bytes than it asked for."""
+
+
+def passing(error: BaseException) -> str | None:
+    """Returns what failed, in a word or two, if another try may help; None if it would fail in the same way.
+
+    Example:
+        >>> passing(ConnectionResetError("reset by peer")), passing(PermissionError("no")), passing(ValueError("bad"))
+        ('lost connection', None, None)
+        >>> passing(OSError("AWS Error UNKNOWN (HTTP status 503) during HeadObject operation: No response body."))
+        'HTTP 503'
+    """
+    if isinstance(error, ShortRead):
+        return CUT_SHORT
+    chain = list(_causes(error))
+    if any(isinstance(each, ArrowflowError | PermissionError) for each in chain):
+        return None
+    status = next((found for each in chain if (found := _status_of(each)) is not None), None)
+    if status is not None:
+        is_passing = status in _PASSING_STATUS or (status >= 500 and status not in _LASTING_STATUS)
+        return f"HTTP {status}" if is_passing else None
+    if isinstance(chain[-1], FileNotFoundError):
+        return None
+    return next((word for each in chain if (word := _word_of(each)) is not None), None)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    seen = 0
+    found: BaseException | None = error
+    while found is not None and seen < 8:
+        yield found
+        seen, found = seen + 1, found.__cause__
+
+
+def _status_of(error: BaseException) -> int | None:
+    """Returns the HTTP status that an exception of a client tells in one of the usual ways."""
+    for place in (error, getattr(error, "response", None)):
+        if isinstance(place, dict):
+            told: Iterable[Any] = (place.get("ResponseMetadata", {}).get("HTTPStatusCode"),)
+        else:
+            names: tuple[str, ...] = ("status", "status_code", "code")
+            if type(place).__module__.startswith(
+                "aiohttp"
+            ):  # whose `code` is also of errors that no server sent
+                names = names[:1]
+            told = [getattr(place, name, None) for name in names]
+        found = next((each for each in told if isinstance(each, int) and 400 <= each < 600), None)
+        if found is not None:
+            return found
+    text = _STATUS.search(str(error)) if isinstance(error, OSError) else None
+    return None if text is None else int(text[1])
+
+
+def _word_of(error: BaseException) -> str | None:
+    text = str(error)
+    if _REFUSED.search(text):
+        return None
+    if isinstance(error, TimeoutError):
+        return "time-out"
+    if isinstance(error, ConnectionError):
+        return "lost connection"
+    if isinstance(error, OSError):
+        if error.errno in _PASSING_ERRNO:
+            return "busy or unreachable"
+        word = next((word for pattern, word in _TEXTS if pattern.search(text)), None)
+        if word is not None:
+            return word
+    names = [each.__name__ for each in type(error).__mro__ if each.__module__.partition(".")[0] in _CLIENTS]
+    return "lost connection" if any(map(_LOST.search, names)) else None
+
+
+class Services(Protocol):
+    """What reads ask of the code that runs them: a run (`Context`), or the planning of one."""
+
+    def now(self) -> float:
+        """Returns the time in seconds."""
+
+    def wait(self, seconds: float) -> bool:
+        """Waits at most so long; returns whether to go on."""
+
+    def retried(self, why: str) -> None:
+        """Is told what failed, once for each retry."""
+
+    def together(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Makes calls beside each other; returns their results in order, or raises the first error."""
+
+    def hedged(self, call: Callable[[], Any], seconds: float) -> Any:
+        """Makes a call, and once more beside it if it takes longer; returns what comes first."""
+
+
+class Alone:
+    """Services where nobody runs anything: calls come one after the other, and nothing is tried again."""
+
+    now = staticmethod(WallClock.now)
+
+    def wait(self, seconds: float) -> bool:
+        """Returns False: it cannot wait."""
+        return False
+
+    def retried(self, why: str) -> None:
+        """Does nothing."""
+
+    def together(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Makes calls one after the other."""
+        return [call() for call in calls]
+
+    def hedged(self, call: Callable[[], Any], seconds: float) -> Any:
+        """Makes the call."""
+        return call()
+
+
+class Bucket:
+    """The tokens for retries of one store. A race between threads may give one token twice, which is no harm."""
+
+    __slots__ = ("_next",)
+
+    def __init__(self) -> None:
+        self._next = float("-inf")
+
+    def delay(self, now: float) -> float:
+        """Takes a token, and returns the seconds until it is there."""
+        at = max(self._next, now - BURST / RATE)
+        self._next = at + 1 / RATE
+        return max(0.0, at - now)
+
+    def __reduce__(self) -> tuple[type[Bucket], tuple[()]]:
+        return Bucket, ()
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long reads of one store are tried again.
+
+    Attributes:
+        retries: The most retries of a read.
+        deadline_seconds: The most seconds that a read may take with all its retries.
+        hedge_seconds: Seconds after which a request is made a second time beside the first one; None for never.
+        bucket: The tokens of the store.
+    """
+
+    retries: int = RETRIES
+    deadline_seconds: float = RETRY_DEADLINE_SECONDS
+    hedge_seconds: float | None = None
+    bucket: Bucket = field(default_factory=Bucket, compare=False, repr=False)
+
+    def persist(self, request: Callable[[float], T], services: Services) -> T:
+        """Makes a request until it succeeds, or no other try may help or is allowed; then raises what it raised last.
+
+        Args:
+            request: Is given the seconds that it may take.
+            services: Where it waits, and who is told.
+        """
+        began, failures = services.now(), 0
+        while True:
+            left = self.deadline_seconds - (services.now() - began)
+            limit = min(REQUEST_SECONDS, max(left, FIRST_PAUSE_SECONDS))
+            try:
+                if self.hedge_seconds is None:
+                    return request(limit)
+                return cast(T, services.hedged(partial(request, limit), self.hedge_seconds))
+            except Exception as error:
+                why = passing(error)
+                failures += 1
+                if why is None or failures > (
+                    min(SHORT_RETRIES, self.retries) if why == CUT_SHORT else self.retries
+                ):
+                    raise
+                now = services.now()
+                pause = max(self.bucket.delay(now), _pause(failures))
+                if now - began + pause >= self.deadline_seconds or not services.wait(pause):
+                    raise
+            services.retried(why)
+
+
+def _pause(failures: int) -> float:
+    longest = min(FIRST_PAUSE_SECONDS * 2.0 ** (failures - 1), LAST_PAUSE_SECONDS)
+    return random.uniform(longest / 2, longest)
