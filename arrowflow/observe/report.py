@@ -34,7 +34,7 @@ def report(statistics: Statistics, *, verbose: bool = False) -> str:
         ...     print(batches.explain(verbose=True).splitlines()[2].split(":")[0])
         1. range
     """
-    lines = [statistics.bottleneck, _figures(statistics), *_idle(statistics)]
+    lines = [statistics.bottleneck, _figures(statistics), *_idle(statistics), *left_out(statistics)]
     lines += _sentences(statistics) if verbose else ["", *_table(statistics)] if statistics.stages else []
     lines += [f"advice: {text}" for text in statistics.advice]
     return "\n".join(lines)
@@ -61,6 +61,18 @@ def _idle(statistics: Statistics) -> Iterator[str]:
     if found:
         cores = (f"{statistics.idle[reason] / statistics.seconds:.2f} for {reason}" for reason in found)
         yield f"idle cores: {', '.join(cores)}"
+
+
+def left_out(statistics: Statistics) -> Iterator[str]:
+    """Yields a line on the bad rows that operators left out, if there were any."""
+    found = []
+    for stage in statistics.stages[::-1]:
+        rows, parts = stage.left_out
+        if rows or parts:
+            whole = f" ({parts:,} parts of them whole)" if parts else ""
+            found.append(f"{stage.operators[0]} {rows:,}{whole}")
+    if found:
+        yield f"bad rows left out: {', '.join(found)}"
 
 
 def _cores(stage: StageStatistics, seconds: float) -> float:
