@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import polars as pl
 import pyarrow as pa
 
+from arrowflow.bad_rows import Policy
 from arrowflow.dataset import Dataset, plans_of
 from arrowflow.errors import PlanError, shown
 from arrowflow.formats import Format, configured, find
@@ -22,7 +23,7 @@ from arrowflow.ops.sources.files.read import Read
 from arrowflow.ops.sources.from_generator import FromGenerator
 from arrowflow.ops.sources.from_memory import from_batches, given_schema
 from arrowflow.ops.sources.range import Range
-from arrowflow.options import AUTOTUNE, parallel_calls
+from arrowflow.options import AUTOTUNE, OnError, parallel_calls
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
@@ -44,6 +45,8 @@ def read(
     partitioning: Partitioning = "auto",
     num_parallel_calls: int = AUTOTUNE,
     memory_map: bool | None = None,
+    on_error: OnError | None = None,
+    quarantine: str | PathLike[str] | None = None,
     **options: Any,
 ) -> Dataset:
     r"""Reads files of any format, split by split, in the order of `paths`.
@@ -64,6 +67,8 @@ def read(
         partitioning: Whether folders called `key=value` give columns, as in `read_parquet`.
         num_parallel_calls: Splits decoded at the same time.
         memory_map: Whether local files are mapped into memory, as in `read_parquet`.
+        on_error: What becomes of bad rows, as in `read_parquet`, and as in `read_csv` for formats that tell single rows.
+        quarantine: The folder for them, as in `read_parquet`.
         **options: The options of the format.
 
     Raises:
@@ -91,6 +96,7 @@ def read(
             target=given_schema(operator, schema),
             num_parallel_calls=parallel_calls(operator, num_parallel_calls),
             memory_map=_memory_map(operator, memory_map),
+            policy=Policy.of(operator, on_error, quarantine),
         )
     )
     if filter is not None:
@@ -117,6 +123,8 @@ def read_parquet(
     partitioning: Partitioning = "auto",
     num_parallel_calls: int = AUTOTUNE,
     memory_map: bool | None = None,
+    on_error: OnError | None = None,
+    quarantine: str | PathLike[str] | None = None,
 ) -> Dataset:
     """Reads Parquet files, row group by row group, in the order of `paths`.
 
@@ -151,6 +159,14 @@ def read_parquet(
             file after another process made it shorter, and rows of uncompressed IPC files change with the file. False
             reads the files instead, which costs a copy, and leaves out the decoder of Polars. By default files are
             mapped, but not on network file systems (NFS, FUSE, Lustre).
+        on_error: What happens where a row group cannot be decoded, or holds a value that does not fit `schema`. `"raise"`
+            ends the run. `"skip"` leaves the row group out, and `"quarantine"` also writes its file, number and error to a
+            folder. So it is with a file whose footer cannot be read, unless it is the first. Rows left out are counted in
+            `stats()` and `explain()`, and a line of the logger `arrowflow` says so at the end. Columns that the pipeline
+            does not read are not looked at. `num_rows` is then unknown, `take` and `skip` read the rows that they leave
+            out, and row groups are read whole. By default `Options.on_error` decides. Failures of storage, and files of
+            other columns, always raise.
+        quarantine: The folder, or its URL, for `on_error="quarantine"`; `af.read_quarantine` reads it.
 
     Raises:
         SourceError: A path is missing, a glob is empty, or a file is unreadable; when the dataset is bound or read. Or
@@ -177,6 +193,8 @@ def read_parquet(
         schema=schema,
         partitioning=partitioning,
         num_parallel_calls=num_parallel_calls,
+        on_error=on_error,
+        quarantine=quarantine,
         memory_map=memory_map,
     )
 
@@ -191,6 +209,8 @@ def read_ipc(
     partitioning: Partitioning = "auto",
     num_parallel_calls: int = AUTOTUNE,
     memory_map: bool | None = None,
+    on_error: OnError | None = None,
+    quarantine: str | PathLike[str] | None = None,
 ) -> Dataset:
     """Reads Arrow IPC files (Feather version 2), record batch by record batch, in the order of `paths`.
 
@@ -212,6 +232,8 @@ def read_ipc(
         schema=schema,
         partitioning=partitioning,
         num_parallel_calls=num_parallel_calls,
+        on_error=on_error,
+        quarantine=quarantine,
         memory_map=memory_map,
     )
 
@@ -230,6 +252,8 @@ def read_csv(
     null_values: str | Sequence[str] = "",
     num_parallel_calls: int = AUTOTUNE,
     block_bytes: int | str = "4MiB",
+    on_error: OnError | None = None,
+    quarantine: str | PathLike[str] | None = None,
 ) -> Dataset:
     r"""Reads CSV files, block by block, in the order of `paths`.
 
@@ -264,6 +288,10 @@ def read_csv(
             empty text.
         num_parallel_calls: Blocks decoded at the same time.
         block_bytes: Bytes of a block, which `shuffle` draws from. The size changes no value and no type.
+        on_error: What happens where a row has a value of another type than its column, or too many or too few of them.
+            `"raise"` delivers the rows before it, and raises. `"skip"` leaves the row out, and `"quarantine"` also writes
+            its bytes, place and error to a folder; see `read_parquet` for what that means.
+        quarantine: The folder, or its URL, for `on_error="quarantine"`; `af.read_quarantine` reads it.
 
     Raises:
         SourceError: A path is missing, a glob is empty, or a file is malformed; when the dataset is bound or read. A
@@ -287,6 +315,8 @@ def read_csv(
         schema=schema,
         partitioning=partitioning,
         num_parallel_calls=num_parallel_calls,
+        on_error=on_error,
+        quarantine=quarantine,
         delimiter=delimiter,
         quote_char=quote_char,
         column_names=column_names,
@@ -305,6 +335,8 @@ def read_json(
     partitioning: Partitioning = "auto",
     num_parallel_calls: int = AUTOTUNE,
     block_bytes: int | str = "4MiB",
+    on_error: OnError | None = None,
+    quarantine: str | PathLike[str] | None = None,
 ) -> Dataset:
     r"""Reads JSON files, block by block, in the order of `paths`: an object a line, or one array of objects.
 
@@ -335,6 +367,8 @@ def read_json(
         schema=schema,
         partitioning=partitioning,
         num_parallel_calls=num_parallel_calls,
+        on_error=on_error,
+        quarantine=quarantine,
         block_bytes=block_bytes,
     )
 
@@ -351,6 +385,8 @@ def read_tfrecord(
     compression: str | None = None,
     num_parallel_calls: int = AUTOTUNE,
     memory_map: bool | None = None,
+    on_error: OnError | None = None,
+    quarantine: str | PathLike[str] | None = None,
 ) -> Dataset:
     """Reads TFRecord files of `tf.train.Example`, block by block, in the order of `paths`.
 
@@ -385,6 +421,9 @@ def read_tfrecord(
         compression: `"none"`, `"gzip"` or `"zlib"`; None tells by the first bytes of each file.
         num_parallel_calls: Blocks decoded at the same time.
         memory_map: Whether local files are mapped into memory, as in `read_parquet`.
+        on_error: What becomes of records that are damaged or do not fit their columns, as in `read_csv`. Behind a damaged
+            length no record can be found, so the rest of the file is left out.
+        quarantine: The folder for them, as in `read_csv`.
 
     Raises:
         SourceError: A path is missing, or a glob is empty. Or a file is truncated or corrupt, or a record is no
@@ -413,6 +452,8 @@ def read_tfrecord(
         schema=schema,
         partitioning=partitioning,
         num_parallel_calls=num_parallel_calls,
+        on_error=on_error,
+        quarantine=quarantine,
         memory_map=memory_map,
         raw=raw,
         compression=compression,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Final
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import csv
 
@@ -117,8 +118,11 @@ class CsvFormat(TextFormat):
         """Returns types that hold the values of a sample; texts if there are no values."""
         if not data.size:
             return pa.schema([(name, pa.string()) for name in names])
-        with self._explained():
-            found = _read(owned(data), names, self._parse(file), self._convert()).schema
+        data, found = self.sample(
+            data,
+            self.scanner("", file),
+            lambda text: _read(text, names, self._parse(file), self._convert()).schema,
+        )
         for name, type in zip(found.names, found.types, strict=True):
             if pa.types.is_binary(type):
                 raise SourceError(
@@ -172,10 +176,23 @@ class CsvFormat(TextFormat):
 def _read(data: pa.Buffer, names: object, parse: csv.ParseOptions, convert: object = None) -> pa.Table:
     """Reads bytes as one block, on the calling thread."""
     text = as_bytes(data)
+    _check_quotes(text, parse)
     if text[-1] not in (ord("\r"), ord("\n")):
         data = owned(text, b"\n")
     read = csv.ReadOptions(use_threads=False, block_size=data.size, column_names=names)
     return csv.read_csv(pa.BufferReader(data), read, parse, convert)
+
+
+def _check_quotes(text: Bytes, parse: csv.ParseOptions) -> None:
+    """Raises `pa.ArrowInvalid` for text behind the quote that closes a field, which pyarrow adds to the field."""
+    lines = CsvLines(parse.delimiter, parse.quote_char or None)
+    found = lines.misplaced(text)
+    if found.size:
+        ends, is_row = lines.scan(text, True)
+        row = int(is_row[: np.searchsorted(ends, found[0], side="right")].sum())
+        raise pa.ArrowInvalid(
+            f"Row #{row + 1}: a quote closes a field, and text follows it: double each quote inside of quoted text"
+        )
 
 
 _EMPTY: Final = "the file is empty and has no header to take names from; pass schema=, or leave it out"

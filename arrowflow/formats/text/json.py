@@ -55,8 +55,11 @@ class JsonFormat(TextFormat):
         data, is_row = first_records(source, partial(self.scanner, kind, file), start, SAMPLE_BYTES)
         if not is_row.any():
             raise SourceError(_EMPTY)
-        with self._explained():
-            found = _parse(_as_lines(data) if kind else owned(data), None).schema
+        data, found = self.sample(
+            data,
+            self.scanner(kind, file),
+            lambda text: _parse(_as_lines(as_bytes(text)) if kind else text, None).schema,
+        )
         check_names(found.names)
         if may_be_rounded(found, data):
             check_objects(data.tobytes(), found)

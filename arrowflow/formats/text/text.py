@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,7 +24,10 @@ from typing import ClassVar, Final, Self
 import numpy as np
 import pyarrow as pa
 
-from arrowflow.errors import PlanError, SchemaError, SourceError
+from arrowflow.bad_rows import first_bad
+from arrowflow.errors import DataError, PlanError, SchemaError, SourceError
+from arrowflow.expr import empty_batch
+from arrowflow.formats.capabilities import Sifted
 from arrowflow.formats.protocol import Footer, Format, Split
 from arrowflow.formats.text.blocks import (
     Blocks,
@@ -37,7 +40,8 @@ from arrowflow.formats.text.blocks import (
     opened,
     owned,
 )
-from arrowflow.formats.text.scan import Scanner
+from arrowflow.formats.text.scan import Bytes, Scanner
+from arrowflow.formats.text.sifting import Decode, Records, good_rows, listed, rows_in_front
 from arrowflow.formats.types import conform, width_bits
 from arrowflow.options import parse_bytes
 from arrowflow.storage import File, Range, Store
@@ -202,36 +206,153 @@ class TextFormat(Format):
     def read(
         self, store: Store, footer: Footer, split: Split, schema: pa.Schema, offset_rows: int = 0
     ) -> Iterator[pa.RecordBatch]:
-        """See `Format.read`; a compressed file yields one batch a block."""
+        """See `Format.read`; a compressed file yields one batch a block. The rows in front of a bad one come before its error."""
         details: _Details = footer.details
-        layout, blocks, codec = details.layout, details.blocks, details.codec
+        layout, blocks = details.layout, details.blocks
         names = _present(layout, schema.names)
         types = pa.schema([_decoded(schema.field(name)) for name in names])
         if not names:
             rows = max(0, split.num_rows - offset_rows)
             yield from conform(pa.RecordBatch.from_struct_array(pa.nulls(rows, pa.struct([]))), schema)
             return
+        for data, index, first in self._stored(store, footer, split, offset_rows):
+            before, skipped = int(blocks.rows_before[index]), max(0, offset_rows - first)
+            try:
+                batch = self._checked(data, int(blocks.rows[index]), before, details, types, footer.file)
+                made = list(conform(batch.slice(skipped), schema))
+            except (SourceError, SchemaError, DataError) as error:
+                records = Records.of(data, self.scanner(layout.kind, footer.file), before)
+                decode = self._decoder(details, types, schema, footer.file)
+                good, error = rows_in_front(records, decode, error)
+                if good is not None and good.num_rows > skipped:
+                    yield good.slice(skipped)
+                raise error
+            yield from made
+
+    def sift(
+        self,
+        store: Store,
+        footer: Footer,
+        split: Split,
+        schema: pa.Schema,
+        offset_rows: int,
+        hints: set[str],
+    ) -> Iterator[Sifted]:
+        """See `SiftingFormat.sift`: a part is a block."""
+        details: _Details = footer.details
+        blocks, file = details.blocks, footer.file
+        names = _present(details.layout, schema.names)
+        types = pa.schema([_decoded(schema.field(name)) for name in names])
+        if not names:
+            rows = pa.RecordBatch.from_struct_array(pa.nulls(split.num_rows, pa.struct([])))
+            (batch,) = conform(rows, schema)
+            yield Sifted(batch, 0, split.num_rows)
+            return
+        decode = self._decoder(details, types, schema, file)
+        for data, index, first in self._stored(store, footer, split, offset_rows):
+            rows, before = int(blocks.rows[index]), int(blocks.rows_before[index])
+            found: tuple[pa.RecordBatch | None, Mapping[int, str]] | None = None
+            if hints:
+                found = self.quick(data, rows, details.layout, types, file, hints)
+            if found is None:
+                try:
+                    yield Sifted(decode(data, rows, before), first, rows)
+                    continue
+                except (SourceError, SchemaError, DataError):
+                    found = self.quick(data, rows, details.layout, types, file, hints)
+            yield self._sifted(found, Records.of(data, self.scanner(details.layout.kind, file), before), first, decode, schema, details.layout)
+
+    def _sifted(
+        self,
+        found: tuple[pa.RecordBatch | None, Mapping[int, str]] | None,
+        records: Records,
+        first: int,
+        decode: Decode,
+        schema: pa.Schema,
+        layout: Layout,
+    ) -> Sifted:
+        """Returns the rows of a block, as far as a quick look has found them already."""
+        batch, bad = found or (None, {})
+        if batch is not None:
+            try:
+                (batch,) = conform(batch, schema)
+            except (SourceError, SchemaError, DataError):
+                batch = None
+        if batch is None:
+            batch, bad = good_rows(records, decode, bad)
+        if batch is None:
+            batch = empty_batch(schema)
+        return Sifted(batch, first, len(records), listed(records, bad, first, partial(self.stripped, layout.kind)))
+
+    def quick(
+        self, data: pa.Buffer, rows: int, layout: Layout, types: pa.Schema, file: File, hints: set[str]
+    ) -> tuple[pa.RecordBatch | None, Mapping[int, str]] | None:
+        """Returns the good rows of a block, or None in their place, and bad ones by number; None if that takes long.
+
+        If it returns the good rows, the bad ones are all that there are.
+
+        Args:
+            data: The block.
+            rows: How many rows it has.
+            layout: The layout of the file.
+            types: The columns to decode.
+            file: The file.
+            hints: See `SiftingFormat.sift`. Where there are some, blocks are not decoded as a whole before.
+        """
+        return None
+
+    def stripped(self, kind: str, row: bytes) -> bytes:
+        """Returns the bytes of a row without what separates it from the next one."""
+        return row
+
+    def _stored(
+        self, store: Store, footer: Footer, split: Split, offset_rows: int
+    ) -> Iterator[tuple[pa.Buffer, int, int]]:
+        """Yields the blocks of a split that hold rows from one on: bytes, number, and rows of the split before it."""
+        details: _Details = footer.details
+        blocks, codec = details.blocks, details.codec
         if codec is None:
-            data = _read_block(store, footer.file, blocks, split.index)
-            batch = self._checked(data, split.index, details, types, footer.file)
-            yield from conform(batch.slice(offset_rows), schema)
+            yield _read_block(store, footer.file, blocks, split.index), split.index, 0
             return
         source = inflated(store, footer.file, codec)
         ends = blocks.rows_before + blocks.rows
         first = min(int(np.searchsorted(ends, offset_rows, side="right")), ends.size - 1)
         for index in range(first, ends.size):
             start, stop = int(blocks.starts[index]), int(blocks.stops[index])
-            data = owned(source.window(start, stop - start))
-            batch = self._checked(data, index, details, types, footer.file)
-            skipped = max(0, offset_rows - int(blocks.rows_before[index]))
-            yield from conform(batch.slice(skipped), schema)
+            yield owned(source.window(start, stop - start)), index, int(blocks.rows_before[index])
+
+    def _decoder(self, details: _Details, types: pa.Schema, schema: pa.Schema, file: File) -> Decode:
+        """Returns what decodes some rows of a file into one batch."""
+
+        def decode(data: pa.Buffer, rows: int, before: int) -> pa.RecordBatch:
+            (batch,) = conform(self._checked(data, rows, before, details, types, file), schema)
+            return batch
+
+        return decode
+
+    def sample(
+        self, data: Bytes, scanner: Scanner, infer: Callable[[pa.Buffer], pa.Schema]
+    ) -> tuple[Bytes, pa.Schema]:
+        """Returns the rows of a sample that tell its types, and these types: those in front of the first bad row."""
+
+        def explained(start: int, stop: int) -> pa.Schema:
+            with self._explained(start):
+                return infer(records.between(start, stop))
+
+        try:
+            with self._explained():
+                return data, infer(owned(data))
+        except (SourceError, SchemaError) as error:
+            records = Records.of(owned(data), scanner, 0)
+            place, error = first_bad(len(records), explained, error)
+            if place == 0:
+                raise error
+            return as_bytes(records.between(0, place)), explained(0, place)
 
     def _checked(
-        self, data: pa.Buffer, index: int, details: _Details, types: pa.Schema, file: File
+        self, data: pa.Buffer, expected: int, before: int, details: _Details, types: pa.Schema, file: File
     ) -> pa.RecordBatch:
-        """Decodes a block and compares its rows with the count of the scan."""
-        expected = int(details.blocks.rows[index])
-        before = int(details.blocks.rows_before[index])
+        """Decodes rows and compares their number with the count of the scan."""
         with self._explained(before):
             batch = self.decode(data, details.layout, types, file)
         if batch.num_rows != expected:

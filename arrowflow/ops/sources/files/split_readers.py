@@ -7,6 +7,8 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from arrowflow.errors import SourceError
@@ -179,8 +181,8 @@ class SplitReader(ReaderKernel):
     def _learn(self, payload: SplitTask, chunk: Any) -> None:
         self._sizes.learn(payload, chunk)
 
-    def _completed(self, chunk: Any, payload: SplitTask, row: int) -> Any:
-        """Returns rows, from one of the split on, with the columns that the file does not hold."""
+    def _completed(self, chunk: Any, payload: SplitTask, row: int | npt.NDArray[np.int64]) -> Any:
+        """Returns rows, from one of the split on or of these numbers, with the columns that the file does not hold."""
         schema, folders = self._node.schema, self._node.partitions
         if folders is None or schema is None or len(schema) == len(self._names):
             return chunk
@@ -228,7 +230,9 @@ class SplitFinder(SplitReader):
             for chunk, copies in format.read_in_place(mapped, footer, split, schema, payload.start):
                 yield InPlaceRows(chunk, copies)
 
-    def _completed(self, chunk: InPlaceRows, payload: SplitTask, row: int) -> InPlaceRows:
+    def _completed(
+        self, chunk: InPlaceRows, payload: SplitTask, row: int | npt.NDArray[np.int64]
+    ) -> InPlaceRows:
         rows = super()._completed(chunk.chunk, payload, row)
         read = frozenset(self._names)
         made = [name for name in rows.schema.names if name not in read]
