@@ -44,6 +44,7 @@ from arrowflow.sources import (
     read_ipc,
     read_json,
     read_parquet,
+    read_quarantine,
     read_tfrecord,
 )
 from arrowflow.state import merge_states
@@ -91,6 +92,7 @@ __all__ = [
     "read_ipc",
     "read_json",
     "read_parquet",
+    "read_quarantine",
     "read_tfrecord",
     "sample_from_datasets",
     "zip",

@@ -77,7 +77,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "optimizer": ("errors", "expr", "kernels", "ops", "plan"),
     "physical": ("bad_rows", "kernels", "options", "plan"),
     "autotune": ("physical.tuning",),
-    "observe": ("autotune.model", "errors", "physical.tuning"),
+    "observe": ("autotune.model", "bad_rows", "errors", "physical.tuning"),
     "executor": ("bad_rows", "clock", "errors", "kernels", "observe.timeline", "options", "physical", "plan"),
     "state": ("errors", "kernels", "physical", "plan"),
     "run": ("autotune", "clock", *BELOW_RUN),
@@ -88,7 +88,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "dataset": ("caching", "interchange", "loaders", "types", "write", *BELOW_LOADERS),
     "combining": ("dataset", "errors", "ops", "options", "plan"),
     "provenance": ("dataset", "errors", "iterator", "ops", "options", "plan", "run"),
-    "sources": ("dataset", "errors", "formats", "interchange", "ops", "options"),
+    "sources": ("bad_rows", "dataset", "errors", "formats", "interchange", "ops", "options"),
     "__init__": (
         "caching",
         "combining",

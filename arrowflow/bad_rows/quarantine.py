@@ -106,7 +106,7 @@ class Quarantine:
 
     def _write(self, name: str, rows: pa.RecordBatch) -> None:
         filesystem, place = locate(self._folder, operator=self._operator)
-        place = f"{place.rstrip('/')}/{re.sub(r'[^A-Za-z0-9_.]+', '-', self._operator).strip('-')}"
+        place = f"{place.rstrip('/')}/{folder_name(self._operator)}"
         try:
             filesystem.create_dir(place, recursive=True)
             if isinstance(filesystem, pafs.LocalFileSystem):
@@ -137,3 +137,32 @@ def _bytes_of(rows: pa.RecordBatch) -> bytes:
 
 def _digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=6).hexdigest()
+
+
+def folder_name(operator: str) -> str:
+    """Returns the name of the folder for the bad rows of an operator.
+
+    Example:
+        >>> folder_name("map_rows(Lookup.__call__)-3")
+        'map_rows-Lookup.__call__-3'
+    """
+    return re.sub(r"[^A-Za-z0-9_.]+", "-", operator).strip("-")
+
+
+def is_of_operator(name: str, operator: str) -> bool:
+    """Whether a folder has the rows of an operator, which may lack its number in the plan."""
+    wanted = folder_name(operator)
+    return name == wanted or re.fullmatch(re.escape(wanted) + r"-\d+", name) is not None
+
+
+def operators_of(folder: str | os.PathLike[str], caller: str) -> list[str]:
+    """Returns the names of the folders in a folder that hold bad rows."""
+    filesystem, place = locate(folder, operator=caller)
+    selector = pafs.FileSelector(place, recursive=True, allow_not_found=True)
+    root = place.rstrip("/") + "/"
+    paths = [
+        info.path[len(root) :] if info.path.startswith(root) else info.path
+        for info in filesystem.get_file_info(selector)
+        if info.is_file and info.path.endswith(".arrow")
+    ]
+    return sorted({path.split("/")[0] for path in paths if path.count("/") == 1})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
 from arrowflow.autotune.model import LOCK, SATURATED, WANTS_MORE, phrase, waiting_after_start
 from arrowflow.physical.tuning import StageStatistics, Statistics
 
@@ -65,14 +66,17 @@ def _idle(statistics: Statistics) -> Iterator[str]:
 
 def left_out(statistics: Statistics) -> Iterator[str]:
     """Yields a line on the bad rows that operators left out, if there were any."""
-    found = []
+    found: dict[str, LeftOut] = {}
     for stage in statistics.stages[::-1]:
-        rows, parts = stage.left_out
-        if rows or parts:
-            whole = f" ({parts:,} parts of them whole)" if parts else ""
-            found.append(f"{stage.operators[0]} {rows:,}{whole}")
+        if stage.left_out != NO_BAD_ROWS:
+            name = stage.operators[0]
+            found[name] = found.get(name, NO_BAD_ROWS).plus(stage.left_out)
     if found:
-        yield f"bad rows left out: {', '.join(found)}"
+        each = (
+            f"{name} {rows:,}" + (f" (with {parts:,} parts left out whole)" if parts else "")
+            for name, (rows, parts) in found.items()
+        )
+        yield f"bad rows left out: {', '.join(each)}"
 
 
 def _cores(stage: StageStatistics, seconds: float) -> float:
