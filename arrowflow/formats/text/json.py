@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Final
@@ -14,13 +14,18 @@ from pyarrow import json
 from arrowflow.errors import SourceError
 from arrowflow.formats.protocol import Footer, check_names
 from arrowflow.formats.text.blocks import Source, as_bytes, first_records, opened, owned, with_codecs
+from arrowflow.formats.text.json_rows import no_objects, other_kinds
 from arrowflow.formats.text.scan import Bytes, JsonElements, JsonLines, Scanner, element_ends
+from arrowflow.formats.text.sifting import Records
 from arrowflow.formats.text.text import SAMPLE_BYTES, Layout, TextFormat
 from arrowflow.formats.text.whole_numbers import check_objects, may_be_rounded
 from arrowflow.formats.types import check_texts, convert, decoded_schema
 from arrowflow.storage import File, Store
 
 _ARRAY: Final = "array"
+_KINDS_TRIED: Final = 8
+"""How many kinds of wrong values are looked for in all lines of a block, before lines are decoded in small parts."""
+
 _EMPTY: Final = "the file has no rows to take columns from; pass schema=, or leave it out"
 
 
@@ -88,6 +93,28 @@ class JsonFormat(TextFormat):
         check_texts(batch)
         columns = [convert(batch.column(name), types.field(name).type) for name in types.names]
         return pa.RecordBatch.from_arrays(columns, schema=types)
+
+    def quick(
+        self, data: pa.Buffer, records: Records, layout: Layout, types: pa.Schema, file: File, hints: set[str]
+    ) -> tuple[pa.RecordBatch | None, Mapping[int, str]] | None:
+        """See `TextFormat.quick`: finds lines that are no objects, and those with values of another kind."""
+        if layout.kind == _ARRAY:
+            return None
+        bad = no_objects(records)
+        for _ in range(_KINDS_TRIED):
+            rest = records.without(bad) if bad else records
+            if not len(rest):
+                break
+            numbers = np.delete(np.arange(len(records)), list(bad))
+            try:
+                batch = self.decode(rest.between(0, len(rest)), layout, types, file)
+                return (batch if batch.num_rows == len(rest) else None), bad
+            except pa.ArrowInvalid as error:
+                more = other_kinds(rest, str(error))
+                if not more:
+                    break
+                bad |= {int(numbers[row]): reason for row, reason in more.items()}
+        return None, bad
 
     def is_misfit(self, text: str) -> bool:
         """See `TextFormat.is_misfit`."""

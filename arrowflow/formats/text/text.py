@@ -251,16 +251,15 @@ class TextFormat(Format):
         decode = self._decoder(details, types, schema, file)
         for data, index, first in self._stored(store, footer, split, offset_rows):
             rows, before = int(blocks.rows[index]), int(blocks.rows_before[index])
-            found: tuple[pa.RecordBatch | None, Mapping[int, str]] | None = None
-            if hints:
-                found = self.quick(data, rows, details.layout, types, file, hints)
-            if found is None:
+            if not hints:
                 try:
                     yield Sifted(decode(data, rows, before), first, rows)
                     continue
                 except (SourceError, SchemaError, DataError):
-                    found = self.quick(data, rows, details.layout, types, file, hints)
-            yield self._sifted(found, Records.of(data, self.scanner(details.layout.kind, file), before), first, decode, schema, details.layout)
+                    pass  # which rows are bad is found out now
+            records = Records.of(data, self.scanner(details.layout.kind, file), before)
+            found = self.quick(data, records, details.layout, types, file, hints)
+            yield self._sifted(found, records, first, decode, schema, details.layout)
 
     def _sifted(
         self,
@@ -285,7 +284,7 @@ class TextFormat(Format):
         return Sifted(batch, first, len(records), listed(records, bad, first, partial(self.stripped, layout.kind)))
 
     def quick(
-        self, data: pa.Buffer, rows: int, layout: Layout, types: pa.Schema, file: File, hints: set[str]
+        self, data: pa.Buffer, records: Records, layout: Layout, types: pa.Schema, file: File, hints: set[str]
     ) -> tuple[pa.RecordBatch | None, Mapping[int, str]] | None:
         """Returns the good rows of a block, or None in their place, and bad ones by number; None if that takes long.
 
@@ -293,7 +292,7 @@ class TextFormat(Format):
 
         Args:
             data: The block.
-            rows: How many rows it has.
+            records: Its rows.
             layout: The layout of the file.
             types: The columns to decode.
             file: The file.
