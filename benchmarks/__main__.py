@@ -30,6 +30,7 @@ NAMES = (
     "row_group",
     "resume_filtered",
     "tfrecord",
+    "bad_rows",
     "processes",
     "handover",
     "torch_wide",

@@ -100,12 +100,14 @@ class Sifted(NamedTuple):
         batch: The good rows.
         first: The number of the first row, good or bad, in the split.
         rows: How many rows they are, good and bad.
-        bad: The bad rows, in order.
+        numbers: The numbers of the bad rows in the split, in order.
+        bad: The bad rows, in order, if they are kept.
     """
 
     batch: pa.RecordBatch
     first: int
     rows: int
+    numbers: Sequence[int] = ()
     bad: tuple[BadRow, ...] = ()
 
 
@@ -120,6 +122,8 @@ class SiftingFormat(Protocol):
         split: Split,
         schema: pa.Schema,
         offset_rows: int,
+        *,
+        keep: bool,
         hints: set[str],
     ) -> Iterator[Sifted]:
         """Decodes a split as `Format.read` does, without its bad rows.
@@ -133,6 +137,7 @@ class SiftingFormat(Protocol):
             split: As for `read`.
             schema: As for `read`.
             offset_rows: Rows of the split, good and bad, that need not be read.
+            keep: Whether bad rows are kept, so that their bytes and what is wrong with them are of use.
             hints: Texts that the format keeps for later splits, such as columns with bad values. They may save time, and
                 change no row. Any thread.
 

@@ -17,8 +17,7 @@ from arrowflow.formats.protocol import check_names
 from arrowflow.formats.text.blocks import Source, as_bytes, first_records, owned, with_codecs
 from arrowflow.formats.text.csv_rows import Lines, good_numbers, number_columns
 from arrowflow.formats.text.scan import Bytes, CsvLines
-from arrowflow.formats.text.sifting import Records
-from arrowflow.formats.text.text import SAMPLE_BYTES, Layout, TextFormat
+from arrowflow.formats.text.text import SAMPLE_BYTES, Block, Layout, TextFormat
 from arrowflow.formats.text.whole_numbers import check_texts, may_be_rounded
 from arrowflow.formats.types import decoded_schema
 from arrowflow.storage import File
@@ -150,37 +149,38 @@ class CsvFormat(TextFormat):
         return table.combine_chunks().to_batches()[0]
 
     def quick(
-        self, data: pa.Buffer, records: Records, layout: Layout, types: pa.Schema, file: File, hints: set[str]
+        self, block: Block, hints: set[str]
     ) -> tuple[pa.RecordBatch | None, Mapping[int, str]] | None:
         """See `TextFormat.quick`: finds lines of other lengths, and texts that are no numbers. Hints are such columns."""
-        parse, numbers = self._parse(file), number_columns(types)
-        text = as_bytes(data)
-        if CsvLines(parse.delimiter, parse.quote_char or None).misplaced(text).size:
-            return None
+        types, names = block.types, block.layout.schema.names
+        parse, numbers = self._parse(block.file), number_columns(types)
         while True:
             lines = parse.invalid_row_handler = Lines()
             doubtful = [name for name in numbers if name in hints]
-            given = pa.schema([pa.field(each.name, pa.string()) if each.name in doubtful else each for each in types])
+            given = pa.schema(
+                [pa.field(each.name, pa.string()) if each.name in doubtful else each for each in types]
+            )
             convert = self._convert(include_columns=types.names, column_types=given)
             try:
-                table = _read(data, layout.schema.names, parse, convert)
+                table = _read(block.data, names, parse, convert)
                 break
             except pa.ArrowInvalid as error:
                 found = _COLUMN.search(str(error))
-                name = None if found is None else layout.schema.names[int(found[1])]
+                name = None if found is None else names[int(found[1])]
                 if name not in numbers or name in doubtful:
                     return None
                 hints.add(str(name))
-        if table.num_rows + len(lines.numbers) != len(records):
+        if not table.num_rows or table.num_rows + len(lines.rows) != block.rows:
             return None
-        good = good_numbers(table.combine_chunks().to_batches()[0], doubtful, types) if table.num_rows else None
+        good = good_numbers(table.combine_chunks().to_batches()[0], doubtful, types, keep=block.keep)
         if good is None:
             return None
         batch, bad = good
-        if bad and lines.numbers:  # numbers of rows, where pyarrow counts those that it kept
-            kept = np.delete(np.arange(len(records)), lines.numbers)
+        others = lines.reasons(keep=block.keep)
+        if bad and others:  # pyarrow counts the lines that it kept
+            kept = np.delete(np.arange(block.rows), list(others))
             bad = {int(kept[row]): reason for row, reason in bad.items()}
-        return batch, bad | dict(zip(lines.numbers, lines.reasons, strict=True))
+        return batch, bad | others
 
     def is_misfit(self, text: str) -> bool:
         """See `TextFormat.is_misfit`."""

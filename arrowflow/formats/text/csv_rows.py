@@ -7,8 +7,6 @@ read as texts from then on, and made numbers here: Polars finds the texts that m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import polars as pl
@@ -18,6 +16,7 @@ from pyarrow import csv
 from arrowflow.lazy import compute as pc
 
 _BLANKS = " \t"
+_SHOWN = 40
 
 
 def number_columns(types: pa.Schema) -> list[str]:
@@ -33,18 +32,25 @@ class Lines:
     """Lines whose number of fields is not that of the columns. pyarrow calls it for each of them, in order."""
 
     def __init__(self) -> None:
-        self.numbers: list[int] = []
-        self.reasons: list[str] = []
+        self.rows: list[csv.InvalidRow] = []
 
     def __call__(self, row: csv.InvalidRow) -> str:
         """Notes a line, and leaves it out."""
-        self.numbers.append(row.number - 1)
-        self.reasons.append(f"expected {row.expected_columns} fields, found {row.actual_columns}")
+        self.rows.append(row)
         return "skip"
+
+    def reasons(self, *, keep: bool) -> dict[int, str]:
+        """Returns what is wrong with each line, by its number; nothing but the numbers if lines are not kept."""
+        if not keep:
+            return dict.fromkeys((row.number - 1 for row in self.rows), "")
+        return {
+            row.number - 1: f"expected {row.expected_columns} fields, found {row.actual_columns}"
+            for row in self.rows
+        }
 
 
 def good_numbers(
-    batch: pa.RecordBatch, names: Sequence[str], types: pa.Schema
+    batch: pa.RecordBatch, names: Sequence[str], types: pa.Schema, *, keep: bool
 ) -> tuple[pa.RecordBatch, dict[int, str]] | None:
     """Returns the rows of a batch in which texts are numbers, with the columns of `types`; and the others by number.
 
@@ -52,46 +58,57 @@ def good_numbers(
         batch: The rows, with the columns `names` as texts.
         names: Columns of numbers.
         types: All columns.
+        keep: Whether to tell what is wrong with the others.
 
     Returns: None if pyarrow and Polars do not agree, so that a closer look is needed.
     """
     bad: dict[int, str] = {}
-    texts = {name: batch.column(name) for name in names}
-    for name, column in texts.items():
-        bad |= dict(_no_numbers(column, types.field(name))) | bad
+    for name in names:
+        for row, reason in _no_numbers(batch.column(name), types.field(name), keep=keep):
+            bad.setdefault(row, reason)
     if bad:
         good = np.ones(batch.num_rows, np.bool_)
         good[list(bad)] = False
-        batch = batch.filter(pa.array(good))
+        bits = pa.py_buffer(np.packbits(good, bitorder="little"))
+        batch = batch.filter(pa.Array.from_buffers(pa.bool_(), len(good), [None, bits], 0))
     columns = []
     for field in types:
         column = batch.column(field.name)
         try:
-            columns.append(_numbers(column, field.type) if field.name in texts else column)
+            columns.append(_numbers(column, field.type) if field.name in names else column)
         except pa.ArrowInvalid:
             return None
     return pa.RecordBatch.from_arrays(columns, schema=types), bad
 
 
-def _no_numbers(texts: pa.Array, field: pa.Field) -> list[tuple[int, str]]:
-    column = pl.Series(texts)
-    found = column.cast(pl.Series(pa.nulls(0, field.type)).dtype, strict=False)
-    doubtful: npt.NDArray[np.int64] = (found.is_null() & column.is_not_null()).arg_true().to_numpy()
+def _no_numbers(texts: pa.Array, field: pa.Field, *, keep: bool) -> list[tuple[int, str]]:
     told: list[tuple[int, str]] = []
-    known: dict[Any, bool] = {}
-    for row in doubtful.tolist():
-        text = column[row]
+    known: dict[str, bool] = {}
+    doubtful = _doubtful(texts, field.type)
+    values = texts.take(pa.Array.from_buffers(pa.int64(), len(doubtful), [None, pa.py_buffer(doubtful)], 0))
+    for row, text in zip(doubtful.tolist(), values.to_pylist(), strict=True):
         if text not in known:
             known[text] = _is_number(text, field.type)
         if not known[text]:
-            shown = text if len(text) <= 40 else text[:40] + "…"
-            told.append((row, f"column {field.name!r}: expected {field.type}, found {shown!r}"))
+            shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+            told.append((row, f"column {field.name!r}: expected {field.type}, found {shown!r}" if keep else ""))
     return told
+
+
+def _doubtful(texts: pa.Array, type: pa.DataType) -> npt.NDArray[np.int64]:
+    """Returns the texts that may be no numbers: few, and all that are none but for those too large."""
+    if pa.types.is_integer(type):
+        others = pc.invert(pc.fill_null(pc.ascii_is_decimal(texts), True))
+        if 2 * others.true_count <= len(texts):
+            return np.flatnonzero(others.to_numpy(zero_copy_only=False))
+    column = pl.Series(texts)
+    found = column.cast(pl.Float64 if _is_float(type) else pl.Int64, strict=False)
+    return (found.is_null() & column.is_not_null()).arg_true().to_numpy().astype(np.int64)
 
 
 def _is_number(text: str, type: pa.DataType) -> bool:
     try:
-        _numbers(pa.array([text], pa.string()), type)
+        pa.scalar(text.strip(_BLANKS), pa.string()).cast(type)
     except pa.ArrowInvalid:
         return False
     return True

@@ -14,10 +14,9 @@ from pyarrow import json
 from arrowflow.errors import SourceError
 from arrowflow.formats.protocol import Footer, check_names
 from arrowflow.formats.text.blocks import Source, as_bytes, first_records, opened, owned, with_codecs
-from arrowflow.formats.text.json_rows import no_objects, other_kinds
+from arrowflow.formats.text.json_rows import Misfit, no_objects
 from arrowflow.formats.text.scan import Bytes, JsonElements, JsonLines, Scanner, element_ends
-from arrowflow.formats.text.sifting import Records
-from arrowflow.formats.text.text import SAMPLE_BYTES, Layout, TextFormat
+from arrowflow.formats.text.text import SAMPLE_BYTES, Block, Layout, TextFormat
 from arrowflow.formats.text.whole_numbers import check_objects, may_be_rounded
 from arrowflow.formats.types import check_texts, convert, decoded_schema
 from arrowflow.storage import File, Store
@@ -95,25 +94,29 @@ class JsonFormat(TextFormat):
         return pa.RecordBatch.from_arrays(columns, schema=types)
 
     def quick(
-        self, data: pa.Buffer, records: Records, layout: Layout, types: pa.Schema, file: File, hints: set[str]
+        self, block: Block, hints: set[str]
     ) -> tuple[pa.RecordBatch | None, Mapping[int, str]] | None:
         """See `TextFormat.quick`: finds lines that are no objects, and those with values of another kind."""
-        if layout.kind == _ARRAY:
+        if block.layout.kind == _ARRAY:
             return None
-        bad = no_objects(records)
+        records = block.records
+        bad = no_objects(records, keep=block.keep)
+        for hint in sorted(hints):
+            bad |= Misfit.of(hint).rows(records)
         for _ in range(_KINDS_TRIED):
             rest = records.without(bad) if bad else records
             if not len(rest):
                 break
-            numbers = np.delete(np.arange(len(records)), list(bad))
             try:
-                batch = self.decode(rest.between(0, len(rest)), layout, types, file)
+                batch = self.decode(rest.between(0, len(rest)), block.layout, block.types, block.file)
                 return (batch if batch.num_rows == len(rest) else None), bad
             except pa.ArrowInvalid as error:
-                more = other_kinds(rest, str(error))
-                if not more:
+                misfit = Misfit.told(rest, str(error))
+                more = {} if misfit is None else misfit.rows(records)
+                if misfit is None or not more.keys() - bad.keys():
                     break
-                bad |= {int(numbers[row]): reason for row, reason in more.items()}
+                hints.add(misfit.hint)
+                bad |= more
         return None, bad
 
     def is_misfit(self, text: str) -> bool:

@@ -9,13 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from arrowflow.formats.text.sifting import Records
-from arrowflow.lazy import compute as pc
 
 _KINDS: Final[dict[str, tuple[type, ...]]] = {
     "number": (int, float),
@@ -27,30 +25,64 @@ _KINDS: Final[dict[str, tuple[type, ...]]] = {
 _CHANGED: Final = re.compile(r"Column\(/([^/()\[\]]+)\) changed from (\w+) to \w+ in row (\d+)")
 
 
-def no_objects(records: Records) -> dict[int, str]:
-    """Returns the lines that are no objects of JSON, as far as their first and last bytes give them away."""
+def no_objects(records: Records, *, keep: bool) -> dict[int, str]:
+    """Returns the lines that are no objects of JSON, as far as their first and last bytes give them away.
+
+    Args:
+        records: The lines.
+        keep: Whether to tell what is wrong with them.
+    """
     data, starts, ends = records.data, records.starts, records.stops - 1
     ends = np.where(data[ends] == ord("\n"), ends - 1, ends)
     doubtful = np.flatnonzero((data[starts] != ord("{")) | (data[np.maximum(ends, starts)] != ord("}")))
-    return _refused(records, doubtful.tolist())
+    numbers = doubtful.tolist()
+    if keep:
+        return _refused(records, numbers)
+    rows = ((number, records.row(number).strip()) for number in numbers)
+    return {number: "" for number, row in rows if not (row.startswith(b"{") and row.endswith(b"}"))}
 
 
-def other_kinds(records: Records, message: str) -> dict[int, str]:
-    """Returns the lines that fail as the line does that a message of pyarrow's is about."""
-    found = _CHANGED.search(message)
-    if found is None or not 0 < int(found[3]) + 1 <= len(records):
-        return {}
-    key, kind, row = found[1], found[2], int(found[3])
-    prefix = re.search(rb'"' + re.escape(key.encode()) + rb'"\s*:\s*[^\s]', records.row(row))
-    if prefix is None or kind not in _KINDS:
-        return {}
-    borders = np.append(records.starts, records.stops[-1:]).astype(np.int32)
-    lines = pa.Array.from_buffers(
-        pa.binary(), len(records), [None, pa.py_buffer(borders), pa.py_buffer(records.data)]
-    )
-    has = pc.match_substring(lines, prefix[0])
-    numbers = np.flatnonzero(has.to_numpy(zero_copy_only=False)).tolist()
-    return _refused(records, numbers, key, kind)
+class Misfit(NamedTuple):
+    """A kind of value that a column does not hold, as one line has it.
+
+    Attributes:
+        key: The key of the column.
+        kind: The kind that the column holds.
+        start: The key with what is behind it in the line, up to the first byte of the value.
+    """
+
+    key: str
+    kind: str
+    start: str
+
+    @classmethod
+    def of(cls, hint: str) -> Misfit:
+        """Returns what has this hint."""
+        return cls._make(json.loads(hint))
+
+    @property
+    def hint(self) -> str:
+        """A text that it can be made of again."""
+        return json.dumps(self)
+
+    @classmethod
+    def told(cls, records: Records, message: str) -> Misfit | None:
+        """Returns what a message of pyarrow's about one of some lines is about; None if that is something else."""
+        found = _CHANGED.search(message)
+        if found is None or not int(found[3]) < len(records) or found[2] not in _KINDS:
+            return None
+        line = records.row(int(found[3]))
+        start = re.search(rb'"' + re.escape(found[1].encode()) + rb'"\s*:\s*[^\s]', line)
+        return None if start is None else cls(found[1], found[2], start[0].decode("latin-1"))
+
+    def rows(self, records: Records) -> dict[int, str]:
+        """Returns the lines that have such a value."""
+        data, start, at = records.data.tobytes(), self.start.encode("latin-1"), -1
+        places = []
+        while (at := data.find(start, at + 1)) >= 0:
+            places.append(at)
+        numbers = np.unique(np.searchsorted(records.stops, places, side="right"))
+        return _refused(records, numbers.tolist(), self.key, self.kind)
 
 
 def _refused(records: Records, numbers: Iterable[int], key: str = "", kind: str = "") -> dict[int, str]:

@@ -18,7 +18,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import ClassVar, Final, Self
 
 import numpy as np
@@ -73,6 +73,34 @@ class Layout:
     start: int
     schema: pa.Schema
     kind: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A block in which rows are bad.
+
+    Attributes:
+        data: Its bytes.
+        rows: How many rows it has.
+        find: Finds the rows, which takes a while.
+        layout: The layout of the file.
+        types: The columns to decode.
+        file: The file.
+        keep: Whether bad rows are kept.
+    """
+
+    data: pa.Buffer
+    rows: int
+    find: Callable[[], Records]
+    layout: Layout
+    types: pa.Schema
+    file: File
+    keep: bool
+
+    @cached_property
+    def records(self) -> Records:
+        """Its rows."""
+        return self.find()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -236,6 +264,8 @@ class TextFormat(Format):
         split: Split,
         schema: pa.Schema,
         offset_rows: int,
+        *,
+        keep: bool,
         hints: set[str],
     ) -> Iterator[Sifted]:
         """See `SiftingFormat.sift`: a part is a block."""
@@ -257,45 +287,40 @@ class TextFormat(Format):
                     continue
                 except (SourceError, SchemaError, DataError):
                     pass  # which rows are bad is found out now
-            records = Records.of(data, self.scanner(details.layout.kind, file), before)
-            found = self.quick(data, records, details.layout, types, file, hints)
-            yield self._sifted(found, records, first, decode, schema, details.layout)
+            find = partial(Records.of, data, self.scanner(details.layout.kind, file), before)
+            block = Block(data, rows, find, details.layout, types, file, keep)
+            yield self._sifted(block, first, decode, schema, hints)
 
     def _sifted(
-        self,
-        found: tuple[pa.RecordBatch | None, Mapping[int, str]] | None,
-        records: Records,
-        first: int,
-        decode: Decode,
-        schema: pa.Schema,
-        layout: Layout,
+        self, block: Block, first: int, decode: Decode, schema: pa.Schema, hints: set[str]
     ) -> Sifted:
         """Returns the rows of a block, as far as a quick look has found them already."""
-        batch, bad = found or (None, {})
+        batch, bad = self.quick(block, hints) or (None, {})
         if batch is not None:
             try:
                 (batch,) = conform(batch, schema)
             except (SourceError, SchemaError, DataError):
                 batch = None
         if batch is None:
-            batch, bad = good_rows(records, decode, bad)
+            batch, bad = good_rows(block.records, decode, bad)
         if batch is None:
             batch = empty_batch(schema)
-        return Sifted(batch, first, len(records), listed(records, bad, first, partial(self.stripped, layout.kind)))
+        numbers = sorted(bad)
+        kept = ()
+        if block.keep:
+            kept = listed(block.records, bad, first, partial(self.stripped, block.layout.kind))
+        return Sifted(batch, first, block.rows, [first + number for number in numbers], kept)
 
     def quick(
-        self, data: pa.Buffer, records: Records, layout: Layout, types: pa.Schema, file: File, hints: set[str]
+        self, block: Block, hints: set[str]
     ) -> tuple[pa.RecordBatch | None, Mapping[int, str]] | None:
         """Returns the good rows of a block, or None in their place, and bad ones by number; None if that takes long.
 
-        If it returns the good rows, the bad ones are all that there are.
+        If it returns the good rows, the bad ones are all that there are. Of each bad row it tells what is wrong, if bad
+        rows are kept.
 
         Args:
-            data: The block.
-            records: Its rows.
-            layout: The layout of the file.
-            types: The columns to decode.
-            file: The file.
+            block: The block.
             hints: See `SiftingFormat.sift`. Where there are some, blocks are not decoded as a whole before.
         """
         return None

@@ -230,6 +230,8 @@ class TfrecordFormat(Format):
         split: Split,
         schema: pa.Schema,
         offset_rows: int,
+        *,
+        keep: bool,
         hints: set[str],
     ) -> Iterator[Sifted]:
         """See `SiftingFormat.sift`: a part is a block. Behind a damaged length no record can be found."""
@@ -240,7 +242,8 @@ class TfrecordFormat(Format):
         first, in_split = int(details.rows[split.index]), 0
         for data, base, num_rows in _blocks(store, footer.file, details, split.index):
             if in_split + num_rows > offset_rows:
-                yield _sifted(data, base, num_rows, first + in_split, in_split, schema, decoder)
+                made = _sifted(data, base, num_rows, first + in_split, in_split, schema, decoder)
+                yield made if keep else made._replace(bad=())
             in_split += num_rows
 
 
@@ -271,7 +274,7 @@ def _sifted(
             number = int(numbers[row])
             errors[number] = f"record {first + number}: {error}"
     bad = tuple(BadRow(in_split + row, errors[row], whole.record(row)) for row in sorted(errors))
-    return Sifted(batch, in_split, num_rows, bad)
+    return Sifted(batch, in_split, num_rows, [each.row for each in bad], bad)
 
 
 def _rows(

@@ -79,7 +79,16 @@ class SiftingReader(SplitReader):
         row = task.start
         try:
             with reading(self._node.operator, footer.file, split.index, self._format.part):
-                for part in format.sift(task.store, footer, split, self._stored, row, self._hints):
+                parts = format.sift(
+                    task.store,
+                    footer,
+                    split,
+                    self._stored,
+                    row,
+                    keep=self._quarantine is not None,
+                    hints=self._hints,
+                )
+                for part in parts:
                     stop = min(part.first + part.rows, task.stop)
                     yield from self._sifted(task, part, row, stop)
                     row = stop
@@ -95,15 +104,17 @@ class SiftingReader(SplitReader):
         """Yields the good rows of a part, from a row of the split to before another one."""
         last = stop >= task.stop and task.is_last
         file, split = task.footer.file, task.split
-        if not part.bad:
+        if not part.numbers:
             chunk = part.batch.slice(start - part.first, stop - start)
             yield from self._halves(self._completed(chunk, task, start), task, start, last=last)
             return
         if self._quarantine is not None:
             self._quarantine.keep_rows(file.path, split.index, part.bad)
-        bad = np.array([each.row for each in part.bad], np.int64)
+        bad = np.array(part.numbers, np.int64)
         before, until = np.searchsorted(bad, (start, stop)).tolist()
-        rows = np.setdiff1d(np.arange(start, stop), bad[before:until], assume_unique=True)
+        good = np.ones(stop - start, np.bool_)
+        good[bad[before:until] - start] = False
+        rows = np.flatnonzero(good) + start
         chunk = self._completed(part.batch.slice(start - part.first - before, len(rows)), task, rows)
         left_out = LeftOut(until - before)
         yield Made(chunk, task.position(stop), last, task.key, left_out=left_out)
