@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
 
 from arrowflow.bad_rows.quarantine import Quarantine
 from arrowflow.errors import ArrowflowError
@@ -106,3 +109,18 @@ def bad_among(count: int, check: Callable[[int, int], object]) -> Iterator[tuple
                 yield start, error
             else:
                 parts += [(middle, stop), (start, middle)]
+
+
+def without(batch: pa.RecordBatch, bad: Collection[int]) -> pa.RecordBatch:
+    """Returns a batch without some rows. `pa.array` would import pandas.
+
+    Example:
+        >>> without(pa.record_batch({"x": [1, 2, 3]}), {1}).to_pydict()
+        {'x': [1, 3]}
+    """
+    if not bad:
+        return batch
+    good = np.ones(batch.num_rows, np.bool_)
+    good[list(bad)] = False
+    bits = pa.py_buffer(np.packbits(good, bitorder="little"))
+    return batch.filter(pa.Array.from_buffers(pa.bool_(), len(good), [None, bits], 0))

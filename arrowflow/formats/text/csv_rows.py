@@ -13,6 +13,7 @@ import polars as pl
 import pyarrow as pa
 from pyarrow import csv
 
+from arrowflow.bad_rows import without
 from arrowflow.lazy import compute as pc
 
 _BLANKS = " \t"
@@ -66,11 +67,7 @@ def good_numbers(
     for name in names:
         for row, reason in _no_numbers(batch.column(name), types.field(name), keep=keep):
             bad.setdefault(row, reason)
-    if bad:
-        good = np.ones(batch.num_rows, np.bool_)
-        good[list(bad)] = False
-        bits = pa.py_buffer(np.packbits(good, bitorder="little"))
-        batch = batch.filter(pa.Array.from_buffers(pa.bool_(), len(good), [None, bits], 0))
+    batch = without(batch, bad)
     columns = []
     for field in types:
         column = batch.column(field.name)
@@ -98,9 +95,11 @@ def _no_numbers(texts: pa.Array, field: pa.Field, *, keep: bool) -> list[tuple[i
 def _doubtful(texts: pa.Array, type: pa.DataType) -> npt.NDArray[np.int64]:
     """Returns the texts that may be no numbers: few, and all that are none but for those too large."""
     if pa.types.is_integer(type):
-        others = pc.invert(pc.fill_null(pc.ascii_is_decimal(texts), True))
-        if 2 * others.true_count <= len(texts):
-            return np.flatnonzero(others.to_numpy(zero_copy_only=False))
+        whole = pc.fill_null(pc.ascii_is_decimal(texts), True)
+        bits = np.unpackbits(np.frombuffer(whole.buffers()[1], np.uint8), bitorder="little")
+        others = np.flatnonzero(bits[whole.offset : whole.offset + len(whole)] == 0)
+        if 2 * len(others) <= len(texts):
+            return others
     column = pl.Series(texts)
     found = column.cast(pl.Float64 if _is_float(type) else pl.Int64, strict=False)
     return (found.is_null() & column.is_not_null()).arg_true().to_numpy().astype(np.int64)
@@ -108,7 +107,7 @@ def _doubtful(texts: pa.Array, type: pa.DataType) -> npt.NDArray[np.int64]:
 
 def _is_number(text: str, type: pa.DataType) -> bool:
     try:
-        pa.scalar(text.strip(_BLANKS), pa.string()).cast(type)
+        _numbers(pl.Series([text]).to_arrow(), type)
     except pa.ArrowInvalid:
         return False
     return True

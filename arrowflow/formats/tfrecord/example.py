@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from arrowflow.bad_rows import without
 from arrowflow.errors import ArrowflowError, DataError, SchemaError, SourceError
 from arrowflow.formats.tfrecord import proto
 from arrowflow.formats.tfrecord.columns import INTS, Lists, Unfit, column_of
@@ -198,11 +199,7 @@ class ExampleDecoder:
                 records = _rewritten(records, rows, refused)
                 known = np.union1d(known, rows)
                 continue
-            if bad:
-                good = np.ones(len(records), np.bool_)
-                good[list(bad)] = False
-                batch = batch.filter(pa.array(good))
-            return batch, bad
+            return without(batch, bad), bad
 
     def _decode(
         self, records: Records, bad: dict[int, ArrowflowError] | None = None
