@@ -122,7 +122,8 @@ class CsvFormat(TextFormat):
             return pa.schema([(name, pa.string()) for name in names])
         data, found = self.sample(
             data,
-            self.scanner("", file),
+            "",
+            file,
             lambda text: _read(text, names, self._parse(file), self._convert()).schema,
         )
         for name, type in zip(found.names, found.types, strict=True):
@@ -154,7 +155,9 @@ class CsvFormat(TextFormat):
         """See `TextFormat.quick`: finds lines of other lengths, and texts that are no numbers. Hints are such columns."""
         types, names = block.types, block.layout.schema.names
         parse, numbers = self._parse(block.file), number_columns(types)
-        while True:
+        table: pa.Table | None = None
+        lines, doubtful = Lines(), list[str]()
+        while table is None:
             lines = parse.invalid_row_handler = Lines()
             doubtful = [name for name in numbers if name in hints]
             given = pa.schema(
@@ -163,7 +166,6 @@ class CsvFormat(TextFormat):
             convert = self._convert(include_columns=types.names, column_types=given)
             try:
                 table = _read(block.data, names, parse, convert)
-                break
             except pa.ArrowInvalid as error:
                 found = _COLUMN.search(str(error))
                 name = None if found is None else names[int(found[1])]

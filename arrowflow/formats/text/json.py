@@ -16,6 +16,7 @@ from arrowflow.formats.protocol import Footer, check_names
 from arrowflow.formats.text.blocks import Source, as_bytes, first_records, opened, owned, with_codecs
 from arrowflow.formats.text.json_rows import Misfit, no_objects
 from arrowflow.formats.text.scan import Bytes, JsonElements, JsonLines, Scanner, element_ends
+from arrowflow.formats.text.sifting import Records
 from arrowflow.formats.text.text import SAMPLE_BYTES, Block, Layout, TextFormat
 from arrowflow.formats.text.whole_numbers import check_objects, may_be_rounded
 from arrowflow.formats.types import check_texts, convert, decoded_schema
@@ -61,7 +62,8 @@ class JsonFormat(TextFormat):
             raise SourceError(_EMPTY)
         data, found = self.sample(
             data,
-            self.scanner(kind, file),
+            kind,
+            file,
             lambda text: _parse(_as_lines(as_bytes(text)) if kind else text, None).schema,
         )
         check_names(found.names)
@@ -118,6 +120,21 @@ class JsonFormat(TextFormat):
                 hints.add(misfit.hint)
                 bad |= more
         return None, bad
+
+    def records(self, data: pa.Buffer, kind: str, file: File, first: int) -> Records:
+        """See `TextFormat.records`: of an array, the bracket that closes it may lie in a later block."""
+        if kind != _ARRAY:
+            return TextFormat.records(self, data, kind, file, first)
+        text = as_bytes(data)
+        ends = element_ends(text)
+        shown = text[: ends[-1]] > ord(" ")
+        shown[ends - 1] = False
+        starts = np.concatenate([[0], ends[:-1]])
+        return Records.of(text, ends, np.logical_or.reduceat(shown, starts), first)
+
+    def stripped(self, kind: str, row: bytes) -> bytes:
+        """See `TextFormat.stripped`: an element of an array has a comma or the bracket behind it."""
+        return row.strip()[:-1].rstrip() if kind == _ARRAY else row.strip()
 
     def is_misfit(self, text: str) -> bool:
         """See `TextFormat.is_misfit`."""

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from arrowflow.bad_rows import BadRow, bad_among, first_bad
 from arrowflow.errors import ArrowflowError, SourceError
-from arrowflow.formats.text.blocks import as_bytes, owned
-from arrowflow.formats.text.scan import Bytes, Offsets, Scanner
+from arrowflow.formats.text.blocks import owned
+from arrowflow.formats.text.scan import Bytes, Flags, Offsets
 
 PART_ROWS: Final = 512
 """Rows that are tried together: few enough that one with a bad row costs little to search."""
@@ -40,10 +40,8 @@ class Records(NamedTuple):
     first: int
 
     @classmethod
-    def of(cls, data: pa.Buffer, scanner: Scanner, first: int) -> Records:
-        """Finds the rows of a block."""
-        text = as_bytes(data)
-        ends, is_row = scanner.scan(text, True)
+    def of(cls, text: Bytes, ends: Offsets, is_row: Flags, first: int) -> Records:
+        """Returns the rows of a block, given the ends of its records and which of these are rows."""
         return cls(text, np.concatenate([[0], ends[:-1]])[is_row], ends[is_row], first)
 
     def __len__(self) -> int:
@@ -58,7 +56,7 @@ class Records(NamedTuple):
         kept = np.ones(len(self), np.bool_)
         kept[list(bad)] = False
         cuts = np.flatnonzero(np.diff(kept, prepend=False, append=False)).reshape(-1, 2).tolist()
-        text = memoryview(self.data)
+        text = self.data.data
         parts = [text[self.starts[start] : self.stops[stop - 1]] for start, stop in cuts]
         sizes = (self.stops - self.starts)[kept]
         whole = np.frombuffer(b"".join(parts), np.uint8)

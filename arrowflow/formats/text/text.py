@@ -249,12 +249,12 @@ class TextFormat(Format):
                 batch = self._checked(data, int(blocks.rows[index]), before, details, types, footer.file)
                 made = list(conform(batch.slice(skipped), schema))
             except (SourceError, SchemaError, DataError) as error:
-                records = Records.of(data, self.scanner(layout.kind, footer.file), before)
+                records = self.records(data, layout.kind, footer.file, before)
                 decode = self._decoder(details, types, schema, footer.file)
-                good, error = rows_in_front(records, decode, error)
+                good, first_error = rows_in_front(records, decode, error)
                 if good is not None and good.num_rows > skipped:
                     yield good.slice(skipped)
-                raise error
+                raise first_error from first_error.__cause__
             yield from made
 
     def sift(
@@ -287,7 +287,7 @@ class TextFormat(Format):
                     continue
                 except (SourceError, SchemaError, DataError):
                     pass  # which rows are bad is found out now
-            find = partial(Records.of, data, self.scanner(details.layout.kind, file), before)
+            find = partial(self.records, data, details.layout.kind, file, before)
             block = Block(data, rows, find, details.layout, types, file, keep)
             yield self._sifted(block, first, decode, schema, hints)
 
@@ -325,6 +325,11 @@ class TextFormat(Format):
         """
         return None
 
+    def records(self, data: pa.Buffer, kind: str, file: File, first: int) -> Records:
+        """Returns the rows of a block, the first of which has this number in the file."""
+        text = as_bytes(data)
+        return Records.of(text, *self.scanner(kind, file).scan(text, True), first)
+
     def stripped(self, kind: str, row: bytes) -> bytes:
         """Returns the bytes of a row without what separates it from the next one."""
         return row
@@ -355,7 +360,7 @@ class TextFormat(Format):
         return decode
 
     def sample(
-        self, data: Bytes, scanner: Scanner, infer: Callable[[pa.Buffer], pa.Schema]
+        self, data: Bytes, kind: str, file: File, infer: Callable[[pa.Buffer], pa.Schema]
     ) -> tuple[Bytes, pa.Schema]:
         """Returns the rows of a sample that tell its types, and these types: those in front of the first bad row."""
 
@@ -367,10 +372,10 @@ class TextFormat(Format):
             with self._explained():
                 return data, infer(owned(data))
         except (SourceError, SchemaError) as error:
-            records = Records.of(owned(data), scanner, 0)
-            place, error = first_bad(len(records), explained, error)
+            records = self.records(owned(data), kind, file, 0)
+            place, first_error = first_bad(len(records), explained, error)
             if place == 0:
-                raise error
+                raise first_error from first_error.__cause__
             return as_bytes(records.between(0, place)), explained(0, place)
 
     def _checked(

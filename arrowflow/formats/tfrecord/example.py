@@ -20,7 +20,7 @@ import pyarrow as pa
 from arrowflow.bad_rows import without
 from arrowflow.errors import ArrowflowError, DataError, SchemaError, SourceError
 from arrowflow.formats.tfrecord import proto
-from arrowflow.formats.tfrecord.columns import INTS, Lists, Unfit, column_of
+from arrowflow.formats.tfrecord.columns import INTS, Column, Lists, Unfit, column_of
 from arrowflow.formats.tfrecord.wire import PADDING, Bytes, Elements, Ints, elements, fields_at, lone_varints
 
 _FIRST: Final = 0x0A
@@ -215,7 +215,8 @@ class ExampleDecoder:
         borders = np.searchsorted(cells.columns, np.arange(len(self._columns) + 1))
         parts = np.searchsorted(found.owners, borders)
         single = self._single(records.data, cells, found)
-        arrays, misfits = [], []
+        arrays: list[pa.Array] = []
+        misfits: list[Misfit] = []
         for number, column in enumerate(self._columns):
             own = slice(borders[number], borders[number + 1])
             values = slice(parts[number], parts[number + 1])
@@ -230,19 +231,10 @@ class ExampleDecoder:
                 found.starts[values],
                 found.stops[values],
             )
-            while len(arrays) == number - len(misfits):
-                try:
-                    arrays.append(column.build(records.data, lists))
-                except Unfit as unfit:
-                    if unfit.texts is None:
-                        raise _Odd(unfit.rows) from None
-                    make = DataError if unfit.is_value else SchemaError
-                    errors = map(make, unfit.texts)
-                    if bad is None:
-                        misfits.append(Misfit(int(unfit.rows[0]), next(errors)))
-                    else:
-                        bad |= dict(zip(unfit.rows.tolist(), errors, strict=True)) | bad
-                        lists = lists.without(unfit.rows)
+            try:
+                arrays.append(_column(column, records.data, lists, bad))
+            except Misfit as misfit:
+                misfits.append(misfit)
         if misfits:
             raise min(misfits, key=lambda misfit: misfit.row)
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
@@ -287,6 +279,22 @@ class ExampleDecoder:
         columns, rows = np.nonzero(table >= 0)
         cells = table[columns, rows]
         return _Cells(columns, rows, *_lists(data, rows, keys.stops[cells], entries.stops[cells]))
+
+
+def _column(column: Column, data: Bytes, lists: Lists, bad: dict[int, ArrowflowError] | None) -> pa.Array:
+    """Returns a column; with `bad`, notes the records there whose lists do not fit, and makes nulls of them."""
+    while True:
+        try:
+            return column.build(data, lists)
+        except Unfit as unfit:
+            if unfit.texts is None:
+                raise _Odd(unfit.rows) from None
+            errors = map(DataError if unfit.is_value else SchemaError, unfit.texts)
+            if bad is None:
+                raise Misfit(int(unfit.rows[0]), next(errors)) from None
+            for row, error in zip(unfit.rows.tolist(), errors, strict=True):
+                bad.setdefault(row, error)
+            lists = lists.without(unfit.rows)
 
 
 def has_feature(records: Records, name: str) -> bool:

@@ -177,7 +177,9 @@ class MapRowsKernel(StatelessKernel):
             # Rows are made into columns together, so no row may change when the next row is made.
             result = self._function(row, *more, then=lambda returned: copied_value(returned.pop()))
         except FunctionError as error:
-            raise FunctionError(f"{error} (for the row {_shown(row)})") from error.__cause__
+            failed = FunctionError(f"{error} (for the row {_shown(row)})")
+            failed.of_data = error.of_data
+            raise failed from error.__cause__
         if not isinstance(result, dict) or not result or not all(type(key) is str for key in result):
             raise FunctionError(
                 f"what {self._function.name} returned is {_shown(result)}, expected a dict of values by column for "

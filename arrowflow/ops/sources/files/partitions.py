@@ -28,6 +28,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 

@@ -31,6 +31,7 @@ from arrowflow.formats import Footer, Format, arguments, match
 from arrowflow.formats.capabilities import (
     InPlaceFormat,
     PooledFormat,
+    SiftingFormat,
     StoredDecimals,
     StructFields,
     Untyped,
@@ -290,8 +291,10 @@ class Read(Operator):
         return replace(self, fields=fields, format=self.format.with_struct_fields(fields)).on()
 
     def narrow(self, wanted: frozenset[str]) -> Node:
-        """Reads only the wanted columns."""
+        """Reads only the wanted columns; all of them where they tell which single rows are bad."""
         assert self.schema is not None
+        if self.policy.leaves_out and isinstance(self.format, SiftingFormat):
+            return self
         names = tuple(name for name in self.schema.names if name in wanted)
         return self if len(names) == len(self.schema) else replace(self, columns=names).on()
 
