@@ -163,8 +163,8 @@ def read_parquet(
         on_error: What happens where a row group cannot be decoded, or holds a value that does not fit `schema`. `"raise"`
             ends the run. `"skip"` leaves the row group out, and `"quarantine"` also writes its file, number and error to a
             folder. So it is with a file whose footer cannot be read, unless it is the first. Rows left out are counted in
-            `stats()` and `explain()`, and a line of the logger `arrowflow` says so at the end. Columns that the pipeline
-            does not read are not looked at. `num_rows` is then unknown, `take` and `skip` read the rows that they leave
+            `stats()` and `explain()`, and a line of the logger `arrowflow` says so at the end. Columns of row groups that
+            the pipeline does not read are not looked at. `num_rows` is then unknown, `take` and `skip` read the rows that they leave
             out, and row groups are read whole. By default `Options.on_error` decides. Failures of storage, and files of
             other columns, always raise.
         quarantine: The folder, or its URL, for `on_error="quarantine"`; `af.read_quarantine` reads it.
@@ -498,11 +498,15 @@ def read_quarantine(folder: str | PathLike[str], *, operator: str | None = None)
     names = operators_of(folder, name)
     wanted = names if operator is None else [found for found in names if is_of_operator(found, operator)]
     if len(wanted) > 1:
-        raise PlanError(f"{name}: several operators have bad rows in {str(folder)!r}: name one of {wanted} by operator=")
+        raise PlanError(
+            f"{name}: several operators have bad rows in {str(folder)!r}: name one of {wanted} by operator="
+        )
     if not wanted:
         has = f"has those of {names}" if names else "has none"
         of = "" if operator is None else f" of {operator!r}"
-        raise SourceError(f"expected bad rows{of} in the folder {str(folder)!r}, which {has}").locate(operator=name)
+        raise SourceError(f"expected bad rows{of} in the folder {str(folder)!r}, which {has}").locate(
+            operator=name
+        )
     return read(f"{str(folder).rstrip('/')}/{wanted[0]}", format="ipc", partitioning=None)
 
 

@@ -119,7 +119,9 @@ class Quarantine:
             else:  # there a file is seen once it is closed
                 _put(filesystem, f"{place}/{name}.arrow", rows)
         except OSError as error:
-            text = f"cannot write bad rows to the folder {self._folder!r}: {error}; name one that can be written"
+            text = (
+                f"cannot write bad rows to the folder {self._folder!r}: {error}; name one that can be written"
+            )
             raise WriteError(text).locate(operator=self._operator) from error
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
 from arrowflow.autotune.model import LOCK, SATURATED, WANTS_MORE, phrase, waiting_after_start
+from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
 from arrowflow.physical.tuning import StageStatistics, Statistics
 
 MIB = 1 << 20

@@ -56,7 +56,9 @@ def count_rows(dataset: Dataset, *, save: str | os.PathLike[str] | None = None) 
     source = next(post_order(bound))
     files = {file.path: number for number, file in enumerate(getattr(source, "files", ()))}
     if any(getattr(node, "policy", _RAISE).leaves_out for node in post_order(bound)):
-        traced = traced.with_options(Options(disabled_rules=["prune_columns"]))  # columns tell which rows are bad
+        traced = traced.with_options(
+            Options(disabled_rules=["prune_columns"])
+        )  # columns tell which rows are bad
     for batch in traced.select(list(_NAMES)):
         paths, groups, rows = (batch.column(name) for name in _NAMES)
         paths = paths.dictionary_encode()

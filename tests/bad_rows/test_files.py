@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import ipc
 
 import arrowflow as af
 from arrowflow.testing import assert_same_batches, assert_same_rows, batches_of, check_dataset
@@ -134,7 +134,9 @@ def test_resume_is_exact(tmp_path: Path, kind: str) -> None:
     check_dataset(lambda: read(tmp_path, kind).batch(13), in_full=False)
     check_dataset(lambda: read(tmp_path, kind), in_full=False)
     if not kind.endswith(".gz"):
-        check_dataset(lambda: read(tmp_path, kind).shuffle(50, seed=1).batch(13), epochs_differ=True, in_full=False)
+        check_dataset(
+            lambda: read(tmp_path, kind).shuffle(50, seed=1).batch(13), epochs_differ=True, in_full=False
+        )
 
 
 @pytest.mark.parametrize("kind", ["csv", "json", "json.gz", "tfrecord"])
@@ -152,7 +154,10 @@ def test_rows_and_order_are_the_same_at_any_budget(tmp_path: Path, kind: str) ->
 @pytest.mark.parametrize("kind", ["csv", "json", "tfrecord.gz"])
 def test_take_and_skip_count_good_rows(tmp_path: Path, kind: str) -> None:
     assert rows_of(read(tmp_path, kind).skip(5).take(100)) == GOOD[5:105]
-    assert rows_of(read(tmp_path, kind).with_provenance(file="f", row_group="g", row="r").take(120)) == GOOD[:120]
+    assert (
+        rows_of(read(tmp_path, kind).with_provenance(file="f", row_group="g", row="r").take(120))
+        == GOOD[:120]
+    )
 
 
 def test_provenance_counts_bad_rows(tmp_path: Path) -> None:
@@ -206,7 +211,7 @@ def test_a_quarantine_keeps_bytes_place_and_error_once(tmp_path: Path, kind: str
         iterator.close()
         assert_same_batches(list(again), whole[step:])
     kept = af.read_quarantine(tmp_path / "kept").to_table()
-    stored: Any = {"csv": csv, "json": line, "array": element, "tfrecord": record}[kind.split(".")[0]]
+    stored: Any = {"csv": csv, "json": line, "array": element, "tfrecord": record}[kind.split(".", maxsplit=1)[0]]
     expected = [stored(number) for number in sorted(BAD)]
     found = [data.replace(b"Garbage", b"garbage") for data in kept["data"].to_pylist()]
     assert sorted(found) == sorted(expected)
@@ -291,7 +296,9 @@ def test_a_shuffle_of_all_rows_says_why_it_cannot(tmp_path: Path) -> None:
     with ipc.new_file(path, pa.schema({"x": pa.int64()})) as writer:
         writer.write_table(pa.table({"x": [1, 2]}))
     refused(
-        af.PlanError, lambda: batches_of(af.read_ipc(path, on_error="skip").shuffle()), "which rows are bad is not known"
+        af.PlanError,
+        lambda: batches_of(af.read_ipc(path, on_error="skip").shuffle()),
+        "which rows are bad is not known",
     )
 
 

@@ -56,11 +56,16 @@ def test_single_rows_are_left_out() -> None:
 def test_rows_keep_their_contracts() -> None:
     table = pa.table({"row": range(48)})
     check_operator(
-        lambda ds: ds.with_options(SMALL).map_rows(row, on_error="skip"), table, splits_matter=True, ordered_by="row"
+        lambda ds: ds.with_options(SMALL).map_rows(row, on_error="skip"),
+        table,
+        splits_matter=True,
+        ordered_by="row",
     )
     check_dataset(lambda: numbers(20, 25).with_options(SMALL).map_rows(row, on_error="skip").batch(4))
     check_dataset(
-        lambda: numbers(20, 25).with_options(SMALL).map_rows(drawn, seed=3, on_error="skip").shuffle(9).batch(4),
+        lambda: (
+            numbers(20, 25).with_options(SMALL).map_rows(drawn, seed=3, on_error="skip").shuffle(9).batch(4)
+        ),
         epochs_differ=True,
     )
 
@@ -75,7 +80,9 @@ def test_pieces_are_left_out(kind: str) -> None:
 
     size, step = (49, 7) if kind == "batches" else (55, 7)
     starts = [*range(0, 49, 7)] if kind == "batches" else [*range(0, 30, step), *range(30, 55, step)]
-    whole = [range(start, min(start + step, 30 if start < 30 and kind != "batches" else size)) for start in starts]
+    whole = [
+        range(start, min(start + step, 30 if start < 30 and kind != "batches" else size)) for start in starts
+    ]
     expected = [value for each in whole if not BAD & set(each) for value in each]
     assert rows_of(make()) == [value for value in expected if kind != "filter" or value % 2]
     check_dataset(make)
@@ -96,9 +103,13 @@ def test_worker_processes_leave_out_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("executor", ["thread", "process"])
 def test_rows_in_front_of_a_bad_one_come_first(executor: Any) -> None:
-    with iter(af.range(1000).map_rows(lambda row: {"x": 1 // (999 - row["id"])}, executor=executor)) as batches:
+    with iter(
+        af.range(1000).map_rows(lambda row: {"x": 1 // (999 - row["id"])}, executor=executor)
+    ) as batches:
         assert next(batches).num_rows == 999
-        with pytest.raises(af.FunctionError, match=r"ZeroDivisionError.*\(for the row {'id': 999}\)") as caught:
+        with pytest.raises(
+            af.FunctionError, match=r"ZeroDivisionError.*\(for the row {'id': 999}\)"
+        ) as caught:
             next(batches)
         assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
@@ -137,7 +148,13 @@ def test_a_state_in_front_of_a_bad_row_goes_on_with_it(
 
 
 def test_left_out_rows_are_counted_and_told(caplog: pytest.LogCaptureFixture) -> None:
-    ds = numbers(30, 25).with_options(SMALL).map_rows(row, on_error="skip").batch(10).map(piece, on_error="skip")
+    ds = (
+        numbers(30, 25)
+        .with_options(SMALL)
+        .map_rows(row, on_error="skip")
+        .batch(10)
+        .map(piece, on_error="skip")
+    )
     with caplog.at_level(logging.WARNING, "arrowflow"), iter(ds) as batches:
         rows = sum(batch.num_rows for batch in batches)
         stats = batches.stats()
@@ -200,13 +217,17 @@ def out_of_memory(row: dict[str, Any]) -> dict[str, Any]:
 def test_some_failures_always_raise() -> None:
     refused(af.FunctionError, lambda: batches_of(af.range(3).map_rows(Broken, on_error="skip")), "no model")
     refused(
-        af.FunctionError, lambda: batches_of(af.range(3).map_rows(out_of_memory, on_error="skip")), "MemoryError"
+        af.FunctionError,
+        lambda: batches_of(af.range(3).map_rows(out_of_memory, on_error="skip")),
+        "MemoryError",
     )
 
 
 def test_an_instance_is_called_again_after_a_bad_row() -> None:
     Once.made = 0
-    assert rows_of(af.range(100).map_rows(Once, on_error="skip", num_parallel_calls=1), "id") == list(range(0, 100, 2))
+    assert rows_of(af.range(100).map_rows(Once, on_error="skip", num_parallel_calls=1), "id") == list(
+        range(0, 100, 2)
+    )
     assert Once.made == 1
 
 
@@ -234,7 +255,9 @@ def test_arguments_that_make_no_sense(arguments: Any) -> None:
     ]
     for call in calls:
         refused(af.PlanError, call, "on_error")
-    refused(af.PlanError, lambda: af.range(3).filter(af.range, on_error="skip").filter(1 == 1, on_error="skip"))  # type: ignore[arg-type]
+    refused(
+        af.PlanError, lambda: af.range(3).filter(af.range, on_error="skip").filter(1 == 1, on_error="skip")
+    )  # type: ignore[arg-type]
 
 
 def test_a_quarantine_has_each_row_once(tmp_path: Path) -> None:

@@ -110,9 +110,7 @@ class Child:
             theirs.close()
             end.close()
 
-    def call(
-        self, key: Key, packed: Packed, epoch: int, origin: Origin, chunk: pa.RecordBatch
-    ) -> Payload:
+    def call(self, key: Key, packed: Packed, epoch: int, origin: Origin, chunk: pa.RecordBatch) -> Payload:
         """Waits for the kernel there, and returns its result for a chunk.
 
         Raises:

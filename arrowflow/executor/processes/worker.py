@@ -160,9 +160,7 @@ class _Server:
             _flush()
             send(self._channel, Made(parcel, self._inbox.returned(), outcome), made)
 
-    def _call(
-        self, request: Call, descriptor: int | None
-    ) -> tuple[Parcel, int | None, bytes | None]:
+    def _call(self, request: Call, descriptor: int | None) -> tuple[Parcel, int | None, bytes | None]:
         """Returns where the result lies. With its frame the chunk is gone, unless the function keeps it."""
         operator = self._operator(request)
         chunk = self._inbox.take(request.parcel, descriptor)

@@ -149,9 +149,7 @@ class CsvFormat(TextFormat):
             raise pa.ArrowInvalid(text) from error
         return table.combine_chunks().to_batches()[0]
 
-    def quick(
-        self, block: Block, hints: set[str]
-    ) -> tuple[pa.RecordBatch | None, Mapping[int, str]] | None:
+    def quick(self, block: Block, hints: set[str]) -> tuple[pa.RecordBatch | None, Mapping[int, str]] | None:
         """See `TextFormat.quick`: finds lines of other lengths, and texts that are no numbers. Hints are such columns."""
         types, names = block.types, block.layout.schema.names
         parse, numbers = self._parse(block.file), number_columns(types)

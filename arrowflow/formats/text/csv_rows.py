@@ -7,6 +7,7 @@ read as texts from then on, and made numbers here: Polars finds the texts that m
 from __future__ import annotations
 
 from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 import polars as pl
@@ -88,7 +89,9 @@ def _no_numbers(texts: pa.Array, field: pa.Field, *, keep: bool) -> list[tuple[i
             known[text] = _is_number(text, field.type)
         if not known[text]:
             shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
-            told.append((row, f"column {field.name!r}: expected {field.type}, found {shown!r}" if keep else ""))
+            told.append(
+                (row, f"column {field.name!r}: expected {field.type}, found {shown!r}" if keep else "")
+            )
     return told
 
 

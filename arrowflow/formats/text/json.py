@@ -95,9 +95,7 @@ class JsonFormat(TextFormat):
         columns = [convert(batch.column(name), types.field(name).type) for name in types.names]
         return pa.RecordBatch.from_arrays(columns, schema=types)
 
-    def quick(
-        self, block: Block, hints: set[str]
-    ) -> tuple[pa.RecordBatch | None, Mapping[int, str]] | None:
+    def quick(self, block: Block, hints: set[str]) -> tuple[pa.RecordBatch | None, Mapping[int, str]] | None:
         """See `TextFormat.quick`: finds lines that are no objects, and those with values of another kind."""
         if block.layout.kind == _ARRAY:
             return None

@@ -144,6 +144,10 @@ def _runs(numbers: list[int]) -> list[tuple[int, int]]:
 def listed(records: Records, bad: Mapping[int, str], first: int, strip: Callable[[bytes], bytes]) -> Any:
     """Returns bad rows of a block, whose first row has this number in the split."""
     return tuple(
-        BadRow(first + number, text if "row " in text else f"row {records.first + number + 1}: {text}", strip(records.row(number)))
+        BadRow(
+            first + number,
+            text if "row " in text else f"row {records.first + number + 1}: {text}",
+            strip(records.row(number)),
+        )
         for number, text in sorted(bad.items())
     )

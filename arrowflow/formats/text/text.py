@@ -291,9 +291,7 @@ class TextFormat(Format):
             block = Block(data, rows, find, details.layout, types, file, keep)
             yield self._sifted(block, first, decode, schema, hints)
 
-    def _sifted(
-        self, block: Block, first: int, decode: Decode, schema: pa.Schema, hints: set[str]
-    ) -> Sifted:
+    def _sifted(self, block: Block, first: int, decode: Decode, schema: pa.Schema, hints: set[str]) -> Sifted:
         """Returns the rows of a block, as far as a quick look has found them already."""
         batch, bad = self.quick(block, hints) or (None, {})
         if batch is not None:
@@ -311,9 +309,7 @@ class TextFormat(Format):
             kept = listed(block.records, bad, first, partial(self.stripped, block.layout.kind))
         return Sifted(batch, first, block.rows, [first + number for number in numbers], kept)
 
-    def quick(
-        self, block: Block, hints: set[str]
-    ) -> tuple[pa.RecordBatch | None, Mapping[int, str]] | None:
+    def quick(self, block: Block, hints: set[str]) -> tuple[pa.RecordBatch | None, Mapping[int, str]] | None:
         """Returns the good rows of a block, or None in their place, and bad ones by number; None if that takes long.
 
         If it returns the good rows, the bad ones are all that there are. Of each bad row it tells what is wrong, if bad

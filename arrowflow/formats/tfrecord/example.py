@@ -201,9 +201,7 @@ class ExampleDecoder:
                 continue
             return without(batch, bad), bad
 
-    def _decode(
-        self, records: Records, bad: dict[int, ArrowflowError] | None = None
-    ) -> pa.RecordBatch:
+    def _decode(self, records: Records, bad: dict[int, ArrowflowError] | None = None) -> pa.RecordBatch:
         """Decodes records; with `bad` notes those that do not fit there, and makes nulls of them."""
         if not self.schema.names:
             return pa.RecordBatch.from_struct_array(pa.nulls(len(records), pa.struct([])))

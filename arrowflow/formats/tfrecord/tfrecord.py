@@ -16,8 +16,8 @@ from typing import Any, ClassVar, Final, Self
 import numpy as np
 import pyarrow as pa
 
-from arrowflow.errors import ArrowflowError, PlanError, SchemaError, shown
 from arrowflow.bad_rows import BadRow
+from arrowflow.errors import ArrowflowError, PlanError, SchemaError, shown
 from arrowflow.formats.capabilities import Sifted
 from arrowflow.formats.protocol import Footer, Format, Split
 from arrowflow.formats.tfrecord import proto

@@ -185,7 +185,11 @@ class FilterBy(Operator):
             max_calls=self.num_parallel_calls,
             facts=lambda: (f"{function_name(self.fn)}({self.format}), one call a piece",),
         )
-        return recut_spec(self.name, options), call, *results_specs(self, place=self.place, policy=self.policy)
+        return (
+            recut_spec(self.name, options),
+            call,
+            *results_specs(self, place=self.place, policy=self.policy),
+        )
 
 
 class FilterByKernel(StatelessKernel):

@@ -175,7 +175,5 @@ def results_specs(
         return ResultsKernel(f"{node.title}-{place}", policy, uniform)
 
     return (
-        KernelSpec(
-            operator=node.name, kind="serial", make=make, has_position=checks, facts=lambda: facts
-        ),
+        KernelSpec(operator=node.name, kind="serial", make=make, has_position=checks, facts=lambda: facts),
     )

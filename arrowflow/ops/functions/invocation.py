@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
@@ -27,7 +27,7 @@ from arrowflow.interchange.handed_over import TakeOver, copied_from, unshared
 from arrowflow.interchange.to_numpy import ColumnExport, arrays_of, column_exports, for_functions
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Origin
-from arrowflow.kernels.kinds import SerialKernel, StatelessKernel
+from arrowflow.kernels.kinds import StatelessKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.kernels.recut import recut_spec
 from arrowflow.ops.columns.column_program import bound_names, check_columns, check_names, given_names
@@ -37,7 +37,6 @@ from arrowflow.ops.functions.function import check_function, code_digest, functi
 from arrowflow.ops.sources.from_memory import changed_schema, given_schema, normalised
 from arrowflow.options import OnError, ResolvedOptions, check_seed, parallel_calls
 from arrowflow.plan.node import BindContext, Columns, Count, Names, Node
-from arrowflow.plan.position import Position
 from arrowflow.random import FUNCTION_CALLS, generator
 from arrowflow.workarounds.slices import readable
 
@@ -210,7 +209,12 @@ class MappingOperator(FunctionOperator):
             facts=lambda: (fact + ", in worker processes" if process else fact,),
         )
         results = results_specs(
-            self, place=self.place, policy=self.policy, checks=self.types is None, by_row=self.by_row, unit=unit
+            self,
+            place=self.place,
+            policy=self.policy,
+            checks=self.types is None,
+            by_row=self.by_row,
+            unit=unit,
         )
         return (*cut, call, *results)
 
