@@ -32,7 +32,7 @@ from arrowflow.loaders.base import Loader
 from arrowflow.observe.plot import plot_timeline
 from arrowflow.options import AUTOTUNE, Options
 from arrowflow.physical.tuning import Statistics
-from arrowflow.provenance import count_rows, locate
+from arrowflow.provenance import count_rows, locate, read_quarantine
 from arrowflow.sources import (
     from_arrow,
     from_generator,
@@ -44,7 +44,6 @@ from arrowflow.sources import (
     read_ipc,
     read_json,
     read_parquet,
-    read_quarantine,
     read_tfrecord,
 )
 from arrowflow.state import merge_states

@@ -87,7 +87,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "write": ("caching.store.claim", "errors", "formats", "interchange", "options", "storage"),
     "dataset": ("caching", "interchange", "loaders", "types", "write", *BELOW_LOADERS),
     "combining": ("dataset", "errors", "ops", "options", "plan"),
-    "provenance": ("bad_rows", "dataset", "errors", "iterator", "ops", "options", "plan", "run"),
+    "provenance": ("bad_rows", "dataset", "errors", "iterator", "ops", "options", "plan", "run", "sources"),
     "sources": ("bad_rows", "dataset", "errors", "formats", "interchange", "ops", "options"),
     "__init__": (
         "caching",

@@ -6,10 +6,20 @@ of a plan are none: they always raise.
 
 from __future__ import annotations
 
-from arrowflow.bad_rows.policy import NO_BAD_ROWS, LeftOut, Policy, bad_among, first_bad, is_bad_data, without
+from arrowflow.bad_rows.policy import (
+    BY_OPTIONS,
+    NO_BAD_ROWS,
+    LeftOut,
+    Policy,
+    bad_among,
+    first_bad,
+    is_bad_data,
+    without,
+)
 from arrowflow.bad_rows.quarantine import BadRow, Quarantine
 
 __all__ = [
+    "BY_OPTIONS",
     "NO_BAD_ROWS",
     "BadRow",
     "LeftOut",

@@ -69,6 +69,10 @@ class Policy:
         return Quarantine(self.folder, operator) if self.folder is not None else None
 
 
+BY_OPTIONS: Final = Policy()
+"""The default of operators: what the options of the pipeline say."""
+
+
 def is_bad_data(error: BaseException) -> bool:
     """Whether an error says that rows are bad, so that they may be left out."""
     cause = error.__cause__

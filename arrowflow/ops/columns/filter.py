@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from arrowflow.bad_rows import Policy
+from arrowflow.bad_rows import BY_OPTIONS, Policy
 from arrowflow.errors import FunctionError, PlanError, SchemaError
 from arrowflow.expr import Expr, Step, Where, expand, parse_many
 from arrowflow.interchange.from_numpy import batch_from_arrays
@@ -132,7 +132,7 @@ class FilterBy(Operator):
     format: BatchFormat = "arrow"
     columns: tuple[str, ...] | None = None
     num_parallel_calls: int | None = None
-    policy: Policy = Policy()
+    policy: Policy = BY_OPTIONS
     place: int = field(default=0, compare=False)
 
     @property

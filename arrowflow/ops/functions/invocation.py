@@ -20,7 +20,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from arrowflow.bad_rows import Policy
+from arrowflow.bad_rows import BY_OPTIONS, Policy
 from arrowflow.errors import DataError, FunctionError, PlanError, SchemaError, said, shown
 from arrowflow.interchange.from_numpy import batch_from_arrays
 from arrowflow.interchange.handed_over import TakeOver, copied_from, unshared
@@ -117,7 +117,7 @@ class MappingOperator(FunctionOperator):
     seed: int | None = None
     num_parallel_calls: int | None = None
     executor: FunctionExecutor = field(default="thread", compare=False)
-    policy: Policy = Policy()
+    policy: Policy = BY_OPTIONS
 
     @property
     def by_row(self) -> bool:

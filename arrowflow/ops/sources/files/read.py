@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from arrowflow.bad_rows import Policy
+from arrowflow.bad_rows import BY_OPTIONS, Policy
 from arrowflow.errors import PlanError, SchemaError
 from arrowflow.expr import Expr
 from arrowflow.formats import Footer, Format, arguments, match
@@ -95,7 +95,7 @@ class Read(Operator):
     partitioning: str | None = None
     target: pa.Schema | None = None
     num_parallel_calls: int | None = None
-    policy: Policy = Policy()
+    policy: Policy = BY_OPTIONS
     store: Store | None = field(default=None, compare=False)
     files: tuple[File, ...] = field(default=(), compare=False)
     partitions: Partitions | None = field(default=None, compare=False)

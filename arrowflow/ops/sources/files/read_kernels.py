@@ -10,8 +10,7 @@ from arrowflow.kernels.operator import KernelSpec
 from arrowflow.ops.sources.files.partitions import without
 from arrowflow.ops.sources.files.pruning import files_wanted, left_out, match_test, pruned
 from arrowflow.ops.sources.files.runs import CallBytes
-from arrowflow.ops.sources.files.sifting import SiftingReader
-from arrowflow.ops.sources.files.split_readers import SplitFetcher, SplitFinder, SplitReader
+from arrowflow.ops.sources.files.split_readers import SiftingReader, SplitFetcher, SplitFinder, SplitReader
 from arrowflow.ops.sources.files.split_sizes import SplitSizes, largest_decoded, largest_fetched
 from arrowflow.ops.sources.files.split_tasks import OPEN_FILES, of_split_key
 from arrowflow.ops.sources.files.splits import FileScan, FooterSource, SplitPlanner
