@@ -19,7 +19,7 @@ from arrowflow.ops.columns.column_program import as_given, chosen_columns
 from arrowflow.ops.columns.select import Select
 from arrowflow.ops.sources import from_arrow as arrow
 from arrowflow.ops.sources.files.list_files import ListFiles
-from arrowflow.ops.sources.files.read import Read
+from arrowflow.ops.sources.files.read import Read, check_memory_map, check_partitioning
 from arrowflow.ops.sources.from_generator import FromGenerator
 from arrowflow.ops.sources.from_memory import from_batches, given_schema
 from arrowflow.ops.sources.range import Range
@@ -92,10 +92,10 @@ def read(
             format=configured(found, options),
             paths=paths,
             filesystem=filesystem,
-            partitioning=_partitioning(operator, partitioning),
+            partitioning=check_partitioning(operator, partitioning),
             target=given_schema(operator, schema),
             num_parallel_calls=parallel_calls(operator, num_parallel_calls),
-            memory_map=_memory_map(operator, memory_map),
+            memory_map=check_memory_map(operator, memory_map),
             policy=Policy.of(operator, on_error, quarantine),
         )
     )
@@ -159,13 +159,10 @@ def read_parquet(
             file after another process made it shorter, and rows of uncompressed IPC files change with the file. False
             reads the files instead, which costs a copy, and leaves out the decoder of Polars. By default files are
             mapped, but not on network file systems (NFS, FUSE, Lustre).
-        on_error: What happens where a row group cannot be decoded, or holds a value that does not fit `schema`. `"raise"`
-            ends the run. `"skip"` leaves the row group out, and `"quarantine"` also writes its file, number and error to a
-            folder. So it is with a file whose footer cannot be read, unless it is the first. Rows left out are counted in
-            `stats()` and `explain()`, and a line of the logger `arrowflow` says so at the end. Columns of row groups that
-            the pipeline does not read are not looked at. `num_rows` is then unknown, `take` and `skip` read the rows that they leave
-            out, and row groups are read whole. By default `Options.on_error` decides. Failures of storage, and files of
-            other columns, always raise.
+        on_error: What becomes of row groups that cannot be decoded, or do not fit `schema`. `"raise"` ends the run, `"skip"`
+            leaves them out, `"quarantine"` also writes place and error to a folder; so for files, but the first, without a
+            readable footer. `docs/operators.md` says more. By default `Options.on_error` decides. Failures of storage,
+            and files of other columns, always raise.
         quarantine: The folder, or its URL, for `on_error="quarantine"`; `af.read_quarantine` reads it.
 
     Raises:
@@ -288,9 +285,8 @@ def read_csv(
             empty text.
         num_parallel_calls: Blocks decoded at the same time.
         block_bytes: Bytes of a block, which `shuffle` draws from. The size changes no value and no type.
-        on_error: What happens where a row has a value of another type than its column, or too many or too few of them.
-            `"raise"` delivers the rows before it, and raises. `"skip"` leaves the row out, and `"quarantine"` also writes
-            its bytes, place and error to a folder; see `read_parquet` for what that means.
+        on_error: What becomes of rows with a value of another type than their column, or too many or too few values, as in
+            `read_parquet`, but row by row. `"raise"` delivers the rows before it.
         quarantine: The folder, or its URL, for `on_error="quarantine"`; `af.read_quarantine` reads it.
 
     Raises:
@@ -421,9 +417,8 @@ def read_tfrecord(
         compression: `"none"`, `"gzip"` or `"zlib"`; None tells by the first bytes of each file.
         num_parallel_calls: Blocks decoded at the same time.
         memory_map: Whether local files are mapped into memory, as in `read_parquet`.
-        on_error: What becomes of records that are damaged or do not fit their columns, as in `read_csv`. Behind a damaged
-            length no record can be found, so the rest of the file is left out.
-        quarantine: The folder for them, as in `read_csv`.
+        on_error: What becomes of records that do not fit, as in `read_csv`; behind a damaged length the rest of the file.
+        quarantine: The folder for them.
 
     Raises:
         SourceError: A path is missing, or a glob is empty. Or a file is truncated or corrupt, or a record is no
@@ -458,18 +453,6 @@ def read_tfrecord(
         raw=raw,
         compression=compression,
     )
-
-
-def _memory_map(operator: str, memory_map: Any) -> bool | None:
-    if memory_map is not None and not isinstance(memory_map, bool):
-        raise PlanError(f"{operator}: memory_map is True, False or None, got {shown(memory_map)}")
-    return memory_map
-
-
-def _partitioning(operator: str, partitioning: Any) -> str | None:
-    if partitioning not in ("auto", "hive", None):
-        raise PlanError(f"{operator}: partitioning is 'auto', 'hive' or None, got {shown(partitioning)}")
-    return None if partitioning is None else str(partitioning)
 
 
 def list_files(paths: Paths, *, filesystem: Any = None) -> Dataset:

@@ -90,6 +90,7 @@ def test_pieces_are_left_out(kind: str) -> None:
 
 def test_worker_processes_leave_out_the_same(tmp_path: Path) -> None:
     ds = numbers(30, 25).with_options(SMALL)
+    options: Any
     for number, options in enumerate(({}, {"executor": "process"})):
         made: Any = ds.map_rows(row, on_error="quarantine", quarantine=tmp_path / str(number), **options)
         with iter(made) as batches:

@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from arrowflow.bad_rows import BY_OPTIONS, Policy
-from arrowflow.errors import PlanError, SchemaError
+from arrowflow.errors import PlanError, SchemaError, shown
 from arrowflow.expr import Expr
 from arrowflow.formats import Footer, Format, arguments, match
 from arrowflow.formats.capabilities import (
@@ -367,3 +367,17 @@ class Read(Operator):
         if self.stored and not exact and isinstance(format, StoredDecimals):
             format = format.with_stored(self.stored)
         return format.with_threads(num_threads) if isinstance(format, PooledFormat) else format
+
+
+def check_memory_map(operator: str, memory_map: Any) -> bool | None:
+    """Returns the argument, or raises `PlanError`."""
+    if memory_map is not None and not isinstance(memory_map, bool):
+        raise PlanError(f"{operator}: memory_map is True, False or None, got {shown(memory_map)}")
+    return memory_map
+
+
+def check_partitioning(operator: str, partitioning: Any) -> str | None:
+    """Returns the argument, or raises `PlanError`."""
+    if partitioning not in ("auto", "hive", None):
+        raise PlanError(f"{operator}: partitioning is 'auto', 'hive' or None, got {shown(partitioning)}")
+    return None if partitioning is None else str(partitioning)
