@@ -40,7 +40,7 @@ from arrowflow.loaders.base import Loader
 from arrowflow.observe.plot import plot_timeline
 from arrowflow.options import AUTOTUNE, Options
 from arrowflow.physical.tuning import Statistics
-from arrowflow.provenance import count_rows, locate
+from arrowflow.provenance import count_rows, locate, read_quarantine
 from arrowflow.sources import (
     from_arrow,
     from_generator,
@@ -99,6 +99,7 @@ __all__ = [
     "read_ipc",
     "read_json",
     "read_parquet",
+    "read_quarantine",
     "read_tfrecord",
     "sample_from_datasets",
     "zip",

@@ -94,7 +94,7 @@ from arrowflow.ops.rows.unique import Unique
 from arrowflow.ops.rows.with_options import WithOptions
 from arrowflow.ops.sources.files.row_counts import RowCounts
 from arrowflow.ops.sources.files.with_provenance import WithProvenance
-from arrowflow.options import AUTOTUNE, Options, check_size
+from arrowflow.options import AUTOTUNE, OnError, Options, check_size
 from arrowflow.physical.explain import render_chain
 from arrowflow.plan.explain import render_plan
 from arrowflow.plan.foresight import fault_of, note_bound
@@ -337,6 +337,8 @@ class Dataset:
         format: BatchFormat = "arrow",
         columns: _Columns = None,
         num_parallel_calls: int = AUTOTUNE,
+        on_error: OnError | None = None,
+        quarantine: str | PathLike[str] | None = None,
     ) -> Dataset:
         """Keeps the rows for which every predicate is true; a null does not count as true.
 
@@ -351,6 +353,8 @@ class Dataset:
             format: Type of the function's argument, as in `map`.
             columns: The columns that the function reads; it sees no others.
             num_parallel_calls: Calls of the function at the same time; 1 means one at a time, in order.
+            on_error: What becomes of the rows of a call that fails, as in `map`.
+            quarantine: The folder for them, as in `map`.
 
         Raises:
             PlanError: `filter` comes after `batch`; or expressions and functions are mixed, which takes two calls of
@@ -366,7 +370,13 @@ class Dataset:
         """
         return Dataset(
             Filter.of(
-                self._plan, predicates, format=format, columns=columns, num_parallel_calls=num_parallel_calls
+                self._plan,
+                predicates,
+                format=format,
+                columns=columns,
+                num_parallel_calls=num_parallel_calls,
+                on_error=on_error,
+                quarantine=quarantine,
             )
         )
 
@@ -381,6 +391,8 @@ class Dataset:
         num_parallel_calls: int = AUTOTUNE,
         executor: FunctionExecutor = "thread",
         keeps_rows: bool = False,
+        on_error: OnError | None = None,
+        quarantine: str | PathLike[str] | None = None,
     ) -> Dataset:
         """Calls a function on record batches; the function returns record batches with any number of rows.
 
@@ -413,6 +425,12 @@ class Dataset:
                 the next iteration. Meanwhile a module that `fn` imports is not read again.
             keeps_rows: Declares that `fn` returns as many rows as it gets, which is checked. So `num_rows`, `len()` and
                 the total of a progress bar stay known.
+            on_error: What happens where a call fails, or returns another table than declared. `"raise"` ends the run.
+                `"skip"` leaves out all rows of the call, a piece or a batch; `map_rows` leaves out single rows. They are
+                counted in `stats()` and `explain()`, and a line of the logger `arrowflow` says so at the end.
+                `"quarantine"` also writes them to a folder. By default `Options.on_error` decides. A crash of a worker
+                process, and a class that cannot be instantiated, always raise.
+            quarantine: The folder, or its URL, for `on_error="quarantine"`; `af.read_quarantine` reads it.
 
         Raises:
             PlanError: With `executor="process"`, `fn` cannot be pickled.
@@ -443,6 +461,8 @@ class Dataset:
             seed=seed,
             num_parallel_calls=num_parallel_calls,
             executor=executor,
+            on_error=on_error,
+            quarantine=quarantine,
             keeps_rows=bool(keeps_rows),
         )
         return Dataset(_portable(node))
@@ -456,6 +476,8 @@ class Dataset:
         seed: int | None = None,
         num_parallel_calls: int = AUTOTUNE,
         executor: FunctionExecutor = "thread",
+        on_error: OnError | None = None,
+        quarantine: str | PathLike[str] | None = None,
     ) -> Dataset:
         """Calls a function on single rows. Slow: `map` takes many rows per call and is some hundred times as fast.
 
@@ -473,6 +495,11 @@ class Dataset:
             num_parallel_calls: Pieces that are worked on at the same time; 1 means one row at a time, in order.
             executor: `"process"` works on pieces in worker processes, as for `map`: several times as fast on as many
                 cores.
+            on_error: What happens where `fn` fails for a row, or returns values of other types than `schema`. `"raise"`
+                delivers the rows before it, and raises. `"skip"` leaves the row out, and `"quarantine"` also writes it
+                to a folder, as for `map`. Without `schema`, values of a wrong type cannot be told from right ones, and
+                raise.
+            quarantine: The folder for them, as in `map`.
 
         Raises:
             PlanError: With `executor="process"`, `fn` cannot be pickled.
@@ -486,6 +513,8 @@ class Dataset:
             >>> import arrowflow as af
             >>> af.range(3).map_rows(lambda row: {"text": f"row {row['id']}"}).to_table().to_pydict()
             {'text': ['row 0', 'row 1', 'row 2']}
+            >>> af.range(4).map_rows(lambda row: {"y": 6 // row["id"]}, on_error="skip").to_table()["y"].to_pylist()
+            [6, 3, 2]
             >>> af.range(3).map_rows(lambda row: {"y": 2 ** row["id"]}, executor="process").to_table()["y"].to_pylist()
             [1, 2, 4]
         """
@@ -497,6 +526,8 @@ class Dataset:
             seed=seed,
             num_parallel_calls=num_parallel_calls,
             executor=executor,
+            on_error=on_error,
+            quarantine=quarantine,
         )
         return Dataset(_portable(node))
 

@@ -20,8 +20,10 @@ class ArrowflowError(Exception):
         file: Path of the file that was being read, or None.
         row_group: Number of the row group (Parquet), record batch (IPC) or block (CSV, JSON) in that file, or None.
         part: The word for what `row_group` counts.
+        of_data: Whether some rows are at fault, which `on_error` may leave out; not storage, a plan or a budget.
     """
 
+    of_data: bool = False
     operator: str | None = None
     file: str | None = None
     row_group: int | None = None
@@ -63,10 +65,13 @@ class FingerprintError(PlanError):
 class SchemaError(ArrowflowError, TypeError):
     """Data differ from the schema that was declared for them, or from the schema of the first data."""
 
+    of_data = True
+
 
 class SourceError(ArrowflowError, OSError):
     """A file or a path is missing, truncated, corrupt or out of reach."""
 
+    of_data = True
     # OSError formats (errno, text) pairs by itself; here the message is always the only argument.
 
 
@@ -81,6 +86,8 @@ class CacheFullError(ArrowflowError):
 class DataError(ArrowflowError, ValueError):
     """An operator cannot take a value: a null in `stack`, a number that a `cast` cannot hold."""
 
+    of_data = True
+
 
 class MissingPackageError(ArrowflowError, ImportError):
     """An optional package is not installed, or cannot be imported; the message names the extra."""
@@ -88,6 +95,8 @@ class MissingPackageError(ArrowflowError, ImportError):
 
 class FunctionError(ArrowflowError):
     """A user function raised (see `__cause__`), or returned something other than it has to return."""
+
+    of_data = True
 
 
 class WorkerError(ArrowflowError, RuntimeError):

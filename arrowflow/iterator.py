@@ -5,6 +5,7 @@ It starts the engine at the first `next()`, so that loading a state or setting t
 
 from __future__ import annotations
 
+import logging
 import os
 import weakref
 from collections.abc import Iterator as Batches
@@ -23,7 +24,7 @@ from arrowflow.interrupts import interruption, raise_interruption
 from arrowflow.kernels.items import Item, Slices
 from arrowflow.observe.advice import advice
 from arrowflow.observe.progress import ProgressBar
-from arrowflow.observe.report import report
+from arrowflow.observe.report import left_out, report
 from arrowflow.observe.timeline import CONSUMER, Recording
 from arrowflow.options import check_size
 from arrowflow.physical.tuning import EngineStatistics, Statistics
@@ -31,6 +32,8 @@ from arrowflow.plan.position import Position
 from arrowflow.run import Prepared
 
 T = TypeVar("T")
+
+logger = logging.getLogger("arrowflow")
 
 
 class Iterator(Generic[T]):
@@ -64,6 +67,7 @@ class Iterator(Generic[T]):
         self._sliced: Batches[Delivered[T]] | None = None  # the undelivered batches of the latest item
         _live.add(self)
         self._first = True  # nothing was delivered since the engine was started
+        self._told = False  # the log has the rows that the run left out
         self._whole = False  # the engine began at the start of the epoch
         self._rows_before = 0  # delivered before that
         self._shown_rows = 0  # of earlier epochs, which have had a progress bar of their own
@@ -199,7 +203,7 @@ class Iterator(Generic[T]):
         if self._engine is None:
             prepared, progress, recording = self._prepared, self.progress, self._recording
             timeline = None if recording is None else recording.timeline
-            self._first = True
+            self._first, self._told = True, False
             if timeline is not None:
                 timeline.epoch(progress.epoch, began)
             self._engine = run.start(prepared, progress.epoch, progress.position, self._clock, timeline)
@@ -278,7 +282,10 @@ class Iterator(Generic[T]):
             self._end_looks()
 
     def _end_looks(self) -> None:
-        """Ends the progress bar, and writes the recording."""
+        """Says which rows were left out, ends the progress bar, and writes the recording."""
+        for line in left_out(self.stats()) if not self._told else ():
+            self._told = True
+            logger.warning("%s", line)
         bar, self._bar = self._bar, None
         if bar is not None:
             bar.close()

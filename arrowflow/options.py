@@ -12,12 +12,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Literal, get_args
 
 from arrowflow.errors import PlanError, shown
 
 AUTOTUNE: Final = -1
 """Lets the library choose; the default of every `num_parallel_calls`, like `tf.data.AUTOTUNE`."""
+
+OnError = Literal["raise", "skip", "quarantine"]
+"""What becomes of bad rows."""
 
 MAX_SIZE: Final = (1 << 63) - 1
 """The largest number of rows or bytes that NumPy and Arrow can count."""
@@ -72,6 +75,9 @@ class Options:
             0, as in `{0: range(1200, 1210)}`. The other steps keep their batches and numbers, also after a resume. A state
             that was taken without can be loaded, if `with_options` is the last call. All processes that train together
             leave out the same steps. Default: none.
+        on_error: What readers, and `map`, `map_rows` and `filter` with functions, do with bad rows where they are not told
+            by an `on_error` of their own: `"raise"`, `"skip"` or `"quarantine"`. Default: `"raise"`.
+        quarantine: The folder, or its URL, that bad rows are written to with `on_error="quarantine"`.
 
     Example:
         >>> Options(ram_budget="2GiB").ram_budget
@@ -91,6 +97,8 @@ class Options:
     progress: bool | None = None
     disabled_rules: Sequence[str] | None = None
     skip_steps: Mapping[int, Iterable[int]] | None = None
+    on_error: OnError | None = None
+    quarantine: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         if self.cpu_budget is not None:
@@ -119,6 +127,7 @@ class Options:
             object.__setattr__(self, "disabled_rules", tuple(self.disabled_rules))
         if self.skip_steps is not None:
             object.__setattr__(self, "skip_steps", _steps(self.skip_steps))
+        object.__setattr__(self, "quarantine", check_on_error("Options", self.on_error, self.quarantine))
 
     def merged(self, later: Options) -> Options:
         """Returns these options with every field that `later` sets replaced by its value."""
@@ -127,6 +136,8 @@ class Options:
             for field in dataclasses.fields(later)
             if (value := getattr(later, field.name)) is not None
         }
+        if later.on_error is not None:  # the two belong together
+            changes["quarantine"] = later.quarantine
         return dataclasses.replace(self, **changes)
 
     def resolved(self, processes: int = 1) -> ResolvedOptions:
@@ -149,6 +160,8 @@ class Options:
             progress=self.progress is True,
             disabled_rules=tuple(self.disabled_rules or ()),
             skip_steps=() if self.skip_steps is None else tuple(self.skip_steps.items()),  # type: ignore[arg-type]
+            on_error=self.on_error or "raise",
+            quarantine=None if self.quarantine is None else str(self.quarantine),
         )
 
 
@@ -174,6 +187,8 @@ class ResolvedOptions:
     progress: bool
     disabled_rules: tuple[str, ...]
     skip_steps: tuple[tuple[int, frozenset[int]], ...] = ()
+    on_error: OnError = "raise"
+    quarantine: str | None = None
 
 
 def _steps(given: object) -> dict[int, frozenset[int]]:
@@ -238,6 +253,20 @@ def check_seed(operator: str, value: object) -> int | None:
     if number >= 1 << 64:
         raise PlanError(f"{operator}: seed fits 64 bits, got {number}")
     return number
+
+
+def check_on_error(operator: str, on_error: object, quarantine: object) -> str | None:
+    """Returns the folder for bad rows, None if there is none; raises `PlanError` where the two do not fit."""
+    if on_error is not None and on_error not in get_args(OnError):
+        raise PlanError(f"{operator}: on_error is 'raise', 'skip' or 'quarantine', got {shown(on_error)}")
+    if (on_error == "quarantine") != (quarantine is not None):
+        raise PlanError(
+            f"{operator}: on_error='quarantine' and quarantine=, the folder for bad rows, are given together"
+        )
+    given: Any = quarantine
+    if given is not None and not (isinstance(given, str | os.PathLike) and os.fspath(given)):
+        raise PlanError(f"{operator}: quarantine is the path or URL of a folder, got {shown(given)}")
+    return None if given is None else str(os.fspath(given))
 
 
 def parallel_calls(operator: str, value: int) -> int | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import polars as pl
 import pyarrow as pa
 
+from arrowflow.bad_rows import Policy
 from arrowflow.dataset import Dataset, plans_of
 from arrowflow.errors import PlanError, shown
 from arrowflow.formats import Format, configured, find
@@ -18,11 +19,11 @@ from arrowflow.ops.columns.column_program import as_given, chosen_columns
 from arrowflow.ops.columns.select import Select
 from arrowflow.ops.sources import from_arrow as arrow
 from arrowflow.ops.sources.files.list_files import ListFiles
-from arrowflow.ops.sources.files.read import Read
+from arrowflow.ops.sources.files.read import Read, check_memory_map, check_partitioning
 from arrowflow.ops.sources.from_generator import FromGenerator
 from arrowflow.ops.sources.from_memory import from_batches, given_schema
 from arrowflow.ops.sources.range import Range
-from arrowflow.options import AUTOTUNE, parallel_calls
+from arrowflow.options import AUTOTUNE, OnError, parallel_calls
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
@@ -44,6 +45,8 @@ def read(
     partitioning: Partitioning = "auto",
     num_parallel_calls: int = AUTOTUNE,
     memory_map: bool | None = None,
+    on_error: OnError | None = None,
+    quarantine: str | PathLike[str] | None = None,
     **options: Any,
 ) -> Dataset:
     r"""Reads files of any format, split by split, in the order of `paths`.
@@ -64,6 +67,8 @@ def read(
         partitioning: Whether folders called `key=value` give columns, as in `read_parquet`.
         num_parallel_calls: Splits decoded at the same time.
         memory_map: Whether local files are mapped into memory, as in `read_parquet`.
+        on_error: What becomes of bad rows, as in `read_parquet`, and as in `read_csv` for formats that tell single rows.
+        quarantine: The folder for them, as in `read_parquet`.
         **options: The options of the format.
 
     Raises:
@@ -87,10 +92,11 @@ def read(
             format=configured(found, options),
             paths=paths,
             filesystem=filesystem,
-            partitioning=_partitioning(operator, partitioning),
+            partitioning=check_partitioning(operator, partitioning),
             target=given_schema(operator, schema),
             num_parallel_calls=parallel_calls(operator, num_parallel_calls),
-            memory_map=_memory_map(operator, memory_map),
+            memory_map=check_memory_map(operator, memory_map),
+            policy=Policy.of(operator, on_error, quarantine),
         )
     )
     if filter is not None:
@@ -117,6 +123,8 @@ def read_parquet(
     partitioning: Partitioning = "auto",
     num_parallel_calls: int = AUTOTUNE,
     memory_map: bool | None = None,
+    on_error: OnError | None = None,
+    quarantine: str | PathLike[str] | None = None,
 ) -> Dataset:
     """Reads Parquet files, row group by row group, in the order of `paths`.
 
@@ -151,6 +159,11 @@ def read_parquet(
             file after another process made it shorter, and rows of uncompressed IPC files change with the file. False
             reads the files instead, which costs a copy, and leaves out the decoder of Polars. By default files are
             mapped, but not on network file systems (NFS, FUSE, Lustre).
+        on_error: What becomes of row groups that cannot be decoded, or do not fit `schema`. `"raise"` ends the run, `"skip"`
+            leaves them out, `"quarantine"` also writes place and error to a folder; so for files, but the first, without a
+            readable footer. `docs/operators.md` says more. By default `Options.on_error` decides. Failures of storage,
+            and files of other columns, always raise.
+        quarantine: The folder, or its URL, for `on_error="quarantine"`; `af.read_quarantine` reads it.
 
     Raises:
         SourceError: A path is missing, a glob is empty, or a file is unreadable; when the dataset is bound or read. Or
@@ -178,6 +191,8 @@ def read_parquet(
         schema=schema,
         partitioning=partitioning,
         num_parallel_calls=num_parallel_calls,
+        on_error=on_error,
+        quarantine=quarantine,
         memory_map=memory_map,
     )
 
@@ -192,6 +207,8 @@ def read_ipc(
     partitioning: Partitioning = "auto",
     num_parallel_calls: int = AUTOTUNE,
     memory_map: bool | None = None,
+    on_error: OnError | None = None,
+    quarantine: str | PathLike[str] | None = None,
 ) -> Dataset:
     """Reads Arrow IPC files (Feather version 2), record batch by record batch, in the order of `paths`.
 
@@ -213,6 +230,8 @@ def read_ipc(
         schema=schema,
         partitioning=partitioning,
         num_parallel_calls=num_parallel_calls,
+        on_error=on_error,
+        quarantine=quarantine,
         memory_map=memory_map,
     )
 
@@ -231,6 +250,8 @@ def read_csv(
     null_values: str | Sequence[str] = "",
     num_parallel_calls: int = AUTOTUNE,
     block_bytes: int | str = "4MiB",
+    on_error: OnError | None = None,
+    quarantine: str | PathLike[str] | None = None,
 ) -> Dataset:
     r"""Reads CSV files, block by block, in the order of `paths`.
 
@@ -265,6 +286,9 @@ def read_csv(
             empty text.
         num_parallel_calls: Blocks decoded at the same time.
         block_bytes: Bytes of a block, which `shuffle` draws from. The size changes no value and no type.
+        on_error: What becomes of rows with a value of another type than their column, or too many or too few values, as in
+            `read_parquet`, but row by row. `"raise"` delivers the rows before it.
+        quarantine: The folder, or its URL, for `on_error="quarantine"`; `af.read_quarantine` reads it.
 
     Raises:
         SourceError: A path is missing, a glob is empty, or a file is malformed; when the dataset is bound or read. A
@@ -288,6 +312,8 @@ def read_csv(
         schema=schema,
         partitioning=partitioning,
         num_parallel_calls=num_parallel_calls,
+        on_error=on_error,
+        quarantine=quarantine,
         delimiter=delimiter,
         quote_char=quote_char,
         column_names=column_names,
@@ -306,6 +332,8 @@ def read_json(
     partitioning: Partitioning = "auto",
     num_parallel_calls: int = AUTOTUNE,
     block_bytes: int | str = "4MiB",
+    on_error: OnError | None = None,
+    quarantine: str | PathLike[str] | None = None,
 ) -> Dataset:
     r"""Reads JSON files, block by block, in the order of `paths`: an object a line, or one array of objects.
 
@@ -336,6 +364,8 @@ def read_json(
         schema=schema,
         partitioning=partitioning,
         num_parallel_calls=num_parallel_calls,
+        on_error=on_error,
+        quarantine=quarantine,
         block_bytes=block_bytes,
     )
 
@@ -352,6 +382,8 @@ def read_tfrecord(
     compression: str | None = None,
     num_parallel_calls: int = AUTOTUNE,
     memory_map: bool | None = None,
+    on_error: OnError | None = None,
+    quarantine: str | PathLike[str] | None = None,
 ) -> Dataset:
     """Reads TFRecord files of `tf.train.Example`, block by block, in the order of `paths`.
 
@@ -386,6 +418,8 @@ def read_tfrecord(
         compression: `"none"`, `"gzip"` or `"zlib"`; None tells by the first bytes of each file.
         num_parallel_calls: Blocks decoded at the same time.
         memory_map: Whether local files are mapped into memory, as in `read_parquet`.
+        on_error: What becomes of records that do not fit, as in `read_csv`; behind a damaged length the rest of the file.
+        quarantine: The folder for them.
 
     Raises:
         SourceError: A path is missing, or a glob is empty. Or a file is truncated or corrupt, or a record is no
@@ -414,22 +448,12 @@ def read_tfrecord(
         schema=schema,
         partitioning=partitioning,
         num_parallel_calls=num_parallel_calls,
+        on_error=on_error,
+        quarantine=quarantine,
         memory_map=memory_map,
         raw=raw,
         compression=compression,
     )
-
-
-def _memory_map(operator: str, memory_map: Any) -> bool | None:
-    if memory_map is not None and not isinstance(memory_map, bool):
-        raise PlanError(f"{operator}: memory_map is True, False or None, got {shown(memory_map)}")
-    return memory_map
-
-
-def _partitioning(operator: str, partitioning: Any) -> str | None:
-    if partitioning not in ("auto", "hive", None):
-        raise PlanError(f"{operator}: partitioning is 'auto', 'hive' or None, got {shown(partitioning)}")
-    return None if partitioning is None else str(partitioning)
 
 
 def list_files(paths: Paths, *, filesystem: Any = None) -> Dataset:

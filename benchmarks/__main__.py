@@ -31,6 +31,7 @@ NAMES = (
     "resume_filtered",
     "tfrecord",
     "remote",
+    "bad_rows",
     "processes",
     "handover",
     "torch_wide",

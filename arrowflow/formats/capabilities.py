@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from arrowflow.bad_rows import BadRow
 from arrowflow.formats.protocol import Footer, Format, Split
 from arrowflow.storage import File, Store
 
@@ -90,6 +91,59 @@ class PiecesFormat(Protocol):
         self, store: Store, footer: Footer, split: Split, schema: pa.Schema, start: int, stop: int
     ) -> Iterator[pa.RecordBatch]:
         """Decodes the rows from `start` to `stop` of a split that has `cuts`; as `Format.read` else."""
+
+
+class Sifted(NamedTuple):
+    """Rows of a split that follow each other, good and bad ones.
+
+    Attributes:
+        batch: The good rows.
+        first: The number of the first row, good or bad, in the split.
+        rows: How many rows they are, good and bad.
+        numbers: The numbers of the bad rows in the split, in order.
+        bad: The bad rows, in order, if they are kept.
+    """
+
+    batch: pa.RecordBatch
+    first: int
+    rows: int
+    numbers: Sequence[int] = ()
+    bad: tuple[BadRow, ...] = ()
+
+
+@runtime_checkable
+class SiftingFormat(Protocol):
+    """A capability of a `Format` that tells the good rows of a split from the bad ones. Others leave out whole splits."""
+
+    def sift(
+        self,
+        store: Store,
+        footer: Footer,
+        split: Split,
+        schema: pa.Schema,
+        offset_rows: int,
+        *,
+        keep: bool,
+        hints: set[str],
+    ) -> Iterator[Sifted]:
+        """Decodes a split as `Format.read` does, without its bad rows.
+
+        Which rows are bad follows from the file and the columns alone. The parts that it yields do, too, so that each is
+        kept under one name. The first may begin before `offset_rows`.
+
+        Args:
+            store: As for `read`.
+            footer: As for `read`.
+            split: As for `read`.
+            schema: As for `read`.
+            offset_rows: Rows of the split, good and bad, that need not be read.
+            keep: Whether bad rows are kept, so that their bytes and what is wrong with them are of use.
+            hints: Texts that the format keeps for later splits, such as columns with bad values. They may save time, and
+                change no row. Any thread.
+
+        Raises:
+            SourceError: Nothing more of the split can be decoded.
+        """
 
 
 @runtime_checkable

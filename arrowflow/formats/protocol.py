@@ -268,10 +268,16 @@ def reading(
         ):
             error.locate(operator=operator, file=file.path, row_group=row_group, part=part)
             raise
-        text = storage_failure(error, file) or _fault(error, file)
-        raise SourceError(text).locate(
-            operator=operator, file=file.path, row_group=row_group, part=part
-        ) from error
+        failure = storage_failure(error, file)
+        found = SourceError(failure or _fault(error, file))
+        found.of_data = failure is None and not _is_of_storage(error, file)
+        raise found.locate(operator=operator, file=file.path, row_group=row_group, part=part) from error
+
+
+def _is_of_storage(error: Exception, file: File) -> bool:
+    """Whether the file could not be read, for whatever it holds. Errors of the system have a number, those of Arrow none."""
+    numbered = isinstance(error, OSError) and error.errno is not None
+    return numbered or isinstance(error, MemoryError) or file.is_changed
 
 
 def _fault(error: Exception, file: File) -> str:
@@ -305,7 +311,9 @@ def check_unchanged(file: File, operator: str | None = None) -> None:
 def raise_change(change: str | None, file: File, operator: str | None = None) -> None:
     """Raises `SourceError` for the change of a file, if there is one."""
     if change is not None:
-        raise SourceError(_changed(change)).locate(operator=operator, file=file.path)
+        error = SourceError(_changed(change))
+        error.of_data = False
+        raise error.locate(operator=operator, file=file.path)
 
 
 def _changed(change: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from arrowflow.bad_rows import NO_BAD_ROWS, BadRow, LeftOut
 from arrowflow.plan.position import Position
 
 
@@ -134,6 +135,7 @@ class Made(NamedTuple):
         last: Whether they end their split.
         split: Number of their split, or None for the task's.
         more: Whether the next result is there already, so that the same call takes it.
+        left_out: The bad rows that were left out on the way to it.
     """
 
     chunk: Any
@@ -141,3 +143,41 @@ class Made(NamedTuple):
     last: bool = True
     split: int | None = None
     more: bool = False
+    left_out: LeftOut = NO_BAD_ROWS
+
+
+class Outcome(NamedTuple):
+    """What a stateless kernel made of a chunk with bad rows: a payload for the serial kernel of the same operator.
+
+    Attributes:
+        chunk: The results for the good rows.
+        bad: The bad rows, which are left out.
+        given: Those rows, where they are kept.
+        error: What is wrong with the row after them, if that ends the run.
+        is_whole: Whether all rows of the chunk are bad since the function sees them together.
+    """
+
+    chunk: pa.RecordBatch
+    bad: tuple[BadRow, ...] = ()
+    given: pa.RecordBatch | None = None
+    error: BaseException | None = None
+    is_whole: bool = False
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the results."""
+        return self.chunk.num_rows
+
+    @property
+    def buffers(self) -> tuple[pa.Buffer, ...]:
+        """The memory of the results."""
+        found = (buffer for column in self.chunk.columns for buffer in column.buffers())
+        return tuple(buffer for buffer in found if buffer is not None)
+
+    def slice(self, offset: int = 0, length: int | None = None) -> Outcome:
+        """Returns a part of it: the bad rows go with its first row, and the error with its last one."""
+        chunk = self.chunk.slice(offset, length)
+        part = self._replace(chunk=chunk)
+        if offset:
+            part = part._replace(bad=(), given=None)
+        return part if offset + chunk.num_rows == self.num_rows else part._replace(error=None)

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
 from arrowflow.kernels.context import StreamHandle
 from arrowflow.kernels.held import Held
 from arrowflow.kernels.items import Item, Made, Origin, Payload, Task
@@ -59,7 +60,8 @@ class StatelessKernel(ABC):
     def apply(self, chunk: Any, origin: Origin) -> Payload:
         """Any worker, several chunks at once. Never called for a chunk without rows.
 
-        If it raises, all chunks before this one are delivered, and no row of this one.
+        If it raises, all chunks before this one are delivered, and no row of this one. With a serial kernel of the same
+        operator right after it, it may return an `Outcome`.
         """
 
 
@@ -70,6 +72,9 @@ class SerialKernel(ABC):
     is sliced, keeps its item's ticket. A chunk with any new memory goes out with the ticket None: the stage then charges
     its buffers, and the ledger counts a buffer that it knows only once.
     """
+
+    left_out: LeftOut = NO_BAD_ROWS
+    """The bad rows that it has left out so far."""
 
     done: bool = False
     """Set by the kernel when it will yield nothing more, so that everything before it can stop."""

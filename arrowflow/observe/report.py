@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from arrowflow.autotune.model import LOCK, SATURATED, WANTS_MORE, phrase, waiting_after_start
+from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
 from arrowflow.physical.tuning import StageStatistics, Statistics
 
 MIB = 1 << 20
@@ -34,7 +35,13 @@ def report(statistics: Statistics, *, verbose: bool = False) -> str:
         ...     print(batches.explain(verbose=True).splitlines()[2].split(":")[0])
         1. range
     """
-    lines = [statistics.bottleneck, _figures(statistics), *_idle(statistics), *_retries(statistics)]
+    lines = [
+        statistics.bottleneck,
+        _figures(statistics),
+        *_idle(statistics),
+        *_retries(statistics),
+        *left_out(statistics),
+    ]
     lines += _sentences(statistics) if verbose else ["", *_table(statistics)] if statistics.stages else []
     lines += [f"advice: {text}" for text in statistics.advice]
     return "\n".join(lines)
@@ -69,6 +76,21 @@ def _retries(statistics: Statistics) -> Iterator[str]:
         most_first = sorted(statistics.retries.items(), key=lambda each: (-each[1], each[0]))
         reasons = ", ".join(f"{count:,} {why}" for why, count in most_first)
         yield f"reads tried again: {sum(statistics.retries.values()):,} ({reasons})"
+
+
+def left_out(statistics: Statistics) -> Iterator[str]:
+    """Yields a line on the bad rows that operators left out, if there were any."""
+    found: dict[str, LeftOut] = {}
+    for stage in statistics.stages[::-1]:
+        if stage.left_out != NO_BAD_ROWS:
+            name = stage.operators[0]
+            found[name] = found.get(name, NO_BAD_ROWS).plus(stage.left_out)
+    if found:
+        each = (
+            f"{name} {rows:,}" + (f" (with {parts:,} parts left out whole)" if parts else "")
+            for name, (rows, parts) in found.items()
+        )
+        yield f"bad rows left out: {', '.join(each)}"
 
 
 def _cores(stage: StageStatistics, seconds: float) -> float:

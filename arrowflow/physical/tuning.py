@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
 from arrowflow.kernels.operator import Cost
 
 StageKey = tuple[Any, ...]
@@ -127,6 +128,7 @@ class StageStatistics:
         capped: How often a look for work found input for it, but as many calls in flight as may be. The tuner then
             tries more calls.
         full: How often a look found its output full: the stages after it are slower.
+        left_out: The bad rows that `on_error` left out of what it made, also of what is still to be delivered.
     """
 
     key: StageKey
@@ -157,6 +159,7 @@ class StageStatistics:
     ready_items: int
     max_ready_items: int
     running: int
+    left_out: LeftOut = NO_BAD_ROWS
 
     @property
     def calls_are_short(self) -> bool:
@@ -272,6 +275,9 @@ class Statistics:
         bottleneck: The limit of the run, in words.
         advice: Changes in the order of operators that would be worth it, in words.
         summary: The report of `explain`, which `print` shows.
+        skipped_rows: Bad rows that `on_error` left out so far, also ahead of what was delivered.
+        skipped_parts: Row groups, record batches, blocks, files and batches of functions that it left out whole. Their rows
+            are among `skipped_rows`, except those of files of which nothing could be read.
     """
 
     batches: int
@@ -297,6 +303,16 @@ class Statistics:
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(self.summary)}</pre>"
+
+    @property
+    def skipped_rows(self) -> int:
+        """Bad rows that were left out."""
+        return sum(stage.left_out.rows for stage in self.stages)
+
+    @property
+    def skipped_parts(self) -> int:
+        """Parts that were left out whole."""
+        return sum(stage.left_out.parts for stage in self.stages)
 
     @property
     def rows_per_second(self) -> float:

@@ -37,8 +37,8 @@ Names = tuple[str, ...]
 Columns = frozenset[str] | None
 """Names of columns, or None for all of them."""
 
-_NOT_IDENTITY = frozenset(("inputs", "num_parallel_calls"))
-"""Fields that decide nothing of what a node makes of its inputs."""
+_NOT_IDENTITY = frozenset(("inputs", "num_parallel_calls", "policy"))
+"""Fields that decide nothing of what a node makes of its inputs, or are among its arguments where they do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,14 +7,17 @@ import os
 
 import numpy as np
 
+from arrowflow.bad_rows import Policy
 from arrowflow.dataset import Dataset, plans_of
 from arrowflow.errors import PlanError
 from arrowflow.ops.sources.files.row_counts import Counting, RowCounts, known_as
 from arrowflow.ops.sources.files.split_tasks import of_split_key, split_key
 from arrowflow.ops.sources.files.with_provenance import WithProvenance
+from arrowflow.options import Options
 from arrowflow.plan.node import Node
 from arrowflow.plan.walk import post_order
 
+_RAISE = Policy()
 _NAMES = ("__arrowflow_file", "__arrowflow_row_group", "__arrowflow_row")
 
 
@@ -52,6 +55,10 @@ def count_rows(dataset: Dataset, *, save: str | os.PathLike[str] | None = None) 
     traced = Dataset(_traced(_deciding(bound)))
     source = next(post_order(bound))
     files = {file.path: number for number, file in enumerate(getattr(source, "files", ()))}
+    if any(getattr(node, "policy", _RAISE).leaves_out for node in post_order(bound)):
+        traced = traced.with_options(
+            Options(disabled_rules=["prune_columns"])
+        )  # columns tell which rows are bad
     for batch in traced.select(list(_NAMES)):
         paths, groups, rows = (batch.column(name) for name in _NAMES)
         paths = paths.dictionary_encode()

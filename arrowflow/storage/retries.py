@@ -109,6 +109,8 @@ _CLIENTS: Final = frozenset(
 class ShortRead(SourceError):
     """A read got fewer bytes than it asked for."""
 
+    of_data = False
+
 
 def passing(error: BaseException) -> str | None:
     """Returns what failed, in a word or two, if another try may help; None if it would fail in the same way.

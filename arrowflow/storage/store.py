@@ -170,7 +170,7 @@ class Store:
             buffers = self._requested(file, ranges)
         for (start, end), buffer in zip(ranges, buffers, strict=True):
             if buffer.size > end - start:
-                raise SourceError(NO_RANGES).locate(file=file.path)
+                raise _failed(NO_RANGES, file)
             _check_whole(file, start, end - start, buffer.size)
         return buffers
 
@@ -197,9 +197,9 @@ class Store:
         except FileNotFoundError as error:
             if passing(error) is None:
                 raise
-            raise SourceError(undelivered(said(error))).locate(file=file.path) from error
+            raise _failed(undelivered(said(error)), file) from error
         except Exception as error:
-            raise SourceError(undelivered(said(error))).locate(file=file.path) from error
+            raise _failed(undelivered(said(error)), file) from error
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -276,6 +276,13 @@ def coalesce(ranges: Iterable[tuple[int, int]], *, hole_bytes: int = HOLE_BYTES)
         elif end > start:
             merged.append(Range(start, end))
     return merged
+
+
+def _failed(message: str, file: File) -> ArrowflowError:
+    """Returns the error of a file whose storage failed: `on_error` never leaves its rows out."""
+    error = SourceError(message)
+    error.of_data = False
+    return error.locate(file=file.path)
 
 
 def undelivered(reason: str) -> str:

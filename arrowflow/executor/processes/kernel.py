@@ -13,7 +13,7 @@ from arrowflow.errors import ClosedError
 from arrowflow.executor.limits import MAX_KNOWN
 from arrowflow.executor.processes import pool
 from arrowflow.executor.processes.wire import Key, Packed, pack
-from arrowflow.kernels.items import Origin
+from arrowflow.kernels.items import Origin, Payload
 from arrowflow.kernels.kinds import StatelessKernel
 from arrowflow.kernels.operator import KernelSpec
 
@@ -49,7 +49,7 @@ class RunProcesses:
                     self._packed.popitem(last=False)
             return found[1:]
 
-    def call(self, spec: KernelSpec, epoch: int, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
+    def call(self, spec: KernelSpec, epoch: int, chunk: pa.RecordBatch, origin: Origin) -> Payload:
         """Calls a kernel in a worker process. Any thread; waits without a lock."""
         key, packed = self.packed(spec)
         child = pool.take(key, packed, self.clock.now())
@@ -93,6 +93,6 @@ class RemoteKernel(StatelessKernel):
         self._spec = spec
         self._epoch = epoch
 
-    def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
+    def apply(self, chunk: pa.RecordBatch, origin: Origin) -> Payload:
         """Returns the kernel's result for a chunk, in memory that belongs to the result alone."""
         return self._processes.call(self._spec, self._epoch, chunk, origin)

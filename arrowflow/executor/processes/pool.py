@@ -55,8 +55,9 @@ from arrowflow.executor.processes.wire import (
     receive,
     send,
     unpack_error,
+    unpack_outcome,
 )
-from arrowflow.kernels.items import Origin
+from arrowflow.kernels.items import Origin, Payload
 
 DEFAULTS = {"OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1", "PYTHONHASHSEED": "0"}
 """Of the environment: a call takes one core, and what follows from hashes of strings is the same in all workers."""
@@ -109,9 +110,7 @@ class Child:
             theirs.close()
             end.close()
 
-    def call(
-        self, key: Key, packed: Packed, epoch: int, origin: Origin, chunk: pa.RecordBatch
-    ) -> pa.RecordBatch:
+    def call(self, key: Key, packed: Packed, epoch: int, origin: Origin, chunk: pa.RecordBatch) -> Payload:
         """Waits for the kernel there, and returns its result for a chunk.
 
         Raises:
@@ -135,7 +134,7 @@ class Child:
             raise unpack_error(answer.error)
         batch = self._inbox.take(answer.parcel, descriptor)
         self._answered = True
-        return batch
+        return batch if answer.outcome is None else unpack_outcome(answer.outcome, batch)
 
     def _remember(self, key: Key) -> None:
         """Counts as the process does, which drops what was not used for longest."""

@@ -16,10 +16,13 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
+from arrowflow.bad_rows import BadRow
 from arrowflow.errors import PlanError, said
 from arrowflow.executor.limits import MAX_CAUSES
 from arrowflow.executor.processes.memory import Parcel
-from arrowflow.kernels.items import Origin
+from arrowflow.kernels.items import Origin, Outcome
 
 Key = tuple[int, int]
 """Numbers of a run and of an operator in it."""
@@ -81,10 +84,15 @@ class Forget(NamedTuple):
 
 
 class Made(NamedTuple):
-    """The answer to a call: where the result lies, and the arenas of requests that nobody reads any more."""
+    """The answer to a call: where the result lies, and the arenas of requests that nobody reads any more.
+
+    Attributes:
+        outcome: Of an `Outcome` all but the result, as bytes of `pack_outcome`.
+    """
 
     parcel: Parcel
     returned: tuple[int, ...]
+    outcome: bytes | None = None
 
 
 class Failed(NamedTuple):
@@ -206,6 +214,19 @@ def _packed_link(error: BaseException, note: str | None) -> bytes:
     if note is not None:
         replaced.add_note(note)
     return pack(replaced)
+
+
+def pack_outcome(outcome: Outcome) -> bytes:
+    """Returns an outcome without its chunk as bytes."""
+    error = None if outcome.error is None else pack_error(outcome.error)
+    return pickle.dumps((tuple(map(tuple, outcome.bad)), outcome.given, error, outcome.is_whole), protocol=5)
+
+
+def unpack_outcome(packed: bytes, chunk: pa.RecordBatch) -> Outcome:
+    """Returns what `pack_outcome` was given, with its chunk."""
+    bad, given, error, is_whole = pickle.loads(packed)
+    raised = None if error is None else unpack_error(error)
+    return Outcome(chunk, tuple(map(BadRow._make, bad)), given, raised, is_whole)
 
 
 def unpack_error(links: tuple[bytes, ...]) -> BaseException:

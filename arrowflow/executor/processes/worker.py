@@ -38,10 +38,12 @@ from arrowflow.executor.processes.wire import (
     Made,
     Packed,
     pack_error,
+    pack_outcome,
     receive,
     send,
     unpack,
 )
+from arrowflow.kernels.items import Outcome
 from arrowflow.kernels.kinds import StatelessKernel
 
 
@@ -148,7 +150,7 @@ class _Server:
             return
         self._outbox.take_back(request.returned)
         try:
-            parcel, made = self._call(request, descriptor)
+            parcel, made, outcome = self._call(request, descriptor)
         except BaseException as error:
             failed = pack_error(error)
             del error
@@ -156,14 +158,16 @@ class _Server:
             send(self._channel, Failed(failed, self._inbox.returned()))
         else:
             _flush()
-            send(self._channel, Made(parcel, self._inbox.returned()), made)
+            send(self._channel, Made(parcel, self._inbox.returned(), outcome), made)
 
-    def _call(self, request: Call, descriptor: int | None) -> tuple[Parcel, int | None]:
+    def _call(self, request: Call, descriptor: int | None) -> tuple[Parcel, int | None, bytes | None]:
         """Returns where the result lies. With its frame the chunk is gone, unless the function keeps it."""
         operator = self._operator(request)
         chunk = self._inbox.take(request.parcel, descriptor)
-        result: pa.RecordBatch = operator.kernel(request.epoch).apply(chunk, request.origin)
-        return self._outbox.put(result)
+        result: Any = operator.kernel(request.epoch).apply(chunk, request.origin)
+        outcome = pack_outcome(result) if isinstance(result, Outcome) else None
+        batch: pa.RecordBatch = result.chunk if isinstance(result, Outcome) else result
+        return *self._outbox.put(batch), outcome
 
     def _operator(self, request: Call) -> _Operator:
         """Returns the operator of a call. Nothing can fail here: it is counted whatever becomes of the call."""

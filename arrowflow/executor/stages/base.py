@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from arrowflow.bad_rows import NO_BAD_ROWS
 from arrowflow.clock import Clock
 from arrowflow.executor.ledger import Ledger
 from arrowflow.executor.limits import RECENT_CALLS, SHORTEST_CALL_SECONDS
@@ -132,6 +133,7 @@ class Stage(ABC):
         self.foreign = plan.cost == "computes" and ("polars" in plan.engine or plan.process)
         self.holds_lock = plan.holds_lock
         self.capped = self.full = 0
+        self.left_out = NO_BAD_ROWS
         self.calls = self.rows = self.bytes = self.chunks = self.max_ready_items = 0
         self.busy_seconds = self.cpu_seconds = self.queued_seconds = 0.0
         self.lately = (0.0, 0.0)  # CPU and wall seconds of a call, or of a chunk of one that makes several
@@ -285,6 +287,7 @@ class Stage(ABC):
             ready_items=self.ready_items,
             max_ready_items=self.max_ready_items,
             running=self.running,
+            left_out=self.left_out,
         )
 
 

@@ -13,13 +13,15 @@ from typing import Any, cast
 
 import pyarrow as pa
 
+from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
+from arrowflow.errors import ArrowflowError
 from arrowflow.executor.failure import cause_of, located
 from arrowflow.executor.ledger import Buffers, buffers_of
 from arrowflow.executor.limits import FIRST_CALL_BYTES, SMALL_BYTES, SMALL_ITEMS
 from arrowflow.executor.stages.base import Stage, StreamView
 from arrowflow.executor.stages.sizes import NO_BYTES, Estimate
 from arrowflow.executor.workers.worker import Worker
-from arrowflow.kernels.items import Item, Made, Origin, Payload, Task
+from arrowflow.kernels.items import Item, Made, Origin, Outcome, Payload, Task
 from arrowflow.kernels.kinds import ReaderKernel, SourceKernel, StatelessKernel
 from arrowflow.observe.timeline import CONSUMER
 from arrowflow.plan.position import Position
@@ -46,6 +48,7 @@ class Slot:
     running: bool = False
     done: bool = False
     error: BaseException | None = None
+    left_out: LeftOut = NO_BAD_ROWS  # since the call was started or went on
     estimate: Estimate = NO_BYTES
 
 
@@ -291,6 +294,8 @@ class ParallelStage(Stage):
         if not made.last or made.split is not None:
             origin = Origin(origin.split if made.split is None else made.split, 0, made.last)
         call.origin = origin
+        if made.left_out is not NO_BAD_ROWS:
+            call.left_out = call.left_out.plus(made.left_out)
         self._emit(call, made.chunk, made.position, origin, None)
         return made
 
@@ -319,6 +324,9 @@ class ParallelStage(Stage):
                 chunk = self._timed(self.titles[index], kernel.apply, chunk, origin)
             except BaseException as error:
                 raise located(error, self.plan.kernels[index].operator) from cause_of(error)
+        if isinstance(chunk, Outcome) and isinstance(chunk.error, ArrowflowError) and self.where is not None:
+            file, row_group, part = self.where(origin)
+            chunk.error.locate(file=file, row_group=row_group, part=part)
         same = source is not None and chunk is source.chunk
         call.results.append(Item(chunk, position, source.ticket if same and source else None, origin))
         call.buffers.append(() if same else buffers_of(chunk))
@@ -337,6 +345,8 @@ class ParallelStage(Stage):
             self.host.close_later(self.plan_operators, call.iterator)
             call.results.clear()
             return
+        if call.left_out is not NO_BAD_ROWS:
+            self.left_out, call.left_out = self.left_out.plus(call.left_out), NO_BAD_ROWS
         self.suspended += not call.done
         self.waiting += len(call.buffers)
         results = call.results

@@ -13,6 +13,7 @@ from arrowflow.executor.stages.base import Stage, StreamView
 from arrowflow.kernels.context import StreamHandle
 from arrowflow.kernels.items import PAUSE, Item
 from arrowflow.kernels.kinds import BoundaryKernel, SerialKernel
+from arrowflow.physical.tuning import StageStatistics
 from arrowflow.plan.position import Position
 
 
@@ -199,8 +200,18 @@ class SerialStage(Stage):
         self.iterator = None
         self.results.clear()
         self.inbox.clear()
+        self._count_left_out()
         self.kernel = GONE
         self.failure = None
+
+    def _count_left_out(self) -> None:
+        if self.kernel is not GONE:
+            self.left_out = self.kernel.left_out
+
+    def statistics(self) -> StageStatistics:
+        """Returns a snapshot of what it and its kernel measured."""
+        self._count_left_out()
+        return super().statistics()
 
     def drop(self) -> None:
         """Ends the stage and drops its queues."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import reduce
 
+from arrowflow.bad_rows import LeftOut
 from arrowflow.executor.stages.base import Stage
 from arrowflow.physical.tuning import StageKey, StageStatistics
 
@@ -50,4 +52,5 @@ def _sum(parts: Sequence[Part]) -> StageStatistics:
         running=sum([part.running for part in parts]),
         capped=sum([part.capped for part in parts]),
         full=sum([part.full for part in parts]),
+        left_out=reduce(LeftOut.plus, [part.left_out for part in parts]),
     )

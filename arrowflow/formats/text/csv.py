@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Final
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import csv
 
 from arrowflow.errors import PlanError, SourceError, shown
 from arrowflow.formats.protocol import check_names
 from arrowflow.formats.text.blocks import Source, as_bytes, first_records, owned, with_codecs
+from arrowflow.formats.text.csv_rows import Lines, good_numbers, number_columns
 from arrowflow.formats.text.scan import Bytes, CsvLines
-from arrowflow.formats.text.text import SAMPLE_BYTES, Layout, TextFormat
+from arrowflow.formats.text.text import SAMPLE_BYTES, Block, Layout, TextFormat
 from arrowflow.formats.text.whole_numbers import check_texts, may_be_rounded
 from arrowflow.formats.types import decoded_schema
 from arrowflow.storage import File
@@ -117,8 +120,12 @@ class CsvFormat(TextFormat):
         """Returns types that hold the values of a sample; texts if there are no values."""
         if not data.size:
             return pa.schema([(name, pa.string()) for name in names])
-        with self._explained():
-            found = _read(owned(data), names, self._parse(file), self._convert()).schema
+        data, found = self.sample(
+            data,
+            "",
+            file,
+            lambda text: _read(text, names, self._parse(file), self._convert()).schema,
+        )
         for name, type in zip(found.names, found.types, strict=True):
             if pa.types.is_binary(type):
                 raise SourceError(
@@ -141,6 +148,39 @@ class CsvFormat(TextFormat):
             text = _COLUMN.sub(lambda found: f"column {names[int(found[1])]!r}", str(error))
             raise pa.ArrowInvalid(text) from error
         return table.combine_chunks().to_batches()[0]
+
+    def quick(self, block: Block, hints: set[str]) -> tuple[pa.RecordBatch | None, Mapping[int, str]] | None:
+        """See `TextFormat.quick`: finds lines of other lengths, and texts that are no numbers. Hints are such columns."""
+        types, names = block.types, block.layout.schema.names
+        parse, numbers = self._parse(block.file), number_columns(types)
+        table: pa.Table | None = None
+        lines, doubtful = Lines(), list[str]()
+        while table is None:
+            lines = parse.invalid_row_handler = Lines()
+            doubtful = [name for name in numbers if name in hints]
+            given = pa.schema(
+                [pa.field(each.name, pa.string()) if each.name in doubtful else each for each in types]
+            )
+            convert = self._convert(include_columns=types.names, column_types=given)
+            try:
+                table = _read(block.data, names, parse, convert)
+            except pa.ArrowInvalid as error:
+                found = _COLUMN.search(str(error))
+                name = None if found is None else names[int(found[1])]
+                if name not in numbers or name in doubtful:
+                    return None
+                hints.add(str(name))
+        if not table.num_rows or table.num_rows + len(lines.rows) != block.rows:
+            return None
+        good = good_numbers(table.combine_chunks().to_batches()[0], doubtful, types, keep=block.keep)
+        if good is None:
+            return None
+        batch, bad = good
+        others = lines.reasons(keep=block.keep)
+        if bad and others:  # pyarrow counts the lines that it kept
+            kept = np.delete(np.arange(block.rows), list(others))
+            bad = {int(kept[row]): reason for row, reason in bad.items()}
+        return batch, bad | others
 
     def is_misfit(self, text: str) -> bool:
         """See `TextFormat.is_misfit`."""
@@ -172,10 +212,23 @@ class CsvFormat(TextFormat):
 def _read(data: pa.Buffer, names: object, parse: csv.ParseOptions, convert: object = None) -> pa.Table:
     """Reads bytes as one block, on the calling thread."""
     text = as_bytes(data)
+    _check_quotes(text, parse)
     if text[-1] not in (ord("\r"), ord("\n")):
         data = owned(text, b"\n")
     read = csv.ReadOptions(use_threads=False, block_size=data.size, column_names=names)
     return csv.read_csv(pa.BufferReader(data), read, parse, convert)
+
+
+def _check_quotes(text: Bytes, parse: csv.ParseOptions) -> None:
+    """Raises `pa.ArrowInvalid` for text behind the quote that closes a field, which pyarrow adds to the field."""
+    lines = CsvLines(parse.delimiter, parse.quote_char or None)
+    found = lines.misplaced(text)
+    if found.size:
+        ends, is_row = lines.scan(text, True)
+        row = int(is_row[: np.searchsorted(ends, found[0], side="right")].sum())
+        raise pa.ArrowInvalid(
+            f"Row #{row + 1}: a quote closes a field, and text follows it: double each quote inside of quoted text"
+        )
 
 
 _EMPTY: Final = "the file is empty and has no header to take names from; pass schema=, or leave it out"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Final
@@ -15,8 +15,10 @@ from pyarrow import json
 from arrowflow.errors import SourceError
 from arrowflow.formats.protocol import Footer, check_names
 from arrowflow.formats.text.blocks import Source, as_bytes, first_records, opened, owned, with_codecs
+from arrowflow.formats.text.json_rows import Misfit, no_objects
 from arrowflow.formats.text.scan import Bytes, JsonElements, JsonLines, Scanner, element_ends, nesting
-from arrowflow.formats.text.text import SAMPLE_BYTES, Layout, TextFormat
+from arrowflow.formats.text.sifting import Records
+from arrowflow.formats.text.text import SAMPLE_BYTES, Block, Layout, TextFormat
 from arrowflow.formats.text.whole_numbers import check_objects, may_be_rounded
 from arrowflow.formats.types import check_texts, convert, decoded_schema
 from arrowflow.storage import File, Store
@@ -27,6 +29,9 @@ _MAX_NESTING: Final = 64
 
 _NULL: Final = re.compile(rb"\s*null")
 _NO_KEYS: Final = b"{}  "
+_KINDS_TRIED: Final = 8
+"""How many kinds of wrong values are looked for in all lines of a block, before lines are decoded in small parts."""
+
 _EMPTY: Final = "the file has no rows to take columns from; pass schema=, or leave it out"
 
 
@@ -65,8 +70,12 @@ class JsonFormat(TextFormat):
             raise SourceError(
                 f"its values are nested deeper than {_MAX_NESTING} levels; pass schema= with the columns to read"
             )
-        with self._explained():
-            found = _parse(_as_lines(data) if kind else owned(data), None).schema
+        data, found = self.sample(
+            data,
+            kind,
+            file,
+            lambda text: _parse(_as_lines(as_bytes(text)) if kind else text, None).schema,
+        )
         check_names(found.names)
         if may_be_rounded(found, data):
             check_objects(data.tobytes(), found)
@@ -95,6 +104,45 @@ class JsonFormat(TextFormat):
         check_texts(batch)
         columns = [convert(batch.column(name), types.field(name).type) for name in types.names]
         return pa.RecordBatch.from_arrays(columns, schema=types)
+
+    def quick(self, block: Block, hints: set[str]) -> tuple[pa.RecordBatch | None, Mapping[int, str]] | None:
+        """See `TextFormat.quick`: finds lines that are no objects, and those with values of another kind."""
+        if block.layout.kind == _ARRAY:
+            return None
+        records = block.records
+        bad = no_objects(records, keep=block.keep)
+        for hint in sorted(hints):
+            bad |= Misfit.of(hint).rows(records)
+        for _ in range(_KINDS_TRIED):
+            rest = records.without(bad) if bad else records
+            if not len(rest):
+                break
+            try:
+                batch = self.decode(rest.between(0, len(rest)), block.layout, block.types, block.file)
+                return (batch if batch.num_rows == len(rest) else None), bad
+            except pa.ArrowInvalid as error:
+                misfit = Misfit.told(rest, str(error))
+                more = {} if misfit is None else misfit.rows(records)
+                if misfit is None or not more.keys() - bad.keys():
+                    break
+                hints.add(misfit.hint)
+                bad |= more
+        return None, bad
+
+    def records(self, data: pa.Buffer, kind: str, file: File, first: int) -> Records:
+        """See `TextFormat.records`: of an array, the bracket that closes it may lie in a later block."""
+        if kind != _ARRAY:
+            return TextFormat.records(self, data, kind, file, first)
+        text = as_bytes(data)
+        ends = element_ends(text)
+        shown = text[: ends[-1]] > ord(" ")
+        shown[ends - 1] = False
+        starts = np.concatenate([[0], ends[:-1]])
+        return Records.of(text, ends, np.logical_or.reduceat(shown, starts), first)
+
+    def stripped(self, kind: str, row: bytes) -> bytes:
+        """See `TextFormat.stripped`: an element of an array has a comma or the bracket behind it."""
+        return row.strip()[:-1].rstrip() if kind == _ARRAY else row.strip()
 
     def is_misfit(self, text: str) -> bool:
         """See `TextFormat.is_misfit`."""

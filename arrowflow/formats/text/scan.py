@@ -84,6 +84,15 @@ class CsvLines:
         is_blank |= (stops == starts + 1) & (data[np.minimum(starts, data.size - 1)] == _RETURN)
         return ends, ~is_blank
 
+    def misplaced(self, data: Bytes) -> Offsets:
+        """Returns the quotes that close a text in the middle of a field: neither a delimiter nor a line end follows."""
+        if self._quote is None:
+            return np.zeros(0, np.int64)
+        closing = self._toggles(data, self._quote)[1::2]
+        following = data[np.minimum(closing + 1, data.size - 1)]
+        ends = self._starts_field[following] | (following == self._quote) | (closing == data.size - 1)
+        return closing[~ends]
+
     def open_quote(self, data: Bytes) -> int | None:
         """See `Scanner.open_quote`."""
         if self._quote is None:

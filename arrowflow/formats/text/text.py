@@ -15,16 +15,19 @@ from __future__ import annotations
 import dataclasses
 import re
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import ClassVar, Final, Self
 
 import numpy as np
 import pyarrow as pa
 
-from arrowflow.errors import PlanError, SchemaError, SourceError
+from arrowflow.bad_rows import first_bad
+from arrowflow.errors import DataError, PlanError, SchemaError, SourceError
+from arrowflow.expr import empty_batch
+from arrowflow.formats.capabilities import Sifted
 from arrowflow.formats.protocol import Footer, Format, Split
 from arrowflow.formats.text.blocks import (
     Blocks,
@@ -38,7 +41,8 @@ from arrowflow.formats.text.blocks import (
     owned,
     unmapped,
 )
-from arrowflow.formats.text.scan import Scanner
+from arrowflow.formats.text.scan import Bytes, Scanner
+from arrowflow.formats.text.sifting import Decode, Records, good_rows, listed, rows_in_front
 from arrowflow.formats.types import conform, width_bits
 from arrowflow.options import parse_bytes
 from arrowflow.storage import File, Range, Store
@@ -70,6 +74,34 @@ class Layout:
     start: int
     schema: pa.Schema
     kind: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A block in which rows are bad.
+
+    Attributes:
+        data: Its bytes.
+        rows: How many rows it has.
+        find: Finds the rows, which takes a while.
+        layout: The layout of the file.
+        types: The columns to decode.
+        file: The file.
+        keep: Whether bad rows are kept.
+    """
+
+    data: pa.Buffer
+    rows: int
+    find: Callable[[], Records]
+    layout: Layout
+    types: pa.Schema
+    file: File
+    keep: bool
+
+    @cached_property
+    def records(self) -> Records:
+        """Its rows."""
+        return self.find()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -203,36 +235,150 @@ class TextFormat(Format):
     def read(
         self, store: Store, footer: Footer, split: Split, schema: pa.Schema, offset_rows: int = 0
     ) -> Iterator[pa.RecordBatch]:
-        """See `Format.read`; a compressed file yields one batch a block."""
+        """See `Format.read`; a compressed file yields one batch a block. The rows in front of a bad one come before its error."""
         details: _Details = footer.details
-        layout, blocks, codec = details.layout, details.blocks, details.codec
+        layout, blocks = details.layout, details.blocks
         names = _present(layout, schema.names)
         types = pa.schema([_decoded(schema.field(name)) for name in names])
         if not names:
             rows = max(0, split.num_rows - offset_rows)
             yield from conform(pa.RecordBatch.from_struct_array(pa.nulls(rows, pa.struct([]))), schema)
             return
+        for data, index, first in self._stored(store, footer, split, offset_rows):
+            before, skipped = int(blocks.rows_before[index]), max(0, offset_rows - first)
+            try:
+                batch = self._checked(data, int(blocks.rows[index]), before, details, types, footer.file)
+                made = list(conform(batch.slice(skipped), schema))
+            except (SourceError, SchemaError, DataError) as error:
+                records = self.records(data, layout.kind, footer.file, before)
+                decode = self._decoder(details, types, schema, footer.file)
+                good, first_error = rows_in_front(records, decode, error)
+                if good is not None and good.num_rows > skipped:
+                    yield good.slice(skipped)
+                raise first_error from first_error.__cause__
+            yield from made
+
+    def sift(
+        self,
+        store: Store,
+        footer: Footer,
+        split: Split,
+        schema: pa.Schema,
+        offset_rows: int,
+        *,
+        keep: bool,
+        hints: set[str],
+    ) -> Iterator[Sifted]:
+        """See `SiftingFormat.sift`: a part is a block."""
+        details: _Details = footer.details
+        blocks, file = details.blocks, footer.file
+        names = _present(details.layout, schema.names)
+        types = pa.schema([_decoded(schema.field(name)) for name in names])
+        if not names:
+            rows = pa.RecordBatch.from_struct_array(pa.nulls(split.num_rows, pa.struct([])))
+            (batch,) = conform(rows, schema)
+            yield Sifted(batch, 0, split.num_rows)
+            return
+        decode = self._decoder(details, types, schema, file)
+        for data, index, first in self._stored(store, footer, split, offset_rows):
+            rows, before = int(blocks.rows[index]), int(blocks.rows_before[index])
+            if not hints:
+                try:
+                    yield Sifted(decode(data, rows, before), first, rows)
+                    continue
+                except (SourceError, SchemaError, DataError):
+                    pass  # which rows are bad is found out now
+            find = partial(self.records, data, details.layout.kind, file, before)
+            block = Block(data, rows, find, details.layout, types, file, keep)
+            yield self._sifted(block, first, decode, schema, hints)
+
+    def _sifted(self, block: Block, first: int, decode: Decode, schema: pa.Schema, hints: set[str]) -> Sifted:
+        """Returns the rows of a block, as far as a quick look has found them already."""
+        batch, bad = self.quick(block, hints) or (None, {})
+        if batch is not None:
+            try:
+                (batch,) = conform(batch, schema)
+            except (SourceError, SchemaError, DataError):
+                batch = None
+        if batch is None:
+            batch, bad = good_rows(block.records, decode, bad)
+        if batch is None:
+            batch = empty_batch(schema)
+        numbers = sorted(bad)
+        kept = ()
+        if block.keep:
+            kept = listed(block.records, bad, first, partial(self.stripped, block.layout.kind))
+        return Sifted(batch, first, block.rows, [first + number for number in numbers], kept)
+
+    def quick(self, block: Block, hints: set[str]) -> tuple[pa.RecordBatch | None, Mapping[int, str]] | None:
+        """Returns the good rows of a block, or None in their place, and bad ones by number; None if that takes long.
+
+        If it returns the good rows, the bad ones are all that there are. Of each bad row it tells what is wrong, if bad
+        rows are kept.
+
+        Args:
+            block: The block.
+            hints: See `SiftingFormat.sift`. Where there are some, blocks are not decoded as a whole before.
+        """
+        return None
+
+    def records(self, data: pa.Buffer, kind: str, file: File, first: int) -> Records:
+        """Returns the rows of a block, the first of which has this number in the file."""
+        text = as_bytes(data)
+        return Records.of(text, *self.scanner(kind, file).scan(text, True), first)
+
+    def stripped(self, kind: str, row: bytes) -> bytes:
+        """Returns the bytes of a row without what separates it from the next one."""
+        return row
+
+    def _stored(
+        self, store: Store, footer: Footer, split: Split, offset_rows: int
+    ) -> Iterator[tuple[pa.Buffer, int, int]]:
+        """Yields the blocks of a split that hold rows from one on: bytes, number, and rows of the split before it."""
+        details: _Details = footer.details
+        blocks, codec = details.blocks, details.codec
         if codec is None:
-            data = _read_block(store, footer.file, blocks, split.index)
-            batch = self._checked(data, split.index, details, types, footer.file)
-            yield from conform(batch.slice(offset_rows), schema)
+            yield _read_block(store, footer.file, blocks, split.index), split.index, 0
             return
         source = inflated(store, footer.file, codec)
         ends = blocks.rows_before + blocks.rows
         first = min(int(np.searchsorted(ends, offset_rows, side="right")), ends.size - 1)
         for index in range(first, ends.size):
             start, stop = int(blocks.starts[index]), int(blocks.stops[index])
-            data = owned(source.window(start, stop - start))
-            batch = self._checked(data, index, details, types, footer.file)
-            skipped = max(0, offset_rows - int(blocks.rows_before[index]))
-            yield from conform(batch.slice(skipped), schema)
+            yield owned(source.window(start, stop - start)), index, int(blocks.rows_before[index])
+
+    def _decoder(self, details: _Details, types: pa.Schema, schema: pa.Schema, file: File) -> Decode:
+        """Returns what decodes some rows of a file into one batch."""
+
+        def decode(data: pa.Buffer, rows: int, before: int) -> pa.RecordBatch:
+            (batch,) = conform(self._checked(data, rows, before, details, types, file), schema)
+            return batch
+
+        return decode
+
+    def sample(
+        self, data: Bytes, kind: str, file: File, infer: Callable[[pa.Buffer], pa.Schema]
+    ) -> tuple[Bytes, pa.Schema]:
+        """Returns the rows of a sample that tell its types, and these types: those in front of the first bad row."""
+
+        def explained(start: int, stop: int) -> pa.Schema:
+            with self._explained(start):
+                return infer(records.between(start, stop))
+
+        try:
+            with self._explained():
+                return data, infer(owned(data))
+        except (SourceError, SchemaError) as error:
+            records = self.records(owned(data), kind, file, 0)
+            place, first_error = first_bad(len(records), explained, error)
+            if place == 0:
+                raise first_error from first_error.__cause__
+            return as_bytes(records.between(0, place)), explained(0, place)
 
     def _checked(
-        self, data: pa.Buffer, index: int, details: _Details, types: pa.Schema, file: File
+        self, data: pa.Buffer, expected: int, before: int, details: _Details, types: pa.Schema, file: File
     ) -> pa.RecordBatch:
-        """Decodes a block and compares its rows with the count of the scan."""
-        expected = int(details.blocks.rows[index])
-        before = int(details.blocks.rows_before[index])
+        """Decodes rows and compares their number with the count of the scan."""
         with self._explained(before):
             batch = self.decode(data, details.layout, types, file)
         if batch.num_rows != expected:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -18,12 +19,18 @@ _PASS_SCHEMA: Final = "; take a type in schema= that fits all records, or leave 
 
 
 class Unfit(Exception):
-    """Rows that a column cannot hold; or, if the error has no text, rows with an unusual encoding."""
+    """Rows that a column cannot hold, with the reason of each; without reasons, rows with an unusual encoding.
 
-    def __init__(self, rows: Ints, text: str | None = None, *, is_value: bool = False) -> None:
-        super().__init__(rows, text)
+    Attributes:
+        rows: The records, in order.
+        texts: The reasons.
+        is_value: Whether a value is at fault, and not the kind or the number of values.
+    """
+
+    def __init__(self, rows: Ints, texts: Sequence[str] | None = None, *, is_value: bool = False) -> None:
+        super().__init__(rows, texts)
         self.rows = rows
-        self.text = text
+        self.texts = texts
         self.is_value = is_value
 
 
@@ -45,6 +52,16 @@ class Lists(NamedTuple):
     owners: Ints
     starts: Ints
     stops: Ints
+
+    def without(self, rows: Ints) -> Lists:
+        """Returns the lists of the other records; these lack the feature."""
+        kept = ~np.isin(self.rows, rows)
+        places = np.cumsum(kept) - 1
+        values = kept[self.owners]
+        owners = places[self.owners[values]]
+        return Lists(
+            self.num_rows, self.rows[kept], self.kinds[kept], owners, self.starts[values], self.stops[values]
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +106,14 @@ class Column:
         has_kind = lists.kinds != 0
         wrong = np.flatnonzero(has_kind & (lists.kinds != self.kind))
         if len(wrong):
-            found, wanted = KINDS[lists.kinds[wrong[0]]], KINDS[self.kind]
-            raise Unfit(
-                rows[wrong[:1]],
-                f"feature {self.name!r}: expected {wanted} ({self.type}), found {found}{_PASS_SCHEMA}",
-            )
+            text = f"feature {self.name!r}: expected {KINDS[self.kind]} ({self.type}), found "
+            raise Unfit(rows[wrong], [f"{text}{KINDS[lists.kinds[each]]}{_PASS_SCHEMA}" for each in wrong])
         values, counts = self._values(data, lists)
         if self.size is not None:
             wrong = np.flatnonzero(has_kind & (counts != self.size))
             if len(wrong):
                 text = f"feature {self.name!r}: expected {self.size} of {self.value} ({self.type}), found "
-                raise Unfit(rows[wrong[:1]], f"{text}{counts[wrong[0]]}{_PASS_SCHEMA}")
+                raise Unfit(rows[wrong], [f"{text}{counts[each]}{_PASS_SCHEMA}" for each in wrong])
         if not has_kind.all():
             rows, counts = rows[has_kind], counts[has_kind]
         return self._assemble(values, rows, counts, lists.num_rows)
@@ -138,14 +152,12 @@ class Column:
         try:
             return gathered.cast(self.value)
         except pa.ArrowInvalid as error:
-            for place, value in enumerate(gathered):
-                if not _is_utf8(value.as_py()):
-                    row = lists.rows[lists.owners[place : place + 1]]
-                    text = (
-                        f"feature {self.name!r}: expected UTF-8 text ({self.type}), found bytes that are none"
-                    )
-                    raise Unfit(row, f"{text}; take binary in schema=", is_value=True) from error
-            raise
+            wrong = [place for place, value in enumerate(gathered) if not _is_utf8(value.as_py())]
+            if not wrong:
+                raise
+            rows = np.unique(lists.rows[lists.owners[wrong]])
+            text = f"feature {self.name!r}: expected UTF-8 text ({self.type}), found bytes that are none"
+            raise Unfit(rows, [f"{text}; take binary in schema="] * len(rows), is_value=True) from error
 
     def _numbers(self, values: Ints, counts: Ints, lists: Lists) -> pa.Array:
         if self.value == pa.int64():
@@ -153,11 +165,12 @@ class Column:
         low, high = (0, 1) if self.value == pa.bool_() else _range(self.value)
         outside = np.flatnonzero((values < low) | (values > high))
         if len(outside):
-            row = np.searchsorted(np.cumsum(counts), outside[:1], side="right")
-            text = (
-                f"feature {self.name!r}: expected {self.value} ({low} to {high}), found {values[outside[0]]}"
+            places, firsts = np.unique(
+                np.searchsorted(np.cumsum(counts), outside, side="right"), return_index=True
             )
-            raise Unfit(lists.rows[row], text + "; take int64 in schema=", is_value=True)
+            text = f"feature {self.name!r}: expected {self.value} ({low} to {high}), found "
+            texts = [f"{text}{value}; take int64 in schema=" for value in values[outside[firsts]]]
+            raise Unfit(lists.rows[places], texts, is_value=True)
         return _array(values).cast(self.value)
 
     def _assemble(self, values: pa.Array, rows: Ints, counts: Ints, num_rows: int) -> pa.Array:

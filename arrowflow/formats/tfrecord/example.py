@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from arrowflow.bad_rows import without
 from arrowflow.errors import ArrowflowError, DataError, SchemaError, SourceError
 from arrowflow.formats.tfrecord import proto
 from arrowflow.formats.tfrecord.columns import INTS, Column, Lists, Unfit, column_of
@@ -123,6 +124,8 @@ class _Names:
         return mixed
 
 
+_NO_EXAMPLE: Final = "expected a tf.train.Example, found one that is encoded as none should be"
+
 _LOWEST: Final = np.array([(1 << (8 * size)) - 1 if size < 8 else -1 for size in range(9)], np.int64)
 """Bit masks of the lowest bytes of a word."""
 
@@ -176,12 +179,30 @@ class ExampleDecoder:
             except _Odd as odd:
                 rows = np.setdiff1d(odd.rows, known)
                 if not len(rows):
-                    text = "expected a tf.train.Example, found one that is encoded as none should be"
-                    raise Misfit(int(odd.rows.min()), SourceError(text)) from None
+                    raise Misfit(int(odd.rows.min()), SourceError(_NO_EXAMPLE)) from None
             records = _rewritten(records, rows)
             known = np.union1d(known, rows)
 
-    def _decode(self, records: Records) -> pa.RecordBatch:
+    def decode_good(self, records: Records) -> tuple[pa.RecordBatch, dict[int, ArrowflowError]]:
+        """Returns the records of these columns as rows, and by number why the others are none."""
+        known: Ints = np.zeros(0, np.int64)
+        refused: dict[int, ArrowflowError] = {}
+        while True:
+            bad = dict(refused)
+            try:
+                batch = self._decode(records, bad)
+            except _Odd as odd:
+                rows = np.setdiff1d(odd.rows, known)
+                if not len(rows):
+                    rows, error = odd.rows, SourceError(_NO_EXAMPLE)
+                    refused |= dict.fromkeys(rows.tolist(), error)
+                records = _rewritten(records, rows, refused)
+                known = np.union1d(known, rows)
+                continue
+            return without(batch, bad), bad
+
+    def _decode(self, records: Records, bad: dict[int, ArrowflowError] | None = None) -> pa.RecordBatch:
+        """Decodes records; with `bad` notes those that do not fit there, and makes nulls of them."""
         if not self.schema.names:
             return pa.RecordBatch.from_struct_array(pa.nulls(len(records), pa.struct([])))
         cells = self._cells(records)
@@ -192,7 +213,8 @@ class ExampleDecoder:
         borders = np.searchsorted(cells.columns, np.arange(len(self._columns) + 1))
         parts = np.searchsorted(found.owners, borders)
         single = self._single(records.data, cells, found)
-        arrays, misfits = [], []
+        arrays: list[pa.Array] = []
+        misfits: list[Misfit] = []
         for number, column in enumerate(self._columns):
             own = slice(borders[number], borders[number + 1])
             values = slice(parts[number], parts[number + 1])
@@ -208,7 +230,7 @@ class ExampleDecoder:
                 found.stops[values],
             )
             try:
-                arrays.append(self._column(column, records.data, lists))
+                arrays.append(_column(column, records.data, lists, bad))
             except Misfit as misfit:
                 misfits.append(misfit)
         if misfits:
@@ -234,15 +256,6 @@ class ExampleDecoder:
         floats = words.astype(np.uint32).view(np.float32)
         return {number: whole if self._kinds[number] == INTS else floats for number in numbers.tolist()}
 
-    def _column(self, column: Column, data: Bytes, lists: Lists) -> pa.Array:
-        try:
-            return column.build(data, lists)
-        except Unfit as unfit:
-            if unfit.text is None:
-                raise _Odd(unfit.rows) from None
-            make = DataError if unfit.is_value else SchemaError
-            raise Misfit(int(unfit.rows[0]), make(unfit.text)) from None
-
     def _cells(self, records: Records) -> _Cells:
         """Walks from examples to their lists."""
         data, rows = records.data, np.flatnonzero(records.starts < records.stops)
@@ -264,6 +277,22 @@ class ExampleDecoder:
         columns, rows = np.nonzero(table >= 0)
         cells = table[columns, rows]
         return _Cells(columns, rows, *_lists(data, rows, keys.stops[cells], entries.stops[cells]))
+
+
+def _column(column: Column, data: Bytes, lists: Lists, bad: dict[int, ArrowflowError] | None) -> pa.Array:
+    """Returns a column; with `bad`, notes the records there whose lists do not fit, and makes nulls of them."""
+    while True:
+        try:
+            return column.build(data, lists)
+        except Unfit as unfit:
+            if unfit.texts is None:
+                raise _Odd(unfit.rows) from None
+            errors = map(DataError if unfit.is_value else SchemaError, unfit.texts)
+            if bad is None:
+                raise Misfit(int(unfit.rows[0]), next(errors)) from None
+            for row, error in zip(unfit.rows.tolist(), errors, strict=True):
+                bad.setdefault(row, error)
+            lists = lists.without(unfit.rows)
 
 
 def has_feature(records: Records, name: str) -> bool:
@@ -301,8 +330,11 @@ def _in_order(found: Elements) -> Elements:
     return Elements(found.owners[order], found.starts[order], found.stops[order], found.bad)
 
 
-def _rewritten(records: Records, rows: Ints) -> Records:
-    """Returns the records in a block of their own, with `rows` encoded as protobuf encodes them."""
+def _rewritten(records: Records, rows: Ints, refused: dict[int, ArrowflowError] | None = None) -> Records:
+    """Returns the records in a block of their own, with `rows` encoded as protobuf encodes them.
+
+    With `refused`, records that are none are noted there, and become empty ones.
+    """
     odd = set(rows.tolist())
     parts = []
     for row in range(len(records)):
@@ -311,7 +343,11 @@ def _rewritten(records: Records, rows: Ints) -> Records:
             try:
                 part = proto.canonical(part)
             except ArrowflowError as error:
-                raise Misfit(row, error) from error.__cause__
+                if refused is None:
+                    raise Misfit(row, error) from error.__cause__
+                refused.setdefault(row, error)
+        if refused and row in refused:
+            part = b""
         parts.append(part)
     return joined(parts)
 

@@ -178,6 +178,18 @@ def unframe(data: memoryview, base: int, num_rows: int) -> tuple[Ints, Ints, Fau
         base: Number of its first byte, for errors.
         num_rows: The number of records to look at.
     """
+    starts, stops, faults = framed(data, base, num_rows)
+    if faults:
+        row = min(faults)
+        return starts[:row], stops[:row], faults[row]
+    return starts, stops, None
+
+
+def framed(data: memoryview, base: int, num_rows: int) -> tuple[Ints, Ints, dict[int, Fault]]:
+    """Returns starts and stops of records in a block, and those that are damaged; arguments as of `unframe`.
+
+    If the block is cut off, the first record that it does not hold is among the damaged ones, and has no start.
+    """
     crc32c, unpack, last = crc_function(), _LENGTH.unpack_from, len(data)
     borders, crcs, position = [0], [], 0
     for _ in range(num_rows):
@@ -190,15 +202,17 @@ def unframe(data: memoryview, base: int, num_rows: int) -> tuple[Ints, Ints, Fau
     found = np.array(borders, np.int64)
     starts, stops = found[:-1] + HEADER_BYTES, found[1:] - 4
     wrong = np.flatnonzero(_masked(np.array(crcs, np.uint64)) != _crcs_at(data, stops))
-    if len(wrong):
-        row = int(wrong[0])
-        text = (
-            f"its {stops[row] - starts[row]} bytes do not have the CRC that it came with; the file is corrupt"
+    faults = {
+        row: Fault(
+            base + borders[row],
+            f"its {stops[row] - starts[row]} bytes do not have the CRC that it came with; the file is corrupt",
         )
-        return starts[:row], stops[:row], Fault(base + borders[row], text)
+        for row in wrong.tolist()
+    }
     if len(crcs) < num_rows:
-        return starts, stops, Fault(base + borders[-1], "it is cut off; the file changed while it was read")
-    return starts, stops, None
+        text = "it is cut off; the file changed while it was read"
+        faults[len(crcs)] = Fault(base + borders[-1], text)
+    return starts, stops, faults
 
 
 def _masked(crcs: Any) -> Any:

@@ -16,7 +16,9 @@ from typing import Any, ClassVar, Final, Self
 import numpy as np
 import pyarrow as pa
 
+from arrowflow.bad_rows import BadRow
 from arrowflow.errors import ArrowflowError, PlanError, SchemaError, shown
+from arrowflow.formats.capabilities import Sifted
 from arrowflow.formats.protocol import Footer, Format, Split
 from arrowflow.formats.tfrecord import proto
 from arrowflow.formats.tfrecord.columns import gather
@@ -31,6 +33,7 @@ from arrowflow.formats.tfrecord.framing import (
     Fault,
     Walk,
     compression_of,
+    framed,
     inflate,
     unframe,
 )
@@ -219,6 +222,59 @@ class TfrecordFormat(Format):
                 yield from _rows(data, base, num_rows, first, offset_rows, schema, decoder)
             first += num_rows
             offset_rows = max(0, offset_rows - num_rows)
+
+    def sift(
+        self,
+        store: Store,
+        footer: Footer,
+        split: Split,
+        schema: pa.Schema,
+        offset_rows: int,
+        *,
+        keep: bool,
+        hints: set[str],
+    ) -> Iterator[Sifted]:
+        """See `SiftingFormat.sift`: a part is a block. Behind a damaged length no record can be found."""
+        details: _Details = footer.details
+        if details.fault is not None and split.index == len(footer.splits) - 1:
+            raise details.fault.error(int(details.rows[-1]))
+        decoder = None if self.raw else _decoder(schema.serialize().to_pybytes())
+        first, in_split = int(details.rows[split.index]), 0
+        for data, base, num_rows in _blocks(store, footer.file, details, split.index):
+            if in_split + num_rows > offset_rows:
+                made = _sifted(data, base, num_rows, first + in_split, in_split, schema, decoder)
+                yield made if keep else made._replace(bad=())
+            in_split += num_rows
+
+
+def _sifted(
+    data: memoryview,
+    base: int,
+    num_rows: int,
+    first: int,
+    in_split: int,
+    schema: pa.Schema,
+    decoder: ExampleDecoder | None,
+) -> Sifted:
+    """Returns the good records of a block, and the bad ones."""
+    starts, stops, faults = framed(data, base, num_rows)
+    if len(starts) < num_rows:
+        raise faults[len(starts)].error(first + len(starts))
+    intact = np.ones(num_rows, np.bool_)
+    intact[list(faults)] = False
+    numbers = np.flatnonzero(intact)
+    whole = Records(Bytes(np.frombuffer(data, np.uint8)), starts, stops)
+    records = Records(whole.data, starts[intact], stops[intact])
+    errors: dict[int, str] = {row: str(fault.error(first + row)) for row, fault in faults.items()}
+    if decoder is None:
+        batch = _raw(records, schema)
+    else:
+        batch, misfits = decoder.decode_good(records)
+        for row, error in misfits.items():
+            number = int(numbers[row])
+            errors[number] = f"record {first + number}: {error}"
+    bad = tuple(BadRow(in_split + row, errors[row], whole.record(row)) for row in sorted(errors))
+    return Sifted(batch, in_split, num_rows, [each.row for each in bad], bad)
 
 
 def _rows(

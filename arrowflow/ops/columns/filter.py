@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -11,12 +12,13 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from arrowflow.bad_rows import BY_OPTIONS, Policy
 from arrowflow.errors import FunctionError, PlanError, SchemaError
 from arrowflow.expr import Expr, Step, Where, expand, parse_many
 from arrowflow.interchange.from_numpy import batch_from_arrays
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.gather import kept
-from arrowflow.kernels.items import Origin
+from arrowflow.kernels.items import Origin, Outcome
 from arrowflow.kernels.kinds import StatelessKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.kernels.recut import recut_spec
@@ -28,9 +30,10 @@ from arrowflow.ops.columns.column_program import (
     check_names,
     given_names,
 )
+from arrowflow.ops.functions.bad_results import results_specs, whole
 from arrowflow.ops.functions.function import check_function, code_digest, function_name
 from arrowflow.ops.functions.invocation import BatchFormat, BatchFunction, check_format
-from arrowflow.options import AUTOTUNE, ResolvedOptions, parallel_calls
+from arrowflow.options import AUTOTUNE, OnError, ResolvedOptions, parallel_calls
 from arrowflow.plan.node import BindContext, Columns, Names, Node
 from arrowflow.plan.traits import Traits
 
@@ -56,6 +59,8 @@ class Filter(ColumnOperator):
         format: BatchFormat,
         columns: Any,
         num_parallel_calls: int,
+        on_error: OnError | None,
+        quarantine: str | os.PathLike[str] | None,
     ) -> Filter | FilterBy:
         """Returns the node for these predicates, with arguments as users write them."""
         if not predicates:
@@ -74,10 +79,13 @@ class Filter(ColumnOperator):
                 format=format,
                 columns=given_names(cls.name, columns),
                 num_parallel_calls=parallel_calls(cls.name, num_parallel_calls),
+                policy=Policy.of(cls.name, on_error, quarantine),
             )
-        if format != "arrow" or columns is not None or num_parallel_calls != AUTOTUNE:
+        given = (columns, on_error, quarantine)
+        if format != "arrow" or num_parallel_calls != AUTOTUNE or any(each is not None for each in given):
             raise PlanError(
-                "filter: format=, columns= and num_parallel_calls= are for a function, not expressions"
+                "filter: format=, columns=, num_parallel_calls=, on_error= and quarantine= are for a function, not "
+                "expressions"
             )
         return cls(inputs=(below,), predicates=tuple(parse_many(predicates, operator=cls.name)))
 
@@ -113,6 +121,7 @@ class FilterBy(Operator):
         format: The format of the batches that `fn` sees.
         columns: The only columns that `fn` reads and sees; None for all columns.
         num_parallel_calls: Calls at the same time, or None for the CPU budget.
+        policy: What becomes of pieces for which `fn` fails.
         place: Bound: the operator's place in the plan as written.
     """
 
@@ -123,6 +132,7 @@ class FilterBy(Operator):
     format: BatchFormat = "arrow"
     columns: tuple[str, ...] | None = None
     num_parallel_calls: int | None = None
+    policy: Policy = BY_OPTIONS
     place: int = field(default=0, compare=False)
 
     @property
@@ -131,9 +141,10 @@ class FilterBy(Operator):
         return f"{self.name}({function_name(self.fn)})"
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
-        """Notes its place, for the key of its instances."""
+        """Notes its place, for the key of its instances, and what becomes of bad pieces."""
         columns = bound_names(self.columns, inputs[0].schema)
-        return dataclasses.replace(self, place=context.place, columns=columns).on(*inputs)
+        policy = self.policy.within(context.options)
+        return dataclasses.replace(self, place=context.place, columns=columns, policy=policy).on(*inputs)
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns the arguments that decide the input of the function."""
@@ -141,6 +152,7 @@ class FilterBy(Operator):
             "fn": function_name(self.fn),
             "format": self.format,
             "columns": as_texts(self.columns),
+            **self.policy.arguments(),
         }
 
     def functions(self) -> Mapping[str, str]:
@@ -173,19 +185,27 @@ class FilterBy(Operator):
             max_calls=self.num_parallel_calls,
             facts=lambda: (f"{function_name(self.fn)}({self.format}), one call a piece",),
         )
-        return recut_spec(self.name, options), call
+        return (
+            recut_spec(self.name, options),
+            call,
+            *results_specs(self, place=self.place, policy=self.policy),
+        )
 
 
 class FilterByKernel(StatelessKernel):
     """Calls the function, and keeps the rows for which it returned true."""
 
     def __init__(self, node: FilterBy, context: Context) -> None:
+        self._policy = node.policy
         self._function = BatchFunction(
             node.fn, context.run_storage, node.place, format=node.format, columns=node.columns
         )
 
-    def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
+    def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch | Outcome:
         """Returns the kept rows."""
+        return whole(self._policy, chunk, lambda: self._kept(chunk))
+
+    def _kept(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
         function = self._function
 
         def keep(returned: list[Any]) -> pa.RecordBatch:

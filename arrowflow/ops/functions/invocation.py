@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
@@ -19,23 +20,23 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from arrowflow.bad_rows import BY_OPTIONS, Policy
 from arrowflow.errors import DataError, FunctionError, PlanError, SchemaError, said, shown
 from arrowflow.interchange.from_numpy import batch_from_arrays
 from arrowflow.interchange.handed_over import TakeOver, copied_from, unshared
 from arrowflow.interchange.to_numpy import ColumnExport, arrays_of, column_exports, for_functions
 from arrowflow.kernels.context import Context
-from arrowflow.kernels.items import Item, Origin
-from arrowflow.kernels.kinds import SerialKernel, StatelessKernel
+from arrowflow.kernels.items import Origin
+from arrowflow.kernels.kinds import StatelessKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.kernels.recut import recut_spec
 from arrowflow.ops.columns.column_program import bound_names, check_columns, check_names, given_names
 from arrowflow.ops.combine.elements import operator_key
-from arrowflow.ops.combine.same_columns import FirstSchema
+from arrowflow.ops.functions.bad_results import results_specs
 from arrowflow.ops.functions.function import check_function, code_digest, function_name, makes_functions
 from arrowflow.ops.sources.from_memory import changed_schema, given_schema, normalised
-from arrowflow.options import ResolvedOptions, check_seed, parallel_calls
-from arrowflow.plan.node import BindContext, Columns, Names, Node
-from arrowflow.plan.position import Position
+from arrowflow.options import OnError, ResolvedOptions, check_seed, parallel_calls
+from arrowflow.plan.node import BindContext, Columns, Count, Names, Node
 from arrowflow.random import FUNCTION_CALLS, generator
 from arrowflow.workarounds.slices import readable
 
@@ -110,11 +111,18 @@ class MappingOperator(FunctionOperator):
         seed: With a seed, `fn` also gets a random generator.
         num_parallel_calls: Calls at the same time, or None for the CPU budget.
         executor: Where `fn` is called; this changes no value.
+        policy: What becomes of bad rows; once bound, as the pipeline says.
     """
 
     seed: int | None = None
     num_parallel_calls: int | None = None
     executor: FunctionExecutor = field(default="thread", compare=False)
+    policy: Policy = BY_OPTIONS
+
+    @property
+    def by_row(self) -> bool:
+        """Whether the function is called for single rows."""
+        return False
 
     @classmethod
     def of(
@@ -127,6 +135,8 @@ class MappingOperator(FunctionOperator):
         seed: int | None,
         num_parallel_calls: int,
         executor: FunctionExecutor,
+        on_error: OnError | None,
+        quarantine: str | os.PathLike[str] | None,
         **own: Any,
     ) -> Self:
         """Returns the node, with arguments as users write them; `own` holds the arguments of its class."""
@@ -142,8 +152,20 @@ class MappingOperator(FunctionOperator):
             seed=check_seed(cls.name, seed),
             num_parallel_calls=parallel_calls(cls.name, num_parallel_calls),
             executor=executor,
+            policy=Policy.of(cls.name, on_error, quarantine),
             **own,
         )
+
+    def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
+        """Notes its place, and what becomes of bad rows."""
+        policy = self.policy.within(context.options)
+        return FunctionOperator.bind(dataclasses.replace(self, policy=policy), inputs, context)
+
+    def count_rows(self, inputs: Sequence[Count]) -> Count:
+        """Returns the rows of its input if it keeps all, one for one."""
+        if self.policy.leaves_out:
+            return 0 if inputs[0] == 0 else None
+        return FunctionOperator.count_rows(self, inputs)
 
     def describe(self) -> str:
         """Returns the operator as one line, with the place where its function runs."""
@@ -186,15 +208,15 @@ class MappingOperator(FunctionOperator):
             max_calls=self.num_parallel_calls,
             facts=lambda: (fact + ", in worker processes" if process else fact,),
         )
-        if self.types is not None:
-            return (*cut, call)
-        check = KernelSpec(
-            operator=self.name,
-            kind="serial",
-            make=lambda context: UniformKernel(self.name, self.fn),
-            facts=lambda: (f"the first {unit} declares the schema",),
+        results = results_specs(
+            self,
+            place=self.place,
+            policy=self.policy,
+            checks=self.types is None,
+            by_row=self.by_row,
+            unit=unit,
         )
-        return (*cut, call, check)
+        return (*cut, call, *results)
 
 
 def check_format(operator: str, format: object) -> None:
@@ -238,6 +260,8 @@ class UserFunction:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # also `sys.exit()`, which ends this call and not the program
+            if self._idle is not None:
+                self._idle.append(call)  # where bad rows are left out, it is called for the next one
             text = f"{self.name} raised {said(error)}"
             if isinstance(error, ValueError) and "read-only" in text:
                 raise FunctionError(
@@ -260,10 +284,12 @@ class UserFunction:
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            raise FunctionError(
+            failed = FunctionError(
                 f"{self.name}() raised {said(error)} (a class is instantiated without arguments; "
                 "functools.partial gives it some)"
-            ) from error
+            )
+            failed.of_data = False  # it would be so for each row
+            raise failed from error
 
 
 class BatchFunction:
@@ -372,28 +398,3 @@ class BatchFunction:
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
-class UniformKernel(SerialKernel):
-    """Checks that all chunks of a stream have one schema; `repeat` compares schemas of several streams, in order."""
-
-    def __init__(self, operator: str, fn: Callable[..., Any]) -> None:
-        self._operator = operator
-        self._what = f"what {function_name(fn)} returned later"
-        self._first = FirstSchema()
-
-    def open(self, position: Position, epoch: int) -> Position:
-        """Passes the position on."""
-        return position
-
-    def push(self, item: Item) -> Iterator[Item]:
-        """Passes the chunk on."""
-        yield item._replace(chunk=self.checked(item.chunk))
-
-    def checked(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
-        """Returns the chunk; raises `SchemaError` where it has other columns than the first chunk."""
-        try:
-            return self._first.checked(chunk, self._what, "schema= declares columns and types")
-        except SchemaError as error:
-            error.locate(operator=self._operator)
-            raise

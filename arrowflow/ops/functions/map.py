@@ -10,10 +10,11 @@ import pyarrow as pa
 
 from arrowflow.errors import FunctionError
 from arrowflow.kernels.context import Context
-from arrowflow.kernels.items import Origin
+from arrowflow.kernels.items import Origin, Outcome
 from arrowflow.kernels.kinds import StatelessKernel
 from arrowflow.kernels.operator import KernelSpec
 from arrowflow.ops.columns.column_program import as_texts
+from arrowflow.ops.functions.bad_results import whole
 from arrowflow.ops.functions.function import conform, function_name
 from arrowflow.ops.functions.invocation import BatchFormat, BatchFunction, MappingOperator
 from arrowflow.options import ResolvedOptions
@@ -37,6 +38,7 @@ class Map(MappingOperator):
         seed: With a seed, `fn` also gets a random generator.
         num_parallel_calls: Calls at the same time, or None for the CPU budget.
         executor: Where `fn` is called; this changes no value.
+        policy: What becomes of pieces for which `fn` fails.
         place: Bound: the operator's place in the plan as written.
         keeps_rows: Whether the results have as many rows as the pieces.
     """
@@ -54,19 +56,22 @@ class Map(MappingOperator):
             "format": self.format,
             "columns": as_texts(self.columns),
             "seed": self.seed,
+            **self.policy.arguments(),
         }
 
     def count_rows(self, inputs: Sequence[Count]) -> Count:
         """Returns its input's rows, if the function keeps them."""
-        return inputs[0] if self.keeps_rows or inputs[0] == 0 else None
+        keeps = self.keeps_rows and not self.policy.leaves_out
+        return inputs[0] if keeps or inputs[0] == 0 else None
 
     def count_batches(self, rows: Sequence[Count], batches: Sequence[Count]) -> Count:
         """Returns its input's batches, if the function keeps their rows."""
-        return batches[0] if self.keeps_rows else None
+        return batches[0] if self.keeps_rows and not self.policy.leaves_out else None
 
     def rows_again(self, rows: int) -> int | None:
         """Returns as many rows, if the function keeps them."""
-        return rows if self.keeps_rows else MappingOperator.rows_again(self, rows)
+        keeps = self.keeps_rows and not self.policy.leaves_out
+        return rows if keeps else MappingOperator.rows_again(self, rows)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the cutter of pieces (without a `batch` before it), the caller, and the check of results."""
@@ -93,8 +98,11 @@ class MapKernel(StatelessKernel):
             schema=node.types,
         )
 
-    def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
+    def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch | Outcome:
         """Returns the function's result for a chunk."""
+        return whole(self._node.policy, chunk, lambda: self._result(chunk, origin))
+
+    def _result(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
         node, function = self._node, self._function
         more = node.generators(self._epoch, origin)
         given = chunk if node.executor == "thread" else None  # from a worker process comes a copy

@@ -8,12 +8,13 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from arrowflow.errors import DataError, FunctionError, shown
+from arrowflow.bad_rows import BadRow, bad_among, first_bad, is_bad_data
+from arrowflow.errors import ArrowflowError, DataError, FunctionError, shown
 from arrowflow.interchange.from_rows import batch_from_rows
 from arrowflow.interchange.handed_over import copied_value
 from arrowflow.interchange.kept_values import has_nanoseconds
 from arrowflow.kernels.context import Context
-from arrowflow.kernels.items import Origin
+from arrowflow.kernels.items import Origin, Outcome
 from arrowflow.kernels.kinds import StatelessKernel
 from arrowflow.kernels.operator import KernelSpec
 from arrowflow.ops.columns.column_program import as_texts, check_columns
@@ -41,11 +42,23 @@ class MapRows(MappingOperator):
         seed: With a seed, `fn` also gets a random generator.
         num_parallel_calls: Calls at the same time, or None for the CPU budget.
         executor: Where `fn` is called; this changes no value.
+        policy: What becomes of rows for which `fn` fails.
         place: Bound: the operator's place in the plan as written.
     """
 
     name: ClassVar[str] = "map_rows"
-    traits: ClassVar[Traits] = Traits(one_to_one=True, opaque=True)
+
+    @property
+    def traits(self) -> Traits:  # type: ignore[override]  # bad rows may be left out
+        """One row out per row in, unless bad rows are left out."""
+        if self.policy.leaves_out:
+            return Traits(opaque=True, per_lane=True, in_turn=True)
+        return Traits(one_to_one=True, opaque=True)
+
+    @property
+    def by_row(self) -> bool:
+        """The function is called for single rows."""
+        return True
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns the arguments that decide the input of the function."""
@@ -53,6 +66,7 @@ class MapRows(MappingOperator):
             "fn": function_name(self.fn),
             "columns": as_texts(self.columns),
             "seed": self.seed,
+            **self.policy.arguments(),
         }
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
@@ -73,31 +87,99 @@ class MapRowsKernel(StatelessKernel):
         self._epoch = context.epoch
         self._function = UserFunction(node.fn, context.run_storage, node.place)
 
-    def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
+    def apply(self, chunk: pa.RecordBatch, origin: Origin) -> pa.RecordBatch | Outcome:
         """Returns the function's results for the rows of a piece."""
-        node = self._node
+        node, given = self._node, chunk
         if node.columns is not None:
             check_columns(node.columns, chunk.schema)
             chunk = chunk.select(list(node.columns))
         _check_units(chunk.schema)
-        more = node.generators(self._epoch, origin)
-        rows = [self._call(row, more) for row in chunk.to_pylist()]
-        names = list(rows[0]) if node.types is None else node.types.names
-        expected = set(names)
-        for row in rows:
-            if row.keys() != expected:
-                raise FunctionError(
-                    f"what {self._function.name} returned has the keys {list(row)}, expected {names}, as "
-                    f"{'returned for an earlier row' if node.types is None else 'schema= declares'}"
-                )
-        return batch_from_rows(rows, names, node.types, f"what {self._function.name} returned")
+        rows, bad, error = self._called(chunk, node.generators(self._epoch, origin))
+        batch: pa.RecordBatch | None = None
+        if rows:
+            names = list(next(iter(rows.values()))) if node.types is None else node.types.names
+            try:
+                batch = self._batch(list(rows.values()), names)
+            except ArrowflowError as refused:
+                error = self._sorted_out(rows, names, bad, refused) or error
+                batch = self._batch(list(rows.values()), names) if rows else None
+        if batch is not None and not bad and error is None:
+            return batch
+        if error is not None and not rows and not bad:
+            raise error
+        places = sorted(bad)
+        kept = given.take(pa.array(places, pa.int64())) if bad and node.policy.folder is not None else None
+        listed = tuple(BadRow(row, str(bad[row])) for row in places)
+        return Outcome(given.slice(0, 0) if batch is None else batch, listed, kept, error)
+
+    def _called(
+        self, chunk: pa.RecordBatch, more: tuple[Any, ...]
+    ) -> tuple[dict[int, dict[str, Any]], dict[int, ArrowflowError], ArrowflowError | None]:
+        """Returns the results of good rows by their numbers, the errors of bad ones, and the error that ends the run."""
+        leaves_out, types = self._node.policy.leaves_out, self._node.types
+        expected = None if types is None else set(types.names)
+        rows: dict[int, dict[str, Any]] = {}
+        bad: dict[int, ArrowflowError] = {}
+        for number, row in enumerate(chunk.to_pylist()):
+            try:
+                result = self._call(row, more)
+                if expected is None:
+                    expected = set(result)
+                elif result.keys() != expected:
+                    raise self._other_keys(result, rows)
+            except ArrowflowError as error:
+                if not (leaves_out and is_bad_data(error)):
+                    return rows, bad, error
+                bad[number] = error
+            else:
+                rows[number] = result
+        return rows, bad, None
+
+    def _other_keys(self, result: dict[str, Any], rows: dict[int, dict[str, Any]]) -> FunctionError:
+        types = self._node.types
+        names = list(next(iter(rows.values()))) if types is None else types.names
+        by = "returned for an earlier row" if types is None else "schema= declares"
+        return FunctionError(
+            f"what {self._function.name} returned has the keys {list(result)}, expected {names}, as {by}"
+        )
+
+    def _batch(self, rows: list[dict[str, Any]], names: list[str]) -> pa.RecordBatch:
+        return batch_from_rows(rows, names, self._node.types, f"what {self._function.name} returned")
+
+    def _sorted_out(
+        self,
+        rows: dict[int, dict[str, Any]],
+        names: list[str],
+        bad: dict[int, ArrowflowError],
+        refused: ArrowflowError,
+    ) -> ArrowflowError | None:
+        """Takes the results out whose values make no column. Returns the error that ends the run, if one does."""
+        numbers, values = list(rows), list(rows.values())
+
+        def check(start: int, stop: int) -> None:
+            self._batch(values[start:stop], names)
+
+        # Without declared types, which of two kinds of values is the wrong one cannot be told.
+        if self._node.policy.leaves_out and self._node.types is not None:
+            for place, error in bad_among(len(values), check):
+                bad[numbers[place]] = error
+                del rows[numbers[place]]
+            return None
+        place, error = first_bad(len(values), check, refused)
+        for number in numbers[place:]:
+            del rows[number]
+        for number in [number for number in bad if number > numbers[place]]:
+            del bad[number]
+        return error
 
     def _call(self, row: dict[str, Any], more: tuple[Any, ...]) -> dict[str, Any]:
         try:
             # Rows are made into columns together, so no row may change when the next row is made.
             result = self._function(row, *more, then=lambda returned: copied_value(returned.pop()))
         except FunctionError as error:
-            raise FunctionError(f"{error} (for the row {_shown(row)})") from error.__cause__
+            failed = FunctionError(f"{error} (for the row {_shown(row)})")
+            failed.of_data = error.of_data
+            raise failed from error.__cause__
         if not isinstance(result, dict) or not result or not all(type(key) is str for key in result):
             raise FunctionError(
                 f"what {self._function.name} returned is {_shown(result)}, expected a dict of values by column for "

@@ -23,12 +23,12 @@ from arrowflow.kernels.kinds import SerialKernel
 from arrowflow.kernels.operator import KernelSpec
 from arrowflow.kernels.recut import recut_spec
 from arrowflow.ops.columns.column_program import as_texts, given_names
+from arrowflow.ops.functions.bad_results import UniformKernel
 from arrowflow.ops.functions.function import check_function, conform, function_name
 from arrowflow.ops.functions.invocation import (
     BatchFormat,
     BatchFunction,
     FunctionOperator,
-    UniformKernel,
     check_format,
 )
 from arrowflow.ops.sources.from_memory import given_schema

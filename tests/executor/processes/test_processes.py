@@ -844,7 +844,8 @@ def test_a_run_that_ends_while_it_calls_is_forgotten_after_the_call(
     else:
         monkeypatch.setattr(children, "give_back", ends_before)
     spec = KernelSpec(operator="map", kind="stateless", make=Counting)
-    assert processes.call(spec, 0, batch_of(1), Origin(0))["x"].to_pylist() == [0, 1, 1]
+    made = processes.call(spec, 0, batch_of(1), Origin(0))
+    assert isinstance(made, pa.RecordBatch) and made["x"].to_pylist() == [0, 1, 1]
     (one,) = children._idle
     assert not one.known and one.waits
 

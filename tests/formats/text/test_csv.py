@@ -387,7 +387,6 @@ ODD: dict[str, tuple[bytes, dict[str, list[Any]]]] = {
     "a null character": (b"a,b\n1,x\0y\n", {"a": [1], "b": ["x\0y"]}),
     "quotes inside of fields": (b'a,b\n5" x,1\nq"r",2\n"z""z",3\n', {"a": ['5" x', 'q"r"', 'z"z'], "b": [1, 2, 3]}),
     "a quoted header": (b'"a\nb","c,d"\n1,2\n', {"a\nb": [1], "c,d": [2]}),
-    "text behind a quoted one": (b'a,b\n"x"y"z,1\nw,2\n', {"a": ['xy"z', "w"], "b": [1, 2]}),
 }  # fmt: skip
 
 
@@ -404,6 +403,17 @@ BAD: dict[str, tuple[bytes, type[Exception], str]] = {
     "too few fields": (b"a,b\n1,2\n3\n", SourceError, "row 2: Expected 2 columns, got 1"),
     "too many fields": (b"a,b\n1,2,3\n", SourceError, "row 1: Expected 2 columns, got 3"),
     "an open quote": (b'a,b\n1,"x\n2,y\n', SourceError, "never closed"),
+    "text behind a quoted one": (
+        b'a,b\nw,2\n"x"y,1\n',
+        SourceError,
+        "row 2: a quote closes a field, and text",
+    ),
+    "text behind a quoted one, and a quote": (
+        b'a,b\n"x"y"z,1\n',
+        SourceError,
+        "row 1: a quote closes a field",
+    ),
+    "text behind a quoted name": (b'"a"x,b\n1,2\n', SourceError, "row 1: a quote closes a field"),
     "no UTF-8": (b"a,b\n1,\xff\n", SourceError, "column 'b' holds bytes that are no UTF-8"),
     "no UTF-8 in the header": (b"a,\xff\n1,2\n", SourceError, "UTF-8|utf-8"),
     "UTF-16": ("a,b\n1,2\n".encode("utf-16"), SourceError, "UTF-16"),

@@ -107,7 +107,7 @@ def test_an_exception_names_the_row_and_the_operator() -> None:
     broken = KeyError("k")
     fault = Fault(raising(broken), when=lambda row: row["row"] == 5, fn=same)
     with iter(numbers(3, 3).map_rows(fault)) as iterator:
-        assert next(iterator).num_rows == 3
+        assert [next(iterator).num_rows for _ in range(2)] == [3, 2]  # and the rows in front of the bad one
         with pytest.raises(
             af.FunctionError, match=r"map_rows: .*KeyError: 'k' \(for the row {'row': 5}\)"
         ) as caught:

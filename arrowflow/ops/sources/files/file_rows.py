@@ -11,10 +11,13 @@ from functools import cached_property, partial
 import numpy as np
 import numpy.typing as npt
 
+from arrowflow.bad_rows import Policy
+from arrowflow.errors import ArrowflowError
 from arrowflow.formats.protocol import Format, footer_of
 from arrowflow.ops.order.source_order import permuted
 from arrowflow.ops.sources.files.row_counts import RowCounts
 from arrowflow.ops.sources.files.split_tasks import OPEN_FILES, ReadPosition, drawn
+from arrowflow.ops.sources.files.splits import is_no_file
 from arrowflow.plan.node import SourceOrder
 from arrowflow.random import FILE_ORDER
 from arrowflow.storage import File, Store
@@ -23,7 +26,10 @@ from arrowflow.storage import File, Store
 class FileRows:
     """The rows of the splits of some files. Safe to use from several threads: at worst footers are read twice."""
 
-    def __init__(self, operator: str, format: Format, store: Store, files: Sequence[File]) -> None:
+    def __init__(
+        self, operator: str, format: Format, store: Store, files: Sequence[File], policy: Policy
+    ) -> None:
+        self._policy = policy
         self._operator = operator
         self._format = format
         self._store = store
@@ -35,7 +41,12 @@ class FileRows:
         return self._store.together([partial(self._rows, file) for file in self._files])
 
     def _rows(self, file: File) -> tuple[int, ...]:
-        footer = footer_of(self._operator, self._format, self._store, file)
+        try:
+            footer = footer_of(self._operator, self._format, self._store, file)
+        except ArrowflowError as error:
+            if is_no_file(error, self._policy):
+                return ()
+            raise
         return tuple(split.num_rows for split in footer.splits)
 
     @cached_property

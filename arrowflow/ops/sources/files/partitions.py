@@ -28,6 +28,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
@@ -99,7 +100,12 @@ class Partitions:
             )
 
     def fill(
-        self, chunk: pa.RecordBatch, names: Sequence[str], number: int, group: int, row: int
+        self,
+        chunk: pa.RecordBatch,
+        names: Sequence[str],
+        number: int,
+        group: int,
+        row: int | npt.NDArray[np.int64],
     ) -> pa.RecordBatch:
         """Returns the rows of a file with the wanted columns, in this order.
 
@@ -108,7 +114,7 @@ class Partitions:
             names: The wanted columns.
             number: The file's number.
             group: The number of the row group.
-            row: The number of the first row in it.
+            row: The number of the first row in it, or the numbers of all rows.
         """
         own, rows = self.schema, chunk.num_rows
         columns, fields = [], []
@@ -119,7 +125,8 @@ class Partitions:
                 elif name == self.numbers[0]:
                     columns.append(pa.repeat(pa.scalar(group, pa.int32()), rows))
                 else:
-                    columns.append(pa.array(np.arange(row, row + rows, dtype=np.int64)))
+                    numbers = np.arange(row, row + rows, dtype=np.int64) if isinstance(row, int) else row
+                    columns.append(pa.array(numbers))
                 fields.append(own.field(name))
             else:
                 columns.append(chunk.column(name))

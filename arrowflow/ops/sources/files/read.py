@@ -24,12 +24,14 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from arrowflow.errors import SchemaError
+from arrowflow.bad_rows import BY_OPTIONS, Policy
+from arrowflow.errors import PlanError, SchemaError, shown
 from arrowflow.expr import Expr
 from arrowflow.formats import Footer, Format, arguments, match
 from arrowflow.formats.capabilities import (
     InPlaceFormat,
     PooledFormat,
+    SiftingFormat,
     StoredDecimals,
     StructFields,
     Untyped,
@@ -66,6 +68,7 @@ class Read(Operator):
         partitioning: `"hive"`, `"auto"` or None: see `partitions.py`.
         target: The `schema=` that files are cast to, or None for the first file's.
         num_parallel_calls: Splits decoded at the same time, and splits fetched; None for the best number.
+        policy: What becomes of bad rows; once bound, as the pipeline says.
         store: Bound: the file system.
         files: Bound: the files, sorted.
         partitions: Bound: the columns that the names of folders give.
@@ -92,6 +95,7 @@ class Read(Operator):
     partitioning: str | None = None
     target: pa.Schema | None = None
     num_parallel_calls: int | None = None
+    policy: Policy = BY_OPTIONS
     store: Store | None = field(default=None, compare=False)
     files: tuple[File, ...] = field(default=(), compare=False)
     partitions: Partitions | None = field(default=None, compare=False)
@@ -115,7 +119,7 @@ class Read(Operator):
     def arguments(self) -> Mapping[str, Any]:
         """Returns the format and, once bound, a digest of the files by relative path and size."""
         sources = [[file.relative, file.size] for file in self.files]
-        own = {**arguments(self.format), **described(self.partitions)}
+        own = {**arguments(self.format), **described(self.partitions), **self.policy.arguments()}
         return {"format": self.format.name, **own, "files": len(sources), "sources": sources}
 
     def change_since(self, arguments: Mapping[str, Any]) -> Change | None:
@@ -151,7 +155,7 @@ class Read(Operator):
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
         """Lists the files and reads the first file's footer, whose types all files are read by."""
-        format, target = self.format, self.target
+        format, target, policy = self.format, self.target, self.policy.within(context.options)
         store, files = resolve(
             self.paths,
             filesystem=self.filesystem,
@@ -181,9 +185,15 @@ class Read(Operator):
             ).locate(operator=self.operator, file=first.file.path)
         if isinstance(format, Untyped) and target is None:
             format = format.typed(first.schema)
-        counts = FileRows(self.operator, format, store, files)
         bound = replace(
-            self, format=format, store=store, files=files, partitions=folders, first=first, counts=counts
+            self,
+            format=format,
+            policy=policy,
+            store=store,
+            files=files,
+            partitions=folders,
+            first=first,
+            counts=FileRows(self.operator, format, store, files, policy),
         )
         if target is not None:
             match(target, first, widen=True, operator=self.operator)
@@ -206,8 +216,11 @@ class Read(Operator):
         assert self.first is not None
         return merged(self.first.schema if self.target is None else self.target, self.partitions)
 
-    def count_rows(self, inputs: Sequence[Count]) -> int:
-        """Returns the rows of all footers: reads each file's footer, but nothing else."""
+    def count_rows(self, inputs: Sequence[Count]) -> Count:
+        """Returns the rows of all footers: reads each file's footer, but nothing else. Which rows are bad is not known."""
+        return None if self.policy.leaves_out else self._num_rows()
+
+    def _num_rows(self) -> int:
         assert self.counts is not None
         start, stop = self.rows
         total = self.counts.num_rows
@@ -219,7 +232,7 @@ class Read(Operator):
             return self
         if self.kept is not None:
             return replace(self, rows=lane.rows(self.kept.num_rows), lanes=lane.count)
-        first, before = lane.rows(self.count_rows(()))
+        first, before = lane.rows(self._num_rows())
         start, _ = self.rows
         return replace(self, rows=(start + first, start + before), lanes=lane.count)
 
@@ -243,18 +256,18 @@ class Read(Operator):
 
     def position_behind(self, rows: int, epoch: int | None = None) -> tuple[ReadPosition, int] | None:
         """Returns the position of a row that is left, if it is known which are; the order may be an epoch's own."""
-        if epoch is None:
+        if epoch is None or self.policy.leaves_out:
             return None
         assert self.counts is not None
         number = rows if self.kept is not None and self.lanes == 1 else self.rows[0] + rows
         if self.kept is not None:
             last = number >= self.kept.num_rows
-            number = self.count_rows(()) if last else self.counts.row_of(number, self.kept, self.order, epoch)
+            number = self._num_rows() if last else self.counts.row_of(number, self.kept, self.order, epoch)
         return self.counts.position(number, self.order, epoch), rows
 
     def with_row_range(self, start: int, stop: int | None) -> Node | None:
-        """Counts rows by footers; an ordered source has no first rows."""
-        if self.order is not None:
+        """Counts rows by footers; an ordered source has no first rows, and which of them are bad is not known."""
+        if self.order is not None or self.policy.leaves_out:
             return None
         first, before = self.rows
         ends = [end for end in (before, None if stop is None else first + stop) if end is not None]
@@ -282,8 +295,10 @@ class Read(Operator):
         return replace(self, fields=fields, format=self.format.with_struct_fields(fields)).on()
 
     def narrow(self, wanted: frozenset[str]) -> Node:
-        """Reads only the wanted columns."""
+        """Reads only the wanted columns; all of them where they tell which single rows are bad."""
         assert self.schema is not None
+        if self.policy.leaves_out and isinstance(self.format, SiftingFormat):
+            return self
         names = tuple(name for name in self.schema.names if name in wanted)
         return self if len(names) == len(self.schema) else replace(self, columns=names).on()
 
@@ -296,6 +311,11 @@ class Read(Operator):
         format = self.format
         if not isinstance(format, InPlaceFormat):
             return None
+        if self.policy.leaves_out:
+            raise PlanError(
+                f"{self.operator}: a shuffle of all rows finds each row by its number, and which rows are bad is not known; "
+                "put `.cache()` before the shuffle, or read with on_error='raise'"
+            )
         assert self.store is not None and self.first is not None
         format.check_in_place(self.store, self.first)
         return replace(self, in_place=True)
@@ -351,3 +371,17 @@ class Read(Operator):
         if self.stored and not exact and isinstance(format, StoredDecimals):
             format = format.with_stored(self.stored)
         return format.with_threads(num_threads) if isinstance(format, PooledFormat) else format
+
+
+def check_memory_map(operator: str, memory_map: Any) -> bool | None:
+    """Returns the argument, or raises `PlanError`."""
+    if memory_map is not None and not isinstance(memory_map, bool):
+        raise PlanError(f"{operator}: memory_map is True, False or None, got {shown(memory_map)}")
+    return memory_map
+
+
+def check_partitioning(operator: str, partitioning: Any) -> str | None:
+    """Returns the argument, or raises `PlanError`."""
+    if partitioning not in ("auto", "hive", None):
+        raise PlanError(f"{operator}: partitioning is 'auto', 'hive' or None, got {shown(partitioning)}")
+    return None if partitioning is None else str(partitioning)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from arrowflow.formats.capabilities import InPlaceFormat, PooledFormat
+from arrowflow.formats.capabilities import InPlaceFormat, PooledFormat, SiftingFormat
 from arrowflow.kernels.items import Origin
 from arrowflow.kernels.operator import KernelSpec
 from arrowflow.ops.sources.files.partitions import without
 from arrowflow.ops.sources.files.pruning import files_wanted, left_out, match_test, pruned
 from arrowflow.ops.sources.files.runs import CallBytes
-from arrowflow.ops.sources.files.split_readers import SplitFetcher, SplitFinder, SplitReader
+from arrowflow.ops.sources.files.split_readers import SiftingReader, SplitFetcher, SplitFinder, SplitReader
 from arrowflow.ops.sources.files.split_sizes import SplitSizes, largest_decoded, largest_fetched
 from arrowflow.ops.sources.files.split_tasks import OPEN_FILES, of_split_key
 from arrowflow.ops.sources.files.splits import FileScan, FooterSource, SplitPlanner
@@ -59,7 +59,9 @@ def _call_bytes(node: FileScan, names: Sequence[str], options: ResolvedOptions) 
     if node.in_place:
         return CallBytes()
     format, files = node.format, len(node.files)
-    return CallBytes.of(node.store, format, node.first, files, names, options, node.lanes)
+    found = CallBytes.of(node.store, format, node.first, files, names, options, node.lanes)
+    # A row group that is left out is left out whole, whatever the budget.
+    return found._replace(piece=0) if node.policy.leaves_out else found
 
 
 def _find_spec(node: FileScan, names: Sequence[str]) -> KernelSpec:
@@ -81,21 +83,33 @@ def _decode_spec(
     assert node.store is not None and node.first is not None
     sizes = SplitSizes(node.operator, node.format, options.ram_budget)
     format, survivors = node.decoder(options.cpu_budget), Survivors.of(node, options.cpu_budget)
+    reader = SiftingReader if node.policy.leaves_out else SplitReader
     return KernelSpec(
         operator=node.operator,
         kind="reader",
         phase="decode",
         where=lambda origin: _where(node, origin),
-        make=lambda context: SplitReader(node, options.cpu_budget, sizes, survivors),
+        make=lambda context: reader(node, options.cpu_budget, sizes, survivors),
         engine=format.engine(node.store) if isinstance(format, PooledFormat) else "arrow",
         max_calls=node.num_parallel_calls,
         floor_bytes=largest_decoded(format, node.first, names, calls),
         facts=lambda: (
             f"decode of {len(names)} columns, one call a run, or a piece of a large split",
             *(() if survivors is None else survivors.facts()),
+            *_left_out(node),
         ),
         holds_lock=_only_maps(node, names),
     )
+
+
+def _left_out(node: FileScan) -> tuple[str, ...]:
+    policy = node.policy
+    if not policy.leaves_out:
+        return ()
+    by_row = isinstance(node.format, SiftingFormat)
+    bad = "bad rows" if by_row else f"each {node.format.part} that cannot be decoded"
+    kept = "" if policy.folder is None else f", which are kept in {policy.folder}"
+    return (f"without {bad}{kept}",)
 
 
 def _only_maps(node: FileScan, names: Sequence[str]) -> bool:

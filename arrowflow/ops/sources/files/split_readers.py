@@ -7,11 +7,14 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from arrowflow.errors import SourceError
+from arrowflow.bad_rows import LeftOut, is_bad_data
+from arrowflow.errors import ArrowflowError, SourceError
 from arrowflow.expr import empty_batch
-from arrowflow.formats.capabilities import InPlaceFormat, PiecesFormat, RunFormat
+from arrowflow.formats.capabilities import InPlaceFormat, PiecesFormat, RunFormat, Sifted, SiftingFormat
 from arrowflow.formats.protocol import check_unchanged, raise_change, reading
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Made
@@ -193,8 +196,8 @@ class SplitReader(ReaderKernel):
     def _learn(self, payload: SplitTask, chunk: Any) -> None:
         self._sizes.learn(payload, chunk)
 
-    def _completed(self, chunk: Any, payload: SplitTask, row: int) -> Any:
-        """Returns rows, from one of the split on, with the columns that the file does not hold."""
+    def _completed(self, chunk: Any, payload: SplitTask, row: int | npt.NDArray[np.int64]) -> Any:
+        """Returns rows, from one of the split on or of these numbers, with the columns that the file does not hold."""
         schema, folders = self._node.schema, self._node.partitions
         if folders is None or schema is None or len(schema) == len(self._names):
             return chunk
@@ -208,6 +211,102 @@ class SplitReader(ReaderKernel):
                 yield from format.read_rows(payload.store, footer, split, schema, start, payload.stop)
             else:
                 yield from format.read(payload.store, footer, split, schema, start)
+
+
+class SiftingReader(SplitReader):
+    """Decodes splits, and leaves bad rows out. See `SplitReader`."""
+
+    def __init__(
+        self, node: FileScan, num_threads: int, sizes: SplitSizes, survivors: Survivors | None = None
+    ) -> None:
+        super().__init__(node, num_threads, sizes, survivors)
+        self._quarantine = node.policy.quarantine(node.operator)
+        self._hints: set[str] = set()
+
+    def read(self, payload: SplitTask) -> Iterator[Made]:
+        """Yields the good rows of the splits."""
+        try:
+            return super().read(payload)
+        except ArrowflowError as error:
+            if not is_bad_data(error):
+                raise
+            return self._one_by_one(payload)
+
+    def _one_by_one(self, payload: SplitTask) -> Iterator[Made]:
+        for task in payload.splits:
+            try:
+                self._sizes.check(task, self._names)
+            except ArrowflowError as error:
+                yield self._without(task, task.start, error)
+            else:
+                yield from self._read_split(task)
+            self._check_unchanged(task)
+
+    def _read_split(self, payload: SplitTask) -> Iterator[Made]:
+        if isinstance(self._format, SiftingFormat):
+            yield from self._sift(payload, self._format)
+            return
+        try:
+            made = list(super()._read_split(payload))  # all of it, before any row of it goes on
+        except ArrowflowError as error:
+            if not is_bad_data(error):
+                raise
+            made = [self._without(payload, payload.start, error)]
+        yield from made
+
+    def _without(self, task: SplitTask, row: int, error: ArrowflowError) -> Made:
+        """Returns no rows in place of a split from one of its rows on."""
+        file, split = task.footer.file, task.split
+        if self._quarantine is not None:
+            self._quarantine.keep_part(file.path, split.index, split.num_rows, str(error))
+        nothing = self._completed(empty_batch(self._stored), task, row)
+        left_out = LeftOut(task.stop - row, 1)
+        return Made(nothing, task.position(task.stop), task.is_last, task.key, left_out=left_out)
+
+    def _sift(self, task: SplitTask, format: SiftingFormat) -> Iterator[Made]:
+        footer, split = task.footer, task.split
+        row = task.start
+        try:
+            with reading(self._node.operator, footer.file, split.index, self._format.part):
+                parts = format.sift(
+                    task.store,
+                    footer,
+                    split,
+                    self._stored,
+                    row,
+                    keep=self._quarantine is not None,
+                    hints=self._hints,
+                )
+                for part in parts:
+                    stop = min(part.first + part.rows, task.stop)
+                    yield from self._sifted(task, part, row, stop)
+                    row = stop
+                    if row >= task.stop:
+                        return
+                raise SourceError(f"expected {split.num_rows} rows as the footer says, found {row}")
+        except ArrowflowError as error:
+            if not is_bad_data(error):
+                raise
+            yield self._without(task, row, error)
+
+    def _sifted(self, task: SplitTask, part: Sifted, start: int, stop: int) -> Iterator[Made]:
+        """Yields the good rows of a part, from a row of the split to before another one."""
+        last = stop >= task.stop and task.is_last
+        file, split = task.footer.file, task.split
+        if not part.numbers:
+            chunk = part.batch.slice(start - part.first, stop - start)
+            yield from self._halves(self._completed(chunk, task, start), task, start, last=last)
+            return
+        if self._quarantine is not None:
+            self._quarantine.keep_rows(file.path, split.index, part.bad)
+        bad = np.array(part.numbers, np.int64)
+        before, until = np.searchsorted(bad, (start, stop)).tolist()
+        good = np.ones(stop - start, np.bool_)
+        good[bad[before:until] - start] = False
+        rows = np.flatnonzero(good) + start
+        chunk = self._completed(part.batch.slice(start - part.first - before, len(rows)), task, rows)
+        left_out = LeftOut(until - before)
+        yield Made(chunk, task.position(stop), last, task.key, left_out=left_out)
 
 
 class SplitFinder(SplitReader):
@@ -242,7 +341,9 @@ class SplitFinder(SplitReader):
             for chunk, copies in format.read_in_place(mapped, footer, split, schema, payload.start):
                 yield InPlaceRows(chunk, copies)
 
-    def _completed(self, chunk: InPlaceRows, payload: SplitTask, row: int) -> InPlaceRows:
+    def _completed(
+        self, chunk: InPlaceRows, payload: SplitTask, row: int | npt.NDArray[np.int64]
+    ) -> InPlaceRows:
         rows = super()._completed(chunk.chunk, payload, row)
         read = frozenset(self._names)
         made = [name for name in rows.schema.names if name not in read]

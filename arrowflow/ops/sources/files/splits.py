@@ -9,7 +9,8 @@ from weakref import WeakValueDictionary
 
 import pyarrow as pa
 
-from arrowflow.errors import ArrowflowError
+from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut, Policy, is_bad_data
+from arrowflow.errors import ArrowflowError, SourceError
 from arrowflow.expr import Expr
 from arrowflow.formats.capabilities import Unsure, Untyped
 from arrowflow.formats.protocol import Footer, Format, MayMatch, Split, footer_of, match, prune, reading
@@ -100,6 +101,10 @@ class FileScan(Protocol):
         """Whether a global `shuffle` gathers rows from the files themselves."""
 
     @property
+    def policy(self) -> Policy:
+        """What becomes of bad rows."""
+
+    @property
     def num_parallel_calls(self) -> int | None:
         """Splits decoded at the same time, and splits fetched; None for the best number."""
 
@@ -111,6 +116,11 @@ class FileScan(Protocol):
 
     def all_columns(self) -> pa.Schema:
         """Returns the columns of the files, and those of folders."""
+
+
+def is_no_file(error: ArrowflowError, policy: Policy) -> bool:
+    """Whether a file is left out whole since its footer cannot be read. One of other columns is none that is broken."""
+    return policy.leaves_out and isinstance(error, SourceError) and is_bad_data(error)
 
 
 class FooterSource(SourceKernel):
@@ -178,13 +188,24 @@ class FooterSource(SourceKernel):
             number, block, place, block_files = file
             footer: Footer | ArrowflowError
             held = None
+            left_out = NO_BAD_ROWS
             try:
                 held = self._held(number)
                 footer = self._footer(number, held or self._store)
             except ArrowflowError as error:
                 footer = error
+                if is_no_file(error, self._node.policy):
+                    footer, left_out = self._without(number, error), LeftOut(0, 1)
             opened = OpenFile(number, footer, block, place, block_files, held)
-            yield Made(opened, None, more=file is not last)
+            yield Made(opened, None, more=file is not last, left_out=left_out)
+
+    def _without(self, number: int, error: ArrowflowError) -> Footer:
+        """Returns a footer without rows in place of one that cannot be read."""
+        node = self._node
+        file = node.files[number]
+        if (kept := node.policy.quarantine(node.operator)) is not None:
+            kept.keep_part(file.path, None, None, str(error))
+        return Footer(file, self._expected, (), 0)
 
     def _held(self, number: int) -> Store | None:
         """Returns all bytes of a small file that is not local: they come by the one request that its footer takes."""

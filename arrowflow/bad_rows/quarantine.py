@@ -1,0 +1,170 @@
+"""The folder that keeps bad rows.
+
+It has a folder for each operator, and in it Arrow IPC files, each of which appears whole. The name of a file follows from
+the place of its rows. So a second epoch, a resumed run or another process writes the same file again, with the same rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from arrowflow.errors import WriteError
+from arrowflow.lazy import fs as pafs
+from arrowflow.storage import locate
+
+OF_FILES: Final = pa.schema(
+    {
+        "data": pa.binary(),
+        "_file": pa.string(),
+        "_part": pa.int64(),
+        "_row": pa.int64(),
+        "_rows": pa.int64(),
+        "_error": pa.string(),
+    }
+)
+"""The columns of what readers leave out. `_part` is the number of the row group, batch or block, `_row` that of the first
+row in it, and `data` the bytes of the row; null for what is left out whole, as a row group is."""
+
+OF_FUNCTIONS: Final = pa.schema({"_split": pa.int64(), "_row": pa.int64(), "_error": pa.string()})
+"""The columns that come after those of the rows for which a function raised: the split that they came in, and the row's
+number in the piece that the function was given."""
+
+
+class BadRow(NamedTuple):
+    """A bad row.
+
+    Attributes:
+        row: Its number in its part of a file, or in the piece that a function was given.
+        error: What is wrong, with the row's place.
+        data: Its bytes in a file.
+    """
+
+    row: int
+    error: str
+    data: bytes | None = None
+
+
+class Quarantine:
+    """The part of a folder that keeps the bad rows of one operator. Any thread.
+
+    Args:
+        folder: The path or URL of the folder.
+        operator: The operator, with the name of its function.
+    """
+
+    def __init__(self, folder: str, operator: str) -> None:
+        self._folder = folder
+        self._operator = operator
+
+    def keep_rows(self, file: str, part: int, rows: Sequence[BadRow]) -> None:
+        """Writes bad rows of one part of a file."""
+        first, *_ = rows
+        columns = [
+            pa.array([bad.data for bad in rows], pa.binary()),
+            pa.array([file] * len(rows), pa.string()),
+            pa.array([part] * len(rows), pa.int64()),
+            pa.array([bad.row for bad in rows], pa.int64()),
+            pa.array([1] * len(rows), pa.int64()),
+            pa.array([bad.error for bad in rows], pa.string()),
+        ]
+        name = f"{_digest(file.encode())}-{part:06d}-{first.row:09d}"
+        self._write(name, pa.record_batch(columns, schema=OF_FILES))
+
+    def keep_part(self, file: str, part: int | None, rows: int | None, error: str) -> None:
+        """Writes that a part of a file was left out, or all of it."""
+        values: list[Any] = [None, file, part, None if part is None else 0, rows, error]
+        columns = [pa.array([value], field.type) for value, field in zip(values, OF_FILES, strict=True)]
+        name = f"{_digest(file.encode())}-{'file' if part is None else f'{part:06d}-part'}"
+        self._write(name, pa.record_batch(columns, schema=OF_FILES))
+
+    def keep_given(self, given: pa.RecordBatch, split: int, bad: Sequence[BadRow]) -> None:
+        """Writes rows that a function was given.
+
+        Rows of a window differ from epoch to epoch, so their digest is part of the name, too.
+        """
+        more = [
+            pa.array([split] * len(bad), pa.int64()),
+            pa.array([each.row for each in bad], pa.int64()),
+            pa.array([each.error for each in bad], pa.string()),
+        ]
+        schema = pa.schema([*given.schema, *OF_FUNCTIONS])
+        if len(set(schema.names)) < len(schema):
+            raise WriteError(
+                f"the rows have a column {sorted(set(given.schema.names) & set(OF_FUNCTIONS.names))} already, which a "
+                "quarantine adds; rename it before"
+            ).locate(operator=self._operator)
+        digest = _digest(_bytes_of(given))
+        rows = pa.RecordBatch.from_arrays([*given.columns, *more], schema=schema)
+        self._write(f"{split:012d}-{bad[0].row:06d}-{digest}", rows)
+
+    def _write(self, name: str, rows: pa.RecordBatch) -> None:
+        filesystem, place = locate(self._folder, operator=self._operator)
+        place = f"{place.rstrip('/')}/{folder_name(self._operator)}"
+        try:
+            filesystem.create_dir(place, recursive=True)
+            if isinstance(filesystem, pafs.LocalFileSystem):
+                part = Path(place, f".{name}.{os.urandom(4).hex()}.part")
+                try:
+                    _put(filesystem, str(part), rows)
+                    part.replace(Path(place, f"{name}.arrow"))
+                finally:
+                    part.unlink(missing_ok=True)
+            else:  # there a file is seen once it is closed
+                _put(filesystem, f"{place}/{name}.arrow", rows)
+        except OSError as error:
+            text = (
+                f"cannot write bad rows to the folder {self._folder!r}: {error}; name one that can be written"
+            )
+            raise WriteError(text).locate(operator=self._operator) from error
+
+
+def _put(filesystem: Any, path: str, rows: pa.RecordBatch) -> None:
+    with filesystem.open_output_stream(path) as sink, pa.ipc.new_file(sink, rows.schema) as writer:
+        writer.write_batch(rows)
+
+
+def _bytes_of(rows: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_batch(rows)
+    return bytes(memoryview(sink.getvalue()))
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=6).hexdigest()
+
+
+def folder_name(operator: str) -> str:
+    """Returns the name of the folder for the bad rows of an operator.
+
+    Example:
+        >>> folder_name("map_rows(Lookup.__call__)-3")
+        'map_rows-Lookup.__call__-3'
+    """
+    return re.sub(r"[^A-Za-z0-9_.]+", "-", operator).strip("-")
+
+
+def is_of_operator(name: str, operator: str) -> bool:
+    """Whether a folder has the rows of an operator, which may lack its number in the plan."""
+    wanted = folder_name(operator)
+    return name == wanted or re.fullmatch(re.escape(wanted) + r"-\d+", name) is not None
+
+
+def operators_of(folder: str | os.PathLike[str], caller: str) -> list[str]:
+    """Returns the names of the folders in a folder that hold bad rows."""
+    filesystem, place = locate(folder, operator=caller)
+    selector = pafs.FileSelector(place, recursive=True, allow_not_found=True)
+    root = place.rstrip("/") + "/"
+    paths = [
+        info.path[len(root) :] if info.path.startswith(root) else info.path
+        for info in filesystem.get_file_info(selector)
+        if info.is_file and info.path.endswith(".arrow")
+    ]
+    return sorted({path.split("/")[0] for path in paths if path.count("/") == 1})

@@ -1,0 +1,109 @@
+"""Bad rows of a block of JSON, told without decoding each line alone.
+
+Most bad lines do not end in a brace: they are cut off, or no JSON. Others hold a value of another kind than their column;
+after the first, all lines are looked through for what that one has behind the key. A loop over such lines alone decides.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from arrowflow.formats.text.sifting import Records
+
+_KINDS: Final[dict[str, tuple[type, ...]]] = {
+    "number": (int, float),
+    "string": (str,),
+    "array": (list,),
+    "object": (dict,),
+    "boolean": (bool,),
+}
+_CHANGED: Final = re.compile(r"Column\(/([^/()\[\]]+)\) changed from (\w+) to \w+ in row (\d+)")
+
+
+def no_objects(records: Records, *, keep: bool) -> dict[int, str]:
+    """Returns the lines that are no objects of JSON, as far as their first and last bytes give them away.
+
+    Args:
+        records: The lines.
+        keep: Whether to tell what is wrong with them.
+    """
+    data, starts, ends = records.data, records.starts, records.stops - 1
+    ends = np.where(data[ends] == ord("\n"), ends - 1, ends)
+    doubtful = np.flatnonzero((data[starts] != ord("{")) | (data[np.maximum(ends, starts)] != ord("}")))
+    numbers = doubtful.tolist()
+    if keep:
+        return _refused(records, numbers)
+    rows = ((number, records.row(number).strip()) for number in numbers)
+    return {number: "" for number, row in rows if not (row.startswith(b"{") and row.endswith(b"}"))}
+
+
+class Misfit(NamedTuple):
+    """A kind of value that a column does not hold, as one line has it.
+
+    Attributes:
+        key: The key of the column.
+        kind: The kind that the column holds.
+        start: The key with what is behind it in the line, up to the first byte of the value.
+    """
+
+    key: str
+    kind: str
+    start: str
+
+    @classmethod
+    def of(cls, hint: str) -> Misfit:
+        """Returns what has this hint."""
+        return cls._make(json.loads(hint))
+
+    @property
+    def hint(self) -> str:
+        """A text that it can be made of again."""
+        return json.dumps(self)
+
+    @classmethod
+    def told(cls, records: Records, message: str) -> Misfit | None:
+        """Returns what a message of pyarrow's about one of some lines is about; None if that is something else."""
+        found = _CHANGED.search(message)
+        if found is None or not int(found[3]) < len(records) or found[2] not in _KINDS:
+            return None
+        line = records.row(int(found[3]))
+        start = re.search(rb'"' + re.escape(found[1].encode()) + rb'"\s*:\s*[^\s]', line)
+        return None if start is None else cls(found[1], found[2], start[0].decode("latin-1"))
+
+    def rows(self, records: Records) -> dict[int, str]:
+        """Returns the lines that have such a value."""
+        data, start, at = records.data.tobytes(), self.start.encode("latin-1"), -1
+        places = []
+        while (at := data.find(start, at + 1)) >= 0:
+            places.append(at)
+        numbers = np.unique(np.searchsorted(records.stops, places, side="right"))
+        return _refused(records, numbers.tolist(), self.key, self.kind)
+
+
+def _refused(records: Records, numbers: Iterable[int], key: str = "", kind: str = "") -> dict[int, str]:
+    """Returns those of some lines that are no objects, or have a value of another kind behind a key."""
+    refused = {}
+    for number in numbers:
+        try:
+            value: Any = json.loads(records.row(number))
+        except RecursionError:
+            continue  # pyarrow tells
+        except ValueError as error:  # also for bytes that are no UTF-8
+            refused[number] = f"expected an object of JSON: {error}"
+            continue
+        if not isinstance(value, dict):
+            refused[number] = f"expected an object of JSON, found {_kind(value)}"
+        elif key and value.get(key) is not None and _kind(value[key]) != kind:
+            refused[number] = f"column {key!r}: expected {kind}, found {_kind(value[key])}"
+    return refused
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    return next((kind for kind, types in _KINDS.items() if isinstance(value, types)), "null")

@@ -1,0 +1,153 @@
+"""Good rows of a block of text, told from bad ones.
+
+A block is decoded as a whole first. Where that fails, a format may name bad rows by a quick look. The others are decoded
+again, and if that fails, too, in ever smaller parts, down to single rows. So a row is bad if it cannot be decoded alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from arrowflow.bad_rows import BadRow, bad_among, first_bad
+from arrowflow.errors import ArrowflowError, SourceError
+from arrowflow.formats.text.blocks import owned
+from arrowflow.formats.text.scan import Bytes, Flags, Offsets
+
+PART_ROWS: Final = 512
+"""Rows that are tried together: few enough that one with a bad row costs little to search."""
+
+Decode = Callable[[pa.Buffer, int, int], pa.RecordBatch]
+"""Decodes text that holds so many rows, the first of which has this number in the file, counted from 0; or raises."""
+
+
+class Records(NamedTuple):
+    """The rows of a block of text.
+
+    Attributes:
+        data: The block.
+        starts: The first byte of each.
+        stops: The byte after each, with its line end.
+        first: The number of the first one in the file, counted from 0.
+    """
+
+    data: Bytes
+    starts: Offsets
+    stops: Offsets
+    first: int
+
+    @classmethod
+    def of(cls, text: Bytes, ends: Offsets, is_row: Flags, first: int) -> Records:
+        """Returns the rows of a block, given the ends of its records and which of these are rows."""
+        return cls(text, np.concatenate([[0], ends[:-1]])[is_row], ends[is_row], first)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def between(self, start: int, stop: int) -> pa.Buffer:
+        """Returns the text of rows that follow each other."""
+        return owned(self.data[self.starts[start] : self.stops[stop - 1]])
+
+    def without(self, bad: Mapping[int, str]) -> Records:
+        """Returns the other rows, without their number in the file."""
+        kept = np.ones(len(self), np.bool_)
+        kept[list(bad)] = False
+        cuts = np.flatnonzero(np.diff(kept, prepend=False, append=False)).reshape(-1, 2).tolist()
+        text = self.data.data
+        parts = [text[self.starts[start] : self.stops[stop - 1]] for start, stop in cuts]
+        sizes = (self.stops - self.starts)[kept]
+        whole = np.frombuffer(b"".join(parts), np.uint8)
+        base = np.concatenate([self.starts[start:stop] - self.starts[start] for start, stop in cuts] or [[]])
+        lengths = np.cumsum([0, *(len(part) for part in parts)])[:-1]
+        counts = [stop - start for start, stop in cuts]
+        starts = base.astype(np.int64) + np.repeat(lengths, counts)
+        return Records(whole, starts, starts + sizes, self.first)
+
+    def row(self, number: int) -> bytes:
+        """Returns the bytes of a row without its line end."""
+        return self.data[self.starts[number] : self.stops[number]].tobytes().rstrip(b"\r\n")
+
+
+def rows_in_front(
+    records: Records, decode: Decode, error: ArrowflowError
+) -> tuple[pa.RecordBatch | None, ArrowflowError]:
+    """Returns the rows in front of the first bad one of a block, and what is wrong with that row.
+
+    Args:
+        records: The rows of the block.
+        decode: Decodes some of them.
+        error: What it raised for all of them.
+    """
+
+    def check(start: int, stop: int) -> object:
+        return decode(records.between(start, stop), stop - start, records.first + start)
+
+    place, error = first_bad(len(records), check, error)
+    if "row " not in str(error):
+        located = type(error)(f"row {records.first + place + 1}: {error.args[0]}")
+        located.__cause__ = error.__cause__
+        error = located
+    return (None if place == 0 else decode(records.between(0, place), place, records.first)), error
+
+
+def good_rows(
+    records: Records, decode: Decode, known: Mapping[int, str]
+) -> tuple[pa.RecordBatch | None, dict[int, str]]:
+    """Returns the good rows of a block; and the bad ones, by their numbers in the block, with what is wrong.
+
+    Args:
+        records: The rows of the block.
+        decode: Decodes some of them.
+        known: Rows that are bad, as is known already.
+    """
+    bad = dict(known)
+    for _ in range(2):
+        rest = records.without(bad) if bad else records
+        if not len(rest):
+            return None, bad
+        try:
+            return decode(rest.between(0, len(rest)), len(rest), records.first), bad
+        except ArrowflowError as error:
+            if len(bad) > len(known):
+                raise SourceError(f"rows that are good alone cannot be decoded together: {error}") from error
+            bad |= _bad_rows(records, decode, bad)
+    raise AssertionError("the second time returns or raises")
+
+
+def _bad_rows(records: Records, decode: Decode, known: Mapping[int, str]) -> dict[int, str]:
+    """Returns the rows that cannot be decoded alone, but for those that are known."""
+    numbers = [number for number in range(len(records)) if number not in known]
+    found: dict[int, str] = {}
+    for begin in range(0, len(numbers), PART_ROWS):
+        part = numbers[begin : begin + PART_ROWS]
+
+        def check(start: int, stop: int, part: list[int] = part) -> None:
+            for first, last in _runs(part[start:stop]):
+                decode(records.between(first, last), last - first, records.first + first)
+
+        found |= {part[place]: str(error.args[0]) for place, error in bad_among(len(part), check)}
+    return found
+
+
+def _runs(numbers: list[int]) -> list[tuple[int, int]]:
+    """Returns numbers in order as ranges."""
+    cuts = [0, *(place for place in range(1, len(numbers)) if numbers[place] != numbers[place - 1] + 1)]
+    return [
+        (numbers[start], numbers[stop - 1] + 1)
+        for start, stop in zip(cuts, [*cuts[1:], len(numbers)], strict=True)
+    ]
+
+
+def listed(records: Records, bad: Mapping[int, str], first: int, strip: Callable[[bytes], bytes]) -> Any:
+    """Returns bad rows of a block, whose first row has this number in the split."""
+    return tuple(
+        BadRow(
+            first + number,
+            text if "row " in text else f"row {records.first + number + 1}: {text}",
+            strip(records.row(number)),
+        )
+        for number, text in sorted(bad.items())
+    )

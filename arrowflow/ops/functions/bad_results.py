@@ -1,0 +1,179 @@
+"""Rows for which a user function raises: what is left of their piece, and the kernel that counts and keeps them.
+
+A piece with bad rows travels as an `Outcome` to the serial kernel right after the call. Calls end in any order, in threads
+or in other processes; this kernel sees their outcomes in the order of the rows. If the first bad row ends the run, the
+kernel delivers the results of the rows before it, and then raises. A state taken in between says how many these are, so
+that a resumed run tries the bad row again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from arrowflow.bad_rows import BadRow, LeftOut, Policy, is_bad_data
+from arrowflow.errors import ArrowflowError, SchemaError
+from arrowflow.kernels.context import Context
+from arrowflow.kernels.items import Item, Origin, Outcome
+from arrowflow.kernels.kinds import SerialKernel
+from arrowflow.kernels.operator import KernelSpec
+from arrowflow.ops.combine.same_columns import FirstSchema
+from arrowflow.ops.functions.function import function_name
+from arrowflow.plan.position import Position
+
+PART: Final = "part"
+"""Tells a `PartPosition` from a position of the input, which begins with no text."""
+
+
+class PartPosition(NamedTuple):
+    """Position in the middle of a piece: in front of the bad row that ended a run.
+
+    Attributes:
+        kind: `PART`.
+        rows: Results that were delivered since `before`.
+        before: Position of the input before the piece.
+    """
+
+    kind: str
+    rows: int
+    before: Position
+
+
+class FunctionCaller(Protocol):
+    """The part of an operator with a function that its results need."""
+
+    @property
+    def name(self) -> str:
+        """The operator's name."""
+
+    @property
+    def title(self) -> str:
+        """The operator's name and its function's."""
+
+    @property
+    def fn(self) -> Callable[..., Any]:
+        """The function."""
+
+
+def whole(
+    policy: Policy, chunk: pa.RecordBatch, call: Callable[[], pa.RecordBatch]
+) -> pa.RecordBatch | Outcome:
+    """Returns the result of a call for all rows of a chunk together; if the call fails, all of them are bad."""
+    try:
+        return call()
+    except ArrowflowError as error:
+        if not (policy.leaves_out and is_bad_data(error)):
+            raise
+        bad = tuple(BadRow(row, str(error)) for row in range(chunk.num_rows))
+        return Outcome(chunk.slice(0, 0), bad, None if policy.folder is None else chunk, is_whole=True)
+
+
+class UniformKernel(SerialKernel):
+    """Checks that all chunks of a stream have one schema; `repeat` compares schemas of several streams, in order."""
+
+    def __init__(self, operator: str, fn: Callable[..., Any]) -> None:
+        self._operator = operator
+        self._what = f"what {function_name(fn)} returned later"
+        self._first = FirstSchema()
+
+    def open(self, position: Position, epoch: int) -> Position:
+        """Passes the position on."""
+        return position
+
+    def push(self, item: Item) -> Iterator[Item]:
+        """Passes the chunk on."""
+        yield item._replace(chunk=self.checked(item.chunk))
+
+    def checked(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
+        """Returns the chunk; raises `SchemaError` where it has other columns than the first chunk."""
+        try:
+            return self._first.checked(chunk, self._what, "schema= declares columns and types")
+        except SchemaError as error:
+            error.locate(operator=self._operator)
+            raise
+
+
+class ResultsKernel(SerialKernel):
+    """Passes results on. Counts and keeps the bad rows, and raises behind the rows in front of the one that ends the run.
+
+    Args:
+        title: The operator, with the name of its function.
+        policy: What becomes of bad rows.
+        uniform: Checks that all results have one schema; None where that was declared.
+    """
+
+    def __init__(self, title: str, policy: Policy, uniform: UniformKernel | None) -> None:
+        self._quarantine = policy.quarantine(title)
+        self._uniform = uniform
+        self._before: Position = None
+        self._skip = 0
+
+    def open(self, position: Position, epoch: int) -> Position:
+        """Restores how many results of the next piece were delivered."""
+        if isinstance(position, tuple) and position and position[0] == PART:
+            _, self._skip, position = PartPosition._make(position)
+        self._before = position
+        return position
+
+    def push(self, item: Item) -> Iterator[Item]:
+        """Passes the results for one piece on."""
+        chunk, error = item.chunk, None
+        if isinstance(chunk, Outcome):
+            self._leave_out(chunk, item.origin)
+            chunk, error = chunk.chunk, chunk.error
+        if self._uniform is not None:
+            chunk = self._uniform.checked(chunk)
+        if self._skip:
+            chunk = chunk.slice(min(self._skip, chunk.num_rows))
+        if error is not None:
+            rows = self._skip + chunk.num_rows
+            yield item._replace(chunk=chunk, position=PartPosition(PART, rows, self._before))
+            raise error
+        if item.chunk.num_rows:  # otherwise it may be the end of an earlier piece
+            self._skip = 0
+        self._before = item.position
+        yield item if chunk is item.chunk else item._replace(chunk=chunk)
+
+    def _leave_out(self, outcome: Outcome, origin: Origin) -> None:
+        bad = outcome.bad
+        if bad:
+            self.left_out = self.left_out.plus(LeftOut(len(bad), int(outcome.is_whole)))
+            if self._quarantine is not None and outcome.given is not None:
+                self._quarantine.keep_given(outcome.given, origin.split, bad)
+
+
+def results_specs(
+    node: FunctionCaller,
+    *,
+    place: int,
+    policy: Policy,
+    checks: bool = False,
+    by_row: bool = False,
+    unit: str = "piece",
+) -> tuple[KernelSpec, ...]:
+    """Returns the kernel that takes the results of a function in order, if one is needed.
+
+    Args:
+        node: The operator.
+        place: Its place in the plan.
+        policy: What becomes of bad rows.
+        checks: Whether the first result declares the schema.
+        by_row: Whether the function is called for single rows, so that there are results in front of a bad row.
+        unit: The word for what the function is called for.
+    """
+    if not (checks or by_row or policy.leaves_out):
+        return ()
+    facts = (f"the first {unit} declares the schema",) if checks else ()
+    if policy.leaves_out:
+        kept = "" if policy.folder is None else f", and kept in {policy.folder}"
+        facts = (*facts, f"bad {'row' if by_row else unit}s are left out{kept}")
+
+    def make(context: Context) -> SerialKernel:
+        uniform = UniformKernel(node.name, node.fn) if checks else None
+        return ResultsKernel(f"{node.title}-{place}", policy, uniform)
+
+    return (
+        KernelSpec(operator=node.name, kind="serial", make=make, has_position=checks, facts=lambda: facts),
+    )

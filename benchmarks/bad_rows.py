@@ -1,0 +1,208 @@
+"""What leaving bad rows out costs: nothing where no row is bad, and little where one in a hundred is.
+
+    python -m benchmarks.bad_rows
+    python -m benchmarks.bad_rows --only csv_raise csv_none csv_skip --rounds 5
+
+Of each way to bad rows there are three contenders: `raise` and `none` read rows without a bad one, the second with
+`on_error="skip"`; `skip` reads them with 1 % of bad ones, of the kinds that `_spoilt` makes. The bars compare the CPU time of
+a row, good or bad, which other load disturbs less than wall time.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import statistics
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks import harness
+
+ROWS: Final = 400_000
+FUNCTION_ROWS: Final = 200_000
+BATCH_ROWS: Final = 1_000
+EVERY: Final = 100
+"""One row in so many is bad."""
+NEEDED_NONE: Final = 0.98
+NEEDED_SKIP: Final = 0.9
+FORMATS: Final = ("csv", "json", "tfrecord")
+FUNCTIONS: Final = ("map_rows", "map")
+
+
+def _rows() -> Iterator[tuple[int, dict[str, Any]]]:
+    import random
+
+    draws = random.Random(0)
+    for number in range(ROWS):
+        yield (
+            number,
+            {
+                "id": number,
+                "price": round(draws.random() * 1000, 4),
+                "user": draws.randrange(10**6),
+                "name": f"name{number % 1000}",
+                "score": round(draws.random(), 6),
+                "count": draws.randrange(100),
+            },
+        )
+
+
+def _spoilt(format: str, row: dict[str, Any]) -> bytes:
+    """Returns a bad row: in turns one of the kinds that are met in practice."""
+    kind = row["id"] // EVERY % 2
+    if format == "tfrecord":
+        return _example({**row, "user": "none"} if kind else {**row, "score": [0.5, 0.5]})
+    if kind:
+        return _stored(format, {**row, "user": "none"})
+    whole = _stored(format, row)
+    return whole[: len(whole) // 2]
+
+
+def _stored(format: str, row: dict[str, Any]) -> bytes:
+    if format == "tfrecord":
+        return _example(row)
+    return (json.dumps(row) if format == "json" else ",".join(map(str, row.values()))).encode()
+
+
+def _example(row: dict[str, Any]) -> bytes:
+    from arrowflow.formats.tfrecord.proto import example_class
+
+    example = example_class()()
+    for name, value in row.items():
+        feature = example.features.feature[name]
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, int):
+                feature.int64_list.value.append(each)
+            elif isinstance(each, float):
+                feature.float_list.value.append(each)
+            else:
+                feature.bytes_list.value.append(str(each).encode())
+    return bytes(example.SerializeToString())
+
+
+def _framed(record: bytes) -> bytes:
+    from arrowflow.formats.tfrecord.framing import masked_crc
+
+    length = struct.pack("<Q", len(record))
+    return b"".join(
+        [length, struct.pack("<I", masked_crc(length)), record, struct.pack("<I", masked_crc(record))]
+    )
+
+
+def _path(format: str, *, spoilt: bool) -> str:
+    """Returns the path of a file, which is written once."""
+    from benchmarks import data
+
+    path = data.DATA / f"bad_rows-{ROWS}-{'bad' if spoilt else 'good'}.{format}"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write(path.with_suffix(".unfinished"), format, spoilt=spoilt)
+        path.with_suffix(".unfinished").rename(path)
+    data.read_through([str(path)])
+    return str(path)
+
+
+def _write(path: Path, format: str, *, spoilt: bool) -> None:
+    with path.open("wb") as file:
+        if format == "csv":
+            file.write(b"id,price,user,name,score,count\n")
+        for number, row in _rows():
+            bad = spoilt and number % EVERY == EVERY - 1
+            stored = _spoilt(format, row) if bad else _stored(format, row)
+            file.write(_framed(stored) if format == "tfrecord" else stored + b"\n")
+
+
+def _schema(format: str) -> dict[str, Any]:
+    import pyarrow as pa
+
+    numbers = pa.float32() if format == "tfrecord" else pa.float64()
+    text = pa.binary() if format == "tfrecord" else pa.string()
+    return {
+        "id": pa.int64(),
+        "price": numbers,
+        "user": pa.int64(),
+        "name": text,
+        "score": numbers,
+        "count": pa.int64(),
+    }
+
+
+def _read(format: str, way: str) -> harness.Measurement:
+    import arrowflow as af
+
+    path = _path(format, spoilt=way == "skip")
+    on_error: Any = "raise" if way == "raise" else "skip"
+    ds = af.read(path, format=format, schema=_schema(format), on_error=on_error)
+    return _measured(ds, ROWS, way)
+
+
+def _row(bad: bool, row: dict[str, Any]) -> dict[str, Any]:
+    if bad and row["id"] % EVERY == EVERY - 1:
+        raise ValueError("a bad row")
+    return {"x": row["id"] * 0.5, "y": row["id"] % 7}
+
+
+def _batch(bad: bool, batch: dict[str, Any]) -> dict[str, Any]:
+    first = int(batch["id"][0])
+    if bad and first // BATCH_ROWS % EVERY == EVERY - 1:
+        raise ValueError("a bad batch")
+    x = batch["id"] * 0.5
+    for _ in range(50):
+        x = x * 0.99 + 1.0
+    return {"x": x}
+
+
+def _call(name: str, way: str) -> harness.Measurement:
+    import arrowflow as af
+
+    bad = way == "skip"
+    on_error: Any = "raise" if way == "raise" else "skip"
+    if name == "map_rows":
+        rows = FUNCTION_ROWS
+        ds = af.range(rows).map_rows(functools.partial(_row, bad), on_error=on_error)
+    else:
+        rows = 20 * FUNCTION_ROWS
+        given = af.range(rows).batch(BATCH_ROWS)
+        ds = given.map(functools.partial(_batch, bad), format="numpy", on_error=on_error)
+    return _measured(ds, rows, way)
+
+
+def _measured(ds: Any, rows: int, way: str) -> harness.Measurement:
+    """Measures an epoch, and checks that the bad rows, and no others, were left out."""
+    watch = harness.Stopwatch()
+    with iter(ds) as batches:
+        delivered = sum(batch.num_rows for batch in batches)
+        measured = watch.measurement(rows)
+        expected = rows // EVERY if way == "skip" else 0
+        if (delivered, batches.stats().skipped_rows) != (rows - expected, expected):
+            raise AssertionError(f"expected {expected:,} rows to be left out of {rows:,}, got {delivered:,}")
+    return measured
+
+
+def judge(rounds: harness.Rounds) -> list[harness.Bar]:
+    """Returns the bars."""
+    bars = []
+    for name in (*FORMATS, *FUNCTIONS):
+        bars += _bar(rounds, f"{name}, none bad", f"{name}_none", f"{name}_raise", NEEDED_NONE)
+        bars += _bar(rounds, f"{name}, 1 % bad", f"{name}_skip", f"{name}_none", NEEDED_SKIP)
+    return bars
+
+
+def _bar(rounds: harness.Rounds, title: str, ours: str, theirs: str, needed: float) -> list[harness.Bar]:
+    if not {ours, theirs} <= rounds.keys():
+        return []
+    pairs = zip(rounds[ours], rounds[theirs], strict=True)
+    got = statistics.median(b.cpu_seconds / a.cpu_seconds for a, b in pairs)
+    return [harness.Bar(title, f">= {needed:g} x {theirs}", f"{got:.2f} x", got >= needed, got)]
+
+
+CONTENDERS: Final[dict[str, harness.Contender]] = {
+    f"{name}_{way}": functools.partial(_read if name in FORMATS else _call, name, way)
+    for name in (*FORMATS, *FUNCTIONS)
+    for way in ("raise", "none", "skip")
+}
+
+if __name__ == "__main__":
+    harness.main("bad_rows", CONTENDERS, judge, rounds=5)
