@@ -9,12 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import ipc
 
 import arrowflow as af
+from arrowflow.storage.requests import Requests
 from arrowflow.testing import assert_same_batches, assert_same_rows, batches_of, check_dataset
 from tests.formats.tfrecords import encoded, framed
 from tests.ops.tables import refused, rows_of
@@ -321,6 +323,23 @@ def test_failures_of_storage_always_raise(tmp_path: Path) -> None:
     with iter(ds) as batches:
         (folder / "1.parquet").unlink()
         refused(af.SourceError, lambda: list(batches), "1.parquet")
+
+
+def test_a_store_that_delivers_nothing_always_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = fsspec.filesystem("memory")
+    for number in range(2):
+        with store.open(f"/of_a_store/{number}.parquet", "wb") as file:
+            pq.write_table(pa.table({"row": range(10)}), file)
+    fetch = Requests.fetch
+
+    def failing(self: Requests, filesystem: Any, path: str, ranges: Any) -> list[pa.Buffer]:
+        if path.endswith("1.parquet"):
+            raise PermissionError(13, "no more")
+        return fetch(self, filesystem, path, ranges)
+
+    monkeypatch.setattr(Requests, "fetch", failing)
+    ds = af.read_parquet("memory://of_a_store/*.parquet", on_error="skip")
+    refused(af.SourceError, lambda: batches_of(ds), "the storage did not deliver it")
 
 
 def test_files_of_other_columns_always_raise(tmp_path: Path) -> None:

@@ -1,0 +1,75 @@
+"""Lanes that end in a `shuffle`: gathered straight into batches, they deliver the rows that copied ones deliver."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import arrowflow as af
+from arrowflow.ops.ranks import rows_of_lanes
+from tests.ops.ranks.pipelines import of, ranks, steps_of, write_shards
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_shards(tmp_path_factory.mktemp("shards"))
+
+
+def same(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A function after `shuffle`: lanes then run the shuffle themselves."""
+    return batch
+
+
+def both(rows: af.Dataset, size: int, batch: int) -> tuple[af.Dataset, af.Dataset]:
+    shuffled = rows.shuffle(size, seed=3)
+    return shuffled.batch(batch), shuffled.map(same, keeps_rows=True).batch(batch)
+
+
+@pytest.mark.parametrize("part_bytes", [1, 4096, rows_of_lanes.PART_BYTES])
+@pytest.mark.parametrize(
+    ("size", "batch"), [(16, 16), (64, 32), (128, 16), (200, 32), (700, 48), (10_000, 64)]
+)
+def test_the_rows_are_those_of_a_shuffle_in_each_lane(
+    path: Path, size: int, batch: int, part_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arrowflow.ops.ranks.split_by_rank.PART_BYTES", part_bytes)
+    straight, copied = both(of(path).with_columns(text=pl.col("id").cast(pl.String)), size, batch)
+    expected = steps_of(ranks(lambda: copied, 1))
+    assert steps_of(ranks(lambda: straight, 1)) == expected
+    assert steps_of(ranks(lambda: straight, 4)) == expected
+
+
+@pytest.mark.parametrize("equal_steps", ["drop", "pad"])
+@pytest.mark.parametrize("size", [96, 200])
+def test_lanes_of_unequal_length(path: Path, size: int, equal_steps: str) -> None:
+    straight, copied = both(of(path).filter(pl.col("id") % 7 < pl.col("id") // 300), size, 32)
+    options: dict[str, Any] = {"equal_steps": equal_steps}
+    assert steps_of(ranks(lambda: straight, 1, **options)) == steps_of(ranks(lambda: copied, 1, **options))
+
+
+@pytest.mark.parametrize("size", [128, 200])
+def test_states_from_within_windows_and_parts(path: Path, size: int) -> None:
+    plan, _ = both(of(path), size, 32)
+    expected = steps_of(ranks(lambda: plan, 1))
+    with iter(ranks(lambda: plan, 1)[0]) as run:
+        states = []
+        for _ in expected:
+            states.append(json.loads(json.dumps(run.state_dict())))
+            next(run)
+    for step in range(0, len(expected), 5):
+        (fresh,) = ranks(lambda: plan, 1)
+        with iter(fresh) as run:
+            run.load_state_dict(states[step])
+            assert [batch.to_pylist() for batch in run] == expected[step:], step
+
+
+def test_no_gather_of_its_own_and_no_copy_after_it(path: Path) -> None:
+    plan, _ = both(of(path), 128, 32)
+    shown = plan.split_by_rank(0, 1).explain()
+    assert "permute windows of 8 rows of each lane, and gather them into their batches" in shown
+    assert "permute and gather, one call a window" not in shown
