@@ -5,7 +5,6 @@ It starts the engine at the first `next()`, so that loading a state or setting t
 
 from __future__ import annotations
 
-import logging
 import os
 import weakref
 from collections.abc import Iterator as Batches
@@ -24,7 +23,7 @@ from arrowflow.interrupts import interruption, raise_interruption
 from arrowflow.kernels.items import Item, Slices
 from arrowflow.observe.advice import advice
 from arrowflow.observe.progress import ProgressBar
-from arrowflow.observe.report import left_out, report
+from arrowflow.observe.report import log_left_out, report
 from arrowflow.observe.timeline import CONSUMER, Recording
 from arrowflow.options import check_size
 from arrowflow.physical.tuning import EngineStatistics, Statistics
@@ -32,8 +31,6 @@ from arrowflow.plan.position import Position
 from arrowflow.run import Prepared
 
 T = TypeVar("T")
-
-logger = logging.getLogger("arrowflow")
 
 
 class Iterator(Generic[T]):
@@ -283,9 +280,7 @@ class Iterator(Generic[T]):
 
     def _end_looks(self) -> None:
         """Says which rows were left out, ends the progress bar, and writes the recording."""
-        for line in left_out(self.stats()) if not self._told else ():
-            self._told = True
-            logger.warning("%s", line)
+        self._told = self._told or log_left_out(self.stats())
         bar, self._bar = self._bar, None
         if bar is not None:
             bar.close()

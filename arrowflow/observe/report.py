@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 
 from arrowflow.autotune.model import LOCK, SATURATED, WANTS_MORE, phrase, waiting_after_start
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
 from arrowflow.physical.tuning import StageStatistics, Statistics
+
+logger = logging.getLogger("arrowflow")
 
 MIB = 1 << 20
 FOLDED_SHARE = 0.01
@@ -40,7 +43,7 @@ def report(statistics: Statistics, *, verbose: bool = False) -> str:
         _figures(statistics),
         *_idle(statistics),
         *_retries(statistics),
-        *left_out(statistics),
+        *_left_out(statistics),
     ]
     lines += _sentences(statistics) if verbose else ["", *_table(statistics)] if statistics.stages else []
     lines += [f"advice: {text}" for text in statistics.advice]
@@ -78,7 +81,7 @@ def _retries(statistics: Statistics) -> Iterator[str]:
         yield f"reads tried again: {sum(statistics.retries.values()):,} ({reasons})"
 
 
-def left_out(statistics: Statistics) -> Iterator[str]:
+def _left_out(statistics: Statistics) -> Iterator[str]:
     """Yields a line on the bad rows that operators left out, if there were any."""
     found: dict[str, LeftOut] = {}
     for stage in statistics.stages[::-1]:
@@ -91,6 +94,14 @@ def left_out(statistics: Statistics) -> Iterator[str]:
             for name, (rows, parts) in found.items()
         )
         yield f"bad rows left out: {', '.join(each)}"
+
+
+def log_left_out(statistics: Statistics) -> bool:
+    """Logs that line, if there is one, and returns whether there was."""
+    lines = list(_left_out(statistics))
+    for line in lines:
+        logger.warning("%s", line)
+    return bool(lines)
 
 
 def _cores(stage: StageStatistics, seconds: float) -> float:

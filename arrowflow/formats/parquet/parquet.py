@@ -86,7 +86,8 @@ class ParquetFormat(Format):
         stored_bytes = footer_length(tail, file)
         if stored_bytes + MAGIC_BYTES > tail.size < file.size:
             tail = store.tail(file, stored_bytes + MAGIC_BYTES)
-        data = tail.slice(max(0, tail.size - MAGIC_BYTES - stored_bytes), stored_bytes)
+        end = max(0, tail.size - MAGIC_BYTES)
+        data = tail.slice(max(0, end - stored_bytes), min(end, stored_bytes))
         check_nesting(data)
         opened = ParquetFile(pa.BufferReader(tail))
         metadata = opened.metadata

@@ -169,7 +169,7 @@ def test_a_value_without_a_type_is_told_as_such(value: object) -> None:
 
 def test_values_of_two_types_need_a_schema() -> None:
     ds = af.range(2).map_rows(lambda row: {"x": [1, "a"][row["id"]]})
-    refused(af.SchemaError, lambda: next(iter(ds)), "'x'", "do not have one type", "schema=")
+    refused(af.SchemaError, lambda: list(ds), "'x'", "do not have one type", "schema=")
 
 
 def test_arrays_of_the_other_byte_order_are_read() -> None:
