@@ -8,6 +8,7 @@ have is passed over, and of several fields of one number all count. See parquet.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Final
 
 from arrowflow.formats.parquet.thrift import BINARY, I32, LIST, STRUCT, header, list_header, passed, varint
@@ -28,6 +29,12 @@ _TYPES: Final = {
 
 _NO_BOUND: Final = 1 << 31
 
+_SOUND: Final[set[bytes]] = set()
+"""Digests of footers without a fault, which later epochs and lanes do not walk again: to walk the 112 chunks of a file of
+`stream` takes 1.7 ms, a twentieth of an epoch for all of its files, and a digest 0.02 ms."""
+
+_MOST_SOUND: Final = 1 << 16
+
 
 class Bounds:
     """The column chunks of a file whose statistics cannot be used; its footer is walked at the first question.
@@ -47,8 +54,19 @@ class Bounds:
     def unsound(self, row_group: int) -> frozenset[int]:
         """Returns the leaf columns of a row group whose statistics cannot be used."""
         if self._found is None:
-            self._found = self._walked()
+            self._found = self._looked_up()
         return self._found[row_group]
+
+    def _looked_up(self) -> list[frozenset[int]]:
+        digest = hashlib.blake2b(self._footer, digest_size=16).digest()
+        if digest in _SOUND:
+            return [frozenset()] * self._metadata.num_row_groups
+        found = self._walked()
+        if not any(found):
+            if len(_SOUND) >= _MOST_SOUND:
+                _SOUND.clear()
+            _SOUND.add(digest)
+        return found
 
     def _walked(self) -> list[frozenset[int]]:
         schema, num_leaves = self._metadata.schema, self._metadata.num_columns
