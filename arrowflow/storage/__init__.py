@@ -4,7 +4,7 @@ Nothing here knows a format, a thread or a pipeline.
 """
 
 from arrowflow.storage.addresses import lists_anew, locate, resolve
-from arrowflow.storage.clients import CONNECTIONS
+from arrowflow.storage.clients import CONNECTIONS, forget_listings
 from arrowflow.storage.contents import Contents
 from arrowflow.storage.failures import storage_failure
 from arrowflow.storage.links import below, is_link
@@ -28,6 +28,7 @@ __all__ = [
     "below",
     "coalesce",
     "flush",
+    "forget_listings",
     "is_link",
     "lists_anew",
     "local_path",

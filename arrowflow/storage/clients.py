@@ -67,3 +67,10 @@ def connections_of(filesystem: Any, *, is_own: bool) -> int | None:
         found = client.config_kwargs.get("max_pool_connections", CONNECTIONS_OF_S3FS)
         return found if isinstance(found, int) else None
     return None
+
+
+def forget_listings(filesystem: Any) -> None:
+    """Makes a client of fsspec forget the listings that it keeps, in which files of other writers are missing."""
+    handler = getattr(filesystem, "handler", None)
+    if isinstance(handler, pafs.FSSpecHandler):
+        handler.fs.invalidate_cache()
