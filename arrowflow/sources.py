@@ -23,6 +23,7 @@ from arrowflow.ops.sources.from_generator import FromGenerator
 from arrowflow.ops.sources.from_memory import from_batches, given_schema
 from arrowflow.ops.sources.range import Range
 from arrowflow.options import AUTOTUNE, parallel_calls
+from arrowflow.storage import place_of
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
@@ -40,6 +41,7 @@ def read(
     columns: Sequence[str | pl.Expr] | pl.Expr | None = None,
     filter: pl.Expr | pc.Expression | None = None,
     filesystem: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
     schema: pa.Schema | Mapping[str, Any] | None = None,
     partitioning: Partitioning = "auto",
     num_parallel_calls: int = AUTOTUNE,
@@ -60,6 +62,7 @@ def read(
         columns: Names of the columns to keep, or selectors of Polars; the same as `.select(columns)`.
         filter: The rows to keep; the same as `.filter(filter)`, before `columns` are selected.
         filesystem: A file system of `pyarrow.fs` or fsspec, instead of telling by the paths.
+        storage_options: Arguments of the client that the paths need; `docs/storage.md` has examples.
         schema: Columns and types of all files; null where a file lacks a column.
         partitioning: Whether folders called `key=value` give columns, as in `read_parquet`.
         num_parallel_calls: Splits decoded at the same time.
@@ -86,7 +89,7 @@ def read(
         Read(
             format=configured(found, options),
             paths=paths,
-            filesystem=filesystem,
+            filesystem=place_of(operator, filesystem, storage_options),
             partitioning=_partitioning(operator, partitioning),
             target=given_schema(operator, schema),
             num_parallel_calls=parallel_calls(operator, num_parallel_calls),
@@ -113,6 +116,7 @@ def read_parquet(
     columns: Sequence[str | pl.Expr] | pl.Expr | None = None,
     filter: pl.Expr | pc.Expression | None = None,
     filesystem: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
     schema: pa.Schema | Mapping[str, Any] | None = None,
     partitioning: Partitioning = "auto",
     num_parallel_calls: int = AUTOTUNE,
@@ -139,6 +143,7 @@ def read_parquet(
         columns: Names of the columns to keep, or selectors of Polars; the same as `.select(columns)`.
         filter: The rows to keep; the same as `.filter(filter)`, before `columns` are selected.
         filesystem: A file system of `pyarrow.fs` or fsspec. By default the paths tell it.
+        storage_options: Arguments of the client that the paths need; `docs/storage.md` has examples.
         schema: Columns and types of all files, and of folders: a schema of pyarrow or Polars, or a mapping from
             columns to types. Columns that a file lacks are null. Columns of other types are cast; a value that would
             lose something is an error that names file, row group and row.
@@ -175,6 +180,7 @@ def read_parquet(
         columns=columns,
         filter=filter,
         filesystem=filesystem,
+        storage_options=storage_options,
         schema=schema,
         partitioning=partitioning,
         num_parallel_calls=num_parallel_calls,
@@ -188,6 +194,7 @@ def read_ipc(
     columns: Sequence[str | pl.Expr] | pl.Expr | None = None,
     filter: pl.Expr | pc.Expression | None = None,
     filesystem: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
     schema: pa.Schema | Mapping[str, Any] | None = None,
     partitioning: Partitioning = "auto",
     num_parallel_calls: int = AUTOTUNE,
@@ -210,6 +217,7 @@ def read_ipc(
         columns=columns,
         filter=filter,
         filesystem=filesystem,
+        storage_options=storage_options,
         schema=schema,
         partitioning=partitioning,
         num_parallel_calls=num_parallel_calls,
@@ -223,6 +231,7 @@ def read_csv(
     columns: Sequence[str | pl.Expr] | pl.Expr | None = None,
     filter: pl.Expr | pc.Expression | None = None,
     filesystem: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
     schema: pa.Schema | Mapping[str, Any] | None = None,
     partitioning: Partitioning = "auto",
     delimiter: str | None = None,
@@ -254,6 +263,7 @@ def read_csv(
         columns: Names of the columns to keep, or selectors of Polars; the same as `.select(columns)`. Others are not decoded.
         filter: The rows to keep; the same as `.filter(filter)`, before `columns` are selected.
         filesystem: A file system of `pyarrow.fs` or fsspec. By default the paths tell it.
+        storage_options: Arguments of the client that the paths need; `docs/storage.md` has examples.
         schema: Columns and types of all files; null where a file lacks a column.
         partitioning: Whether folders called `key=value` give columns, as in `read_parquet`.
         delimiter: The character between fields. Default: a comma, or a tab in files that end in `.tsv` (and `.gz` and
@@ -285,6 +295,7 @@ def read_csv(
         columns=columns,
         filter=filter,
         filesystem=filesystem,
+        storage_options=storage_options,
         schema=schema,
         partitioning=partitioning,
         num_parallel_calls=num_parallel_calls,
@@ -302,6 +313,7 @@ def read_json(
     columns: Sequence[str | pl.Expr] | pl.Expr | None = None,
     filter: pl.Expr | pc.Expression | None = None,
     filesystem: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
     schema: pa.Schema | Mapping[str, Any] | None = None,
     partitioning: Partitioning = "auto",
     num_parallel_calls: int = AUTOTUNE,
@@ -333,6 +345,7 @@ def read_json(
         columns=columns,
         filter=filter,
         filesystem=filesystem,
+        storage_options=storage_options,
         schema=schema,
         partitioning=partitioning,
         num_parallel_calls=num_parallel_calls,
@@ -346,6 +359,7 @@ def read_tfrecord(
     columns: Sequence[str | pl.Expr] | pl.Expr | None = None,
     filter: pl.Expr | pc.Expression | None = None,
     filesystem: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
     schema: pa.Schema | Mapping[str, Any] | None = None,
     partitioning: Partitioning = "auto",
     raw: bool = False,
@@ -380,6 +394,7 @@ def read_tfrecord(
         columns: Names of the columns to keep, or selectors of Polars; the same as `.select(columns)`. Others are not decoded.
         filter: The rows to keep; the same as `.filter(filter)`, before `columns` are selected.
         filesystem: A file system of `pyarrow.fs` or fsspec. By default the paths tell it.
+        storage_options: Arguments of the client that the paths need; `docs/storage.md` has examples.
         schema: Columns and types of all files.
         partitioning: Whether folders called `key=value` give columns, as in `read_parquet`.
         raw: Whether records come as they are, in one binary column `record`, which a `map` can decode.
@@ -411,6 +426,7 @@ def read_tfrecord(
         columns=columns,
         filter=filter,
         filesystem=filesystem,
+        storage_options=storage_options,
         schema=schema,
         partitioning=partitioning,
         num_parallel_calls=num_parallel_calls,
@@ -432,7 +448,9 @@ def _partitioning(operator: str, partitioning: Any) -> str | None:
     return None if partitioning is None else str(partitioning)
 
 
-def list_files(paths: Paths, *, filesystem: Any = None) -> Dataset:
+def list_files(
+    paths: Paths, *, filesystem: Any = None, storage_options: Mapping[str, Any] | None = None
+) -> Dataset:
     """Lists files: their paths as text in the column `path`, in the order of `paths`; nothing of them is read.
 
     Local files come as absolute paths, files of a URL as URLs. So each path can be read by itself, as by `interleave`
@@ -444,6 +462,7 @@ def list_files(paths: Paths, *, filesystem: Any = None) -> Dataset:
             gives all files in it and in its folders, but no names that start with `.` or `_`.
         filesystem: A file system of `pyarrow.fs` or fsspec. By default the paths tell it. With `filesystem=` the
             listed paths are paths in that file system; read them with the same `filesystem`.
+        storage_options: Arguments of the client that the paths need; `docs/storage.md` has examples.
 
     Raises:
         SourceError: A path is missing, or a glob or a directory is empty; when the dataset is bound.
@@ -458,7 +477,7 @@ def list_files(paths: Paths, *, filesystem: Any = None) -> Dataset:
         >>> [pathlib.Path(path).name for path in table.column("path").to_pylist()]
         ['a.parquet', 'b.parquet']
     """
-    return Dataset(ListFiles(paths=paths, filesystem=filesystem))
+    return Dataset(ListFiles(paths=paths, filesystem=place_of("list_files", filesystem, storage_options)))
 
 
 def from_arrow(source: Any) -> Dataset:
