@@ -86,7 +86,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "dataset": ("caching", "interchange", "loaders", "types", "write", *BELOW_LOADERS),
     "combining": ("dataset", "errors", "ops", "options", "plan"),
     "provenance": ("dataset", "errors", "iterator", "ops", "options", "plan", "run"),
-    "sources": ("dataset", "errors", "formats", "interchange", "ops", "options"),
+    "sources": ("dataset", "errors", "formats", "interchange", "ops", "options", "storage"),
     "__init__": (
         "caching",
         "combining",

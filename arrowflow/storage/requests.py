@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -59,26 +58,31 @@ class Wholes:
 
     def __init__(self, *, is_told: bool = False) -> None:
         self._held: dict[str, pa.Buffer] = {}
-        self._lock = threading.Lock()
-        self._is_told = is_told
+        self._told: dict[str, object] = {"told": self} if is_told else {}
 
     def __bool__(self) -> bool:
         """Whether a server is known to send no parts."""
-        return self._is_told
+        return bool(self._told)
 
     def held(self, path: str) -> pa.Buffer | None:
         """Returns a file that is still held."""
-        with self._lock:
-            return self._held.get(path)
+        return self._held.get(path)
 
     def hold(self, path: str, data: pa.Buffer) -> None:
-        """Keeps a file, and lets go of those that came first; says it at the first file."""
-        with self._lock:
-            is_first, self._is_told = not self._is_told, True
-            self._held.pop(path, None)
-            self._held[path] = data
-            while len(self._held) > 1 and sum(each.size for each in self._held.values()) > WHOLE_BYTES:
-                del self._held[next(iter(self._held))]
+        """Keeps a file, and lets go of those that came first; says it at the first file.
+
+        Each step is one operation of a dict. Threads that come at the same time may let go of more than they need to.
+        """
+        token = object()
+        is_first = self._told.setdefault("told", token) is token
+        self._held[path] = data
+        others = [(each, kept.size) for each, kept in self._held.copy().items() if each != path]
+        room = WHOLE_BYTES - data.size - sum(size for _, size in others)
+        for each, size in others:
+            if room >= 0:
+                break
+            self._held.pop(each, None)
+            room += size
         if is_first:
             logger.warning(
                 "%s: its server does not send parts of files (HTTP range requests), so files are read whole and up to "
