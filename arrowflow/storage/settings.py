@@ -6,14 +6,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from arrowflow.errors import PlanError, shown
+from arrowflow.errors import PlanError, shown, without_credentials
 
 _SECRET: Final = re.compile(
     r"key|secret|token|pass|credential|sig|auth|connection_string|header|cookie", re.IGNORECASE
-)
-_USER: Final = re.compile(r"(://)[^/?#@\s'\"]*:[^@'\"]*@")
-_QUERY: Final = re.compile(
-    r"([?&][^=&\s'\"]*(?:key|secret|token|pass|sig|credential)[^=&\s'\"]*=)[^&\s'\"]+", re.I
 )
 
 
@@ -76,7 +72,7 @@ def without_secrets(text: str, place: Any = None) -> str:
     if isinstance(place, Settings):
         for secret in sorted(_secrets(place.options, is_secret=False), key=len, reverse=True):
             text = text.replace(secret, "…")
-    return _QUERY.sub(r"\1…", _USER.sub(r"\1…@", text))
+    return without_credentials(text)
 
 
 def shown_paths(paths: object) -> str:

@@ -109,6 +109,29 @@ def test_credentials_are_in_pickles_alone(s3_server: S3Server) -> None:
     assert SECRET.encode() in pickle.dumps(ds)
 
 
+def test_signatures_of_urls_are_nowhere(tmp_path: Path, web_server: WebServer) -> None:
+    pytest.importorskip("aiohttp", reason="aiohttp is not installed")
+    for name in ("a", "broken"):
+        pq.write_table(pa.table({"id": range(9)}), tmp_path / f"{name}.parquet", row_group_size=3)
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1" + bytes(99) + b"PAR1")
+    made = [af.read_parquet(f"{web_server.url}/a.parquet?v=1&sig={sig}") for sig in ("c0ffee", "decade")]
+    told, states = [], []
+    for ds in made:
+        with iter(ds) as iterator:
+            next(iterator)
+            states.append(iterator.state_dict())
+            told += [repr(ds), ds.explain(), iterator.explain(), str(iterator.stats())]
+    for name in ("broken", "none"):
+        with pytest.raises(af.SourceError) as caught:
+            af.read_parquet(f"{web_server.url}/{name}.parquet?sig=c0ffee").to_table()
+        assert name in str(caught.value)
+        told.append(str(caught.value))
+    assert not [text for text in (*told, str(states)) if "c0ffee" in text]
+    with iter(made[1]) as iterator:
+        iterator.load_state_dict(states[0])  # signatures last for hours, and a state for longer
+        assert [row for batch in iterator for row in batch["id"].to_pylist()] == list(range(3, 9))
+
+
 def test_options_decide_no_fingerprint(tmp_path: Path) -> None:
     af.range(3).write_parquet(tmp_path / "a")
     made = [
