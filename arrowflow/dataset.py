@@ -2147,6 +2147,7 @@ class Dataset:
         row_group_rows: int | None = None,
         compression: str | None = "zstd",
         filesystem: Any = None,
+        storage_options: Mapping[str, Any] | None = None,
         overwrite: bool = False,
     ) -> Written:
         """Writes epoch 0 as a folder of Parquet files, `part-00000.parquet` and so on, in the order of the rows.
@@ -2175,6 +2176,7 @@ class Dataset:
                 values exceed 64 MiB.
             compression: `"zstd"`, `"snappy"`, `"lz4"`, `"gzip"`, `"brotli"` or None.
             filesystem: A file system of `pyarrow.fs` or fsspec. By default the path tells it.
+            storage_options: Arguments of the client that the path needs, as in `read_parquet`.
             overwrite: Whether the last step replaces a folder of Parquet files that is there already.
 
         Raises:
@@ -2200,6 +2202,7 @@ class Dataset:
                 group_rows=row_group_rows,
                 compression=compression,
                 filesystem=filesystem,
+                storage_options=storage_options,
                 overwrite=overwrite,
             )
         )
@@ -2213,6 +2216,7 @@ class Dataset:
         batch_rows: int | None = None,
         compression: str | None = None,
         filesystem: Any = None,
+        storage_options: Mapping[str, Any] | None = None,
         overwrite: bool = False,
     ) -> Written:
         """Writes epoch 0 as a folder of Arrow IPC files, `part-00000.arrow` and so on, in the order of the rows.
@@ -2228,6 +2232,7 @@ class Dataset:
                 where their values exceed 64 MiB.
             compression: `"lz4"`, `"zstd"` or None.
             filesystem: As in `write_parquet`.
+            storage_options: As in `write_parquet`.
             overwrite: As in `write_parquet`, for a folder of IPC files.
 
         Raises:
@@ -2249,6 +2254,7 @@ class Dataset:
                 group_rows=batch_rows,
                 compression=compression,
                 filesystem=filesystem,
+                storage_options=storage_options,
                 overwrite=overwrite,
             )
         )

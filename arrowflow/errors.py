@@ -8,8 +8,15 @@ them. An exception of the user's own code is always kept as `__cause__`.
 from __future__ import annotations
 
 import difflib
+import re
 from collections import Counter
 from collections.abc import Iterable
+from typing import Final
+
+_USER: Final = re.compile(r"(://)[^/?#@\s'\"]*:[^@'\"]*@")
+_QUERY: Final = re.compile(
+    r"([?&][^=&\s'\"]*(?:key|secret|token|pass|sig|credential)[^=&\s'\"]*=)[^&\s'\"]+", re.IGNORECASE
+)
 
 
 class ArrowflowError(Exception):
@@ -51,7 +58,7 @@ class ArrowflowError(Exception):
         if self.file is not None:
             text += f" (in file {self.file!r}"
             text += ")" if self.row_group is None else f", {self.part} {self.row_group})"
-        return text
+        return without_credentials(text)
 
 
 class PlanError(ArrowflowError, ValueError):
@@ -121,6 +128,16 @@ class RankError(ArrowflowError, RuntimeError):
 
 class ForkError(ArrowflowError, RuntimeError):
     """A pipeline was started in a forked child whose parent had run a pipeline, or whose Polars had threads."""
+
+
+def without_credentials(text: str) -> str:
+    """Returns a text without the passwords, keys and signatures in its URLs.
+
+    Example:
+        >>> without_credentials("no s3://AKIA:s3cr3t@bucket/a and https://host/a?sig=Zm9v&v=1")
+        'no s3://…@bucket/a and https://host/a?sig=…&v=1'
+    """
+    return _QUERY.sub(r"\1…", _USER.sub(r"\1…@", text)) if "://" in text or "?" in text else text
 
 
 def repeated(names: Iterable[str]) -> list[str]:

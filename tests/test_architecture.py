@@ -88,7 +88,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "dataset": ("caching", "interchange", "loaders", "types", "write", *BELOW_LOADERS),
     "combining": ("dataset", "errors", "ops", "options", "plan"),
     "provenance": ("bad_rows", "dataset", "errors", "iterator", "ops", "options", "plan", "run", "sources"),
-    "sources": ("bad_rows", "dataset", "errors", "formats", "interchange", "ops", "options"),
+    "sources": ("bad_rows", "dataset", "errors", "formats", "interchange", "ops", "options", "storage"),
     "__init__": (
         "caching",
         "combining",
@@ -112,7 +112,7 @@ LEAVES = ("interrupts", "lazy", "optional")
 
 LONG: dict[str, str] = {
     "dataset.py": "one method an operator, and mostly docstrings",
-    "sources.py": "one function a source, and mostly docstrings",
+    "sources/readers.py": "one function a source, and mostly docstrings",
     "formats/text/text.py": "one protocol for both formats, and how blocks with bad rows are read",
     "formats/tfrecord/tfrecord.py": "one protocol, and how blocks with bad records are read",
     "executor/stages/parallel.py": "one stage, and the calls that are suspended in it",

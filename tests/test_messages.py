@@ -247,22 +247,25 @@ def test_a_header_that_only_looks_compressed(tmp_path: Path) -> None:
 
 
 class Failing(MemoryFileSystem):
-    """A storage that fails from some request on, or that delivers whole files whatever it is asked for."""
+    """A storage that fails from some request on, or that delivers whole files, and `more`, whatever it is asked for."""
 
     protocol = "failing"
     cachable = False
 
-    def __init__(self, error: Exception | None, first: int = 0) -> None:
+    def __init__(self, error: Exception | None, first: int = 0, more: bytes = b"") -> None:
         super().__init__()
         self.store: dict[str, Any] = {}
         self.error = error
+        self.more = more
         self.requests = -first
 
     def cat_file(self, path: str, start: Any = None, end: Any = None, **kwargs: Any) -> Any:
         self.requests += 1
         if self.requests > 0 and self.error is not None:
             raise self.error
-        return super().cat_file(path, *((start, end) if self.error is not None else ()), **kwargs)
+        if self.error is not None:
+            return super().cat_file(path, start, end, **kwargs)
+        return super().cat_file(path, **kwargs) + self.more
 
 
 class ClientResponseError(Exception):
@@ -292,7 +295,7 @@ def test_storage_that_fails_is_no_fault_of_the_file(error: Exception, first: int
 @pytest.mark.parametrize("format", ["parquet", "csv"])
 def test_storage_without_ranges_is_no_fault_of_the_file(format: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("arrowflow.ops.sources.files.splits.SMALL_FILE_BYTES", 0)
-    storage = Failing(None)
+    storage = Failing(None, more=b"and a part of an advertisement")
     text = told(af.read(held(storage, format), format=format, filesystem=storage).to_table)
     assert "does not deliver parts of files (HTTP range requests), which reading needs; copy the file" in text
 

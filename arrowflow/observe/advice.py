@@ -89,8 +89,17 @@ def _where_cache_pays(statistics: Statistics) -> Iterator[str]:
     """Finds the place after deterministic operators where a cache saves the most time for its bytes."""
     stages = statistics.stages
     waited, seconds = waiting_after_start(statistics)
-    if waited < WANTS_MORE * seconds or any(stage.kind == "boundary" for stage in stages):
-        return  # it is fast enough; or a cache is there, or several inputs, each of which has places of its own
+    if waited < WANTS_MORE * seconds or any(_named(stages, "cache")):
+        return  # it is fast enough, or a cache is there
+    remote = next(
+        (stage.operators[0] for stage in stages if stage.phase == "read" and stage.cost == "waits"), None
+    )
+    if any(
+        stage.kind == "boundary" for stage in stages
+    ):  # several inputs, each of which has places of its own
+        if remote is not None:
+            yield _local_copy(remote)
+        return
     total = sum(stage.busy_seconds for stage in stages) or 1.0
     saved, best = 0.0, None
     for stage in reversed(stages):
@@ -101,12 +110,26 @@ def _where_cache_pays(statistics: Statistics) -> Iterator[str]:
             best = max(
                 best or (0.0, 0.0, stage), (saved / stage.bytes, saved, stage), key=lambda place: place[0]
             )
+    if best is None and remote is not None:
+        yield _local_copy(remote)
     if best is not None:
         _, saved, stage = best
+        where = (
+            ""
+            if remote is None
+            else " on a disk of this machine: cache(folder), as the files come over a network"
+        )
         yield (
             f"with more epochs than one a cache pays most right after {stage.operators[-1]}: for these rows it would save "
-            f"{saved:.1f} s of work in each epoch, for {stage.bytes / 2**20:,.1f} MiB"
+            f"{saved:.1f} s of work in each epoch, for {stage.bytes / 2**20:,.1f} MiB{where}"
         )
+
+
+def _local_copy(source: str) -> str:
+    return (
+        f"the files of {source} come over a network: with more epochs than one, cache(folder) right after it keeps their "
+        "rows on a disk of this machine"
+    )
 
 
 def _repeated_before_shuffle(stages: Sequence[StageStatistics]) -> Iterator[str]:

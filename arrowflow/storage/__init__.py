@@ -3,14 +3,15 @@
 Nothing here knows a format, a thread or a pipeline.
 """
 
-from arrowflow.storage.addresses import lists_anew, locate, resolve
-from arrowflow.storage.clients import CONNECTIONS
+from arrowflow.storage.addresses import is_chained, lists_anew, locate, resolve
+from arrowflow.storage.clients import CONNECTIONS, forget_listings
 from arrowflow.storage.contents import Contents
 from arrowflow.storage.failures import storage_failure
 from arrowflow.storage.links import below, is_link
 from arrowflow.storage.local import NO_ROOM, UNFINISHED, flush, local_path
 from arrowflow.storage.requests import Requests
 from arrowflow.storage.retries import Services
+from arrowflow.storage.settings import Settings, place_of, shown_paths
 from arrowflow.storage.store import Fetched, File, Range, Store, coalesce
 from arrowflow.storage.versions import remote_change, told_stamp
 
@@ -24,16 +25,21 @@ __all__ = [
     "Range",
     "Requests",
     "Services",
+    "Settings",
     "Store",
     "below",
     "coalesce",
     "flush",
+    "forget_listings",
+    "is_chained",
     "is_link",
     "lists_anew",
     "local_path",
     "locate",
+    "place_of",
     "remote_change",
     "resolve",
+    "shown_paths",
     "storage_failure",
     "told_stamp",
 ]

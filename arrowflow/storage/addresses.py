@@ -15,14 +15,16 @@ import pyarrow as pa
 
 from arrowflow.errors import ArrowflowError, PlanError, SourceError, shown
 from arrowflow.lazy import fs as pafs
-from arrowflow.storage.clients import connections_of, for_reads, open_url
+from arrowflow.storage.clients import connections_of, for_reads, open_by_fsspec, open_url, open_with
 from arrowflow.storage.listing import as_files, list_paths, split_pattern
 from arrowflow.storage.local import local_path
 from arrowflow.storage.mounts import on_network
 from arrowflow.storage.requests import Requests
+from arrowflow.storage.settings import Settings, without_secrets
 from arrowflow.storage.store import File, Store
 
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+://")
+_CHAIN: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+)(://.*)?::")
 
 
 def resolve(
@@ -40,7 +42,7 @@ def resolve(
             starts the query and is no wildcard. Directories and wildcards leave out names that start with `.` or `_`.
             They also leave out pipes, sockets, devices and broken links. Links to folders are followed, but no folder
             is listed twice, and no file comes twice from one of the paths.
-        filesystem: A `pyarrow.fs` or fsspec file system, to which all paths then belong.
+        filesystem: A `pyarrow.fs` or fsspec file system, to which all paths then belong; or `Settings` for the client.
         suffixes: Endings of the files that are taken from directories.
         operator: The operator to name in errors.
         requests: The way to ask for bytes; without it nothing is tried again.
@@ -70,7 +72,7 @@ def resolve(
         raise
     except Exception as error:
         text = f"cannot list {_shorten(wanted)}: {error}; check the address, the credentials and the network"
-        raise SourceError(text).locate(operator=operator) from error
+        raise SourceError(without_secrets(text, opener.settings)).locate(operator=operator) from error
     files = as_files(filesystem, listed)
     is_network = files[0].is_local and on_network(file.path for file in files)
     if is_network:  # a file in use may change its number there
@@ -113,7 +115,7 @@ def locate(path: object, *, filesystem: Any = None, operator: str) -> tuple[Any,
         raise
     except Exception as error:
         reason = f"cannot reach {text!r}: {error}; check the address, the credentials and the network"
-        raise SourceError(reason).locate(operator=operator) from error
+        raise SourceError(without_secrets(reason, opener.settings)).locate(operator=operator) from error
     return opener.filesystem, place
 
 
@@ -121,7 +123,8 @@ class _Opener:
     """Finds the file system of each path; all paths of a source must have the same one."""
 
     def __init__(self, filesystem: Any, operator: str) -> None:
-        self.given = filesystem is not None
+        self.settings = filesystem if isinstance(filesystem, Settings) else None
+        self.given = filesystem is not None and self.settings is None
         self.filesystem: Any = _as_arrow(filesystem, operator) if self.given else None
         self.operator = operator
         self.first = ""
@@ -131,13 +134,17 @@ class _Opener:
         """Returns the path within the file system, keeping wildcards."""
         if self.given:
             return self._strip(text)
+        if is_chained(text):
+            filesystem, path = self._by_fsspec(text)
+            self._same(filesystem, text)
+            return path
         if not _URL.match(text):
             if self.filesystem is not self._local:
                 self._same(self._local, text)
             return local_path(text, self.operator).replace(os.sep, "/")
         url, mark, query = text.partition("?")
         base, pattern = split_pattern(url)
-        filesystem, path = _from_url(base + mark + query, self.operator)
+        filesystem, path = self._from_url(base + mark + query)
         self._same(filesystem, text)
         return posixpath.join(path, unquote(pattern)) if pattern else path
 
@@ -153,6 +160,24 @@ class _Opener:
             return local_path(text, self.operator).replace(os.sep, "/")
         return text
 
+    def _from_url(self, url: str) -> tuple[Any, str]:
+        scheme = url.partition(":")[0]
+        if self.settings is not None and self.settings.options:
+            return open_with(url, self.settings.options) or self._by_fsspec(url)
+        if scheme == "hf":  # pyarrow takes fsspec's client, too, and does not name the package
+            return self._by_fsspec(url)
+        try:
+            return open_url(url)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            if isinstance(error, pa.ArrowInvalid) and "Unrecognized filesystem type" not in str(error):
+                raise
+            return self._by_fsspec(url)
+
+    def _by_fsspec(self, url: str) -> tuple[Any, str]:
+        options = {} if self.settings is None else self.settings.options
+        filesystem, path = open_by_fsspec(url, options, self.operator)
+        return _as_arrow(filesystem, self.operator), path
+
     def _same(self, filesystem: Any, text: str) -> None:
         if self.filesystem is None:
             self.filesystem, self.first = filesystem, text
@@ -163,26 +188,21 @@ class _Opener:
             )
 
 
-def _from_url(url: str, operator: str) -> tuple[Any, str]:
-    try:
-        filesystem, path = open_url(url)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        if isinstance(error, pa.ArrowInvalid) and "Unrecognized filesystem type" not in str(error):
-            raise
-        filesystem, path = _import_fsspec(url, operator).url_to_fs(url)
-        return _as_arrow(filesystem, operator), path
-    return filesystem, path
+def is_chained(text: str) -> bool:
+    """Whether an address is a chain of fsspec: an archive or a cache, `::`, and the address of what is in it.
 
-
-def _import_fsspec(url: str, operator: str) -> Any:
+    Example:
+        >>> is_chained("zip://*.csv::https://host/a.zip"), is_chained("simplecache::s3://b/a.csv"), is_chained("a::b")
+        (True, True, False)
+    """
+    found = _CHAIN.match(text)
+    if found is None or found[2] is not None:
+        return found is not None
     try:
-        return importlib.import_module("fsspec.core")
-    except ImportError as error:
-        scheme = url.partition(":")[0]
-        text = (
-            f"pyarrow does not know {scheme!r} URLs and fsspec is not installed; pip install fsspec, or pass "
-        )
-        raise SourceError(text + "filesystem=").locate(operator=operator, file=url) from error
+        known = importlib.import_module("fsspec").available_protocols()
+    except ImportError:
+        return "://" in text
+    return found[1] in known
 
 
 def _as_arrow(filesystem: Any, operator: str) -> Any:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
-from urllib.parse import parse_qsl, urlsplit
+import importlib
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, Final, cast
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import pyarrow as pa
 
+from arrowflow.errors import MissingPackageError
 from arrowflow.lazy import fs as pafs
 
 CONNECTIONS: Final = 128
@@ -30,6 +35,58 @@ def open_url(url: str) -> tuple[Any, str]:
         url += f"{'&' if parts.query else '?'}retry_limit_seconds={GCS_SECONDS}"
     filesystem, path = pafs.FileSystem.from_uri(url)
     return filesystem, str(path)
+
+
+def open_with(url: str, options: Mapping[str, Any]) -> tuple[Any, str] | None:
+    """Returns pyarrow's client for a URL with these arguments, and the path in it; None if it has no such client."""
+    parts = urlsplit(url)
+    query: dict[str, Any] = dict(parse_qsl(parts.query))
+    place = unquote(parts.netloc.rpartition("@")[2] + parts.path)
+    try:
+        if parts.scheme == "file":
+            return pafs.FileSystem.from_uri(url)
+        if parts.scheme == "s3":
+            settings = {"region": None, **query, **options}
+            made = pafs.S3FileSystem(**settings)  # which asks no network, unlike the region of a bucket
+            if settings["region"] is None and "endpoint_override" not in settings:
+                with suppress(OSError):
+                    region = pafs.resolve_s3_region(place.partition("/")[0])
+                    made = pafs.S3FileSystem(**{**settings, "region": region})
+            return made, place
+        if parts.scheme in {"gs", "gcs"}:
+            return pafs.GcsFileSystem(
+                **{"retry_time_limit": timedelta(seconds=GCS_SECONDS), **options}
+            ), place
+        if parts.scheme == "hdfs":
+            return pafs.HadoopFileSystem(parts.hostname or "default", parts.port or 0, **options), parts.path
+    except (TypeError, AttributeError):  # it has no such argument, or this pyarrow no such client
+        return None
+    return None
+
+
+def open_by_fsspec(url: str, options: Mapping[str, Any], operator: str) -> tuple[Any, str]:
+    """Returns the client of fsspec for a URL, which may be a chain such as `zip://a.csv::s3://…`, and the path in it.
+
+    Raises:
+        MissingPackageError: The client needs a package that is not installed.
+    """
+    schemes = [each.partition("://")[0] for each in url.split("::")]
+    settings = {name: dict(each) if isinstance(each, dict) else each for name, each in options.items()}
+    for number, scheme in enumerate(schemes):
+        if scheme in {"s3", "s3a"}:
+            own = settings if number == 0 else settings.setdefault(scheme, {})
+            own["config_kwargs"] = {"max_pool_connections": CONNECTIONS, **(own.get("config_kwargs") or {})}
+    try:
+        return cast("tuple[Any, str]", importlib.import_module("fsspec.core").url_to_fs(url, **settings))
+    except ImportError as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        package = (getattr(cause, "name", None) or "fsspec").partition(".")[0]
+        raise MissingPackageError(
+            f"{'::'.join(f'{scheme}://' for scheme in schemes)} needs the package {package}, which cannot be imported "
+            f"({str(error) or cause}): pip install {package}, or pass filesystem="
+        ).locate(operator=operator) from error
 
 
 def for_reads(filesystem: Any) -> Any:
@@ -67,3 +124,10 @@ def connections_of(filesystem: Any, *, is_own: bool) -> int | None:
         found = client.config_kwargs.get("max_pool_connections", CONNECTIONS_OF_S3FS)
         return found if isinstance(found, int) else None
     return None
+
+
+def forget_listings(filesystem: Any) -> None:
+    """Makes a client of fsspec forget the listings that it keeps, in which files of other writers are missing."""
+    handler = getattr(filesystem, "handler", None)
+    if isinstance(handler, pafs.FSSpecHandler):
+        handler.fs.invalidate_cache()

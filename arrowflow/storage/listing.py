@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from arrowflow.errors import PlanError, SourceError, closest
+from arrowflow.errors import PlanError, SourceError, closest, without_credentials
 from arrowflow.lazy import fs as pafs
 from arrowflow.storage.links import below, is_link, listed_in, once, root_of
 from arrowflow.storage.local import UNFINISHED
@@ -44,7 +44,7 @@ def _local_file(filesystem: Any, info: Any, relative: str, start: int | None) ->
 
 
 def _remote_file(filesystem: Any, info: Any, relative: str, start: int | None) -> File:
-    return File(info.path, relative, _size(filesystem, info), start, info.mtime_ns)
+    return File(info.path, without_credentials(relative), _size(filesystem, info), start, info.mtime_ns)
 
 
 def _size(filesystem: Any, info: Any) -> int:

@@ -5,6 +5,7 @@ Each range is a request of its own, which is tried again by itself. The ranges o
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,9 @@ import pyarrow as pa
 from arrowflow.lazy import fs as pafs
 from arrowflow.options import ResolvedOptions
 from arrowflow.storage.retries import Alone, Patience, Services, ShortRead
+from arrowflow.storage.settings import without_secrets
+
+logger = logging.getLogger("arrowflow")
 
 T = TypeVar("T")
 
@@ -27,6 +31,9 @@ a part takes twice as long as a round trip of 50 ms."""
 
 MAX_HANDLES: Final = 512
 """Files of which an open handle is kept for the next read."""
+
+WHOLE_BYTES: Final = 256 << 20
+"""The most bytes that are held of files whose server sends no parts, or the last file if that is larger."""
 
 _MARK_BYTES: Final = 8
 
@@ -38,6 +45,53 @@ Place = tuple[int, memoryview]
 """The offset of bytes in their file, and the memory for them."""
 
 
+class SentWhole(Exception):
+    """A server sent more than the part of a file that it was asked for."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__("the server sent more than it was asked for")
+        self.data = data
+
+
+class Wholes:
+    """The files that servers without parts of files sent last; many threads may use it at the same time."""
+
+    def __init__(self, *, is_told: bool = False) -> None:
+        self._held: dict[str, pa.Buffer] = {}
+        self._told: dict[str, object] = {"told": self} if is_told else {}
+
+    def __bool__(self) -> bool:
+        """Whether a server is known to send no parts."""
+        return bool(self._told)
+
+    def held(self, path: str) -> pa.Buffer | None:
+        """Returns a file that is still held."""
+        return self._held.get(path)
+
+    def hold(self, path: str, data: pa.Buffer) -> None:
+        """Keeps a file, and lets go of those that came first; says it at the first file.
+
+        Each step is one operation of a dict. Threads that come at the same time may let go of more than they need to.
+        """
+        token = object()
+        is_first = self._told.setdefault("told", token) is token
+        self._held[path] = data
+        others = [(each, kept.size) for each, kept in self._held.copy().items() if each != path]
+        room = WHOLE_BYTES - data.size - sum(size for _, size in others)
+        for each, size in others:
+            if room >= 0:
+                break
+            self._held.pop(each, None)
+            room += size
+        if is_first:
+            logger.warning(
+                "%s: its server does not send parts of files (HTTP range requests), so files are read whole and up to "
+                "%d MiB of them are held in memory; a copy nearby is faster: cache(folder), or simplecache::URL",
+                without_secrets(path),
+                WHOLE_BYTES >> 20,
+            )
+
+
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Requests:
     """The way to ask one store for bytes. Picklable, without the services.
@@ -46,11 +100,13 @@ class Requests:
         patience: How long reads are tried again.
         services: Those of the run.
         handles: Open files that nobody reads at the moment, by path. Taking and giving one back are atomic.
+        wholes: Files of servers that send no parts.
     """
 
     patience: Patience = field(default_factory=Patience)
     services: Services = field(default_factory=Alone)
     handles: dict[str, list[Any]] = field(default_factory=dict, repr=False)
+    wholes: Wholes = field(default_factory=Wholes, repr=False)
 
     def __reduce__(self) -> tuple[type[Requests], tuple[Patience]]:
         return Requests, (self.patience,)
@@ -68,7 +124,7 @@ class Requests:
 
     def served_by(self, services: Services) -> Requests:
         """Returns the same for a run, which has open files of its own."""
-        return Requests(self.patience, services)
+        return Requests(self.patience, services, wholes=Wholes(is_told=bool(self.wholes)))
 
     def persist(self, request: Callable[[float], T]) -> T:
         """Makes a request until it succeeds, as long as `patience` allows; it is given the seconds that it may take."""
@@ -97,6 +153,20 @@ class Requests:
         else:
             self.services.together(reads)
         return buffers
+
+    def fetch_whole(self, filesystem: Any, path: str, size: int) -> pa.Buffer:
+        """Returns a file of a server that sends no parts, from memory if it was sent lately.
+
+        Raises:
+            ShortRead: It is shorter than its listing said.
+            Exception: Whatever the client raises.
+        """
+        held = self.wholes.held(path)
+        if held is None or held.size != size:
+            client = _fsspec_client(filesystem)
+            held = pa.py_buffer(self.persist(partial(_cat, client, path, 0, size)))
+            self.wholes.hold(path, held)
+        return held
 
     def _asked(self, client: Any, path: str, start: int, end: int) -> pa.Buffer:
         """Returns a range from a client of fsspec; a long one in parts."""
@@ -173,6 +243,8 @@ def _cat(client: Any, path: str, start: int, end: int, seconds: float) -> bytes:
     (data,) = client.cat_ranges([path], [start], [end], on_error="raise", **limit)
     if len(data) < end - start:
         raise short_read(start, end - start, len(data))
+    if len(data) > end - start:
+        raise SentWhole(data)
     return data
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from arrowflow.errors import ArrowflowError, SourceError, said
 from arrowflow.lazy import fs as pafs
-from arrowflow.storage.requests import PART_BYTES, Requests, short_read
+from arrowflow.storage.requests import PART_BYTES, Requests, SentWhole, short_read
 from arrowflow.storage.retries import passing
 
 T = TypeVar("T")
@@ -190,7 +190,15 @@ class Store:
 
     def _requested(self, file: File, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
         try:
-            return self.requests.fetch(self.filesystem, file.path, ranges)
+            if self.requests.wholes:
+                return self._from_whole(file, ranges)
+            try:
+                return self.requests.fetch(self.filesystem, file.path, ranges)
+            except SentWhole as sent:
+                if len(sent.data) != file.size:
+                    raise SourceError(NO_RANGES) from None
+                self.requests.wholes.hold(file.path, pa.py_buffer(sent.data))
+                return self._from_whole(file, ranges)
         except ArrowflowError as error:
             error.locate(file=file.path)
             raise
@@ -200,6 +208,10 @@ class Store:
             raise _failed(undelivered(said(error)), file) from error
         except Exception as error:
             raise _failed(undelivered(said(error)), file) from error
+
+    def _from_whole(self, file: File, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
+        whole = self.requests.fetch_whole(self.filesystem, file.path, file.size)
+        return [whole.slice(start, end - start) for start, end in ranges]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -30,7 +30,7 @@ import pyarrow as pa
 from arrowflow.caching.store.claim import Claim
 from arrowflow.errors import WriteError
 from arrowflow.lazy import fs as pafs
-from arrowflow.storage import UNFINISHED, below, flush, is_link, locate
+from arrowflow.storage import UNFINISHED, below, flush, forget_listings, is_link, locate
 from arrowflow.write import leftovers
 
 logger = logging.getLogger("arrowflow")
@@ -214,6 +214,7 @@ class RemoteFolder:
 
     def check(self) -> None:
         """See `Target.check`."""
+        forget_listings(self._filesystem)
         check_free(self._filesystem, self._path, self._suffix, overwrite=self._overwrite)
 
     def begin(self) -> None:
@@ -231,6 +232,7 @@ class RemoteFolder:
     def publish(self, names: Sequence[str]) -> tuple[str, ...]:
         """See `Target.publish`."""
         filesystem = self._filesystem
+        forget_listings(filesystem)
         check_free(filesystem, self._path, self._suffix, overwrite=self._overwrite, but=self._staging)
         self._is_marked = True
         with filesystem.open_output_stream(self._marker) as marker:
@@ -242,7 +244,8 @@ class RemoteFolder:
         for name in names:
             self._names.append(name)
             filesystem.move(f"{self._staging}/{name}", f"{self._path}/{name}")
-        filesystem.delete_dir(self._staging)
+        with suppress(FileNotFoundError):  # stores without folders lose the prefix with its last object
+            filesystem.delete_dir(self._staging)
         filesystem.delete_file(self._marker)
         self._is_published = True
         return tuple(f"{self._path}/{name}" for name in names)

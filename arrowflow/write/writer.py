@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from arrowflow.options import MAX_CHUNK_ROWS, check_size, parse_bytes
+from arrowflow.storage import place_of
 from arrowflow.write.encoders import IPC_CODECS, PARQUET_CODECS, IpcEncoder, ParquetEncoder, check_codec
 from arrowflow.write.shards import (
     GROUP_BYTES,
@@ -98,6 +99,7 @@ def writer_of(
     group_rows: int | None,
     compression: str | None,
     filesystem: Any,
+    storage_options: Any = None,
     overwrite: bool,
 ) -> Writer:
     """Returns the writer of files of a kind; the arguments are those of `Dataset.write_parquet` and `write_ipc`."""
@@ -115,7 +117,11 @@ def writer_of(
     return Writer(
         operator=operator,
         target=target_of(
-            path, filesystem=filesystem, suffix=suffix, overwrite=bool(overwrite), operator=operator
+            path,
+            filesystem=place_of(operator, filesystem, storage_options),
+            suffix=suffix,
+            overwrite=bool(overwrite),
+            operator=operator,
         ),
         encoder=lambda sink, schema: kind.encoder(sink, schema, codec),
         suffix=suffix,

@@ -146,6 +146,24 @@ def test_no_cache_where_it_would_not_pay(stages: tuple[StageStatistics, ...]) ->
     assert advice(run(*stages)) == ()
 
 
+FETCH = stage("read_parquet", phase="read", cost="waits", busy_seconds=9.0, calls=100)
+
+
+def test_files_from_a_network_are_kept_on_this_machine() -> None:
+    (pays,) = advice(run(READ, FETCH))
+    assert pays.endswith(
+        "for 10.0 MiB on a disk of this machine: cache(folder), as the files come over a network"
+    )
+    copy = (
+        "the files of read_parquet come over a network: with more epochs than one, cache(folder) right after it keeps "
+        "their rows on a disk of this machine"
+    )
+    assert advice(run(stage("interleave", kind="boundary"), READ, FETCH)) == (copy,)
+    assert advice(run(mapped(random=True, bytes=0), stage("read_parquet", phase="decode"), FETCH)) == (copy,)
+    assert advice(run(CACHE, READ, FETCH)) == ()
+    assert advice(run(READ, FETCH, waited_seconds=0.5)) == ()
+
+
 def test_no_cache_where_nobody_waits() -> None:
     assert advice(run(READ, waited_seconds=0.5)) == ()
 

@@ -163,7 +163,9 @@ def test_fsspec_url(memory: Any) -> None:
 
 def test_fsspec_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
-    with pytest.raises(SourceError, match="fsspec is not installed"):
+    with pytest.raises(
+        af.MissingPackageError, match=r"memory:// needs the package fsspec.*pip install fsspec"
+    ):
         names("memory://bucket/*.parquet")
 
 

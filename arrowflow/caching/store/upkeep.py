@@ -28,7 +28,7 @@ from arrowflow.caching.store.folder import ABOUT, FILLING, LOCK, NEW, REMOVED, U
 from arrowflow.caching.store.listing import listing_of
 from arrowflow.errors import PlanError, SourceError, WriteError, said, shown
 from arrowflow.options import parse_bytes
-from arrowflow.storage import UNFINISHED, local_path
+from arrowflow.storage import UNFINISHED, local_path, shown_paths
 
 GRACE: Final = timedelta(minutes=1)
 """The time for which an entry without a lock may be in the making: two system calls lie between folder and lock."""
@@ -153,8 +153,14 @@ def local_folder(operator: str, path: str | os.PathLike[str]) -> Path:
         PlanError: `path` is a remote address, or no path.
     """
     given: Any = os.fspath(path) if isinstance(path, os.PathLike) else path
-    if not isinstance(given, str) or not given or "://" in given:
+    if not isinstance(given, str) or not given:
         raise PlanError(f"{operator}: expected the path of a local folder, got {shown(path)}")
+    if "://" in given:
+        raise PlanError(
+            f"{operator}: expected the path of a local folder, got {shown_paths(path)}; files are mapped and locked there, "
+            "which object stores cannot do: name a folder on a disk of this machine, or on a file system that is mounted "
+            "here, or put the rows into the store by write_parquet"
+        )
     return Path(local_path(given, operator))
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from arrowflow.errors import SourceError
+from arrowflow.errors import SourceError, without_credentials
 from arrowflow.lazy import fs as pafs
 from arrowflow.plan.change import Change
 from arrowflow.plan.identity import Unknown
@@ -48,7 +48,8 @@ def files_identity(store: Store, files: Sequence[File]) -> dict[str, Any]:
         >>> found["files"]
         (['/a/b.csv'], [9], [5])
     """
-    paths, stamps = [file.path for file in files], [_stamp(store, file) for file in files]
+    paths = [file.path if file.is_local else without_credentials(file.path) for file in files]
+    stamps = [_stamp(store, file) for file in files]
     found: dict[str, Any] = {"file_system": system_identity(store.filesystem)}
     found["files"] = (paths, [file.size for file in files], stamps)
     archive = _archive_of(store)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike, fspath
 from typing import Any, ClassVar, Final, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlsplit
 
 import polars as pl
 import pyarrow as pa
@@ -24,7 +24,7 @@ from arrowflow.plan.lane import Lane
 from arrowflow.plan.node import BindContext, Count, Names, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, Traits
-from arrowflow.storage import File, Requests, Store, lists_anew, resolve
+from arrowflow.storage import File, Requests, Settings, Store, is_chained, lists_anew, resolve, shown_paths
 from arrowflow.types import convert
 
 SCHEMA = pa.schema([pa.field("path", pa.string())])
@@ -76,7 +76,7 @@ class ListFiles(Operator):
 
     def describe(self) -> str:
         """Returns the number of files, or the paths that the user named, as one line."""
-        return f"{self.name}({f'{len(self.files):,} files' if self.bound else repr(self.paths)})"
+        return f"{self.name}({f'{len(self.files):,} files' if self.bound else shown_paths(self.paths)})"
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
         """Lists the files."""
@@ -88,7 +88,7 @@ class ListFiles(Operator):
             requests=Requests.of(context.options, context.services),
         )
         names = tuple(file.path for file in files)
-        if self.filesystem is None and not store.is_local:
+        if (self.filesystem is None or isinstance(self.filesystem, Settings)) and not store.is_local:
             roots = roots_of(self.paths, store)
             names = tuple(as_url(path, roots) for path in names)
         return dataclasses.replace(self, store=store, files=files, names=names).on()
@@ -171,17 +171,34 @@ class Root(NamedTuple):
 
 def roots_of(given: Any, store: Store) -> list[Root]:
     """Returns the starts of the URLs that a user named, in the order in which the user named them."""
-    texts = [given] if isinstance(given, str | PathLike) else given
-    found = [match for text in texts if (match := _URL.fullmatch(fspath(text)))]
+    texts = [fspath(each) for each in ([given] if isinstance(given, str | PathLike) else given)]
+    chained = [text for text in texts if is_chained(text)]
+    if chained:
+        return [root for text in dict.fromkeys(chained) for root in _roots_of_chain(text, store)]
+    found = [match for text in texts if (match := _URL.fullmatch(text))]
     starts = dict.fromkeys((match["root"], match["query"] or "") for match in found)
     if store.is_python:
         # fsspec decodes nothing, and leaves a query in the path.
         strip = store.filesystem.handler.fs._strip_protocol
         return [Root(strip(url + "/").rstrip("/"), url, "", quoted=False) for url, _ in starts]
-    return [
-        Root(pafs.FileSystem.from_uri(f"{url}/{query}")[1].rstrip("/"), url, query, quoted=True)
-        for url, query in starts
-    ]
+    return [Root(_root_path(url, query, store), url, query, quoted=True) for url, query in starts]
+
+
+def _root_path(url: str, query: str, store: Store) -> str:
+    if store.filesystem.type_name in {"s3", "gcs"}:  # where a client made of the URL might ask the network
+        return unquote(urlsplit(url).netloc.rpartition("@")[2])
+    return str(pafs.FileSystem.from_uri(f"{url}/{query}")[1]).rstrip("/")
+
+
+def _roots_of_chain(text: str, store: Store) -> list[Root]:
+    head, _, rest = text.partition("::")
+    if "://" in head:  # an archive, whose members the paths name
+        return [Root("", head.partition("//")[0] + "/", f"::{rest}", quoted=False)]
+    inner = _URL.match(rest)
+    if inner is None:
+        return [Root("", f"{head}::file://", "", quoted=False)]
+    strip = store.filesystem.handler.fs._strip_protocol
+    return [Root(strip(inner["root"] + "/").rstrip("/"), f"{head}::{inner['root']}", "", quoted=False)]
 
 
 def as_url(path: str, roots: Sequence[Root]) -> str:

@@ -209,6 +209,11 @@ def _folders(file: File, parsed: dict[str, Folders], operator: str) -> Folders:
     if found is None:
         pairs = [part.partition("=") for part in folder.split("/")]
         found = tuple((unquote(key), _value(text)) for key, equals, text in pairs if equals and key)
+        if any(_leaves(text) for pair in found for text in pair):
+            raise SchemaError(
+                f"the folder {folder!r} names a place outside of itself ('..'), which nobody could write below a folder "
+                "again; rename it, or leave folders alone with partitioning=None"
+            ).locate(operator=operator, file=file.path)
         keys = [key for key, _ in found]
         if len(set(keys)) < len(keys):
             raise SchemaError(f"the folders name one key twice: {keys}; rename one of them").locate(
@@ -216,6 +221,10 @@ def _folders(file: File, parsed: dict[str, Folders], operator: str) -> Folders:
             )
         parsed[folder] = found
     return found
+
+
+def _leaves(text: str | None) -> bool:
+    return text is not None and ".." in re.split(r"[/\\]", text)
 
 
 def _value(text: str) -> str | None:

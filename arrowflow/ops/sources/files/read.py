@@ -50,7 +50,7 @@ from arrowflow.plan.change import Change
 from arrowflow.plan.lane import Lane
 from arrowflow.plan.node import BindContext, Count, Names, Node, SourceOrder
 from arrowflow.plan.traits import Borders, Traits
-from arrowflow.storage import Contents, File, Requests, Store, lists_anew, resolve
+from arrowflow.storage import Contents, File, Requests, Store, lists_anew, resolve, shown_paths
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +139,7 @@ class Read(Operator):
     def describe(self) -> str:
         """Returns files and pushed-down operations as one line."""
         by = "" if self.partitions is None else f" by {', '.join(self.partitions.names)}"
-        parts = [(f"{len(self.files)} files" if self.bound else repr(self.paths)) + by]
+        parts = [(f"{len(self.files)} files" if self.bound else shown_paths(self.paths)) + by]
         if self.columns is not None:
             known = 0 if self.first is None else len(self.all_columns())
             parts.append(f"columns {len(self.columns)} of {known}: {', '.join(self.columns)}")

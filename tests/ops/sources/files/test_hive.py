@@ -5,10 +5,12 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -224,6 +226,34 @@ def test_arguments() -> None:
 
 
 # ------------------------------------------------------------------------------------------------ errors
+
+
+@pytest.mark.parametrize("name", ["year=..%2Fsecret", "year=%2e%2e", "a%5c..%5cyear=1", "year=a%2F..%2Fb"])
+def test_names_that_leave_their_folder(tmp_path: Path, name: str) -> None:
+    folder = write_tree(tmp_path, {name: 3})
+    with pytest.raises(af.SchemaError, match=r"names a place outside of itself") as caught:
+        _ = af.read_parquet(folder).schema
+    assert caught.value.file == str(tmp_path / name / "a.parquet")
+    assert af.read_parquet(folder, partitioning=None).num_rows == 3
+    write_tree(tmp_path / "dots", {"year=..a": 2})
+    assert af.read_parquet(tmp_path / "dots").to_table().column("year").to_pylist() == ["..a"] * 2
+
+
+@pytest.mark.parametrize("member", ["../outside.parquet", "a/../../outside.parquet"])
+def test_members_of_archives_stay_in_their_archive(tmp_path: Path, member: str) -> None:
+    write_file(tmp_path / "outside.parquet", pa.table({"row": [9]}))
+    data = (tmp_path / "outside.parquet").read_bytes()
+    inside = pa.BufferOutputStream()
+    pq.write_table(pa.table({"row": [1]}), inside)
+    (tmp_path / "in").mkdir()
+    with zipfile.ZipFile(tmp_path / "in" / "a.zip", "w") as archive:
+        archive.writestr(member, inside.getvalue().to_pybytes())
+    files = fsspec.filesystem("zip", fo=str(tmp_path / "in" / "a.zip"))
+    before = sorted(tmp_path.rglob("*"))
+    found = [path for path in files.find("") if path.endswith(".parquet")]
+    assert af.read_parquet(found, filesystem=files).to_table().column("row").to_pylist() == [1]
+    assert sorted(tmp_path.rglob("*")) == before, "nothing is unpacked"
+    assert (tmp_path / "outside.parquet").read_bytes() == data
 
 
 def test_folders_have_to_agree(tmp_path: Path) -> None:

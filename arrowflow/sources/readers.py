@@ -1,8 +1,8 @@
-"""Sources, where datasets start: files, Arrow data, arrays, generators, numbers."""
+"""Readers: datasets that start with files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,16 +14,13 @@ from arrowflow.dataset import Dataset, plans_of
 from arrowflow.errors import PlanError, shown
 from arrowflow.formats import Format, configured, find
 from arrowflow.formats.tfrecord.tfrecord import RAW_HAS_NO_SCHEMA
-from arrowflow.interchange.from_numpy import batch_from_arrays
 from arrowflow.ops.columns.column_program import as_given, chosen_columns
 from arrowflow.ops.columns.select import Select
-from arrowflow.ops.sources import from_arrow as arrow
 from arrowflow.ops.sources.files.list_files import ListFiles
 from arrowflow.ops.sources.files.read import Read, check_memory_map, check_partitioning
-from arrowflow.ops.sources.from_generator import FromGenerator
-from arrowflow.ops.sources.from_memory import from_batches, given_schema
-from arrowflow.ops.sources.range import Range
+from arrowflow.ops.sources.from_memory import given_schema
 from arrowflow.options import AUTOTUNE, OnError, parallel_calls
+from arrowflow.storage import place_of
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
@@ -41,6 +38,7 @@ def read(
     columns: Sequence[str | pl.Expr] | pl.Expr | None = None,
     filter: pl.Expr | pc.Expression | None = None,
     filesystem: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
     schema: pa.Schema | Mapping[str, Any] | None = None,
     partitioning: Partitioning = "auto",
     num_parallel_calls: int = AUTOTUNE,
@@ -63,6 +61,7 @@ def read(
         columns: Names of the columns to keep, or selectors of Polars; the same as `.select(columns)`.
         filter: The rows to keep; the same as `.filter(filter)`, before `columns` are selected.
         filesystem: A file system of `pyarrow.fs` or fsspec, instead of telling by the paths.
+        storage_options: Arguments of the client that the paths need; `docs/storage.md` has examples.
         schema: Columns and types of all files; null where a file lacks a column.
         partitioning: Whether folders called `key=value` give columns, as in `read_parquet`.
         num_parallel_calls: Splits decoded at the same time.
@@ -91,7 +90,7 @@ def read(
         Read(
             format=configured(found, options),
             paths=paths,
-            filesystem=filesystem,
+            filesystem=place_of(operator, filesystem, storage_options),
             partitioning=check_partitioning(operator, partitioning),
             target=given_schema(operator, schema),
             num_parallel_calls=parallel_calls(operator, num_parallel_calls),
@@ -119,6 +118,7 @@ def read_parquet(
     columns: Sequence[str | pl.Expr] | pl.Expr | None = None,
     filter: pl.Expr | pc.Expression | None = None,
     filesystem: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
     schema: pa.Schema | Mapping[str, Any] | None = None,
     partitioning: Partitioning = "auto",
     num_parallel_calls: int = AUTOTUNE,
@@ -147,6 +147,7 @@ def read_parquet(
         columns: Names of the columns to keep, or selectors of Polars; the same as `.select(columns)`.
         filter: The rows to keep; the same as `.filter(filter)`, before `columns` are selected.
         filesystem: A file system of `pyarrow.fs` or fsspec. By default the paths tell it.
+        storage_options: Arguments of the client that the paths need; `docs/storage.md` has examples.
         schema: Columns and types of all files, and of folders: a schema of pyarrow or Polars, or a mapping from
             columns to types. Columns that a file lacks are null. Columns of other types are cast; a value that would
             lose something is an error that names file, row group and row.
@@ -188,6 +189,7 @@ def read_parquet(
         columns=columns,
         filter=filter,
         filesystem=filesystem,
+        storage_options=storage_options,
         schema=schema,
         partitioning=partitioning,
         num_parallel_calls=num_parallel_calls,
@@ -203,6 +205,7 @@ def read_ipc(
     columns: Sequence[str | pl.Expr] | pl.Expr | None = None,
     filter: pl.Expr | pc.Expression | None = None,
     filesystem: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
     schema: pa.Schema | Mapping[str, Any] | None = None,
     partitioning: Partitioning = "auto",
     num_parallel_calls: int = AUTOTUNE,
@@ -227,6 +230,7 @@ def read_ipc(
         columns=columns,
         filter=filter,
         filesystem=filesystem,
+        storage_options=storage_options,
         schema=schema,
         partitioning=partitioning,
         num_parallel_calls=num_parallel_calls,
@@ -242,6 +246,7 @@ def read_csv(
     columns: Sequence[str | pl.Expr] | pl.Expr | None = None,
     filter: pl.Expr | pc.Expression | None = None,
     filesystem: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
     schema: pa.Schema | Mapping[str, Any] | None = None,
     partitioning: Partitioning = "auto",
     delimiter: str | None = None,
@@ -275,6 +280,7 @@ def read_csv(
         columns: Names of the columns to keep, or selectors of Polars; the same as `.select(columns)`. Others are not decoded.
         filter: The rows to keep; the same as `.filter(filter)`, before `columns` are selected.
         filesystem: A file system of `pyarrow.fs` or fsspec. By default the paths tell it.
+        storage_options: Arguments of the client that the paths need; `docs/storage.md` has examples.
         schema: Columns and types of all files; null where a file lacks a column.
         partitioning: Whether folders called `key=value` give columns, as in `read_parquet`.
         delimiter: The character between fields. Default: a comma, or a tab in files that end in `.tsv` (and `.gz` and
@@ -309,6 +315,7 @@ def read_csv(
         columns=columns,
         filter=filter,
         filesystem=filesystem,
+        storage_options=storage_options,
         schema=schema,
         partitioning=partitioning,
         num_parallel_calls=num_parallel_calls,
@@ -328,6 +335,7 @@ def read_json(
     columns: Sequence[str | pl.Expr] | pl.Expr | None = None,
     filter: pl.Expr | pc.Expression | None = None,
     filesystem: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
     schema: pa.Schema | Mapping[str, Any] | None = None,
     partitioning: Partitioning = "auto",
     num_parallel_calls: int = AUTOTUNE,
@@ -361,6 +369,7 @@ def read_json(
         columns=columns,
         filter=filter,
         filesystem=filesystem,
+        storage_options=storage_options,
         schema=schema,
         partitioning=partitioning,
         num_parallel_calls=num_parallel_calls,
@@ -376,6 +385,7 @@ def read_tfrecord(
     columns: Sequence[str | pl.Expr] | pl.Expr | None = None,
     filter: pl.Expr | pc.Expression | None = None,
     filesystem: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
     schema: pa.Schema | Mapping[str, Any] | None = None,
     partitioning: Partitioning = "auto",
     raw: bool = False,
@@ -412,6 +422,7 @@ def read_tfrecord(
         columns: Names of the columns to keep, or selectors of Polars; the same as `.select(columns)`. Others are not decoded.
         filter: The rows to keep; the same as `.filter(filter)`, before `columns` are selected.
         filesystem: A file system of `pyarrow.fs` or fsspec. By default the paths tell it.
+        storage_options: Arguments of the client that the paths need; `docs/storage.md` has examples.
         schema: Columns and types of all files.
         partitioning: Whether folders called `key=value` give columns, as in `read_parquet`.
         raw: Whether records come as they are, in one binary column `record`, which a `map` can decode.
@@ -445,6 +456,7 @@ def read_tfrecord(
         columns=columns,
         filter=filter,
         filesystem=filesystem,
+        storage_options=storage_options,
         schema=schema,
         partitioning=partitioning,
         num_parallel_calls=num_parallel_calls,
@@ -456,7 +468,9 @@ def read_tfrecord(
     )
 
 
-def list_files(paths: Paths, *, filesystem: Any = None) -> Dataset:
+def list_files(
+    paths: Paths, *, filesystem: Any = None, storage_options: Mapping[str, Any] | None = None
+) -> Dataset:
     """Lists files: their paths as text in the column `path`, in the order of `paths`; nothing of them is read.
 
     Local files come as absolute paths, files of a URL as URLs. So each path can be read by itself, as by `interleave`
@@ -468,6 +482,7 @@ def list_files(paths: Paths, *, filesystem: Any = None) -> Dataset:
             gives all files in it and in its folders, but no names that start with `.` or `_`.
         filesystem: A file system of `pyarrow.fs` or fsspec. By default the paths tell it. With `filesystem=` the
             listed paths are paths in that file system; read them with the same `filesystem`.
+        storage_options: Arguments of the client that the paths need; `docs/storage.md` has examples.
 
     Raises:
         SourceError: A path is missing, or a glob or a directory is empty; when the dataset is bound.
@@ -482,114 +497,4 @@ def list_files(paths: Paths, *, filesystem: Any = None) -> Dataset:
         >>> [pathlib.Path(path).name for path in table.column("path").to_pylist()]
         ['a.parquet', 'b.parquet']
     """
-    return Dataset(ListFiles(paths=paths, filesystem=filesystem))
-
-
-def from_arrow(source: Any) -> Dataset:
-    """Reads data that other libraries hold or stream as Arrow, without a copy.
-
-    Args:
-        source: Some sources hold rows that are found by their number. These are a `pyarrow.Table`, a record batch or
-            a list of them, a Polars frame, a `datasets.Dataset`, and anything with `__arrow_c_array__`. Other sources
-            are asked anew in each epoch, and again for a resumed epoch, so they have to keep their order. These are a
-            `pyarrow.dataset.Dataset` or a scanner, a Polars lazy frame, a `datasets.IterableDataset`, or a
-            `ray.data.Dataset`. Anything with `__arrow_c_stream__` counts too: a DuckDB relation, another dataset. A
-            `pyarrow.RecordBatchReader` gives one epoch and no state.
-
-    Raises:
-        PlanError: `source` is none of these.
-        SourceError: `source` gave no stream, as a source does that can be read only once, or broke off; when the
-            dataset is bound or read.
-        FunctionError: Another library failed while it made the rows; in `next()`, in order.
-
-    Example:
-        >>> import arrowflow as af, polars as pl
-        >>> af.from_arrow(pl.DataFrame({"x": [1, 2]})).to_table().to_pydict()
-        {'x': [1, 2]}
-    """
-    return Dataset(arrow.from_arrow(source))
-
-
-def from_numpy(arrays: Mapping[str, Any]) -> Dataset:
-    """Reads arrays of one length, without a copy where NumPy and Arrow agree on the layout.
-
-    Args:
-        arrays: Columns by name. `(B, n)` arrays become tensor columns, `datetime64` dates or timestamps. NaT and
-            masked values become null. Each epoch reads the arrays where they lie: do not change them.
-
-    Raises:
-        PlanError: `arrays` is no mapping.
-        SchemaError: Lengths differ, or an array has no Arrow type.
-
-    Example:
-        >>> import arrowflow as af, numpy as np
-        >>> af.from_numpy({"x": np.zeros((4, 2)), "y": np.arange(4)}).num_rows
-        4
-    """
-    given: Any = arrays
-    if not isinstance(given, Mapping) or not given:
-        raise PlanError(f"from_numpy: expected a mapping from names to arrays, got {type(arrays).__name__}")
-    batch = batch_from_arrays(arrays)
-    return Dataset(from_batches([batch], batch.schema))
-
-
-def from_generator(
-    fn: Callable[[], Iterable[Any]],
-    schema: pa.Schema | Mapping[str, Any] | None = None,
-    *,
-    elements: Literal["rows", "batches"] = "rows",
-) -> Dataset:
-    """Reads the elements that a generator function yields; the function is called once an epoch.
-
-    An element is one row: a dict of Python values, bytes and arrays, or with `schema=` a tuple. A list is one value, of
-    a list column. A record batch, a table or a data frame is a batch of rows.
-
-    Put `batch(n)` after it: rows that are there are converted together then, and none waits for another one. Without
-    `batch` each row is a batch of its own, as a function in `map` sees it. Order: as yielded. Memory: groups of rows of
-    64 KiB. Resume: runs `fn` again and drops the delivered elements.
-
-    Args:
-        fn: Called without arguments. Worker threads call it and go on with it, not always the same one: connections
-            that belong to a thread have to be told, as with `sqlite3.connect(path, check_same_thread=False)`. `fn` may
-            refill one array: memory that `fn` could write again is copied before `fn` goes on.
-        schema: Schema of the rows, to whose types values are converted. A value that would lose something is an error:
-            a fraction as an integer, the time of a day as its date; only floats are rounded to shorter floats. Without
-            `schema` the first element decides, so it has no None and no empty list, and `Dataset.schema` is unknown. A
-            list, or an array of one dimension, is then a list of any length; an image of
-            shape `(H, W, C)` is a nested `fixed_size_list`.
-        elements: With "batches" a dict is a batch: arrays of one length by column, as in `map`. Arrays of NumPy that
-            nobody else refers to are not copied.
-
-    Raises:
-        PlanError: `fn` is not callable, or `elements` is something else.
-        FunctionError: `fn` raised, or yielded something else; in `next()`, in order.
-        SchemaError: A row has other columns than the first one, or a value that does not fit its type; the same.
-
-    Example:
-        >>> import arrowflow as af
-        >>> def rows():
-        ...     for number in (0, 1, 2):
-        ...         yield {"x": number, "tokens": [number] * (number + 1)}
-        >>> af.from_generator(rows).to_table().to_pydict()
-        {'x': [0, 1, 2], 'tokens': [[0], [1, 1], [2, 2, 2]]}
-    """
-    return Dataset(FromGenerator.of(fn, given_schema("from_generator", schema), elements))
-
-
-def range(start: int, stop: int | None = None, step: int = 1) -> Dataset:
-    """Counts: the numbers of Python's `range` as int64 in the column `id`.
-
-    Example:
-        >>> import arrowflow as af
-        >>> af.range(1, 10, 3).to_table().to_pydict()
-        {'id': [1, 4, 7]}
-    """
-    first, last = (0, start) if stop is None else (start, stop)
-    for name, value in {"start": first, "stop": last, "step": step}.items():
-        if isinstance(value, bool) or not hasattr(value, "__index__"):
-            raise PlanError(f"range: {name} is a whole number, got {shown(value)}")
-    if step == 0:
-        raise PlanError("range: step is not 0")
-    if not all(-MAX_INT64 - 1 <= value <= MAX_INT64 for value in (first, last, step, (last - first) // step)):
-        raise PlanError(f"range: numbers are int64, got start={first}, stop={last}, step={step}")
-    return Dataset(Range(start=int(first), stop=int(last), step=int(step)))
+    return Dataset(ListFiles(paths=paths, filesystem=place_of("list_files", filesystem, storage_options)))

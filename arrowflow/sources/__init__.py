@@ -1,0 +1,26 @@
+"""Sources, where datasets start: files, Arrow data, arrays, generators, numbers."""
+
+from arrowflow.sources.in_memory import from_arrow, from_generator, from_numpy, range
+from arrowflow.sources.readers import (
+    list_files,
+    read,
+    read_csv,
+    read_ipc,
+    read_json,
+    read_parquet,
+    read_tfrecord,
+)
+
+__all__ = [
+    "from_arrow",
+    "from_generator",
+    "from_numpy",
+    "list_files",
+    "range",
+    "read",
+    "read_csv",
+    "read_ipc",
+    "read_json",
+    "read_parquet",
+    "read_tfrecord",
+]

@@ -1,0 +1,88 @@
+"""`Settings`: the arguments of a client that a user gives with an address, and texts without the secrets in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from arrowflow.errors import PlanError, shown, without_credentials
+
+_SECRET: Final = re.compile(
+    r"key|secret|token|pass|credential|sig|auth|connection_string|header|cookie", re.IGNORECASE
+)
+
+
+class Settings:
+    """What `storage_options=` holds. Its `repr` has names alone; pickles keep the values.
+
+    Example:
+        >>> Settings({"key": "AKIA", "secret": "s3cr3t"})
+        Settings(key=…, secret=…)
+    """
+
+    __slots__ = ("options",)
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self.options = dict(options)
+
+    def __repr__(self) -> str:
+        return f"Settings({', '.join(f'{name}=…' for name in self.options)})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Settings) and self.options == other.options
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[type[Settings], tuple[dict[str, Any]]]:
+        return Settings, (self.options,)
+
+
+def place_of(operator: str, filesystem: Any, storage_options: Any) -> Any:
+    """Returns the one of both arguments that a user gave, `storage_options` as `Settings`; None where there is none.
+
+    Raises:
+        PlanError: Both are given, or `storage_options` is no mapping from names to values.
+
+    Example:
+        >>> place_of("read_csv", None, {"anon": True})
+        Settings(anon=…)
+    """
+    if storage_options is None:
+        return filesystem
+    if not isinstance(storage_options, Mapping) or not all(isinstance(name, str) for name in storage_options):
+        raise PlanError(
+            f"{operator}: storage_options is a mapping from names to values, got {type(storage_options).__name__}"
+        )
+    if filesystem is not None:
+        raise PlanError(
+            f"{operator}: storage_options are for the client that an address needs, and filesystem= is a client: give "
+            "one of both"
+        )
+    return Settings(storage_options)
+
+
+def without_secrets(text: str, place: Any = None) -> str:
+    """Returns a text without the passwords and keys in its URLs, and without those of `Settings`.
+
+    Example:
+        >>> without_secrets("no s3://AKIA:s3cr3t@bucket/a and https://host/a?sig=Zm9v&v=1")
+        'no s3://…@bucket/a and https://host/a?sig=…&v=1'
+    """
+    if isinstance(place, Settings):
+        for secret in sorted(_secrets(place.options, is_secret=False), key=len, reverse=True):
+            text = text.replace(secret, "…")
+    return without_credentials(text)
+
+
+def shown_paths(paths: object) -> str:
+    """Returns paths as a user named them, without secrets."""
+    return without_secrets(shown(paths))
+
+
+def _secrets(value: Any, *, is_secret: bool) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            yield from _secrets(each, is_secret=is_secret or bool(_SECRET.search(str(name))))
+    elif isinstance(value, str) and is_secret and value:
+        yield value
