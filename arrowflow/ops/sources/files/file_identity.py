@@ -158,7 +158,7 @@ def _told_setting(value: Any) -> Any:
     if hasattr(value, "storage_options"):
         return _fsspec_identity(value)
     if isinstance(value, str | PathLike | int):
-        return str(value)
+        return without_credentials(str(value))
     return type(value).__qualname__  # an open file: see `_archive_stamp`
 
 
