@@ -6,6 +6,7 @@ worker processes, and their exceptions on the way back. Nothing that comes from 
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
 import pickle
@@ -23,6 +24,7 @@ from arrowflow.errors import PlanError, said
 from arrowflow.executor.limits import MAX_CAUSES
 from arrowflow.executor.processes.memory import Parcel
 from arrowflow.kernels.items import Origin, Outcome
+from arrowflow.workarounds.file_names import with_file_names
 
 Key = tuple[int, int]
 """Numbers of a run and of an operator in it."""
@@ -163,7 +165,9 @@ def pack(value: object) -> bytes:
     main = sys.modules.get("__mp_main__")
     if main is not None:
         cloudpickle.register_pickle_by_value(main)
-    return bytes(cloudpickle.dumps(value))
+    with io.BytesIO() as file:
+        with_file_names(cloudpickle.Pickler)(file).dump(value)
+        return file.getvalue()
 
 
 def unpack(packed: bytes) -> Any:
