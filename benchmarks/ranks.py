@@ -2,7 +2,8 @@
 
 All run two epochs, of which the second one counts: ranks from a barrier to the end of the last of them; of workers the CPU
 time of all processes for a row. Each process has its part of the cores, Polars' pool too (`POLARS_MAX_THREADS`), as
-docs/ranks.md advises. PyTorch has to be installed for the workers, else they are left out.
+docs/ranks.md advises. A batch of a worker goes through shared memory, which PyTorch makes for each tensor: ready batches
+tell what that costs. PyTorch has to be installed for the workers, else they are left out.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import importlib.util
 import multiprocessing
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,16 +55,39 @@ def _ranks(size: int) -> harness.Contender:
     return measure
 
 
-def _loader(workers: int) -> harness.Contender:
+class Ready:
+    """As many batches as the pipeline has, each a copy of one: what PyTorch's way from worker to worker costs alone."""
+
+    def __init__(self, batch: dict[str, Any], length: int) -> None:
+        self._batch = batch
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        return {name: tensor.clone() for name, tensor in self._batch.items()}
+
+
+def _dataset() -> Any:
+    return lanes.pipeline(WORKLOAD).to_torch_dataset()
+
+
+def _ready() -> Any:
+    plan = lanes.pipeline(WORKLOAD)
+    with iter(plan.to_torch()) as batches:
+        return Ready(next(batches), len(plan))
+
+
+def _loader(workers: int, make: Callable[[], Any]) -> harness.Contender:
     def measure() -> harness.Measurement:
         from torch.utils.data import DataLoader
 
         os.environ["POLARS_MAX_THREADS"] = str(max(1, CORES // max(1, workers)))
-        dataset = lanes.pipeline(WORKLOAD).to_torch_dataset()
         given: dict[str, Any] = (
             {"multiprocessing_context": "spawn", "persistent_workers": True} if workers else {}
         )
-        loader = DataLoader(dataset, batch_size=None, num_workers=workers, **given)
+        loader = DataLoader(make(), batch_size=None, num_workers=workers, **given)
         for _ in loader:
             pass
         processes = [os.getpid(), *(child.pid for child in multiprocessing.active_children())]
@@ -93,22 +118,30 @@ def judge(rounds: harness.Rounds) -> list[harness.Bar]:
                 "4 ranks in all, against 1", f">= {NEEDED_SPEED} x", told, speed >= NEEDED_SPEED, speed
             )
         )
-    if {"2 workers", "no workers"} <= rounds.keys():
-        cpu = [harness.median_cpu(rounds[name]) for name in ("2 workers", "no workers")]
-        told = f"{cpu[0]:.2f} against {cpu[1]:.2f} s"
-        share = cpu[0] / cpu[1]
-        bars.append(
-            harness.Bar(
-                "CPU of 2 workers, against none", f"<= {NEEDED_CPU} x", told, share <= NEEDED_CPU, share
-            )
+    if {"2 workers", "2 workers, ready batches", "no workers"} <= rounds.keys():
+        names = ("2 workers", "2 workers, ready batches", "no workers")
+        workers, ready, alone = (harness.median_cpu(rounds[name]) for name in names)
+        share = (workers - ready) / alone
+        told = (
+            f"{workers:.2f} less {ready:.2f} against {alone:.2f} s; with PyTorch's way {workers / alone:.2f}"
         )
+        name = "CPU of 2 workers without PyTorch's way, against none"
+        bars.append(harness.Bar(name, f"<= {NEEDED_CPU} x", told, share <= NEEDED_CPU, share))
     return bars
 
 
 CONTENDERS: Final[dict[str, harness.Contender]] = {
     "1 rank": _ranks(1),
     "4 ranks": _ranks(RANKS),
-    **({"no workers": _loader(0), "2 workers": _loader(2)} if HAS_TORCH else {}),
+    **(
+        {
+            "no workers": _loader(0, _dataset),
+            "2 workers": _loader(2, _dataset),
+            "2 workers, ready batches": _loader(2, _ready),
+        }
+        if HAS_TORCH
+        else {}
+    ),
 }
 
 if __name__ == "__main__":
