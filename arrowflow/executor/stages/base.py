@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from arrowflow.bad_rows import NO_BAD_ROWS
+from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
 from arrowflow.clock import Clock
 from arrowflow.executor.ledger import Ledger
 from arrowflow.executor.limits import RECENT_CALLS, SHORTEST_CALL_SECONDS
@@ -133,7 +133,7 @@ class Stage(ABC):
         self.foreign = plan.cost == "computes" and ("polars" in plan.engine or plan.process)
         self.holds_lock = plan.holds_lock
         self.capped = self.full = 0
-        self.left_out = NO_BAD_ROWS
+        self.left_out_so_far = NO_BAD_ROWS
         self.calls = self.rows = self.bytes = self.chunks = self.max_ready_items = 0
         self.busy_seconds = self.cpu_seconds = self.queued_seconds = 0.0
         self.lately = (0.0, 0.0)  # CPU and wall seconds of a call, or of a chunk of one that makes several
@@ -249,6 +249,11 @@ class Stage(ABC):
         timeline = self.host.timeline
         if timeline is not None and self.plan.kind != "parallel":
             timeline.span(track, "+".join(self.plan_titles), began, began + elapsed)
+
+    @property
+    def left_out(self) -> LeftOut:
+        """Bad rows that its kernels left out."""
+        return self.left_out_so_far
 
     @property
     def ready_items(self) -> int:

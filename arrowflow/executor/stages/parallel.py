@@ -346,7 +346,7 @@ class ParallelStage(Stage):
             call.results.clear()
             return
         if call.left_out is not NO_BAD_ROWS:
-            self.left_out, call.left_out = self.left_out.plus(call.left_out), NO_BAD_ROWS
+            self.left_out_so_far, call.left_out = self.left_out.plus(call.left_out), NO_BAD_ROWS
         self.suspended += not call.done
         self.waiting += len(call.buffers)
         results = call.results

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, cast
 
+from arrowflow.bad_rows import LeftOut
 from arrowflow.executor.failure import located
 from arrowflow.executor.ledger import buffers_of
 from arrowflow.executor.limits import MAX_ITEMS_PER_CALL
@@ -13,7 +14,6 @@ from arrowflow.executor.stages.base import Stage, StreamView
 from arrowflow.kernels.context import StreamHandle
 from arrowflow.kernels.items import PAUSE, Item
 from arrowflow.kernels.kinds import BoundaryKernel, SerialKernel
-from arrowflow.physical.tuning import StageStatistics
 from arrowflow.plan.position import Position
 
 
@@ -200,18 +200,14 @@ class SerialStage(Stage):
         self.iterator = None
         self.results.clear()
         self.inbox.clear()
-        self._count_left_out()
+        self.left_out_so_far = self.left_out
         self.kernel = GONE
         self.failure = None
 
-    def _count_left_out(self) -> None:
-        if self.kernel is not GONE:
-            self.left_out = self.kernel.left_out
-
-    def statistics(self) -> StageStatistics:
-        """Returns a snapshot of what it and its kernel measured."""
-        self._count_left_out()
-        return super().statistics()
+    @property
+    def left_out(self) -> LeftOut:
+        """Bad rows that its kernel left out; the kernel counts them, on any thread."""
+        return self.left_out_so_far if self.kernel is GONE else self.kernel.left_out
 
     def drop(self) -> None:
         """Ends the stage and drops its queues."""
