@@ -2,8 +2,7 @@
 
 All run two epochs, of which the second one counts: ranks from a barrier to the end of the last of them; of workers the CPU
 time of all processes for a row. Each process has its part of the cores, Polars' pool too (`POLARS_MAX_THREADS`), as
-docs/ranks.md advises. A batch of a worker goes through shared memory, which PyTorch makes for each tensor: ready batches
-tell what that costs. PyTorch has to be installed for the workers, else they are left out.
+docs/ranks.md advises. PyTorch has to be installed for the workers, else they are left out.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import importlib.util
 import multiprocessing
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -55,31 +53,7 @@ def _ranks(size: int) -> harness.Contender:
     return measure
 
 
-class Ready:
-    """As many batches as the pipeline has, each a copy of one: what PyTorch's way from worker to worker costs alone."""
-
-    def __init__(self, batch: dict[str, Any], length: int) -> None:
-        self._batch = batch
-        self._length = length
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __getitem__(self, number: int) -> dict[str, Any]:
-        return {name: tensor.clone() for name, tensor in self._batch.items()}
-
-
-def _dataset() -> Any:
-    return lanes.pipeline(WORKLOAD).to_torch_dataset()
-
-
-def _ready() -> Any:
-    plan = lanes.pipeline(WORKLOAD)
-    with iter(plan.to_torch()) as batches:
-        return Ready(next(batches), len(plan))
-
-
-def _loader(workers: int, make: Callable[[], Any]) -> harness.Contender:
+def _workers(workers: int) -> harness.Contender:
     def measure() -> harness.Measurement:
         from torch.utils.data import DataLoader
 
@@ -87,7 +61,9 @@ def _loader(workers: int, make: Callable[[], Any]) -> harness.Contender:
         given: dict[str, Any] = (
             {"multiprocessing_context": "spawn", "persistent_workers": True} if workers else {}
         )
-        loader = DataLoader(make(), batch_size=None, num_workers=workers, **given)
+        loader = DataLoader(
+            lanes.pipeline(WORKLOAD).to_torch_dataset(), batch_size=None, num_workers=workers, **given
+        )
         for _ in loader:
             pass
         processes = [os.getpid(), *(child.pid for child in multiprocessing.active_children())]
@@ -118,11 +94,10 @@ def judge(rounds: harness.Rounds) -> list[harness.Bar]:
                 "4 ranks in all, against 1", f">= {NEEDED_SPEED} x", told, speed >= NEEDED_SPEED, speed
             )
         )
-    if {"2 workers", "2 workers, ready batches", "no workers"} <= rounds.keys():
-        names = ("2 workers", "2 workers, ready batches", "no workers")
-        workers, ready, alone = (harness.median_cpu(rounds[name]) for name in names)
+    if {"2 workers", "no workers"} <= rounds.keys():
+        workers, alone = (harness.median_cpu(rounds[name]) for name in ("2 workers", "no workers"))
         share = workers / alone
-        told = f"{workers:.2f} against {alone:.2f} s; {(workers - ready) / alone:.2f} less {ready:.2f} s of ready batches"
+        told = f"{workers:.2f} against {alone:.2f} s"
         name = "CPU of 2 workers, against none"
         bars.append(harness.Bar(name, f"<= {NEEDED_CPU} x", told, share <= NEEDED_CPU, share))
     return bars
@@ -131,15 +106,7 @@ def judge(rounds: harness.Rounds) -> list[harness.Bar]:
 CONTENDERS: Final[dict[str, harness.Contender]] = {
     "1 rank": _ranks(1),
     "4 ranks": _ranks(RANKS),
-    **(
-        {
-            "no workers": _loader(0, _dataset),
-            "2 workers": _loader(2, _dataset),
-            "2 workers, ready batches": _loader(2, _ready),
-        }
-        if HAS_TORCH
-        else {}
-    ),
+    **({"no workers": _workers(0), "2 workers": _workers(2)} if HAS_TORCH else {}),
 }
 
 if __name__ == "__main__":

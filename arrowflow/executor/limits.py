@@ -121,11 +121,5 @@ ENDING_SECONDS: Final = 1.0
 MAX_KNOWN: Final = 16
 """Operators that a worker process keeps ready. The parent uses the number, too: it knows what to send again."""
 
-LEAST_ARENA_BYTES: Final = 1 << 16
-"""Size of the smallest block of shared memory."""
-
-MAX_FREE_ARENAS: Final = 4
-"""Blocks of shared memory that wait for their next use."""
-
 MAX_CAUSES: Final = 16
 """Causes of an error that travel from a worker process."""

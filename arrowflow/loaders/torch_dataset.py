@@ -11,13 +11,14 @@ import os
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar, cast
 
 from arrowflow import run
 from arrowflow.errors import ForkError, PlanError, StateError
 from arrowflow.executor import check_not_forked
 from arrowflow.loaders.base import ExportDelivery, HandOver, Loader
 from arrowflow.loaders.shared_epochs import SharedEpochs
+from arrowflow.loaders.worker_batch import WorkerBatch
 from arrowflow.optional import optional
 from arrowflow.run import Prepared
 
@@ -26,16 +27,23 @@ _ENDED: Final = "ended"
 
 
 class WithoutState(Generic[T]):
-    """Iterates over a run. PyTorch asks the dataset for its state, and would keep the state of an iterator besides."""
+    """Iterates over a run. PyTorch asks the dataset for its state, and would keep the state of an iterator besides.
 
-    def __init__(self, run: Iterator[T]) -> None:
+    Args:
+        run: The run.
+        leaves: Whether its batches leave this process, which is a worker's.
+    """
+
+    def __init__(self, run: Iterator[T], *, leaves: bool) -> None:
         self._run = run
+        self._leaves = leaves
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> T:
-        return next(self._run)
+        batch: Any = next(self._run)
+        return cast("T", WorkerBatch(batch)) if self._leaves and type(batch) is dict else batch
 
 
 class Part:
@@ -129,7 +137,7 @@ class TorchDataset(Loader[T]):
             self._epochs.next = progress.epoch
             self._epoch -= 1
             return iter(())
-        return WithoutState[T](turn)
+        return WithoutState[T](turn, leaves=worker is not None)
 
     def _take_up_again(self) -> None:
         """Goes back to the place of an iterator that delivered nothing; PyTorch makes such iterators for their state."""

@@ -306,7 +306,8 @@ def test_spawned_workers(data: Any) -> None:
     whole = reference(3)  # this process runs pipelines, too
     assert epochs_of(loader, 2) == whole[:2]
     found.set_epoch(2)
-    assert epochs_of(loader) == whole[2:]
+    kept = list(loader)  # a worker writes its memory again, but none of which a batch is left
+    assert plained(kept) == whole[2]
 
 
 STATEFUL = """

@@ -42,9 +42,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from arrowflow.arenas import Inbox, Outbox
 from arrowflow.errors import WorkerError
 from arrowflow.executor.limits import ENDING_SECONDS, IDLE_SECONDS, LINGER_SECONDS, MAX_KNOWN
-from arrowflow.executor.processes.memory import Inbox, Outbox
+from arrowflow.executor.processes.memory import read_batch, write_batch
 from arrowflow.executor.processes.wire import (
     Call,
     Failed,
@@ -117,7 +118,7 @@ class Child:
             WorkerError: The process ended.
             BaseException: The exception that the kernel raised.
         """
-        parcel, descriptor = self._outbox.put(chunk)
+        parcel, descriptor = write_batch(self._outbox, chunk)
         self._answered = False
         known = key in self.known
         request = Call(key, None if known else packed, epoch, origin, parcel, self._inbox.returned())
@@ -132,7 +133,7 @@ class Child:
         if isinstance(answer, Failed):
             self._answered = True
             raise unpack_error(answer.error)
-        batch = self._inbox.take(answer.parcel, descriptor)
+        batch = read_batch(self._inbox, answer.parcel, descriptor)
         self._answered = True
         return batch if answer.outcome is None else unpack_outcome(answer.outcome, batch)
 

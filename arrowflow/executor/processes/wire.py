@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from arrowflow.arenas import Parcel
 from arrowflow.bad_rows import BadRow
 from arrowflow.errors import PlanError, said
 from arrowflow.executor.limits import MAX_CAUSES
-from arrowflow.executor.processes.memory import Parcel
 from arrowflow.kernels.items import Origin, Outcome
 from arrowflow.workarounds.file_names import with_file_names
 

@@ -27,9 +27,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from arrowflow.arenas import Inbox, Outbox, Parcel
 from arrowflow.errors import WorkerError, said
 from arrowflow.executor.limits import MAX_KNOWN
-from arrowflow.executor.processes.memory import Inbox, Outbox, Parcel
+from arrowflow.executor.processes.memory import read_batch, write_batch
 from arrowflow.executor.processes.wire import (
     Call,
     Failed,
@@ -163,11 +164,11 @@ class _Server:
     def _call(self, request: Call, descriptor: int | None) -> tuple[Parcel, int | None, bytes | None]:
         """Returns where the result lies. With its frame the chunk is gone, unless the function keeps it."""
         operator = self._operator(request)
-        chunk = self._inbox.take(request.parcel, descriptor)
+        chunk = read_batch(self._inbox, request.parcel, descriptor)
         result: Any = operator.kernel(request.epoch).apply(chunk, request.origin)
         outcome = pack_outcome(result) if isinstance(result, Outcome) else None
         batch: pa.RecordBatch = result.chunk if isinstance(result, Outcome) else result
-        return *self._outbox.put(batch), outcome
+        return *write_batch(self._outbox, batch), outcome
 
     def _operator(self, request: Call) -> _Operator:
         """Returns the operator of a call. Nothing can fail here: it is counted whatever becomes of the call."""

@@ -24,12 +24,13 @@ import pyarrow as pa
 import pytest
 
 import arrowflow as af
+from arrowflow.arenas import MAX_FREE_ARENAS, Inbox, Outbox
 from arrowflow.clock import WallClock
-from arrowflow.executor.limits import MAX_FREE_ARENAS, MAX_KNOWN
+from arrowflow.executor.limits import MAX_KNOWN
 from arrowflow.executor.processes import pool as children
 from arrowflow.executor.processes import worker as child
 from arrowflow.executor.processes.kernel import RunProcesses
-from arrowflow.executor.processes.memory import Inbox, Outbox
+from arrowflow.executor.processes.memory import read_batch, write_batch
 from arrowflow.executor.processes.wire import (
     Call,
     Failed,
@@ -150,7 +151,7 @@ def test_what_arrow_writes_comes_back_as_it_was() -> None:
     batch = pa.RecordBatch.from_arrays(plain.columns, schema=schema)
     outbox, inbox = Outbox(), Inbox()
     for one in (batch, batch.slice(1), batch.slice(2, 1), batch.slice(3), batch.select([])):
-        found = inbox.take(*outbox.put(one))
+        found = read_batch(inbox, *write_batch(outbox, one))
         found.validate(full=True)
         assert found.equals(one) and found.schema.equals(one.schema, check_metadata=True)
 
@@ -723,46 +724,46 @@ def batch_of(rows: int) -> pa.RecordBatch:
 
 def test_an_arena_is_used_again_when_it_was_given_back_and_not_before() -> None:
     outbox, inbox = Outbox(), Inbox()
-    parcel, descriptor = outbox.put(batch_of(100))
-    first = inbox.take(parcel, descriptor)
+    parcel, descriptor = write_batch(outbox, batch_of(100))
+    first = read_batch(inbox, parcel, descriptor)
     column = first.column("x").slice(10)
     del first
     gc.collect()
     assert inbox.returned() == ()
-    second = outbox.put(batch_of(100))
+    second = write_batch(outbox, batch_of(100))
     assert second[1] is not None and second[0].number != parcel.number
-    inbox.take(*second)
+    read_batch(inbox, *second)
     assert column.to_pylist() == list(range(10, 100))
     del column
     assert set(inbox.returned()) == {parcel.number, second[0].number} and inbox.returned() == ()
     outbox.take_back([parcel.number, second[0].number])
-    third, descriptor = outbox.put(batch_of(50))
+    third, descriptor = write_batch(outbox, batch_of(50))
     assert descriptor is None and third.number == second[0].number
 
 
 def test_arenas_that_are_too_small_or_too_many_are_dropped() -> None:
     outbox, inbox = Outbox(), Inbox()
-    kept = [inbox.take(*outbox.put(batch_of(10))) for _ in range(MAX_FREE_ARENAS + 2)]
+    kept = [read_batch(inbox, *write_batch(outbox, batch_of(10))) for _ in range(MAX_FREE_ARENAS + 2)]
     kept.clear()
     outbox.take_back(inbox.returned())
-    parcel, descriptor = outbox.put(batch_of(1_000_000))
+    parcel, descriptor = write_batch(outbox, batch_of(1_000_000))
     assert sorted(parcel.dropped) == list(range(MAX_FREE_ARENAS + 2))
-    large = inbox.take(parcel, descriptor)
+    large = read_batch(inbox, parcel, descriptor)
     assert len(inbox._mappings) == 1 and large.num_rows == 1_000_000
     outbox.clear()
     inbox.clear()
     assert large.equals(batch_of(1_000_000))
     del large
     outbox.take_back(inbox.returned())  # of an arena that it has forgotten
-    assert outbox.put(batch_of(1))[1] is not None, "an arena that was forgotten is used"
+    assert write_batch(outbox, batch_of(1))[1] is not None, "an arena that was forgotten is used"
 
 
 def test_without_memfd_the_memory_is_an_unlinked_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "memfd_create", raising=False)
     outbox, inbox = Outbox(), Inbox()
-    parcel, descriptor = outbox.put(batch_of(100))
+    parcel, descriptor = write_batch(outbox, batch_of(100))
     assert descriptor is not None and os.fstat(descriptor).st_nlink == 0
-    assert inbox.take(parcel, descriptor).equals(batch_of(100))
+    assert read_batch(inbox, parcel, descriptor).equals(batch_of(100))
 
 
 class Counting(StatelessKernel):
@@ -786,7 +787,7 @@ def test_a_worker_makes_kernels_and_forgets_them_with_their_run() -> None:
 
     def ask(run: int, epoch: int, split: int = 0, *, new: bool = False) -> None:
         packed = Packed(pack(Counting), around) if new else None
-        parcel, descriptor = outbox.put(batch_of(3))
+        parcel, descriptor = write_batch(outbox, batch_of(3))
         send(ours, Call((run, 0), packed, epoch, Origin(split), parcel, ()), descriptor)
 
     with ours, theirs:
@@ -802,7 +803,7 @@ def test_a_worker_makes_kernels_and_forgets_them_with_their_run() -> None:
         with pytest.raises(EOFError):
             child._Server(theirs).serve(3600.0)
         answers = [receive(ours) for _ in range(MAX_KNOWN + 7)]
-    made = [inbox.take(answer.parcel, fd) for answer, fd in answers if isinstance(answer, Made)]
+    made = [read_batch(inbox, answer.parcel, fd) for answer, fd in answers if isinstance(answer, Made)]
     first = [[0, 1, 1]] * (MAX_KNOWN + 1)
     assert [batch["x"].to_pylist() for batch in made] == [*first, [0, 2, 1], [1, 1, 2], [1, 2, 2]]
     failed = [unpack_error(answer.error) for answer, _ in answers if isinstance(answer, Failed)]

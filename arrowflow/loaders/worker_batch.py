@@ -1,0 +1,138 @@
+"""`WorkerBatch`: a batch on its way from a worker of a `DataLoader` to the process that asked for it.
+
+PyTorch makes a file of shared memory for each tensor, whose fresh pages cost as much as decoding a batch does. Here all
+tensors of a batch lie in one arena (`arrowflow.arenas`), which the worker writes again once nobody reads it any more. No
+message goes back to a worker, so the first byte of an arena tells its state:
+
+* The worker sets it to `LENT` and copies a batch into the arena. From then on it only looks at that byte.
+* The consumer's tensors are views of the arena. When the last of them is gone, and the next batch of that worker comes,
+  the consumer sets the byte to `FREE`.
+
+An arena whose batch never arrives stays lent. So does one whose batch a forked child of the consumer may still read.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from multiprocessing.reduction import DupFd, ForkingPickler
+from typing import Any, Final, NamedTuple
+
+from arrowflow.arenas import Inbox, Outbox, Parcel
+from arrowflow.optional import optional
+
+ALIGNMENT: Final = 64
+"""Bytes. Views of any dtype and the widest vector instructions may begin there."""
+LENT: Final = 0
+FREE: Final = 1
+
+Worker = tuple[int, int]
+"""Its process, and what tells it from an earlier process of the same number."""
+
+
+class WorkerBatch(dict[str, Any]):
+    """A dict whose tensors go to another process in one arena. What arrives there is a plain dict."""
+
+
+class Place(NamedTuple):
+    """Where a tensor lies in an arena."""
+
+    start: int
+    nbytes: int
+    dtype: Any
+    shape: tuple[int, ...]
+
+
+def _reduced(batch: WorkerBatch) -> tuple[Any, ...]:
+    """Copies the tensors of a batch into an arena. PyTorch calls this in the one thread that sends batches."""
+    torch = _torch()
+    places: dict[str, Place] = {}
+    end = ALIGNMENT
+    for name, value in batch.items():
+        if _fits(torch, value):
+            places[name] = Place(end, value.nbytes, value.dtype, tuple(value.shape))
+            end += -(-value.nbytes // ALIGNMENT) * ALIGNMENT
+    if not places:
+        return dict, (dict(batch),)
+    worker, outbox = _outbox(os.getpid())
+    outbox.take_back([arena.number for arena in outbox.lent if arena.bytes[0] == FREE])
+    try:
+        arena, parcel, descriptor = outbox.lend(end)
+    except (
+        OSError
+    ):  # an error here would only be printed, and the batch be lost: PyTorch may still find the memory
+        return dict, (dict(batch),)
+    try:
+        arena.bytes[0] = LENT
+        block = torch.from_numpy(arena.bytes)
+        for name, place in places.items():
+            _view(block, place).copy_(batch[name])
+        file = None if descriptor is None else DupFd(descriptor)
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+    return _arrived, ({**batch, **places}, worker, parcel, file)
+
+
+ForkingPickler.register(WorkerBatch, _reduced)
+
+
+@functools.cache
+def _outbox(process: int) -> tuple[Worker, Outbox]:
+    """Returns the arenas of this process. A fork has none yet."""
+    return (process, int.from_bytes(os.urandom(6))), Outbox()
+
+
+def _fits(torch: Any, value: Any) -> bool:
+    """Returns whether a value is a tensor like an array, of memory that it shares with no other process."""
+    return (
+        type(value) is torch.Tensor
+        and value.device.type == "cpu"
+        and value.layout is torch.strided
+        and value.nbytes > 0
+        and not (value.is_nested or value.is_quantized or value.requires_grad or value.is_shared())
+    )
+
+
+def _view(block: Any, place: Place) -> Any:
+    return block[place.start : place.start + place.nbytes].view(place.dtype).view(place.shape)
+
+
+_inboxes: dict[Worker, Inbox] = {}
+
+
+def _arrived(values: dict[str, Any], worker: Worker, parcel: Parcel, file: Any) -> dict[str, Any]:
+    """Returns the batch that a worker sent."""
+    inbox = _inboxes.get(worker)
+    if inbox is None:
+        for other in [other for other in _inboxes if not _is_running(other[0])]:
+            _inboxes.pop(other, None)
+        inbox = _inboxes[worker] = Inbox()
+    for number in inbox.returned():
+        inbox.mark(number, FREE)
+    block = _torch().from_numpy(inbox.lease(parcel, None if file is None else file.detach()))
+    return {
+        name: _view(block, value) if isinstance(value, Place) else value for name, value in values.items()
+    }
+
+
+def _keep_for_child() -> None:
+    for inbox in _inboxes.values():
+        inbox.keep()
+
+
+os.register_at_fork(before=_keep_for_child)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _torch() -> Any:
+    return optional("torch", user="to_torch_dataset", extra="torch")
