@@ -117,7 +117,7 @@ def _arrived(values: dict[str, Any], worker: Worker, parcel: Parcel, file: Any) 
 
 
 def _keep_for_child() -> None:
-    for inbox in _inboxes.values():
+    for inbox in list(_inboxes.values()):
         inbox.keep()
 
 
