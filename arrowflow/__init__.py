@@ -15,6 +15,7 @@ if sys.platform == "win32":
     )
 
 from arrowflow.caching.store.upkeep import CacheEntry, cache_clear, cache_info
+from arrowflow.cluster.engine import RayEngine
 from arrowflow.combining import choose_from_datasets, sample_from_datasets, zip
 from arrowflow.dataset import Dataset
 from arrowflow.errors import (
@@ -76,6 +77,7 @@ __all__ = [
     "Options",
     "PlanError",
     "RankError",
+    "RayEngine",
     "SchemaError",
     "SourceError",
     "StateError",

@@ -27,6 +27,9 @@ import polars as pl
 import pyarrow as pa
 
 from arrowflow import run
+from arrowflow.cluster.engine import RayEngine, check_engine
+from arrowflow.cluster.on_cluster import OnCluster
+from arrowflow.cluster.to_ray import ray_dataset
 from arrowflow.delivery import EpochCounter, RecordBatches
 from arrowflow.errors import ArrowflowError, PlanError, shown
 from arrowflow.executor.processes.wire import check_portable
@@ -106,6 +109,7 @@ if TYPE_CHECKING:
     import jax
     import numpy.typing as npt
     import pyarrow.compute as pc
+    import ray.data
     import torch
 
     Expression: TypeAlias = pl.Expr | pc.Expression
@@ -129,14 +133,20 @@ class ExportArguments(TypedDict, total=False):
     strict_zero_copy: bool
 
 
-class TorchArguments(ExportArguments, total=False):
+class LoaderArguments(ExportArguments, total=False):
+    """The arguments of loaders that iterate themselves."""
+
+    engine: RayEngine | None
+
+
+class TorchArguments(LoaderArguments, total=False):
     """The arguments of `to_torch`."""
 
     pin_memory: bool
     device: torch.device | str | None
 
 
-class JaxArguments(ExportArguments, total=False):
+class JaxArguments(LoaderArguments, total=False):
     """The arguments of `to_jax`."""
 
     sharding: jax.sharding.Sharding | None
@@ -168,7 +178,7 @@ class Dataset:
         [36, 64]
     """
 
-    __slots__ = ("__weakref__", "_epochs", "_plan", "_prepared")
+    __slots__ = ("__weakref__", "_epochs", "_on_engine", "_plan", "_prepared")
 
     def __init__(self, plan: Node) -> None:
         fault = fault_of(plan)
@@ -179,6 +189,7 @@ class Dataset:
         self._plan = plan
         self._epochs = EpochCounter()
         self._prepared: run.Prepared | None = None
+        self._on_engine: tuple[RayEngine, Dataset] | None = None
 
     def __reduce__(self) -> tuple[type[Dataset], tuple[Node]]:
         return Dataset, (self._plan,)
@@ -1545,6 +1556,32 @@ class Dataset:
             raise PlanError(f"apply: expected the function to return a Dataset, got {type(result).__name__}")
         return result
 
+    def with_engine(self, engine: RayEngine) -> Dataset:
+        """Runs the pipeline on a cluster: its lanes in workers, all else in this process. Comes last, behind `batch`.
+
+        The batches, their order and the states are those of `.split_by_rank(0, 1, lanes=engine.lanes)`, or of the
+        `split_by_rank` that the plan ends in; see [docs/cluster.md](docs/cluster.md). `to_torch(engine=…)` and its like
+        are short for it. The workers start with the first batch, and live as long as this dataset and its loaders.
+
+        Raises:
+            PlanError: The plan has no lanes; once it runs, a function cannot be pickled, or a worker lacks a local file.
+            WorkerError: Workers die again and again, or do not start; in `next()`.
+            MissingPackageError: Ray is not installed; in `next()`.
+
+        Example:
+            >>> import arrowflow as af
+            >>> ds = af.range(100).batch(10).with_engine(af.RayEngine(workers=2, cpus_per_worker=1))
+            >>> [batch.num_rows for batch in ds][:3]  # doctest: +SKIP
+            [10, 10, 10]
+        """
+        check_engine("with_engine", engine)
+        found = self._on_engine
+        if found is None or found[0] != engine:
+            # Kept, so that the loaders of all epochs have the same workers.
+            found = self._on_engine = engine, Dataset(OnCluster.of_plan(self._plan, engine))
+            found[1]._epochs = self._epochs
+        return found[1]
+
     # ---------------------------------------------------------------------------------------------- out
 
     def __iter__(self) -> Run[pa.RecordBatch]:
@@ -1574,7 +1611,7 @@ class Dataset:
 
     @overload
     def to_numpy(
-        self, *, lists: _Arrays = "dense", collate: None = None, **arguments: Unpack[ExportArguments]
+        self, *, lists: _Arrays = "dense", collate: None = None, **arguments: Unpack[LoaderArguments]
     ) -> Loader[dict[str, npt.NDArray[Any]]]: ...
 
     @overload
@@ -1583,17 +1620,17 @@ class Dataset:
         *,
         lists: _Arrays = "dense",
         collate: Callable[[dict[str, npt.NDArray[Any]]], T],
-        **arguments: Unpack[ExportArguments],
+        **arguments: Unpack[LoaderArguments],
     ) -> Loader[T]: ...
 
     @overload
     def to_numpy(
-        self, *, lists: _Ragged, collate: None = None, **arguments: Unpack[ExportArguments]
+        self, *, lists: _Ragged, collate: None = None, **arguments: Unpack[LoaderArguments]
     ) -> Loader[dict[str, Any]]: ...
 
     @overload
     def to_numpy(
-        self, *, lists: _Ragged, collate: Callable[[dict[str, Any]], T], **arguments: Unpack[ExportArguments]
+        self, *, lists: _Ragged, collate: Callable[[dict[str, Any]], T], **arguments: Unpack[LoaderArguments]
     ) -> Loader[T]: ...
 
     def to_numpy(
@@ -1605,6 +1642,7 @@ class Dataset:
         lists: _Lists = "dense",
         collate: Callable[[dict[str, Any]], Any] | None = None,
         strict_zero_copy: bool = False,
+        engine: RayEngine | None = None,
     ) -> Loader[Any]:
         """Returns a loader of batches as dicts of arrays, by column.
 
@@ -1632,6 +1670,7 @@ class Dataset:
             collate: Gets each batch, and returns the object that is delivered instead:
                 `lambda batch: (batch["x"], batch["y"])`. The loop's thread calls it.
             strict_zero_copy: Whether a column that would be copied is an error.
+            engine: An `af.RayEngine`, which runs the lanes of the pipeline on a cluster: see `with_engine`.
 
         Raises:
             PlanError: An argument is not valid; or, once the plan is bound, a column is unknown.
@@ -1649,6 +1688,7 @@ class Dataset:
             {'x': array([1, 0]), 'x_mask': array([ True, False]), 'y': array([0., 1.], dtype=float32)}
         """
         return self._loader(
+            engine,
             "to_numpy",
             NumpyExport,
             self._export_request("to_numpy", columns, dtypes, null, lists, strict_zero_copy),
@@ -1657,7 +1697,7 @@ class Dataset:
 
     @overload
     def to_dlpack(
-        self, *, lists: _Lists = "dense", collate: None = None, **arguments: Unpack[ExportArguments]
+        self, *, lists: _Lists = "dense", collate: None = None, **arguments: Unpack[LoaderArguments]
     ) -> Loader[dict[str, Any]]: ...
 
     @overload
@@ -1666,7 +1706,7 @@ class Dataset:
         *,
         lists: _Lists = "dense",
         collate: Callable[[dict[str, Any]], T],
-        **arguments: Unpack[ExportArguments],
+        **arguments: Unpack[LoaderArguments],
     ) -> Loader[T]: ...
 
     def to_dlpack(
@@ -1678,6 +1718,7 @@ class Dataset:
         lists: _Lists = "dense",
         collate: Callable[[dict[str, Any]], Any] | None = None,
         strict_zero_copy: bool = False,
+        engine: RayEngine | None = None,
     ) -> Loader[Any]:
         """Returns a loader of batches as dicts of objects that speak DLPack, by column.
 
@@ -1691,6 +1732,7 @@ class Dataset:
             lists: As in `to_numpy`.
             collate: As in `to_numpy`.
             strict_zero_copy: As in `to_numpy`.
+            engine: As in `to_numpy`.
 
         Raises:
             PlanError: As in `to_numpy`.
@@ -1704,6 +1746,7 @@ class Dataset:
             [[0, 1], [2]]
         """
         return self._loader(
+            engine,
             "to_dlpack",
             DlpackExport,
             self._export_request("to_dlpack", columns, dtypes, null, lists, strict_zero_copy),
@@ -1735,6 +1778,7 @@ class Dataset:
         strict_zero_copy: bool = False,
         pin_memory: bool = False,
         device: torch.device | str | None = None,
+        engine: RayEngine | None = None,
     ) -> Loader[Any]:
         """Returns a loader of batches as dicts of tensors, by column. Needs the extra `torch`.
 
@@ -1759,6 +1803,7 @@ class Dataset:
                 asynchronous. PyTorch keeps such memory by size and uses it again. Not needed with a `device`.
             device: The device that batches come on: "cuda" (the current one when iteration starts), one like "cuda:1",
                 or "mps", Apple's. "mps" has no numbers of 64 bits with fractions: take `dtypes="float32"`.
+            engine: As in `to_numpy`.
 
         Raises:
             MissingPackageError: PyTorch is not installed.
@@ -1780,11 +1825,13 @@ class Dataset:
         )
         found = device_named("to_torch", device, pin_memory=pin_memory, strict_zero_copy=strict_zero_copy)
         if found is None:
-            return self._loader("to_torch", PinnedExport if pin_memory else TorchExport, request, collate)
+            return self._loader(
+                engine, "to_torch", PinnedExport if pin_memory else TorchExport, request, collate
+            )
         if found.startswith("mps"):
-            return self._loader("to_torch", partial(MpsExport, device=found), request, collate)
+            return self._loader(engine, "to_torch", partial(MpsExport, device=found), request, collate)
         export = partial(CudaExport, device=found)
-        return self._loader("to_torch", export, request, collate, ahead=True, arrived=Transfer.wait)
+        return self._loader(engine, "to_torch", export, request, collate, ahead=True, arrived=Transfer.wait)
 
     @overload
     def to_torch_dataset(
@@ -1919,6 +1966,7 @@ class Dataset:
         collate: Callable[[dict[str, jax.Array]], Any] | None = None,
         strict_zero_copy: bool = False,
         sharding: jax.sharding.Sharding | None = None,
+        engine: RayEngine | None = None,
     ) -> Loader[Any]:
         """Returns a loader of batches as dicts of JAX arrays, by column. Needs the extra `jax`.
 
@@ -1936,6 +1984,7 @@ class Dataset:
             strict_zero_copy: As in `to_numpy`; batches for another device are copied there in any case.
             sharding: Makes global arrays. Each process gives the rows of its own devices, so call `shard` before. A
                 batch needs a number of rows that its devices can share.
+            engine: As in `to_numpy`.
 
         Raises:
             MissingPackageError: JAX is not installed.
@@ -1957,6 +2006,7 @@ class Dataset:
         if sharding is not None and lists == "ragged":
             raise PlanError("to_jax: ragged lists have no rows that devices could share; take lists='padded'")
         return self._loader(
+            engine,
             "to_jax",
             partial(JaxExport, sharding=sharding),
             self._export_request("to_jax", columns, dtypes, null, lists, strict_zero_copy),
@@ -1965,22 +2015,32 @@ class Dataset:
         )
 
     @overload
-    def to_polars(self, *, collate: None = None, columns: _Columns = None) -> Loader[pl.DataFrame]: ...
+    def to_polars(
+        self, *, collate: None = None, columns: _Columns = None, engine: RayEngine | None = None
+    ) -> Loader[pl.DataFrame]: ...
 
     @overload
-    def to_polars(self, *, collate: Callable[[pl.DataFrame], T], columns: _Columns = None) -> Loader[T]: ...
+    def to_polars(
+        self,
+        *,
+        collate: Callable[[pl.DataFrame], T],
+        columns: _Columns = None,
+        engine: RayEngine | None = None,
+    ) -> Loader[T]: ...
 
     def to_polars(
         self,
         *,
         columns: _Columns = None,
         collate: Callable[[pl.DataFrame], Any] | None = None,
+        engine: RayEngine | None = None,
     ) -> Loader[Any]:
         """Returns a loader of data frames, which keep nulls and lists as they are.
 
         Args:
             columns: As in `to_numpy`.
             collate: As in `to_numpy`.
+            engine: As in `to_numpy`.
 
         Raises:
             PlanError: As in `to_numpy`.
@@ -1993,6 +2053,7 @@ class Dataset:
             [1, 5]
         """
         return self._loader(
+            engine,
             "to_polars",
             PolarsExport,
             self._export_request("to_polars", columns, None, "error", "dense", strict_zero_copy=False),
@@ -2021,6 +2082,7 @@ class Dataset:
 
     def _loader(
         self,
+        engine: RayEngine | None,
         name: str,
         make_export: MakeExport[Any],
         request: ExportRequest,
@@ -2029,7 +2091,8 @@ class Dataset:
         ahead: bool = False,
         arrived: Callable[[Any], Any] | None = None,
     ) -> Loader[Any]:
-        prepares, request = self._picked(name, request)
+        dataset = self if engine is None else self.with_engine(engine)
+        prepares, request = dataset._picked(name, request)
         hand_over = replace(_hand_over(name, make_export, request, collate), ahead=ahead, arrived=arrived)
         return Loader(prepares, self._epochs, hand_over)
 
@@ -2057,6 +2120,29 @@ class Dataset:
         if all(isinstance(column, str) for column in request.columns):
             return selected, True, request
         return selected, False, replace(request, columns=None)
+
+    def to_ray(self) -> ray.data.Dataset:
+        """Returns a `ray.data.Dataset` of the batches of epoch 0, in order. Lazy: Ray reads when it runs.
+
+        One task of Ray runs the pipeline, with its budgets, and hands over its batches; Ray joins small ones to blocks. For
+        training, `to_torch(engine=af.RayEngine(…))` keeps exact order and states, which Ray Data does not.
+
+        Raises:
+            MissingPackageError: Ray Data is not installed.
+
+        Example:
+            >>> import arrowflow as af
+            >>> blocks = af.range(1_000).batch(100).to_ray()  # doctest: +SKIP
+            >>> blocks.count()  # doctest: +SKIP
+            1000
+        """
+        rows = self.num_rows
+        return ray_dataset(
+            self._first_epoch, self._ready().bound.schema, rows if isinstance(rows, int) else None
+        )
+
+    def _first_epoch(self) -> Run[pa.RecordBatch]:
+        return Run(self._ready(), EpochCounter(), RecordBatches())
 
     def to_reader(self) -> pa.RecordBatchReader:
         """Returns a `pyarrow.RecordBatchReader` over epoch 0.

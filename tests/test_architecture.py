@@ -93,16 +93,18 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "state": ("errors", "kernels", "physical", "plan"),
     "run": ("autotune", "clock", *BELOW_RUN),
+    "cluster": ("clock", "delivery", "optional", *BELOW_RUN, "run"),
     "delivery": ("kernels", "physical.tuning", "plan"),
     "iterator": ("autotune", "clock", "delivery", "observe", "run", *BELOW_RUN),
     "loaders": ("arenas", "interchange", "workarounds", *BELOW_LOADERS),
     "write": ("caching.store.claim", "errors", "formats", "interchange", "options", "storage"),
-    "dataset": ("caching", "interchange", "loaders", "types", "write", *BELOW_LOADERS),
+    "dataset": ("caching", "cluster", "interchange", "loaders", "types", "write", *BELOW_LOADERS),
     "combining": ("dataset", "errors", "ops", "options", "plan"),
     "provenance": ("bad_rows", "dataset", "errors", "iterator", "ops", "options", "plan", "run", "sources"),
     "sources": ("bad_rows", "dataset", "errors", "formats", "interchange", "ops", "options", "storage"),
     "__init__": (
         "caching",
+        "cluster.engine",
         "combining",
         "dataset",
         "errors",
@@ -257,7 +259,10 @@ def imported(path: Path, modules: Sequence[str]) -> list[str]:
 def test_threads_are_the_executors_alone() -> None:
     others = [path for path in shipped() if layer_of(path) != "executor"]
     pickler = ["multiprocessing.reduction.DupFd", "multiprocessing.reduction.ForkingPickler"]
-    assert faults(others, lambda path: imported(path, THREADS)) == {"loaders/worker_batch.py": pickler}
+    assert faults(others, lambda path: imported(path, THREADS)) == {
+        "cluster/session.py": ["threading"],  # a lock: the executor's threads wait for workers
+        "loaders/worker_batch.py": pickler,
+    }
 
 
 def test_time_is_told_where_the_clock_is_made() -> None:

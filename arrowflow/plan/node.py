@@ -402,6 +402,10 @@ class Node(ABC):
         """Returns a file on a local disk that is not what it was when the node was bound, of those it reads."""
         return None
 
+    def local_files(self) -> Sequence[str]:
+        """Returns the paths of the files that it reads from disks of this machine."""
+        return ()
+
     def contents(self) -> Sequence[Any]:
         """Returns JSON values that tell its files from others of the same names and sizes; none where nothing does.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from arrowflow.plan.lane import Lane
@@ -30,6 +31,13 @@ def rebuild(node: Node, change: Callable[[Node], Node]) -> Node:
     tells by this that it did nothing.
     """
     return change(with_inputs(node, tuple(rebuild(child, change) for child in node.inputs)))
+
+
+def rewritten(plan: Node, change: Callable[[Node], Node]) -> Node:
+    """Returns a plan as written with other nodes; nodes whose inputs stay the same stay the same."""
+    inputs = tuple(rewritten(child, change) for child in plan.inputs)
+    same = all(new is old for new, old in zip(inputs, plan.inputs, strict=True))
+    return change(plan if same else replace(plan, inputs=inputs))
 
 
 def with_inputs(node: Node, inputs: tuple[Node, ...]) -> Node:

@@ -71,8 +71,13 @@ def leave(run: Sharing) -> None:
 def available() -> int:
     """Returns the cores that this process may use, as at its first run."""
     if not _Process.available:
-        _Process.available = available_cpus()
+        limit(available_cpus())
     return _Process.available
+
+
+def limit(number: int) -> None:
+    """Has the runs of this process use no more cores than these: others have the rest of the machine."""
+    _Process.available = number
 
 
 def _alive() -> list[Sharing]:

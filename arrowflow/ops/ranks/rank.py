@@ -25,7 +25,7 @@ class Rank(NamedTuple):
 
 
 def found_rank(rank: int | None, world_size: int | None) -> Rank:
-    """Returns the given rank; otherwise that of `torch.distributed`, of JAX, or of the environment; else the only one.
+    """Returns the given rank; otherwise that of `torch.distributed`, of JAX, of Ray Train or of the environment; else the only one.
 
     Frameworks are asked only if they are loaded and initialised: nothing is imported.
 
@@ -35,7 +35,7 @@ def found_rank(rank: int | None, world_size: int | None) -> Rank:
     if (rank is None) != (world_size is None):
         raise PlanError("split_by_rank: give rank and world_size together, or none of them")
     if rank is None or world_size is None:
-        rank, world_size = _of_torch() or _of_jax() or _of_environment() or (0, 1)
+        rank, world_size = _of_torch() or _of_jax() or _of_ray_train() or _of_environment() or (0, 1)
     size = check_size("split_by_rank", "world_size", world_size)
     number = check_size("split_by_rank", "rank", rank, least=0, most=size - 1)
     local = _number("LOCAL_WORLD_SIZE")
@@ -54,6 +54,15 @@ def _of_jax() -> tuple[int, int] | None:
     if jax is None or not jax.distributed.is_initialized():
         return None
     return jax.process_index(), jax.process_count()
+
+
+def _of_ray_train() -> tuple[int, int] | None:
+    train = sys.modules.get("ray.train")
+    try:
+        context = None if train is None else train.get_context()
+        return None if context is None else (context.get_world_rank(), context.get_world_size())
+    except RuntimeError:  # no worker of a trainer
+        return None
 
 
 def _of_environment() -> tuple[int, int] | None:

@@ -209,16 +209,19 @@ class SplitByRank(Operator):
         lanes = map(self._lane, self.own_lanes)
         return tuple(lane for lane in lanes if isinstance(lane, Shuffle))
 
-    @property
-    def planned_inputs(self) -> tuple[Node, ...]:
-        """The plans of its own lanes."""
-        plans = map(self._lane, self.own_lanes)
-        if self._batch is not None:
-            return tuple(plan.inputs[0] if self._shuffles else plan for plan in plans)
-        if not self._joins:
+    def lane_plans(self, numbers: Sequence[int]) -> tuple[Node, ...]:
+        """Returns the plans of some lanes, each with all that it does before its rows are merged or its batches come."""
+        plans = map(self._lane, numbers)
+        if self._batch is not None or not self._joins:
             return tuple(plans)
         most = self._least_rows()
         return tuple(self._even(plan, most) for plan in plans)
+
+    @property
+    def planned_inputs(self) -> tuple[Node, ...]:
+        """The plans of its own lanes."""
+        plans = self.lane_plans(self.own_lanes)
+        return tuple(plan.inputs[0] for plan in plans) if self._shuffles else plans
 
     def position_at(self, step: int, epoch: int) -> Position:
         """Returns the number of steps, from which the places of lanes follow where their rows are merged."""

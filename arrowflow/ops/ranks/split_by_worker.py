@@ -10,7 +10,7 @@ Rows are dealt to lanes by whole batches, where a source tells their number: so 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -21,7 +21,7 @@ from arrowflow.ops.ranks.split_by_rank import SplitByRank
 from arrowflow.ops.ranks.steps import Steps
 from arrowflow.plan.lane import Lane
 from arrowflow.plan.node import Count, Node
-from arrowflow.plan.walk import count, in_lane, post_order
+from arrowflow.plan.walk import count, in_lane, post_order, rewritten
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class SplitByWorker(SplitByRank):
             fields = {each.name: getattr(node, each.name) for each in dataclasses.fields(node) if each.init}
             return cls(**fields, worker=worker, workers=workers)
 
-        return _changed(plan, change)
+        return rewritten(plan, change)
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns what all ranks and workers have in common; batches have the size of those of a rank."""
@@ -119,10 +119,3 @@ class SplitByWorker(SplitByRank):
         counts = [count(self._lane(number))[1] for number in self.own_lanes]
         known = [each for each in counts if each is not None]
         return sum(known) if len(known) == len(counts) else None
-
-
-def _changed(plan: Node, change: Callable[[Node], Node]) -> Node:
-    """Returns a plan as written with other nodes; nodes whose inputs stay the same stay the same."""
-    inputs = tuple(_changed(child, change) for child in plan.inputs)
-    same = all(new is old for new, old in zip(inputs, plan.inputs, strict=True))
-    return change(plan if same else dataclasses.replace(plan, inputs=inputs))

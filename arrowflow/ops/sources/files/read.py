@@ -324,6 +324,10 @@ class Read(Operator):
         """Returns the first file with another size or time."""
         return next((file.path for file in self.files if file.is_changed), None)
 
+    def local_files(self) -> Sequence[str]:
+        """Returns the paths of its local files."""
+        return [file.path for file in self.files if file.is_local]
+
     def contents(self) -> Sequence[Any]:
         """Returns how many files there are, and digests of some of their bytes; nothing where that takes requests."""
         found = self._contents(len(self.files))

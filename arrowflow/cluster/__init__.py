@@ -1,0 +1,34 @@
+"""Runs the lanes of a plan in the workers of a Ray cluster, with the batches of one machine.
+
+Ray places processes, moves objects, and tells which process has died. This package decides which worker runs which lane.
+
+Who owns what
+-------------
+* The **consumer** is the process that iterates. Its run is an ordinary one (`arrowflow.executor`), with a `RemoteLane` in the
+  place of each lane's plan. So batches are merged, cut, counted and exported there, and its positions are those of a run on
+  one machine: a state of one is a state of the other.
+* A **worker** is an actor. Each lane in it is an ordinary run, too, with a part of the worker's byte budget. The worker owns
+  nothing that would be missed: what it has read is made again from a position.
+* The **session** (`session.py`) owns the handles of the workers, and says which worker runs a lane. It belongs to the plan,
+  so workers live as long as the loader does. They are not detached: Ray ends them with the consumer.
+
+What is sent
+------------
+A lane's kernel asks its worker for the next *piece*: record batches, each with its lane's position after it, until they
+have enough bytes or took long enough. It asks for one piece while the executor takes the one before, and not for more. So
+the object store holds at most two pieces a lane, and a worker whose lanes nobody asks stops reading, as any run does. The
+requests of one run of a lane never overlap: a worker has one call at a time for it.
+
+What may happen
+---------------
+* A worker dies. Its lanes are opened in a new one, each at the last position that the executor took. So rows neither get
+  lost nor come twice. Workers that die again and again without a piece are a `WorkerError`.
+* Workers come and go (`policy.py`). A lane moves when it asks for its next piece: closed here, opened there at its position.
+* A run ends: its kernels close their lanes, without waiting for an answer.
+* An error of a lane comes as the last piece of it, in order, and is raised there with its cause.
+
+Who may block
+-------------
+Only the calls of a lane's kernel wait for Ray, on threads of the executor that wait. They look five times a second whether the
+run goes on. The session's lock guards its lists; nobody waits for Ray under it.
+"""

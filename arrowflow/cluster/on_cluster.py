@@ -1,0 +1,263 @@
+"""`OnCluster`: `split_by_rank` with lanes that run elsewhere."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from arrowflow.cluster.engine import RayEngine
+from arrowflow.cluster.session import Asked, Session
+from arrowflow.cluster.worker import Start, Work
+from arrowflow.errors import PlanError, said
+from arrowflow.executor.processes.wire import pack, unpack_error
+from arrowflow.kernels.context import Context
+from arrowflow.kernels.items import Made, Origin, Task
+from arrowflow.kernels.kinds import SourceKernel
+from arrowflow.kernels.operator import KernelSpec, Operator
+from arrowflow.ops.order.shuffle import Shuffle
+from arrowflow.ops.ranks.split_by_rank import SplitByRank
+from arrowflow.ops.ranks.steps import Steps
+from arrowflow.options import ResolvedOptions
+from arrowflow.physical.planner import plan_chain
+from arrowflow.plan.node import BindContext, Node
+from arrowflow.plan.position import Position
+from arrowflow.plan.traits import Borders, Resume, Traits
+from arrowflow.plan.walk import post_order, rewritten
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnCluster(SplitByRank):
+    """The batches of `split_by_rank`, of lanes in the workers of a cluster. See `SplitByRank`.
+
+    Attributes:
+        engine: What the user asked for.
+        session: The workers; of each bound plan its own.
+    """
+
+    engine: RayEngine = field(compare=False)
+    session: Session | None = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def of_plan(cls, plan: Node, engine: RayEngine) -> Node:
+        """Returns a plan with its lanes on a cluster.
+
+        Raises:
+            PlanError: It has no lanes, or the engine's lanes contradict its own.
+        """
+        if not any(isinstance(node, SplitByRank) for node in post_order(plan)):
+            plan = SplitByRank.of(plan, 0, 1, lanes=engine.lanes, equal_steps=None, coordinator=None)
+        elif engine.lanes is not None:
+            raise PlanError("RayEngine: split_by_rank tells the number of lanes; leave lanes= out here")
+
+        def change(node: Node) -> Node:
+            if not isinstance(node, SplitByRank):
+                return node
+            fields = {
+                each.name: getattr(node, each.name) for each in dataclasses.fields(SplitByRank) if each.init
+            }
+            return cls(**fields, engine=engine)
+
+        return rewritten(plan, change)
+
+    def describe(self) -> str:
+        """Returns the rank and its lanes, and where these run."""
+        return f"{SplitByRank.describe(self)} on {self.engine}"
+
+    def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
+        """Moves down as `split_by_rank` does, with workers of its own."""
+        return SplitByRank.bind(dataclasses.replace(self, session=Session(self.engine)), inputs, context)
+
+    @property
+    def _shuffles(self) -> tuple[Shuffle, ...]:
+        """None: a `shuffle` that lanes end in runs in the workers."""
+        return ()
+
+    @property
+    def planned_inputs(self) -> tuple[Node, ...]:
+        """The lanes, as they come from the workers."""
+        work, session = self._lanes_only, self.session
+        assert session is not None
+        return tuple(
+            RemoteLane(
+                number=number,
+                lanes=tuple(self.own_lanes),
+                is_shared=self.world_size > 1,
+                work=work,
+                session=session,
+                bound=True,
+                schema=plan.schema,
+            )
+            for number, plan in zip(self.own_lanes, self.lane_plans(self.own_lanes), strict=True)
+        )
+
+    @property
+    def _lanes_only(self) -> SplitByRank:
+        """The same lanes without a cluster: what a worker gets."""
+        names = [each.name for each in dataclasses.fields(SplitByRank) if each.init]
+        # All ranks send the same, so that they find each other's workers.
+        whole = {"rank": 0, "world_size": 1, "local_world_size": 1, "coordinator": None}
+        return SplitByRank(**{name: getattr(self, name) for name in names} | whole)
+
+    def steps(self) -> Steps:
+        """See `SplitByRank`; names the operator that a plan with an engine need not have."""
+        try:
+            return SplitByRank.steps(self)
+        except PlanError as error:
+            raise PlanError(
+                f"{error}; with an engine write .split_by_rank(equal_steps=…) behind batch"
+            ) from None
+
+    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
+        """Merged rows are new memory; what passes lies in the object store, which nobody may write."""
+        return self._joins and len(self.own_lanes) > 1
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns the kernels of `split_by_rank`."""
+        if not options.deterministic:
+            raise PlanError(
+                "RayEngine: rows come in one exact order; leave deterministic=False out, or run the plan without an engine"
+            )
+        boundary, *rest = SplitByRank.lower(self, options)
+        (lane,) = self.lane_plans(self.own_lanes[:1])
+        shape = tuple(plan_chain(lane, options).shape())
+        facts, session = boundary.facts, self.session
+        boundary = dataclasses.replace(
+            boundary,
+            runs_last=shape,  # type: ignore[arg-type]  # names, and lists of them
+            facts=lambda: (*facts(), *(() if session is None else session.facts())),
+        )
+        return (boundary, *rest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteLane(Operator):
+    """The rows of one lane, which a worker of a cluster runs.
+
+    Row order: the lane's. Memory: a piece, and one on its way. Resume: the lane's positions.
+
+    Attributes:
+        number: Number of the lane.
+        lanes: The lanes of the consumer.
+        is_shared: Whether other consumers use the same workers.
+        work: The lanes' plan.
+        session: The workers.
+    """
+
+    name: ClassVar[str] = "ray"
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, resume=Resume.SEEK)
+
+    number: int
+    lanes: tuple[int, ...]
+    is_shared: bool
+    work: SplitByRank = field(repr=False)
+    session: Session = field(compare=False, repr=False)
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns the lane."""
+        return {"lane": self.number}
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
+        """Returns the schema of the lane."""
+        return self.schema
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns a source that waits for the worker."""
+        return (
+            KernelSpec(
+                operator=self.name,
+                kind="source",
+                make=lambda context: RemoteKernel(self, options, context),
+                phase="transfer",
+                engine="ray",
+                max_calls=1,
+                cost="waits",
+                has_position=False,
+            ),
+        )
+
+
+class RemoteKernel(SourceKernel):
+    """One task: the pieces of a lane, one after the other. The positions are the lane's own."""
+
+    def __init__(self, node: RemoteLane, options: ResolvedOptions, context: Context) -> None:
+        self._node = node
+        self._options = options
+        self._context = context
+
+    def tasks(self, position: Position) -> Iterator[Task]:
+        """Yields the one task."""
+        yield Task(position, Origin(0), streams=True)
+
+    def read(self, task: Task) -> Iterator[Made]:
+        """Yields what the lane's worker sends, and goes on in another worker where one dies."""
+        session, context = self._node.session, self._context
+        self._connect()
+        start = Start(self._node.number, context.epoch, task.payload, 0)
+        asked: Asked | None = None
+        try:
+            asked = session.ask(start, None)
+            while True:
+                piece = session.take(asked, context)
+                if piece is None:
+                    if not context.wait(0.0):
+                        return
+                    context.retried("a worker of the cluster died")
+                    asked = session.ask(start, None)
+                    continue
+                if piece.batches:
+                    start = start._replace(position=piece.batches[-1][1])
+                ends = piece.ended or piece.error is not None
+                # The next piece is made while the executor takes this one.
+                asked = None if ends else session.ask(start, asked)
+                last = len(piece.batches) - 1
+                for number, (batch, position) in enumerate(piece.batches):
+                    yield Made(batch, position, more=number < last)
+                if piece.error is not None:
+                    raise unpack_error(piece.error)
+                if asked is None:
+                    return
+        finally:
+            session.close(asked)
+
+    def _connect(self) -> None:
+        node, options = self._node, self._options
+        split, engine = node.work, node.session.engine
+        memory = engine.memory_per_worker
+        ram_budget = memory if isinstance(memory, int) else options.ram_budget
+        work = Work(split, dataclasses.replace(options, ram_budget=ram_budget))
+        node.session.connect(
+            lambda: packed(work),
+            lanes=node.lanes,
+            ram_budget=ram_budget,
+            shared=node.is_shared,
+        )
+
+
+def packed(work: Work) -> bytes:
+    """Returns the work as bytes.
+
+    Raises:
+        PlanError: Something in it does not pickle.
+    """
+    try:
+        return pack(work)
+    except Exception as error:
+        faults = [node for node in post_order(work.split.inputs[0]) if not _packs(node)]
+        name = f"{faults[0].name}: " if faults else ""
+        raise PlanError(
+            f"{name}RayEngine sends the plan to workers, and it cannot be pickled: {said(error)}; what a function refers "
+            "to (a lock, an open file, a connection) has to be made where it is used, such as in the __init__ of a class, of "
+            "which each worker makes an instance"
+        ) from error
+
+
+def _packs(node: Node) -> bool:
+    try:
+        pack(dataclasses.replace(node, inputs=()))
+    except Exception:  # noqa: BLE001  (whatever it is that does not pickle)
+        return False
+    return True

@@ -1,0 +1,113 @@
+"""When a cluster gets a worker more, or one less: a pure function of what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+PERIOD_SECONDS: Final = 2.0
+"""Time between looks: a worker starts in half a second, and fills its queues in as much again."""
+WAITS: Final = 0.2
+IDLES: Final = 0.02
+BUSY: Final = 0.6
+"""Shares of time: lanes that lack rows so long, in the mean, want a worker more; those that hardly lack any may give one up;
+workers compute that use so much of their cores."""
+GAIN: Final = 1.05
+"""A worker more has to bring so much."""
+REST: Final = 10
+"""Looks before a move is tried again that brought nothing."""
+CALM: Final = 5
+"""Looks one after the other at which lanes lack nothing, before a worker goes."""
+
+
+def dealt(places: Mapping[int, int], lanes: Sequence[int], workers: int) -> dict[int, int]:
+    """Returns the number of the worker that runs each lane. As few lanes as possible move.
+
+    Example:
+        >>> dealt({}, range(4), 2)
+        {0: 0, 1: 1, 2: 0, 3: 1}
+        >>> dealt({0: 0, 1: 1, 2: 0, 3: 1}, range(4), 3)
+        {0: 0, 1: 1, 2: 0, 3: 2}
+    """
+    loads = [0] * workers
+    least, more = divmod(len(lanes), workers)
+    found: dict[int, int] = {}
+    for lane in lanes:
+        place = places.get(lane, workers)
+        full = place >= workers or loads[place] > least or (loads[place] == least and not more)
+        if full:
+            continue
+        more -= loads[place] == least
+        loads[place] += 1
+        found[lane] = place
+    for lane in lanes:
+        if lane not in found:
+            found[lane] = place = min(range(workers), key=loads.__getitem__)
+            loads[place] += 1
+    return {lane: found[lane] for lane in lanes}
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was measured since the look before.
+
+    Attributes:
+        workers: How many workers there are.
+        waited: The share of time that a lane's request was waited for, in the mean over lanes.
+        busy: The share of the workers' cores that they used.
+        rate: Rows a second.
+    """
+
+    workers: int
+    waited: float
+    busy: float
+    rate: float
+
+
+@dataclass(slots=True)
+class Policy:
+    """Decides how many workers there are. Verifies each move: one more that brings nothing is taken back.
+
+    Args:
+        most: The most workers.
+
+    Example:
+        >>> policy = Policy(most=4)
+        >>> policy.step(Look(workers=1, waited=0.9, busy=0.95, rate=100.0))
+        2
+    """
+
+    most: int
+    reasons: list[str] = field(default_factory=list)
+    _before: float | None = None
+    _rests: int = 0
+    _calm: int = 0
+
+    def step(self, look: Look) -> int:
+        """Returns how many workers there shall be from now on."""
+        count = look.workers
+        before, self._before = self._before, None
+        if before is not None and look.rate < before * GAIN:
+            self._rests = REST
+            return self._move(
+                count, count - 1, f"{count} brought {look.rate / before:.2f} x the rows/s of {count - 1}"
+            )
+        self._rests = max(0, self._rests - 1)
+        if look.waited > WAITS:
+            self._calm = 0
+            if look.busy > BUSY and count < self.most and not self._rests:
+                self._before = look.rate
+                return self._move(
+                    count, count + 1, f"lanes waited {look.waited:.0%} of the time for workers that compute"
+                )
+            return count
+        self._calm = self._calm + 1 if look.waited <= IDLES else 0
+        if self._calm >= CALM and count > 1 and look.busy * count < BUSY * (count - 1):
+            self._calm = 0
+            return self._move(count, count - 1, f"lanes waited {look.waited:.0%} of the time")
+        return count
+
+    def _move(self, old: int, new: int, why: str) -> int:
+        self.reasons.append(f"{old} -> {new} workers: {why}")
+        return new

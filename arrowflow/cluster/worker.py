@@ -1,0 +1,162 @@
+"""`LaneWorker`: the actor that runs lanes."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from arrowflow import run
+from arrowflow.clock import WallClock
+from arrowflow.delivery import Delivered, RecordBatches, sliced
+from arrowflow.executor import Engine
+from arrowflow.executor.processes.wire import pack_error, unpack
+from arrowflow.executor.workers import cores
+from arrowflow.kernels.items import Slices
+from arrowflow.ops.ranks.split_by_rank import SplitByRank
+from arrowflow.options import ResolvedOptions
+from arrowflow.physical.planner import plan_chain
+from arrowflow.physical.tuning import Setting, StageKey
+from arrowflow.plan.position import Position
+from arrowflow.plan.walk import post_order
+from arrowflow.run import Prepared
+
+PIECE_SECONDS: Final = 0.1
+"""A piece with rows is sent after so long, however small it is."""
+
+
+class Work(NamedTuple):
+    """What all workers of a session run.
+
+    Attributes:
+        split: The lanes' plan.
+        options: The pipeline's; the byte budget is that of a worker.
+    """
+
+    split: SplitByRank
+    options: ResolvedOptions
+
+
+class Start(NamedTuple):
+    """Where a run of a lane begins, and its part of the worker's byte budget."""
+
+    lane: int
+    epoch: int
+    position: Position
+    ram_budget: int
+
+
+class Piece(NamedTuple):
+    """The answer to a request.
+
+    Attributes:
+        batches: Record batches, each with the lane's position after it.
+        ended: Whether the lane has no more rows.
+        error: What ended the lane behind the batches, as bytes of `pack_error`.
+        cpu_seconds: CPU time of the worker's process until now.
+    """
+
+    batches: list[tuple[pa.RecordBatch, Position]]
+    ended: bool
+    error: tuple[bytes, ...] | None
+    cpu_seconds: float
+
+
+class Ready(NamedTuple):
+    """A worker that has started: its process, and the file of a disk of its consumer's that it does not see."""
+
+    host: str
+    process: int
+    missing: str | None
+
+
+@dataclass(slots=True)
+class _Run:
+    engine: Engine
+    rest: Iterator[Delivered[pa.RecordBatch]] | None = None
+
+    def next(self) -> tuple[pa.RecordBatch, Position] | None:
+        """Returns the next record batch and the position after it; None at the end."""
+        found = None if self.rest is None else next(self.rest, None)
+        if found is not None:
+            return found[0], found[1]
+        item = self.engine.next_item()
+        if item is None:
+            return None
+        if type(item.chunk) is not Slices:
+            return item.chunk, item.position
+        self.rest = sliced(item, RecordBatches().slicer(item.chunk.chunk))
+        batch, position, _ = next(self.rest)
+        return batch, position
+
+
+class LaneWorker:
+    """Runs lanes, each as an ordinary run. An actor with one thread for each lane.
+
+    Args:
+        packed: The `Work`, as bytes of `pack`.
+        num_cores: Cores of this worker.
+    """
+
+    def __init__(self, packed: bytes, num_cores: int) -> None:
+        self._split, self._options = Work._make(unpack(packed))
+        self._options = replace(self._options, cpu_budget=num_cores, shares_ram=False, progress=False)
+        self._clock = WallClock()
+        self._plans: dict[int, Prepared] = {}
+        self._found: dict[StageKey, Setting] = {}
+        self._runs: dict[str, _Run] = {}
+        cores.limit(num_cores)
+
+    def ready(self) -> Ready:
+        """Returns what the consumer wants to know before it asks for rows."""
+        files = [path for node in post_order(self._split.inputs[0]) for path in node.local_files()]
+        missing = next((path for path in files if not Path(path).exists()), None)
+        return Ready(socket.gethostname(), os.getpid(), missing)
+
+    def pull(self, name: str, start: Start | None, num_bytes: int) -> Piece:
+        """Returns the next record batches of a run of a lane, which begins with the first request."""
+        batches: list[tuple[pa.RecordBatch, Position]] = []
+        size, began = 0, self._clock.now()
+        error = None
+        try:
+            current = self._runs.get(name)
+            if current is None:
+                if start is None:
+                    raise KeyError(f"the run {name} was closed")
+                current = self._runs[name] = self._open(start)
+            while size < num_bytes and (not batches or self._clock.now() - began < PIECE_SECONDS):
+                found = current.next()
+                if found is None:
+                    self.close(name)
+                    return Piece(batches, True, None, self._clock.process_cpu())
+                batches.append(found)
+                size += found[0].nbytes
+        except Exception as raised:  # noqa: BLE001  (the consumer raises it)
+            raised.add_note(f"on the node {socket.gethostname()}, in the worker of process {os.getpid()}")
+            error = pack_error(raised)
+            self.close(name)
+        return Piece(batches, False, error, self._clock.process_cpu())
+
+    def close(self, name: str) -> None:
+        """Ends a run of a lane; again is fine."""
+        found = self._runs.pop(name, None)
+        if found is not None:
+            found.engine.close()
+
+    def _open(self, start: Start) -> _Run:
+        options = replace(self._options, ram_budget=start.ram_budget)
+        lane = self._plans.get(start.lane)
+        if lane is None:
+            (plan,) = self._split.lane_plans([start.lane])
+            chain = plan_chain(plan, options)
+            lane = Prepared(
+                bound=plan, optimised=plan, applied=(), chain=chain, options=options, found=self._found
+            )
+            self._plans[start.lane] = lane
+        lane = replace(lane, options=options)
+        return _Run(run.start(lane, start.epoch, start.position, self._clock, None))

@@ -1,0 +1,267 @@
+"""A pipeline on a cluster: the batches and states of one machine, whatever happens to its workers."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import random
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import arrowflow as af
+from arrowflow.cluster.session import Session
+from arrowflow.errors import FunctionError, MissingPackageError, PlanError, WorkerError
+from tests.effort import scaled
+from tests.ops.ranks.pipelines import BATCH, PIPELINES, UNCOUNTED, of, ranks, steps_of
+
+KILLS = scaled(2)
+"""Pipelines of which workers are killed."""
+SUITE = ["filter", "map", "shuffle", "mix", "bucket", "pack", "cache", "repeat above", "function behind"]
+"""The pipelines of the suite; all others come with the profile `thorough`."""
+
+
+def engine(workers: int, **options: Any) -> af.RayEngine:
+    return af.RayEngine(workers=workers, cpus_per_worker=1, **options)
+
+
+def rows_of(batches: Any) -> list[Any]:
+    return [batch.to_pylist() for batch in batches]
+
+
+def session_of(dataset: af.Dataset) -> Session:
+    """Returns the workers of a dataset that has run."""
+    planned: Any = dataset._ready().optimised.planned_inputs
+    (found,) = {node.session for node in planned}
+    return found
+
+
+def processes_of(dataset: af.Dataset) -> list[int]:
+    return [each.ready.process for each in session_of(dataset)._workers if each.ready is not None]
+
+
+def is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def split(plan: af.Dataset, name: str) -> af.Dataset:
+    return plan.split_by_rank(0, 1, equal_steps="drop" if name in UNCOUNTED else None)
+
+
+@pytest.mark.parametrize("name", SUITE if KILLS < 10 else [*PIPELINES, *UNCOUNTED])
+def test_the_batches_are_those_of_one_machine(ray: Any, shards: Path, name: str) -> None:
+    """Of one epoch after the other, by one worker and by others that come and go."""
+    plan = split({**PIPELINES, **UNCOUNTED}[name](shards), name)
+    expected = [rows_of(plan), rows_of(plan)]
+    plan = split({**PIPELINES, **UNCOUNTED}[name](shards), name)
+    clustered = plan.with_engine(engine(1))
+    assert rows_of(clustered) == expected[0]
+    found = []
+    for number, batch in enumerate(clustered):
+        found.append(batch.to_pylist())
+        if number in (1, 4, 7):
+            session_of(clustered).resize({1: 3, 4: 2, 7: 1}[number])
+    assert found == expected[1]
+
+
+@pytest.mark.parametrize("name", ["shuffle", "bucket", "function behind"])
+def test_states_go_there_and_back(ray: Any, shards: Path, name: str) -> None:
+    """From one machine to two workers, from there to one, and back."""
+    plan = split({**PIPELINES, **UNCOUNTED}[name](shards), name)
+    expected = rows_of(plan)
+    found: list[Any] = []
+    state: Any = None
+    third = len(expected) // 3
+    for dataset in (plan, plan.with_engine(engine(2)), split_again(plan).with_engine(engine(1)), plan):
+        plan.to_numpy().set_epoch(0)
+        with iter(dataset) as run:
+            if state is not None:
+                run.load_state_dict(json.loads(json.dumps(state)))
+            for batch in run:
+                found.append(batch.to_pylist())
+                if len(found) in (third, 2 * third, len(expected) - 1):
+                    break
+            state = run.state_dict()
+    assert found == expected
+
+
+def split_again(plan: af.Dataset) -> af.Dataset:
+    """Returns the same plan with workers of its own."""
+    return af.Dataset(plan._plan)
+
+
+def killed_at(rows: af.Dataset, steps: set[int], generator: random.Random) -> Iterator[Any]:
+    for number, batch in enumerate(rows):
+        yield batch.to_pylist()
+        if number in steps:
+            os.kill(generator.choice(processes_of(rows)), signal.SIGKILL)
+
+
+def test_a_worker_that_is_killed_is_replaced(ray: Any, shards: Path) -> None:
+    generator = random.Random(5)
+    for _ in range(KILLS):
+        name = generator.choice(["shuffle", "cache", "columns", "zip", "mix", "bucket"])
+        plan = split({**PIPELINES, **UNCOUNTED}[name](shards), name)
+        expected = rows_of(plan)
+        plan.to_numpy().set_epoch(0)
+        steps = {generator.randrange(len(expected)) for _ in range(2)}
+        assert list(killed_at(plan.with_engine(engine(2)), steps, generator)) == expected, name
+
+
+def test_workers_that_die_again_and_again(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arrowflow.cluster.session.MAX_DEATHS", 1)
+
+    def ends(batch: pa.RecordBatch) -> pa.RecordBatch:
+        os._exit(3)
+
+    plan = af.range(1000).map(ends, keeps_rows=True).batch(BATCH)
+    with pytest.raises(WorkerError, match="workers die again and again and deliver nothing, the last one"):
+        next(iter(plan.with_engine(engine(1))))
+
+
+def test_ranks_share_workers(ray: Any, shards: Path) -> None:
+    """Each consumer takes its lanes from the same workers; a state of one of them is one of all."""
+    plan = of(shards).shuffle(200, seed=3).batch(BATCH)
+    expected = steps_of(ranks(lambda: plan, 2))
+    clustered = [rank.with_engine(engine(2)) for rank in ranks(lambda: plan, 2)]
+    runs = [iter(dataset) for dataset in clustered]
+    states, steps = [], []
+    for number in range(len(expected)):
+        steps.append([row for run in runs for row in next(run).to_pylist()])
+        if number == 4:
+            states = [run.state_dict() for run in runs]
+            assert len({tuple(processes_of(dataset)) for dataset in clustered}) == 1
+    assert steps == expected
+    alone = plan.split_by_rank(0, 1)
+    with iter(alone) as run:
+        run.load_state_dict(af.merge_states(states))
+        assert rows_of(run) == expected[5:]
+
+
+def test_a_users_error_comes_in_order_with_its_cause(ray: Any) -> None:
+    def picky(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if 6_500 in batch.column("id").to_pylist():
+            raise LookupError("no 6,500")
+        return batch
+
+    options = af.Options(max_chunk_rows=100)
+    plan = af.range(16_000).map(picky, keeps_rows=True).batch(16).with_options(options)
+    with pytest.raises(FunctionError, match="no 6,500") as raised:
+        list(plan.to_numpy(engine=engine(2)))
+    assert isinstance(raised.value.__cause__, LookupError)
+    assert "on the node" in "".join(raised.value.__notes__)
+    assert taken(plan.with_engine(engine(2))) == taken(plan.split_by_rank(0, 1)) > 0
+
+
+def taken(dataset: af.Dataset) -> int:
+    """Returns how many batches come before an error."""
+    count = 0
+    with contextlib.suppress(FunctionError):
+        for _ in dataset:
+            count += 1
+    return count
+
+
+def test_plans_that_no_cluster_can_run(ray: Any, tmp_path: Path) -> None:
+    lock = threading.Lock()
+
+    def locked(batch: pa.RecordBatch) -> pa.RecordBatch:
+        with lock:
+            return batch
+
+    def first(dataset: af.Dataset, **options: Any) -> None:
+        next(iter(dataset.with_engine(engine(1, **options))))
+
+    with pytest.raises(
+        PlanError, match=r"map: RayEngine sends the plan to workers, and it cannot be pickled"
+    ):
+        first(af.range(100).map(locked, keeps_rows=True).batch(BATCH))
+    with pytest.raises(PlanError, match="split_by_rank deals the rows of a source"):
+        first(af.from_generator(lambda: iter([{"x": 1}]), schema=pa.schema({"x": pa.int64()})).batch(BATCH))
+    with pytest.raises(PlanError, match="enumerate: it counts or compares"):
+        first(af.range(100).enumerate().batch(BATCH))
+    with pytest.raises(PlanError, match="after the batches of all processes"):
+        first(af.range(100))
+    with pytest.raises(PlanError, match="leave deterministic=False out"):
+        first(af.range(100).batch(BATCH).with_options(af.Options(deterministic=False)))
+    with pytest.raises(PlanError, match=r"with an engine write .split_by_rank\(equal_steps=…\)"):
+        first(af.range(100).filter(pl.col("id") > 5).batch(BATCH))
+    with pytest.raises(PlanError, match="split_by_rank tells the number of lanes"):
+        first(af.range(100).batch(BATCH).split_by_rank(0, 1), lanes=4)
+    with pytest.raises(PlanError, match="cpus_per_worker=99, but the largest node of the cluster has 8 CPUs"):
+        next(iter(af.range(100).batch(BATCH).with_engine(af.RayEngine(workers=1, cpus_per_worker=99))))
+
+
+def test_workers_end_with_their_loader(ray: Any, shards: Path) -> None:
+    dataset = of(shards).batch(BATCH)
+    loader = dataset.to_numpy(engine=engine(2))
+    for _ in loader:
+        pass
+    for batch in loader:
+        del batch
+        break  # the next epoch has the same workers
+    assert dataset._on_engine is not None
+    ends = processes_of(dataset._on_engine[1])
+    assert len(ends) == 2 and all(map(is_alive, ends))
+    del loader, dataset
+    gc.collect()
+    deadline = [200]
+    while any(map(is_alive, ends)) and deadline[0]:
+        ray.wait([ray.put(0)], timeout=0.1)
+        deadline[0] -= 1
+        threading.Event().wait(0.05)
+    assert not any(map(is_alive, ends))
+
+
+def test_a_consumer_that_sleeps_holds_a_bounded_part_of_the_store(ray: Any, tmp_path: Path) -> None:
+    rows = af.range(4_000_000).with_columns(x=pl.col("id") * 2.0, y=pl.col("id") * 3.0)
+    with iter(rows.batch(1600).with_engine(engine(1))) as run:
+        next(run)
+        used = []
+        for _ in range(10):
+            threading.Event().wait(0.1)
+            total, free = (
+                resources["object_store_memory"]
+                for resources in (ray.cluster_resources(), ray.available_resources())
+            )
+            used.append(total - free)
+    assert max(used) <= 100 << 20
+
+
+def test_loaders_take_an_engine(ray: Any) -> None:
+    plan = af.range(320).batch(BATCH)
+    expected = [batch["id"].tolist() for batch in plan.split_by_rank(0, 1).to_numpy()]
+    plan = af.range(320).batch(BATCH)
+    assert [batch["id"].tolist() for batch in plan.to_numpy(engine=engine(1))] == expected
+    plan.to_numpy().set_epoch(0)
+    assert [frame["id"].to_list() for frame in plan.to_polars(engine=engine(1))] == expected
+    plan.to_numpy().set_epoch(0)
+    chosen = [list(batch) for batch in plan.to_numpy(columns=["id"], engine=engine(1))]
+    assert chosen == [["id"]] * 10
+    with pytest.raises(PlanError, match=r"engine is an af\.RayEngine, got 3"):
+        plan.to_numpy(engine=3)  # type: ignore[call-overload]
+
+
+def test_explain_tells_of_the_workers(ray: Any, shards: Path) -> None:
+    dataset = of(shards).batch(BATCH).with_engine(engine(1))
+    assert len(rows_of(dataset)) == 56
+    shown = dataset.explain()
+    assert "worker 0 on" in shown and "1,777 rows" in shown, shown
+
+
+def test_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    with pytest.raises(MissingPackageError, match=r"RayEngine needs the module ray.*arrowflow\[ray\]"):
+        next(iter(af.range(100).batch(BATCH).with_engine(engine(1))))
