@@ -13,6 +13,7 @@ NAMES = (
     "profile",
     "scale",
     "decoders",
+    "cluster",
     "lanes",
     "ranks",
     "columns",
@@ -39,7 +40,8 @@ NAMES = (
     "images",
 )
 
-NEED_TORCH = ("handover", "torch_wide", "beside", "images")
+NEEDS = {"cluster": "ray", **dict.fromkeys(("handover", "torch_wide", "beside", "images"), "torch")}
+"""The extras that some of them need."""
 
 
 def main() -> None:
@@ -48,8 +50,9 @@ def main() -> None:
     missed = []
     for name in NAMES:
         print(f"\n=== {name}", flush=True)
-        if name in NEED_TORCH and importlib.util.find_spec("torch") is None:
-            print("left out: PyTorch is not installed: pip install arrowflow[torch]")
+        needed = NEEDS.get(name)
+        if needed is not None and importlib.util.find_spec(needed) is None:
+            print(f"left out: {needed} is not installed: pip install arrowflow[{needed}]")
             continue
         command = [sys.executable, "-m", f"benchmarks.{name}", *sys.argv[1:]]
         if subprocess.run(command, cwd=root, check=False).returncode:
