@@ -10,7 +10,7 @@ import pytest
 
 import benchmarks
 from benchmarks import beside, compare, data, harness, report, torch_wide, wide
-from benchmarks.__main__ import NAMES, NEED_TORCH
+from benchmarks.__main__ import NAMES, NEEDS
 from benchmarks.peers import environments, epochs, packing
 
 ROWS = 100
@@ -81,7 +81,7 @@ def test_steps_may_take_a_twentieth_longer() -> None:
 
 def test_all_benchmarks_are_named() -> None:
     folder = Path(benchmarks.__file__).parent
-    assert set(NEED_TORCH) < set(NAMES)
+    assert set(NEEDS) < set(NAMES)
     assert all((folder / f"{name}.py").exists() for name in NAMES)
 
 

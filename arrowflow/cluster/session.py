@@ -203,7 +203,7 @@ class Session:
 
     def close(self, asked: Asked | None) -> None:
         """Ends a run of a lane. Waits for nothing."""
-        if asked is not None:
+        if asked is not None and self._ray.is_initialized():  # a call would start Ray again
             asked.remote.handle.close.remote(asked.name)
 
     def take(self, asked: Asked, context: Context) -> Piece | None:

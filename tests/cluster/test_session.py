@@ -1,0 +1,59 @@
+"""How a session follows its policy, and the rank in a worker of Ray Train. Needs no cluster."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import pytest
+
+import arrowflow as af
+from arrowflow.cluster.policy import Policy, dealt
+from arrowflow.cluster.session import Remote, Session
+from arrowflow.ops.ranks.rank import found_rank
+
+
+def test_a_session_has_as_many_workers_as_the_policy_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Session, "_started", lambda self, number: Remote(number, None, None))
+    session, policy = Session(af.RayEngine(cpus_per_worker=1)), Policy(most=2)
+    session._lanes, session._places = (0, 1, 2, 3), dealt({}, range(4), 1)
+    session._workers = [only] = [Remote(0, None, None)]
+    session._look(policy, 0.0)
+    only.cpu_seconds, only.rows, session._waited = 0.9, 100, 3.0
+    session._look(policy, 1.0)
+    assert len(session._workers) == 1, "it is too early for a look"
+    only.cpu_seconds, session._waited = 2.4, 8.0
+    session._look(policy, 2.5)
+    assert [each.number for each in session._workers] == [0, 1]
+    assert session._places == {0: 0, 1: 0, 2: 1, 3: 1}
+    assert session.worker_of(3) is session._workers[1]
+    only.cpu_seconds, only.rows, session._waited = 3.0, 110, 8.0
+    session._look(policy, 5.0)
+    assert session._workers == [only] and set(session._places.values()) == {0}
+    session._policy = policy
+    assert session.facts()[-1].startswith("2 -> 1 workers: 2 brought 0.")
+
+
+def test_a_long_rest_is_no_time_of_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, policy = Session(af.RayEngine()), Policy(most=8)
+    session._lanes, session._workers = (0,), [Remote(0, None, None, cpu_seconds=5.0)]
+    session._look(policy, 0.0)
+    session._waited = 100.0
+    session._look(policy, 1000.0)
+    assert len(session._workers) == 1 and session._waited == 0.0
+
+
+def test_the_rank_in_a_worker_of_ray_train(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    context = types.SimpleNamespace(get_world_rank=lambda: 2, get_world_size=lambda: 4)
+    train: Any = types.SimpleNamespace(get_context=lambda: context)
+    monkeypatch.setitem(__import__("sys").modules, "ray.train", train)
+    found = found_rank(None, None)
+    assert (found.rank, found.world_size) == (2, 4)
+
+    def outside() -> None:
+        raise RuntimeError("not in a worker of a trainer")
+
+    train.get_context = outside
+    assert found_rank(None, None).world_size == 1
