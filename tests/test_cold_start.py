@@ -87,6 +87,17 @@ PIPELINES = {
         pl.read_parquet(folder).write_ipc(folder + "/../all.arrow")
         list(af.read_ipc(folder + "/../all.arrow").filter(pl.col("x") > 3).batch(10))
     """,
+    "bad_rows": """
+        import logging
+        from pathlib import Path
+        logging.getLogger("arrowflow").setLevel(logging.ERROR)  # a line for each file
+        for suffix, lines in (("csv", ["a,b", "1,x", "no,y", "3", "4,z"]), ("json", ['{"a": 1}', '{"a": "no"}', "{"])):
+            file = Path(folder).parent / f"bad.{suffix}"
+            file.write_text("\\n".join(lines) + "\\n")
+            read = af.read_csv if suffix == "csv" else af.read_json
+            found = read(file, schema={"a": pa.int64()}, on_error="skip").to_table()["a"].to_pylist()
+            assert found == ([1, 4] if suffix == "csv" else [1]), found
+    """,
     "states": """
         loader = af.read_parquet(folder).drop("f").shuffle(64).batch(16).to_numpy()
         for _ in loader:

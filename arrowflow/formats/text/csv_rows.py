@@ -98,7 +98,7 @@ def _no_numbers(texts: pa.Array, field: pa.Field, *, keep: bool) -> list[tuple[i
 def _doubtful(texts: pa.Array, type: pa.DataType) -> npt.NDArray[np.int64]:
     """Returns the texts that may be no numbers: few, and all that are none but for those too large."""
     if pa.types.is_integer(type):
-        whole = pc.fill_null(pc.ascii_is_decimal(texts), True)
+        whole = pc.or_kleene(pc.is_null(texts), pc.ascii_is_decimal(texts))
         bits = np.unpackbits(np.frombuffer(whole.buffers()[1], np.uint8), bitorder="little")
         others = np.flatnonzero(bits[whole.offset : whole.offset + len(whole)] == 0)
         if 2 * len(others) <= len(texts):
