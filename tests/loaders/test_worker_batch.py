@@ -9,6 +9,7 @@ import pickle
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterator
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -22,13 +23,14 @@ pytestmark = [pytest.mark.torch]
 
 
 @pytest.fixture
-def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
+def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     with warnings.catch_warnings(action="ignore"):
         found = pytest.importorskip("torch", reason="PyTorch is not installed")
     __import__("torch.multiprocessing")  # teaches the pickler tensors
     monkeypatch.setattr(worker_batch, "_inboxes", {})
     worker_batch._outbox.cache_clear()
-    return found
+    yield found
+    worker_batch._outbox.cache_clear()
 
 
 def sent(batch: Any) -> Any:

@@ -335,7 +335,8 @@ def test_nothing_is_left() -> None:
     children.dismiss()
     assert len(names("/proc/self/fd")) == len(before)
     maps = Path("/proc/self/maps").read_text(encoding="utf-8")
-    assert "/dev/shm/" not in maps  # what others have there comes and goes
+    # What others have there comes and goes; Ray's store is that of other tests.
+    assert not [line for line in maps.splitlines() if "/dev/shm/" in line and "plasma" not in line]
     assert "memfd:arrowflow" in maps and sum(batch.num_rows for batch in batches) == 300
     del batches
     gc.collect()
