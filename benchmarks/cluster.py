@@ -88,7 +88,9 @@ def _map(workers: int) -> harness.Contender:
 
 
 def _ray_data(workload: str) -> harness.Contender:
-    """The same table, read by Ray Data and consumed in batches of the same size; features are left out, in its favour."""
+    """The same table, read by Ray Data and consumed in batches of the same size; features and filter are left out: its
+    rows are those of the files, ours those that pass the filter.
+    """
 
     def measure() -> harness.Measurement:
         plan = lanes.pipeline(workload)
@@ -98,10 +100,11 @@ def _ray_data(workload: str) -> harness.Contender:
         found = ray.data.read_parquet([str(path) for path in paths], columns=columns)
         ray.data.DataContext.get_current().enable_progress_bars = False
         size = plan._plan.size
-        watch = harness.Stopwatch()
-        rows = 0
-        for batch in found.iter_batches(batch_size=size, batch_format="pyarrow", drop_last=True):
-            rows += batch.num_rows
+        for _ in range(2):
+            watch = harness.Stopwatch()
+            rows = 0
+            for batch in found.iter_batches(batch_size=size, batch_format="pyarrow", drop_last=True):
+                rows += batch.num_rows
         return watch.measurement(rows)
 
     return measure
@@ -163,7 +166,9 @@ def judge(rounds: harness.Rounds) -> list[harness.Bar]:
         most, least = (harness.median_extra(rounds["asleep"], name) / 2**20 for name in ("most", "least"))
         budget = STORE_BYTES / 4 / 2**20
         told = f"{least:.0f} to {most:.0f} MiB of {budget:.0f}"
-        bars.append(harness.Bar("store, consumer asleep", "<= its part, flat", told, most <= budget, None))
+        bars.append(
+            harness.Bar("store, consumer asleep", "<= its part, flat", told, least == most <= budget, None)
+        )
     return bars
 
 

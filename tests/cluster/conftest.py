@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.ops.ranks.pipelines import write_shards
-from tests.ray_cluster import started
+from tests.ray_cluster import cluster
 
 
-@pytest.fixture(scope="session")
-def ray() -> Any:
-    return started()
+@pytest.fixture(scope="module")
+def ray() -> Iterator[Any]:
+    yield from cluster()
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,18 +11,18 @@ import pytest
 import arrowflow as af
 from arrowflow.testing import check_epochs
 from tests.neighbours.snippets import run_snippet
-from tests.ray_cluster import started
+from tests.ray_cluster import cluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def ray() -> Any:
-    found = started()
-    context = found.data.DataContext.get_current()
-    context.enable_progress_bars = False
-    context.execution_options.preserve_order = True
-    return found
+def ray() -> Iterator[Any]:
+    for found in cluster():
+        context = found.data.DataContext.get_current()
+        context.enable_progress_bars = False
+        context.execution_options.preserve_order = True
+        yield found
 
 
 def test_the_snippet_does_what_it_says(ray: Any) -> None:
