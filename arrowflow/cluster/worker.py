@@ -110,6 +110,7 @@ class LaneWorker:
         self._plans: dict[int, Prepared] = {}
         self._found: dict[StageKey, Setting] = {}
         self._runs: dict[str, _Run] = {}
+        self._closed: set[str] = set()  # before they were opened: calls of a worker overtake each other
         cores.limit(num_cores)
 
     def ready(self) -> Ready:
@@ -129,6 +130,10 @@ class LaneWorker:
                 if start is None:
                     raise KeyError(f"the run {name} was closed")
                 current = self._runs[name] = self._open(start)
+                # `close` tells first and looks then, so one of the two sees the other.
+                if name in self._closed:
+                    self.close(name)
+                    return Piece(batches, True, None, self._clock.process_cpu())
             while size < num_bytes and (not batches or self._clock.now() - began < PIECE_SECONDS):
                 found = current.next()
                 if found is None:
@@ -143,10 +148,12 @@ class LaneWorker:
         return Piece(batches, False, error, self._clock.process_cpu())
 
     def close(self, name: str) -> None:
-        """Ends a run of a lane; again is fine."""
+        """Ends a run of a lane; again is fine, and also before its first piece."""
+        self._closed.add(name)
         found = self._runs.pop(name, None)
         if found is not None:
             found.engine.close()
+            self._closed.discard(name)
 
     def _open(self, start: Start) -> _Run:
         options = replace(self._options, ram_budget=start.ram_budget)
