@@ -25,6 +25,7 @@ from arrowflow.physical.tuning import Setting, StageKey
 from arrowflow.plan.position import Position
 from arrowflow.plan.walk import post_order
 from arrowflow.run import Prepared
+from arrowflow.workarounds.slices import concatenable
 
 PIECE_SECONDS: Final = 0.1
 """A piece with rows is sent after so long, however small it is."""
@@ -95,6 +96,17 @@ class _Run:
         return batch, position
 
 
+def _compact(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Returns a batch with no more than twice the bytes of its rows. A slice pickles with the whole buffers that it is of.
+
+    To copy the rows pays from there on: the store would copy more that is not needed.
+    """
+    if batch.get_total_buffer_size() <= 2 * batch.nbytes:
+        return batch
+    columns = [pa.concat_arrays([concatenable(column)]) for column in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
 class LaneWorker:
     """Runs lanes, each as an ordinary run. An actor with one thread for each lane.
 
@@ -139,8 +151,9 @@ class LaneWorker:
                 if found is None:
                     self.close(name)
                     return Piece(batches, True, None, self._clock.process_cpu())
-                batches.append(found)
-                size += found[0].nbytes
+                batch = _compact(found[0])
+                batches.append((batch, found[1]))
+                size += batch.get_total_buffer_size()
         except Exception as raised:  # noqa: BLE001  (the consumer raises it)
             raised.add_note(f"on the node {socket.gethostname()}, in the worker of process {os.getpid()}")
             error = pack_error(raised)

@@ -52,3 +52,46 @@ def test_a_run_that_is_closed_while_it_opens_does_not_stay(monkeypatch: pytest.M
     caller.join(30)
     assert worker._runs == {}
     assert pieces[0].ended and not pieces[0].batches
+
+
+def sent_bytes(piece: Piece) -> int:
+    """Returns the bytes that go into the object store."""
+    buffers: list[int] = []
+    rest = pickle.dumps(
+        piece.batches, protocol=5, buffer_callback=lambda each: buffers.append(each.raw().nbytes)
+    )
+    return len(rest) + sum(buffers)
+
+
+def columns(rows: int) -> pa.RecordBatch:
+    values = np.arange(rows, dtype=np.float64)
+    names = pa.array([None if row % 3 == 0 else f"name {row % 5}" for row in range(rows)])
+    return pa.record_batch(
+        {
+            "x": values,
+            "name": names,
+            "even": pa.array(values % 2 == 0),
+            "both": pa.FixedSizeListArray.from_arrays(pa.array(np.repeat(values, 2)), 2),
+            "list": pa.array([[row] * (row % 3) for row in range(rows)]),
+        }
+    )
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["slices of a table", "a function behind batch"])
+def test_a_piece_has_the_bytes_of_its_rows(behind: bool) -> None:
+    table = columns(64_000)
+    dataset = af.from_arrow(pa.table(table)).batch(1600)
+    if behind:
+        dataset = dataset.map(lambda batch: batch, keeps_rows=True)
+    worker = worker_of(dataset)
+    pieces = [worker.pull("run", START, 1 << 16)]
+    while not pieces[-1].ended:
+        pieces.append(worker.pull("run", None, 1 << 16))
+        assert pieces[-1].error is None
+    batches = [batch for piece in pieces for batch, _ in piece.batches]
+    assert pa.Table.from_batches(batches).equals(pa.table(table.slice(0, 4_000)))
+    for piece in pieces:
+        # Beside the rows there are the positions, the schema, and what tells of each buffer.
+        assert sent_bytes(piece) <= 2 * sum(batch.nbytes for batch, _ in piece.batches) + 4_096 * (
+            1 + len(piece.batches)
+        )
