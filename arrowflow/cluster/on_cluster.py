@@ -84,7 +84,7 @@ class OnCluster(SplitByRank):
         return tuple(
             RemoteLane(
                 number=number,
-                lanes=tuple(self.own_lanes),
+                num_lanes=len(self.own_lanes),
                 is_shared=self.world_size > 1,
                 work=work,
                 session=session,
@@ -141,7 +141,7 @@ class RemoteLane(Operator):
 
     Attributes:
         number: Number of the lane.
-        lanes: The lanes of the consumer.
+        num_lanes: How many lanes the consumer has.
         is_shared: Whether other consumers use the same workers.
         work: The lanes' plan.
         session: The workers.
@@ -151,7 +151,7 @@ class RemoteLane(Operator):
     traits: ClassVar[Traits] = Traits(borders=Borders.FREE, resume=Resume.SEEK)
 
     number: int
-    lanes: tuple[int, ...]
+    num_lanes: int
     is_shared: bool
     work: SplitByRank = field(repr=False)
     session: Session = field(compare=False, repr=False)
@@ -231,7 +231,8 @@ class RemoteKernel(SourceKernel):
         work = Work(split, dataclasses.replace(options, ram_budget=ram_budget))
         node.session.connect(
             lambda: packed(work),
-            lanes=node.lanes,
+            lanes=split.own_lanes,
+            own=node.num_lanes,
             ram_budget=ram_budget,
             shared=node.is_shared,
         )

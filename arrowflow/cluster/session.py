@@ -82,6 +82,7 @@ class Session:
         self._shared_name: str | None = None
         self._cores = 1
         self._lanes: tuple[int, ...] = ()
+        self._own = 1
         self._places: dict[int, int] = {}
         self._ram_budget = 0
         self._piece_bytes = LEAST_PIECE_BYTES
@@ -96,13 +97,14 @@ class Session:
     # ------------------------------------------------------------------ workers
 
     def connect(
-        self, pack: Callable[[], bytes], *, lanes: Sequence[int], ram_budget: int, shared: bool
+        self, pack: Callable[[], bytes], *, lanes: Sequence[int], own: int, ram_budget: int, shared: bool
     ) -> None:
         """Connects to the cluster and begins to start workers. Any number of threads call this, one of them does it.
 
         Args:
             pack: Returns the `Work` of all workers, as bytes.
-            lanes: The lanes of this consumer.
+            lanes: The lanes of all consumers, which share the workers.
+            own: How many of them are this consumer's.
             ram_budget: Byte budget of a worker.
             shared: Whether other consumers of the plan may use the same workers, found by name.
         """
@@ -123,7 +125,7 @@ class Session:
                     f"RayEngine: cpus_per_worker={self._cores}, but the largest node of the cluster has "
                     f"{int(max(nodes, default=0))} CPUs; use fewer, or larger nodes"
                 )
-            self._lanes, self._ram_budget = tuple(lanes), ram_budget
+            self._lanes, self._own, self._ram_budget = tuple(lanes), own, ram_budget
             self._shared_name = hashlib.blake2b(packed, digest_size=8).hexdigest() if shared else None
             store = int(total.get("object_store_memory", 1 << 30)) // STORE_SHARE
             fitting = min(store, ram_budget) // (2 * len(lanes))
@@ -169,6 +171,11 @@ class Session:
         with self._lock:
             return self._workers[self._places[lane]]
 
+    @property
+    def share_bytes(self) -> int:
+        """The part of a worker's byte budget that a lane has."""
+        return self._ram_budget // -(-len(self._lanes) // len(self._workers))
+
     def _replace(self, lost: Remote, error: BaseException) -> None:
         """Starts a worker in place of one that has died. The lanes of both ask for this, the first one does it."""
         with self._lock:
@@ -197,8 +204,7 @@ class Session:
             return Asked(remote, before.name, promise)
         self.close(before)
         name = f"{self._name}-{next(self._numbers)}"
-        share = self._ram_budget // -(-len(self._lanes) // len(self._workers))
-        start = start._replace(ram_budget=share)
+        start = start._replace(ram_budget=self.share_bytes)
         return Asked(remote, name, remote.handle.pull.remote(name, start, self._piece_bytes))
 
     def close(self, asked: Asked | None) -> None:
@@ -267,7 +273,7 @@ class Session:
             return
         look = Look(
             workers=len(workers),
-            waited=self._waited / (elapsed * len(self._lanes)),
+            waited=self._waited / (elapsed * self._own),
             busy=(cpu - cpu_then) / (elapsed * self._cores * len(workers)),
             rate=(rows - rows_then) / elapsed,
         )

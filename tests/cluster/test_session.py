@@ -17,6 +17,7 @@ def test_a_session_has_as_many_workers_as_the_policy_says(monkeypatch: pytest.Mo
     monkeypatch.setattr(Session, "_started", lambda self, number: Remote(number, None, None))
     session, policy = Session(af.RayEngine(cpus_per_worker=1)), Policy(most=2)
     session._lanes, session._places = (0, 1, 2, 3), dealt({}, range(4), 1)
+    session._own = 4
     session._workers = [only] = [Remote(0, None, None)]
     session._look(policy, 0.0)
     only.cpu_seconds, only.rows, session._waited = 0.9, 100, 3.0
@@ -32,6 +33,29 @@ def test_a_session_has_as_many_workers_as_the_policy_says(monkeypatch: pytest.Mo
     assert session._workers == [only] and set(session._places.values()) == {0}
     session._policy = policy
     assert session.facts()[-1].startswith("2 -> 1 workers: 2 brought 0.")
+
+
+def cluster_of(cpus: int) -> Any:
+    """Returns the part of Ray that a session asks for the size of a cluster."""
+    return types.SimpleNamespace(
+        is_initialized=lambda: True,
+        cluster_resources=lambda: {"CPU": cpus, "object_store_memory": 1 << 30},
+        nodes=lambda: [{"Alive": True, "Resources": {"CPU": cpus}}],
+        put=lambda value: value,
+    )
+
+
+def test_ranks_use_all_of_the_workers_that_they_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each lane runs in one of them, and each worker's lanes have its memory between them, whoever takes their rows."""
+    monkeypatch.setattr(Session, "_started", lambda self, number: Remote(number, None, None))
+    monkeypatch.setattr("arrowflow.cluster.session.optional", lambda *_, **__: cluster_of(64))
+    found: list[int] = []
+    for rank in range(8):
+        session = Session(af.RayEngine(workers=8, cpus_per_worker=1))
+        session.connect(lambda: b"", lanes=range(16), own=2, ram_budget=1 << 30, shared=True)
+        assert session.share_bytes == 1 << 29
+        found += [session.worker_of(lane).number for lane in (2 * rank, 2 * rank + 1)]
+    assert sorted(found) == sorted([*range(8)] * 2)
 
 
 def test_a_long_rest_is_no_time_of_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
