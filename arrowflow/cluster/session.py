@@ -20,7 +20,7 @@ from arrowflow.options import AUTOTUNE
 
 DEFAULT_CORES: Final = 4
 MAX_DEATHS: Final = 3
-"""Workers that may die one after the other without a piece in between."""
+"""Workers of a lane that may die one after the other without a piece of that lane in between."""
 LOOK_SECONDS: Final = 0.2
 """A wait for Ray looks so often whether its run goes on."""
 START_SECONDS: Final = 120.0
@@ -57,8 +57,9 @@ class Remote:
 
 @dataclass(slots=True, eq=False)
 class Asked:
-    """A request on its way: of which run of a lane, to which worker."""
+    """A request on its way: of which lane and which run of it, to which worker."""
 
+    lane: int
     remote: Remote
     name: str
     promise: Any
@@ -86,7 +87,8 @@ class Session:
         self._places: dict[int, int] = {}
         self._ram_budget = 0
         self._piece_bytes = LEAST_PIECE_BYTES
-        self._deaths = 0
+        self._deaths: dict[int, int] = {}  # of each lane since its latest piece
+        self._is_lost = False
         self._policy: Policy | None = None
         self._waited = 0.0  # since the latest look, by all lanes together
         self._looked: tuple[float, float, int] | None = None  # its time, the workers' CPU time and rows
@@ -109,9 +111,9 @@ class Session:
             shared: Whether other consumers of the plan may use the same workers, found by name.
         """
         with self._lock:
-            if self._workers and self._deaths <= MAX_DEATHS:
+            if self._workers and not self._is_lost:
                 return
-            self._deaths = 0  # a run after one that failed may find a better cluster
+            self._deaths, self._is_lost = {}, False  # a run after one that failed may find a better cluster
             packed = pack()
             ray = self._ray = optional("ray", user="RayEngine", extra="ray")
             engine = self.engine
@@ -176,18 +178,21 @@ class Session:
         """The part of a worker's byte budget that a lane has."""
         return self._ram_budget // -(-len(self._lanes) // len(self._workers))
 
-    def _replace(self, lost: Remote, error: BaseException) -> None:
-        """Starts a worker in place of one that has died. The lanes of both ask for this, the first one does it."""
+    def _replace(self, lost: Remote, lane: int, error: BaseException) -> None:
+        """Starts a worker in place of one that has died. All its lanes ask for this, the first one does it.
+
+        Deaths count by lane. Others deliver between two deaths that the rows of one lane bring about.
+        """
         with self._lock:
-            if lost not in self._workers:
-                return
-            self._deaths += 1
-            if self._deaths > MAX_DEATHS:
+            deaths = self._deaths[lane] = self._deaths.get(lane, 0) + 1
+            if deaths > MAX_DEATHS:
+                self._is_lost = True
                 raise WorkerError(
-                    f"workers die again and again and deliver nothing, the last one{_place(lost)}: {said(error)}; ray's logs of "
-                    "that node may tell more"
+                    f"workers die again and again and deliver nothing, the last one{_place(lost)} with lane {lane}: "
+                    f"{said(error)}; ray's logs of that node may tell more"
                 ) from error
-            self._workers[lost.number] = self._started(lost.number)
+            if lost in self._workers:
+                self._workers[lost.number] = self._started(lost.number)
 
     # ------------------------------------------------------------------ requests
 
@@ -201,11 +206,11 @@ class Session:
         remote = self.worker_of(start.lane)
         if before is not None and before.remote is remote:
             promise = remote.handle.pull.remote(before.name, None, self._piece_bytes)
-            return Asked(remote, before.name, promise)
+            return Asked(start.lane, remote, before.name, promise)
         self.close(before)
         name = f"{self._name}-{next(self._numbers)}"
         start = start._replace(ram_budget=self.share_bytes)
-        return Asked(remote, name, remote.handle.pull.remote(name, start, self._piece_bytes))
+        return Asked(start.lane, remote, name, remote.handle.pull.remote(name, start, self._piece_bytes))
 
     def close(self, asked: Asked | None) -> None:
         """Ends a run of a lane. Waits for nothing."""
@@ -245,10 +250,10 @@ class Session:
         except ray.exceptions.RayTaskError as error:
             raise WorkerError(f"the worker{_place(remote)} failed: {said(error)}") from error
         except ray.exceptions.RayError as error:
-            self._replace(remote, error)
+            self._replace(remote, asked.lane, error)
             return None
-        self._deaths = 0
         with self._lock:
+            self._deaths.pop(asked.lane, None)
             self._count(remote, piece)
             self._waited += context.now() - began
             if self._policy is not None:

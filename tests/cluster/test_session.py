@@ -9,7 +9,9 @@ import pytest
 
 import arrowflow as af
 from arrowflow.cluster.policy import Policy, dealt
-from arrowflow.cluster.session import Remote, Session
+from arrowflow.cluster.session import MAX_DEATHS, Asked, Remote, Session
+from arrowflow.cluster.worker import Piece, Ready
+from arrowflow.errors import WorkerError
 from arrowflow.ops.ranks.rank import found_rank
 
 
@@ -56,6 +58,50 @@ def test_ranks_use_all_of_the_workers_that_they_share(monkeypatch: pytest.Monkey
         assert session.share_bytes == 1 << 29
         found += [session.worker_of(lane).number for lane in (2 * rank, 2 * rank + 1)]
     assert sorted(found) == sorted([*range(8)] * 2)
+
+
+class RayError(Exception):
+    """Stands for what Ray raises where a worker has died."""
+
+
+def test_deaths_count_by_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of one lane that end each worker end the run, however much other lanes deliver in between."""
+
+    def got(promise: Any) -> Any:
+        if promise == "dead":
+            raise RayError("no such process")
+        return promise
+
+    monkeypatch.setattr(
+        Session, "_started", lambda self, number: Remote(number, None, None, Ready("a", 1, None))
+    )
+    session = Session(af.RayEngine())
+    session._ray = types.SimpleNamespace(
+        wait=lambda promises, timeout: (promises, []),
+        get=got,
+        exceptions=types.SimpleNamespace(RayError=RayError, RayTaskError=ZeroDivisionError),
+    )
+    session._lanes, session._places = (0, 1), {0: 0, 1: 0}
+    session._workers = [session._started(0)]
+    context: Any = types.SimpleNamespace(now=lambda: 0.0, wait=lambda seconds: True)
+
+    def take(lane: int, promise: Any) -> Any:
+        return session.take(Asked(lane, session.worker_of(lane), "run", promise), context)
+
+    piece = Piece([], False, None, 0.0)
+    for _ in range(MAX_DEATHS):
+        before = session.worker_of(0)
+        assert take(0, "dead") is None
+        assert session.worker_of(0) is not before, "there is another worker"
+        assert take(1, piece) == piece
+    with pytest.raises(
+        WorkerError, match=r"again and again and deliver nothing, the last one on a .* with lane 0"
+    ):
+        take(0, "dead")
+    session._deaths = {}
+    for _ in range(3 * MAX_DEATHS):
+        assert take(0, "dead") is None
+        assert take(0, piece) == piece, "a lane that goes on may lose any number of workers"
 
 
 def test_a_long_rest_is_no_time_of_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
