@@ -88,8 +88,9 @@ def _map(workers: int) -> harness.Contender:
 
 
 def _ray_data(workload: str) -> harness.Contender:
-    """The same table, read by Ray Data and consumed in batches of the same size; features and filter are left out: its
-    rows are those of the files, ours those that pass the filter.
+    """The same table, read by Ray Data and consumed in batches of the same size.
+
+    Features and filter are left out: its rows are those of the files, ours those that pass the filter.
     """
 
     def measure() -> harness.Measurement:
