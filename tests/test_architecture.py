@@ -93,7 +93,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "state": ("errors", "kernels", "physical", "plan"),
     "run": ("autotune", "clock", *BELOW_RUN),
-    "cluster": ("clock", "delivery", "optional", *BELOW_RUN, "run"),
+    "cluster": ("clock", "delivery", "optional", "workarounds", *BELOW_RUN, "run"),
     "delivery": ("kernels", "physical.tuning", "plan"),
     "iterator": ("autotune", "clock", "delivery", "observe", "run", *BELOW_RUN),
     "loaders": ("arenas", "interchange", "workarounds", *BELOW_LOADERS),
