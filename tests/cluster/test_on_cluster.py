@@ -237,7 +237,7 @@ def test_a_consumer_that_sleeps_holds_a_bounded_part_of_the_store(ray: Any, tmp_
                 for resources in (ray.cluster_resources(), ray.available_resources())
             )
             used.append(total - free)
-    assert max(used) <= 100 << 20
+    assert max(used) <= 50 << 20
 
 
 def test_loaders_take_an_engine(ray: Any) -> None:
