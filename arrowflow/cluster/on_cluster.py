@@ -54,12 +54,7 @@ class OnCluster(SplitByRank):
             raise PlanError("RayEngine: split_by_rank tells the number of lanes; leave lanes= out here")
 
         def change(node: Node) -> Node:
-            if not isinstance(node, SplitByRank):
-                return node
-            fields = {
-                each.name: getattr(node, each.name) for each in dataclasses.fields(SplitByRank) if each.init
-            }
-            return cls(**fields, engine=engine)
+            return cls(**node.settings(), engine=engine) if isinstance(node, SplitByRank) else node
 
         return rewritten(plan, change)
 
@@ -79,7 +74,7 @@ class OnCluster(SplitByRank):
     @property
     def planned_inputs(self) -> tuple[Node, ...]:
         """The lanes, as they come from the workers."""
-        work, session = self._lanes_only, self.session
+        work, session, schema = self._lanes_only, self.session, self._first_lane.schema
         assert session is not None
         return tuple(
             RemoteLane(
@@ -89,18 +84,23 @@ class OnCluster(SplitByRank):
                 work=work,
                 session=session,
                 bound=True,
-                schema=plan.schema,
+                schema=schema,
             )
-            for number, plan in zip(self.own_lanes, self.lane_plans(self.own_lanes), strict=True)
+            for number in self.own_lanes
         )
+
+    @property
+    def _first_lane(self) -> Node:
+        """The plan of one of its lanes, as a worker runs it: all have the same columns and the same stages."""
+        (plan,) = self.lane_plans(self.own_lanes[:1])
+        return plan
 
     @property
     def _lanes_only(self) -> SplitByRank:
         """The same lanes without a cluster: what a worker gets."""
-        names = [each.name for each in dataclasses.fields(SplitByRank) if each.init]
         # All ranks send the same, so that they find each other's workers.
         whole = {"rank": 0, "world_size": 1, "local_world_size": 1, "coordinator": None}
-        return SplitByRank(**{name: getattr(self, name) for name in names} | whole)
+        return SplitByRank(**self.settings() | whole)
 
     def steps(self) -> Steps:
         """See `SplitByRank`; names the operator that a plan with an engine need not have."""
@@ -122,8 +122,7 @@ class OnCluster(SplitByRank):
                 "RayEngine: rows come in one exact order; leave deterministic=False out, or run the plan without an engine"
             )
         boundary, *rest = SplitByRank.lower(self, options)
-        (lane,) = self.lane_plans(self.own_lanes[:1])
-        shape = tuple(plan_chain(lane, options).shape())
+        shape = tuple(plan_chain(self._first_lane, options).shape())
         facts, session = boundary.facts, self.session
         boundary = dataclasses.replace(
             boundary,

@@ -267,24 +267,29 @@ class Session:
 
     def _look(self, policy: Policy, now: float) -> None:
         """Lets the policy say how many workers there shall be, if it is time."""
-        workers = self._workers
-        cpu, rows = sum(each.cpu_seconds for each in workers), sum(each.rows for each in workers)
         if self._looked is None or now - self._looked[0] > 5 * PERIOD_SECONDS:
-            self._looked, self._waited = (now, cpu, rows), 0.0  # the first look, or one after a rest
+            self._begin_look(now)  # the first one, or one after a rest
             return
         then, cpu_then, rows_then = self._looked
         elapsed = now - then
         if elapsed < PERIOD_SECONDS:
             return
+        workers, (cpu, rows) = len(self._workers), self._totals()
         look = Look(
-            workers=len(workers),
+            workers=workers,
             waited=self._waited / (elapsed * self._own),
-            busy=(cpu - cpu_then) / (elapsed * self._cores * len(workers)),
+            busy=(cpu - cpu_then) / (elapsed * self._cores * workers),
             rate=(rows - rows_then) / elapsed,
         )
         self._resize(policy.step(look))
-        cpu, rows = sum(each.cpu_seconds for each in workers), sum(each.rows for each in workers)
-        self._looked, self._waited = (now, cpu, rows), 0.0
+        self._begin_look(now)
+
+    def _begin_look(self, now: float) -> None:
+        self._looked, self._waited = (now, *self._totals()), 0.0
+
+    def _totals(self) -> tuple[float, int]:
+        """Returns the CPU time and the rows of all workers until now."""
+        return sum(each.cpu_seconds for each in self._workers), sum(each.rows for each in self._workers)
 
     def resize(self, count: int) -> None:
         """Has so many workers from now on. Lanes move when they ask for their next piece."""

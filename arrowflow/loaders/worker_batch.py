@@ -58,9 +58,8 @@ def _reduced(batch: WorkerBatch) -> tuple[Any, ...]:
     outbox.take_back([arena.number for arena in outbox.lent if arena.bytes[0] == FREE])
     try:
         arena, parcel, descriptor = outbox.lend(end)
-    except (
-        OSError
-    ):  # an error here would only be printed, and the batch be lost: PyTorch may still find the memory
+    except OSError:
+        # The error would only be printed, and the batch be lost. PyTorch may still find the memory.
         return dict, (dict(batch),)
     try:
         arena.bytes[0] = LENT

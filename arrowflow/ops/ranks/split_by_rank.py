@@ -104,6 +104,10 @@ class SplitByRank(Operator):
             coordinator=coordinator_of(coordinator),
         )
 
+    def settings(self) -> dict[str, Any]:
+        """Returns the arguments of a node like it, also of one that runs its lanes in another way."""
+        return {each.name: getattr(self, each.name) for each in dataclasses.fields(SplitByRank) if each.init}
+
     def arguments(self) -> Mapping[str, Any]:
         """Returns what all ranks have in common."""
         return {"lanes": self.lanes, "equal_steps": self.equal_steps}

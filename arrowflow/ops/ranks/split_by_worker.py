@@ -67,8 +67,7 @@ class SplitByWorker(SplitByRank):
                     f"to_torch_dataset: {workers} workers cannot share {most} lanes; use num_workers={most} or fewer, or "
                     "more lanes"
                 )
-            fields = {each.name: getattr(node, each.name) for each in dataclasses.fields(node) if each.init}
-            return cls(**fields, worker=worker, workers=workers)
+            return cls(**node.settings(), worker=worker, workers=workers)
 
         return rewritten(plan, change)
 
