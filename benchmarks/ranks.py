@@ -1,7 +1,7 @@
 """Several processes: four ranks against one that runs all lanes, and the workers of a PyTorch `DataLoader`.
 
-All run two epochs, of which the second one counts: ranks from a barrier to the end of the last of them; of workers the CPU
-time of all processes for a row. Each process has its part of the cores, Polars' pool too (`POLARS_MAX_THREADS`), as
+All run four epochs, of which the last three count (see `lanes`): ranks from a barrier to the end of the last of them; of
+workers the CPU time of all processes for a row. Each process has its part of the cores, Polars' pool too (`POLARS_MAX_THREADS`), as
 docs/ranks.md advises. PyTorch has to be installed for the workers, else they are left out.
 """
 
@@ -32,8 +32,13 @@ def _rank(rank: int, size: int, barrier: Any, found: Any) -> None:
         pass
     barrier.wait()
     began, cpu = time.monotonic(), time.process_time()
-    rows = sum(len(next(iter(batch.values()))) for batch in loader)
+    rows = _rows(loader)
     found.put((rows, began, time.monotonic(), time.process_time() - cpu))
+
+
+def _rows(loader: Any) -> int:
+    """Runs the epochs that count; returns their rows."""
+    return sum(len(next(iter(batch.values()))) for _ in range(lanes.EPOCHS) for batch in loader)
 
 
 def _ranks(size: int) -> harness.Contender:
@@ -68,7 +73,7 @@ def _workers(workers: int) -> harness.Contender:
             pass
         processes = [os.getpid(), *(child.pid for child in multiprocessing.active_children())]
         watch, cpu = harness.Stopwatch(), sum(map(_cpu_seconds, processes))
-        rows = sum(len(next(iter(batch.values()))) for batch in loader)
+        rows = _rows(loader)
         cpu = sum(map(_cpu_seconds, processes)) - cpu
         return harness.Measurement(rows, watch.measurement(rows).seconds, cpu)
 
