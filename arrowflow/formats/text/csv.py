@@ -154,9 +154,9 @@ class CsvFormat(TextFormat):
         types, names = block.types, block.layout.schema.names
         parse, numbers = self._parse(block.file), number_columns(types)
         table: pa.Table | None = None
-        lines, doubtful = Lines(), list[str]()
+        lines, doubtful = Lines(keep=block.keep), list[str]()
         while table is None:
-            lines = parse.invalid_row_handler = Lines()
+            lines = parse.invalid_row_handler = Lines(keep=block.keep)
             doubtful = [name for name in numbers if name in hints]
             given = pa.schema(
                 [pa.field(each.name, pa.string()) if each.name in doubtful else each for each in types]
@@ -170,17 +170,16 @@ class CsvFormat(TextFormat):
                 if name not in numbers or name in doubtful:
                     return None
                 hints.add(str(name))
-        if not table.num_rows or table.num_rows + len(lines.rows) != block.rows:
+        if not table.num_rows or table.num_rows + len(lines.bad) != block.rows:
             return None
         good = good_numbers(table.combine_chunks().to_batches()[0], doubtful, types, keep=block.keep)
         if good is None:
             return None
         batch, bad = good
-        others = lines.reasons(keep=block.keep)
-        if bad and others:  # pyarrow counts the lines that it kept
-            kept = np.delete(np.arange(block.rows), list(others))
-            bad = {int(kept[row]): reason for row, reason in bad.items()}
-        return batch, bad | others
+        if bad and lines.bad:  # pyarrow counts the lines that it kept
+            kept = np.delete(np.arange(block.rows), list(lines.bad))
+            bad = dict(zip(kept[list(bad)].tolist(), bad.values(), strict=True))
+        return batch, bad | lines.bad
 
     def is_misfit(self, text: str) -> bool:
         """See `TextFormat.is_misfit`."""

@@ -6,7 +6,7 @@ read as texts from then on, and made numbers here: Polars finds the texts that m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -31,24 +31,25 @@ def _is_float(type: pa.DataType) -> bool:
 
 
 class Lines:
-    """Lines whose number of fields is not that of the columns. pyarrow calls it for each of them, in order."""
+    """Lines whose number of fields is not that of the columns. pyarrow calls it for each of them, in order.
 
-    def __init__(self) -> None:
-        self.rows: list[csv.InvalidRow] = []
+    Args:
+        keep: Whether to tell what is wrong with them.
+
+    Attributes:
+        bad: What is wrong with each line, by its number.
+    """
+
+    def __init__(self, *, keep: bool) -> None:
+        self._keep = keep
+        self.bad: dict[int, str] = {}
 
     def __call__(self, row: csv.InvalidRow) -> str:
         """Notes a line, and leaves it out."""
-        self.rows.append(row)
+        self.bad[row.number - 1] = (
+            f"expected {row.expected_columns} fields, found {row.actual_columns}" if self._keep else ""
+        )
         return "skip"
-
-    def reasons(self, *, keep: bool) -> dict[int, str]:
-        """Returns what is wrong with each line, by its number; nothing but the numbers if lines are not kept."""
-        if not keep:
-            return dict.fromkeys((row.number - 1 for row in self.rows), "")
-        return {
-            row.number - 1: f"expected {row.expected_columns} fields, found {row.actual_columns}"
-            for row in self.rows
-        }
 
 
 def good_numbers(
@@ -65,42 +66,58 @@ def good_numbers(
     Returns: None if pyarrow and Polars do not agree, so that a closer look is needed.
     """
     bad: dict[int, str] = {}
-    for name in names:
-        for row, reason in _no_numbers(batch.column(name), types.field(name), keep=keep):
-            bad.setdefault(row, reason)
-    batch = without(batch, bad)
     columns = []
     for field in types:
         column = batch.column(field.name)
-        try:
-            columns.append(_numbers(column, field.type) if field.name in names else column)
-        except pa.ArrowInvalid:
-            return None
-    return pa.RecordBatch.from_arrays(columns, schema=types), bad
+        if field.name in names:
+            others = _no_numbers(column, field, keep=keep)
+            try:
+                column = _numbers(_without_texts(column, others), field.type)
+            except pa.ArrowInvalid:
+                return None
+            bad = others | bad
+        columns.append(column)
+    return without(pa.RecordBatch.from_arrays(columns, schema=types), bad), bad
 
 
-def _no_numbers(texts: pa.Array, field: pa.Field, *, keep: bool) -> list[tuple[int, str]]:
-    told: list[tuple[int, str]] = []
-    known: dict[str, bool] = {}
+def _no_numbers(texts: pa.Array, field: pa.Field, *, keep: bool) -> dict[int, str]:
+    """Returns the rows of texts that are no numbers, with what is wrong if that is to be kept."""
     doubtful = _doubtful(texts, field.type)
     values = texts.take(pa.Array.from_buffers(pa.int64(), len(doubtful), [None, pa.py_buffer(doubtful)], 0))
-    for row, text in zip(doubtful.tolist(), values.to_pylist(), strict=True):
-        if text not in known:
-            known[text] = _is_number(text, field.type)
-        if not known[text]:
-            shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
-            told.append(
-                (row, f"column {field.name!r}: expected {field.type}, found {shown!r}" if keep else "")
-            )
-    return told
+    found = list(zip(doubtful.tolist(), values.to_pylist(), strict=True))
+    told = {
+        text: _told(text, field) for text in {text for _, text in found} if not _is_number(text, field.type)
+    }
+    return {row: told[text] if keep else "" for row, text in found if text in told}
+
+
+def _told(text: str, field: pa.Field) -> str:
+    shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+    return f"column {field.name!r}: expected {field.type}, found {shown!r}"
+
+
+def _without_texts(texts: pa.Array, rows: Collection[int]) -> pa.Array:
+    """Returns texts with null in some rows, without a copy of the others."""
+    if not rows:
+        return texts
+    valid = np.ones(texts.offset + len(texts), np.bool_)
+    valid[texts.offset :] = _flags(pc.is_valid(texts))
+    valid[texts.offset + np.array(list(rows))] = False
+    bits = pa.py_buffer(np.packbits(valid, bitorder="little"))
+    _, *stored = texts.buffers()
+    return pa.Array.from_buffers(texts.type, len(texts), [bits, *stored], offset=texts.offset)
+
+
+def _flags(array: pa.BooleanArray) -> npt.NDArray[np.bool_]:
+    """Returns booleans without nulls; `to_numpy` would import pandas."""
+    bits = np.unpackbits(np.frombuffer(array.buffers()[1], np.uint8), bitorder="little")
+    return bits[array.offset : array.offset + len(array)].astype(np.bool_)
 
 
 def _doubtful(texts: pa.Array, type: pa.DataType) -> npt.NDArray[np.int64]:
     """Returns the texts that may be no numbers: few, and all that are none but for those too large."""
     if pa.types.is_integer(type):
-        whole = pc.or_kleene(pc.is_null(texts), pc.ascii_is_decimal(texts))
-        bits = np.unpackbits(np.frombuffer(whole.buffers()[1], np.uint8), bitorder="little")
-        others = np.flatnonzero(bits[whole.offset : whole.offset + len(whole)] == 0)
+        others = np.flatnonzero(~_flags(pc.or_kleene(pc.is_null(texts), pc.ascii_is_decimal(texts))))
         if 2 * len(others) <= len(texts):
             return others
     column = pl.Series(texts)

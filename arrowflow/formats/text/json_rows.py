@@ -15,12 +15,13 @@ import numpy as np
 
 from arrowflow.formats.text.sifting import Records
 
-_KINDS: Final[dict[str, tuple[type, ...]]] = {
-    "number": (int, float),
-    "string": (str,),
-    "array": (list,),
-    "object": (dict,),
-    "boolean": (bool,),
+_KINDS: Final[dict[type, str]] = {
+    int: "number",
+    float: "number",
+    str: "string",
+    list: "array",
+    dict: "object",
+    bool: "boolean",
 }
 _CHANGED: Final = re.compile(r"Column\(/([^/()\[\]]+)\) changed from (\w+) to \w+ in row (\d+)")
 
@@ -34,12 +35,14 @@ def no_objects(records: Records, *, keep: bool) -> dict[int, str]:
     """
     data, starts, ends = records.data, records.starts, records.stops - 1
     ends = np.where(data[ends] == ord("\n"), ends - 1, ends)
-    doubtful = np.flatnonzero((data[starts] != ord("{")) | (data[np.maximum(ends, starts)] != ord("}")))
-    numbers = doubtful.tolist()
+    first, last = data[starts], data[np.maximum(ends, starts)]
+    doubtful = np.flatnonzero((first != ord("{")) | (last != ord("}")))
     if keep:
-        return _refused(records, numbers)
-    rows = ((number, records.row(number).strip()) for number in numbers)
-    return {number: "" for number, row in rows if not (row.startswith(b"{") and row.endswith(b"}"))}
+        return _refused(records, doubtful.tolist())
+    blank = (first <= ord(" ")) | (last <= ord(" "))  # blanks may stand around an object
+    rows = ((number, records.row(number).strip()) for number in doubtful[blank[doubtful]].tolist())
+    objects = [number for number, row in rows if row.startswith(b"{") and row.endswith(b"}")]
+    return dict.fromkeys(np.setdiff1d(doubtful, np.array(objects, np.int64)).tolist(), "")
 
 
 class Misfit(NamedTuple):
@@ -69,7 +72,7 @@ class Misfit(NamedTuple):
     def told(cls, records: Records, message: str) -> Misfit | None:
         """Returns what a message of pyarrow's about one of some lines is about; None if that is something else."""
         found = _CHANGED.search(message)
-        if found is None or not int(found[3]) < len(records) or found[2] not in _KINDS:
+        if found is None or not int(found[3]) < len(records) or found[2] not in _KINDS.values():
             return None
         line = records.row(int(found[3]))
         start = re.search(rb'"' + re.escape(found[1].encode()) + rb'"\s*:\s*[^\s]', line)
@@ -90,7 +93,7 @@ def _refused(records: Records, numbers: Iterable[int], key: str = "", kind: str 
     refused = {}
     for number in numbers:
         try:
-            value: Any = json.loads(records.row(number))
+            value: Any = json.loads(records.row(number).decode())
         except RecursionError:
             continue  # pyarrow tells
         except ValueError as error:  # also for bytes that are no UTF-8
@@ -104,6 +107,4 @@ def _refused(records: Records, numbers: Iterable[int], key: str = "", kind: str 
 
 
 def _kind(value: object) -> str:
-    if isinstance(value, bool):
-        return "boolean"
-    return next((kind for kind, types in _KINDS.items() if isinstance(value, types)), "null")
+    return _KINDS.get(type(value), "null")

@@ -55,16 +55,14 @@ class Records(NamedTuple):
         """Returns the other rows, without their number in the file."""
         kept = np.ones(len(self), np.bool_)
         kept[list(bad)] = False
-        cuts = np.flatnonzero(np.diff(kept, prepend=False, append=False)).reshape(-1, 2).tolist()
-        text = self.data.data
-        parts = [text[self.starts[start] : self.stops[stop - 1]] for start, stop in cuts]
-        sizes = (self.stops - self.starts)[kept]
+        text, stops = self.data.data, self.stops
+        begins = np.concatenate([[0], stops[:-1]])  # each row with the blank lines before it
+        cuts = np.flatnonzero(np.diff(kept, prepend=False, append=False))
+        firsts, lasts = begins[cuts[::2]].tolist(), stops[cuts[1::2] - 1].tolist()
+        parts = [text[first:last] for first, last in zip(firsts, lasts, strict=True)]
+        ends = np.cumsum((stops - begins)[kept])
         whole = np.frombuffer(b"".join(parts), np.uint8)
-        base = np.concatenate([self.starts[start:stop] - self.starts[start] for start, stop in cuts] or [[]])
-        lengths = np.cumsum([0, *(len(part) for part in parts)])[:-1]
-        counts = [stop - start for start, stop in cuts]
-        starts = base.astype(np.int64) + np.repeat(lengths, counts)
-        return Records(whole, starts, starts + sizes, self.first)
+        return Records(whole, ends - (stops - self.starts)[kept], ends, self.first)
 
     def row(self, number: int) -> bytes:
         """Returns the bytes of a row without its line end."""
