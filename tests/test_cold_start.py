@@ -87,6 +87,17 @@ PIPELINES = {
         pl.read_parquet(folder).write_ipc(folder + "/../all.arrow")
         list(af.read_ipc(folder + "/../all.arrow").filter(pl.col("x") > 3).batch(10))
     """,
+    "explode": """
+        lists = af.from_arrow(pl.DataFrame({"a": [[1, 2], [], None]}))
+        list(lists.explode("a"))
+    """,
+    "fill_null_of_an_enum": """
+        enum = pl.Enum(["a", "b"])
+        list(af.from_arrow(pl.DataFrame({"a": ["a", None]}, schema={"a": enum})).fill_null("b"))
+    """,
+    "fill_null_of_a_number": """
+        list(af.from_arrow(pl.DataFrame({"a": [1, None], "s": ["x", None]})).fill_null({"a": 3, "s": ""}))
+    """,
     "bad_rows": """
         import logging
         from pathlib import Path

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import SchemaError
@@ -309,9 +310,9 @@ def _children(type: pa.DataType) -> list[pa.DataType]:
 
 def _gather_list_view(array: pa.Array, type: pa.DataType) -> pa.Array:
     """Copies the lists one after the other; `cast` makes lists that lack their last offset (pyarrow 22 to 26)."""
-    lengths = pc.fill_null(pc.list_value_length(array), 0)
+    lengths = pl.Series(pc.list_value_length(array))  # `pc.fill_null` with a number would import pandas
     width = np.int32 if pa.types.is_list(type) else np.int64
-    counts = np.frombuffer(lengths.buffers()[1], np.dtype(f"i{lengths.type.bit_width // 8}"), len(array))
+    counts = lengths.fill_null(0).to_numpy()
     total = int(counts.sum(dtype=np.int64))
     if total > np.iinfo(width).max:
         raise pa.ArrowCapacityError(f"{len(array)} lists of {total} values need offsets over 2 GiB")

@@ -16,6 +16,7 @@ spelling is known too. A dictionary without declared values is decoded to its va
 
 from __future__ import annotations
 
+import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import DataError, shown
@@ -78,7 +79,8 @@ def as_enum(array: pa.Array, field: pa.Field) -> pa.Array:
         >>> as_enum(pa.array(["b", None, "a"]), enum_field("x", ["a", "b"])).indices.to_pylist()
         [1, None, 0]
     """
-    values = pa.array(enum_values(field), pa.string())
+    texts = pl.Series(enum_values(field), dtype=pl.String)  # `pa.array` would import pandas
+    values = texts.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(pa.string())
     try:
         return _as_enum(array, values, field)
     except (pa.ArrowInvalid, pa.ArrowIndexError) as error:

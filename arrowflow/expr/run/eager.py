@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import DataError
@@ -52,7 +53,7 @@ class FillingCodes:
 
     def __call__(self, array: pa.DictionaryArray) -> pa.Array:
         """Returns `array` without nulls."""
-        codes = pc.fill_null(array.indices, pa.scalar(self.code, array.type.index_type))
+        codes = pl.Series(array.indices).fill_null(self.code).to_arrow()  # `pa.scalar` would import pandas
         return pa.DictionaryArray.from_arrays(codes, array.dictionary)
 
 

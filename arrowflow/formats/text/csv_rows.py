@@ -101,23 +101,18 @@ def _without_texts(texts: pa.Array, rows: Collection[int]) -> pa.Array:
     if not rows:
         return texts
     valid = np.ones(texts.offset + len(texts), np.bool_)
-    valid[texts.offset :] = _flags(pc.is_valid(texts))
+    valid[texts.offset :] = pl.Series(pc.is_valid(texts)).to_numpy()
     valid[texts.offset + np.array(list(rows))] = False
     bits = pa.py_buffer(np.packbits(valid, bitorder="little"))
     _, *stored = texts.buffers()
     return pa.Array.from_buffers(texts.type, len(texts), [bits, *stored], offset=texts.offset)
 
 
-def _flags(array: pa.BooleanArray) -> npt.NDArray[np.bool_]:
-    """Returns booleans without nulls; `to_numpy` would import pandas."""
-    bits = np.unpackbits(np.frombuffer(array.buffers()[1], np.uint8), bitorder="little")
-    return bits[array.offset : array.offset + len(array)].astype(np.bool_)
-
-
 def _doubtful(texts: pa.Array, type: pa.DataType) -> npt.NDArray[np.int64]:
     """Returns the texts that may be no numbers: few, and all that are none but for those too large."""
     if pa.types.is_integer(type):
-        others = np.flatnonzero(~_flags(pc.or_kleene(pc.is_null(texts), pc.ascii_is_decimal(texts))))
+        whole = pc.or_kleene(pc.is_null(texts), pc.ascii_is_decimal(texts))
+        others = (~pl.Series(whole)).arg_true().to_numpy().astype(np.int64)
         if 2 * len(others) <= len(texts):
             return others
     column = pl.Series(texts)

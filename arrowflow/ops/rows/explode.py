@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 import pyarrow as pa
 
 from arrowflow.errors import PlanError, shown
@@ -104,10 +105,8 @@ def exploded_schema(schema: pa.Schema, column: str) -> pa.Schema:
 
 def rows_of(lists: pa.Array) -> npt.NDArray[np.int64]:
     """Returns the number of rows that each list makes: its elements, and one for null."""
-    found = pc.fill_null(pc.list_value_length(lists), 1)
-    kind = np.int64 if found.type == pa.int64() else np.int32
-    given = np.frombuffer(found.buffers()[1], kind, len(found), found.offset * np.dtype(kind).itemsize)
-    return given.astype(np.int64)
+    lengths = pl.Series(pc.list_value_length(lists))  # `pc.fill_null` with a number would import pandas
+    return lengths.fill_null(1).to_numpy().astype(np.int64)
 
 
 class ExplodeCutKernel(SerialKernel):
@@ -161,7 +160,7 @@ class ExplodeKernel(GatherKernel):
         others = gathered(chunk.remove_column(at), rows) if chunk.num_columns > 1 else None
         values = pc.list_flatten(lists)
         if lists.null_count:
-            present = lists.is_valid().to_numpy(zero_copy_only=False)[rows]
+            present = pl.Series(lists.is_valid()).to_numpy()[rows]
             places = np.maximum(np.cumsum(present, dtype=np.int64) - 1, 0)
             values = gathered(pa.record_batch([values], names=["values"]), places, present).column(0)
         columns = [] if others is None else others.columns
