@@ -22,8 +22,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from arrowflow.caching.store.chunk import TEMPORARY, Name
+from arrowflow.caching.store.chunk import Name
 from arrowflow.caching.store.claim import lock
+from arrowflow.caching.store.files import TEMPORARY
 from arrowflow.caching.store.folder import ABOUT, FILLING, LOCK, NEW, REMOVED, USED
 from arrowflow.caching.store.listing import listing_of
 from arrowflow.errors import PlanError, SourceError, WriteError, said, shown

@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from arrowflow.caching.store.chunk import Chunk, Link
 from arrowflow.caching.store.claim import Claim, held_here
-from arrowflow.caching.store.entry import Entry, start_in
+from arrowflow.caching.store.entry import Entry
+from arrowflow.caching.store.stored import start_in
 from arrowflow.errors import CacheFullError, SourceError
 from arrowflow.kernels.context import Context, StreamHandle
 from arrowflow.kernels.items import PAUSE, Item, Origin
