@@ -53,7 +53,7 @@ from arrowflow.ops.batches.pack_sequences import PackSequences, Strategy
 from arrowflow.ops.batches.padded_batch import padded_batch
 from arrowflow.ops.batches.window import Window
 from arrowflow.ops.cache.cache import Cache
-from arrowflow.ops.cache.disk_cache import cached
+from arrowflow.ops.cache.cached import cached
 from arrowflow.ops.columns.cast import Cast
 from arrowflow.ops.columns.column_program import as_given, chosen_columns, given_names
 from arrowflow.ops.columns.drop import Drop
@@ -1424,6 +1424,7 @@ class Dataset:
         spill: str | PathLike[str] | None = None,
         on_full: Literal["error", "bypass"] = "error",
         verify: Literal["first", "never"] = "first",
+        storage_options: Mapping[str, Any] | None = None,
     ) -> Dataset:
         """Keeps the rows of its input, in memory or in a folder, and serves later epochs from there.
 
@@ -1490,6 +1491,7 @@ class Dataset:
                 spill=spill,
                 on_full=on_full,
                 verify=verify,
+                storage_options=storage_options,
             )
         )
 

@@ -31,7 +31,7 @@ from typing import Any
 import pyarrow as pa
 
 from arrowflow.caching.store.chunk import Chunk, ChunkError, Link, Name
-from arrowflow.caching.store.claim import Claim, claim
+from arrowflow.caching.store.claim import Claim, claim, held_here
 from arrowflow.caching.store.files import open_chunk, write_chunk
 from arrowflow.caching.store.folder import (
     ABOUT,
@@ -100,6 +100,11 @@ class Entry(StoredChunks[Chunk]):
         if (self.folder / name.render()).is_symlink():  # a link to nothing is found for ever
             self._damaged.add(name)
 
+    def follow(self, *, is_claimed: bool) -> None:
+        """Looks for chunks of another process, if this one computes without the lock."""
+        if not is_claimed:
+            self.refresh()
+
     # ------------------------------------------------------------------ writing
 
     @property
@@ -108,10 +113,15 @@ class Entry(StoredChunks[Chunk]):
         return self.folder / LOCK if self.repeatable else self.root / f".{self.fingerprint}.{LOCK}"
 
     @property
+    def is_held_here(self) -> bool:
+        """Whether this very process holds the lock."""
+        return held_here(self.lock_path)
+
+    @property
     def progress(self) -> object:
         """A value that changes whenever the computing process has made progress."""
         if self.repeatable:
-            return len(self._listing.names)
+            return super().progress
         pattern = f"{self.fingerprint}{FILLING}*"
         return sorted(len(listed(folder).names) for folder in self.root.glob(pattern))
 

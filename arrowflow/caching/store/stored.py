@@ -84,6 +84,20 @@ class StoredChunks(ABC, Generic[C]):
             return f"complete, {self.num_rows:,} rows"
         return f"{sum(name.num_rows for name in names.values()):,} rows so far" if names else "empty"
 
+    @property
+    def is_held_here(self) -> bool:
+        """Whether this very process holds a lock of the entry."""
+        return False
+
+    @property
+    def progress(self) -> object:
+        """A value that changes whenever the computing process has made progress."""
+        return len(self._listing.names)
+
+    @abstractmethod
+    def follow(self, *, is_claimed: bool) -> None:
+        """Looks for chunks of other processes, where these may compute the same rows; `is_claimed` if this one has a claim."""
+
     def chunk_at(self, row: int) -> C | None:
         """Returns the chunk that begins with this row, opened and checked; None if there is none, or no longer.
 
