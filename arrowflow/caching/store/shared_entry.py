@@ -182,8 +182,10 @@ class SharedEntry(StoredChunks[FarChunk]):
         size = self._sizes[name]
         store, file = self._objects.store, self._objects.file(self._path(name), size)
         try:
+            if size < TRAILER_BYTES:
+                raise ChunkError(f"expected a chunk of a cache, found {size} bytes")
             tail = store.tail(file, TAIL_BYTES)
-            told = int.from_bytes(tail.slice(max(0, tail.size - TRAILER_BYTES), 4).to_pybytes(), "little")
+            told = int.from_bytes(tail.slice(tail.size - TRAILER_BYTES, 4).to_pybytes(), "little")
             needed = min(size, told + 2 * TRAILER_BYTES)
             if needed > tail.size:
                 tail = store.tail(file, needed)

@@ -55,6 +55,8 @@ def cached(
         raise PlanError(f"cache: key is a string, got {type(key).__name__}")
     settings = place_of(DiskCache.name, None, storage_options)
     if is_address(path):
+        if on_full != "error":
+            raise PlanError("cache: on_full= is for a disk that has no room, and a store has; leave it out")
         return SharedCache(
             inputs=(below,),
             path=str(path),

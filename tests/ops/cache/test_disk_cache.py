@@ -924,7 +924,7 @@ def test_who_gets_on_is_waited_for(root: Path) -> None:
         found,
         batch.schema,
         cast(Any, Other()),
-        decodes=False,
+        defers=False,
         changed=lambda: None,
         bypasses=False,
         budget_bytes=1 << 20,
