@@ -118,7 +118,7 @@ class SharedEntry(StoredChunks[FarChunk]):
             verify=self._verify,
             compression=self._compression,
         )
-        served._listing, served._sizes = self._listing, self._sizes
+        served._place, served._listing, served._sizes = self._place, self._listing, self._sizes
         return served
 
     # ------------------------------------------------------------------ looking
@@ -285,12 +285,18 @@ class SharedEntry(StoredChunks[FarChunk]):
         is_filling = self.repeatable and self._place != self.fingerprint
         if not is_filling or self.refresh().num_rows is None:
             return
-        target = f"{self.fingerprint}/{WHOLE}"
-        if self._objects.put(target, self._place.encode()):
+        mark = f"{self.fingerprint}/{WHOLE}"
+        if self._objects.put(mark, self._place.encode()):
             return
-        if self._whole() != self._place:
+        whole = self._whole()
+        if whole == self._place:
+            return
+        if whole is not None and listing_of(self._objects.sizes(whole)).num_rows is not None:
             for name in self._sizes:
                 self._discard(name)
+        else:  # a pass that has lost a chunk makes way
+            self._objects.remove(mark)
+            self._objects.put(mark, self._place.encode())
 
     def touch(self) -> None:
         """Does nothing: stores keep no time of the last use."""
