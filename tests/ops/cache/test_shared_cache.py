@@ -20,7 +20,9 @@ import pyarrow as pa
 import pytest
 
 import arrowflow as af
-from arrowflow.caching.store.chunk import Name
+from arrowflow.caching.store import shared_entry
+from arrowflow.caching.store.chunk import Chunk, Name
+from arrowflow.storage import Objects
 from arrowflow.testing import assert_same_batches, batches_of, check_operator, check_resume
 from tests.ops.tables import ALL_TYPES, NUMBERS, ids, refused, rows_of, stands_for_all
 from tests.servers.proxy import Fate, Proxy, Request, Seeded
@@ -242,20 +244,57 @@ def test_rows_of_two_runs_never_meet_where_a_chunk_is_lost(root: str) -> None:
         assert rows_of(rerun(root, runs), "run") == [run] * 200, "and that is the entry now"
 
 
-def test_a_run_goes_on_behind_the_chunks_of_another(root: str, tmp_path: Path) -> None:
-    """Two runs in turns fill one entry, and what they yield is the same."""
-    log = Log(tmp_path / "log")
+def test_a_run_goes_on_behind_the_chunks_of_another(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_entry, "LIST_SECONDS", 0.0)
+    monkeypatch.setattr(shared_entry, "LIST_SHARE", 0)
+    is_over, computed = threading.Event(), []
 
-    def made() -> af.Dataset:
-        return af.range(60).with_options(SMALL).map(log, num_parallel_calls=1).cache(root)
+    def waits(batch: pa.RecordBatch) -> pa.RecordBatch:
+        row = batch["id"][0].as_py()
+        computed.append(row)
+        assert row < 30 or is_over.wait(timeout=30)
+        return batch
 
-    with iter(made()) as one, iter(made()) as other:
-        both = [
-            [row for batch in pair for row in batch["id"].to_pylist()]
-            for pair in zip(one, other, strict=True)
-        ]
-    assert [row for rows in both for row in rows[: len(rows) // 2]] == list(range(60))
-    assert ids(made()) == list(range(60))
+    def made(function: Callable[[pa.RecordBatch], pa.RecordBatch]) -> af.Dataset:
+        ds = af.range(3_000).with_options(SMALL).map(function, num_parallel_calls=1)
+        return ds.cache(root, key="k").batch(20)
+
+    with iter(made(waits)) as late:
+        rows = next(late)["id"].to_pylist()
+        assert ids(made(lambda batch: batch)) == list(range(3_000))
+        is_over.set()
+        rows += [row for batch in late for row in batch["id"].to_pylist()]
+    assert rows == list(range(3_000))
+    assert len(computed) < 500, "most rows are those of the other run"
+
+
+def test_lanes_have_entries_of_their_own(root: str) -> None:
+    def rows(ds: af.Dataset) -> list[list[int]]:
+        both = [ds.batch(8).split_by_rank(rank, 2, lanes=4) for rank in range(2)]
+        return [[row for batch in each for row in batch["id"].to_pylist()] for each in both]
+
+    expected = rows(af.range(64))
+    for _ in range(2):
+        assert rows(af.range(64).cache(root)) == expected
+    assert len({name.rpartition("/")[0] for name in chunks_of(root)}) == 4
+
+
+def test_fetched_chunks_count(root: str) -> None:
+    budget = af.Options(ram_budget=1 << 20, max_chunk_rows=1 << 12)
+    ds = af.range(1 << 19).with_options(budget).cache(root)
+    for _ in range(2):
+        with iter(ds) as iterator:
+            assert sum(batch.num_rows for batch in iterator) == 1 << 19
+            stats = iterator.stats()
+        assert 1 << 16 < stats.ledger_peak_bytes <= 2 << 20
+
+
+def test_footers_of_any_size_and_number(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_entry, "TAIL_BYTES", 100)
+    monkeypatch.setattr(shared_entry, "HEADS_AT_ONCE", 3)
+    monkeypatch.setattr(shared_entry, "MAX_HEADS", 2)
+    for _ in range(2):
+        assert ids(complete(root)) == list(range(200))
 
 
 # ---------------------------------------------------------------------------------------------- damage
@@ -303,6 +342,35 @@ def test_a_damaged_row_is_an_error_once(root: str) -> None:
     assert ids(complete(root)) == list(range(200))
     put(name, bad)
     assert ids(complete(root, verify="never")) == [*range(90), 91, *range(91, 200)], "nobody asked"
+
+
+def test_a_damaged_chunk_that_nobody_may_remove(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(objects: Objects, name: str) -> None:
+        raise af.WriteError("read only")
+
+    assert ids(complete(root)) == list(range(200))
+    monkeypatch.setattr(Objects, "remove", refuse)
+    put(chunks_of(root)[2], b"damaged")
+    for _ in range(2):
+        assert ids(complete(root)) == list(range(200))
+
+
+def test_a_chunk_that_is_removed_before_its_rows_are_fetched(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(chunk: shared_entry.FarChunk) -> Chunk:
+        if chunk.first_row == 80:
+            remove(*(name for name in chunks_of(root) if "/000000000000080-" in name))
+        return load(chunk)
+
+    assert ids(complete(root)) == list(range(200))
+    load = shared_entry.FarChunk.load
+    monkeypatch.setattr(shared_entry.FarChunk, "load", late)
+    refused(
+        af.SourceError, lambda: complete(root).to_table(), "removed while it was read", "from the last state"
+    )
+    monkeypatch.setattr(shared_entry.FarChunk, "load", load)
+    assert ids(complete(root)) == list(range(200))
 
 
 def test_chunks_that_are_removed_behind_a_listing(root: str) -> None:
@@ -413,11 +481,11 @@ def test_an_entry_in_s3(s3_server: S3Server, s3_proxy: Proxy) -> None:
 def test_an_entry_in_s3_through_faults(s3_server: S3Server, s3_proxy: Proxy) -> None:
     bucket = s3_server.bucket()
     s3_proxy.plan = Seeded(3, shares={"unavailable": 0.1, "reset": 0.1}, methods=("GET", "HEAD", "PUT"))
-    ds = af.range(300).with_options(af.Options(max_chunk_rows=10, retries=20)).map(lambda batch: batch)
+    ds = af.range(100).with_options(af.Options(max_chunk_rows=10, retries=20)).map(lambda batch: batch)
     ds = ds.cache(key="k", **in_s3(s3_server, bucket, s3_proxy.url))
-    for _ in range(3):
-        assert ids(ds) == list(range(300))
-    assert s3_proxy.faults.total() > 5
+    for _ in range(2):
+        assert ids(ds) == list(range(100))
+    assert s3_proxy.faults.total() > 3
 
 
 class Careless(Proxy):
