@@ -49,6 +49,21 @@ def test_in_s3(s3_server: S3Server) -> None:
     check(in_s3(s3_server, s3_server.url))
 
 
+@pytest.mark.parametrize(
+    ("address", "package", "options"),
+    [
+        ("gs://bucket/cache", "gcsfs", {"token": "anon"}),
+        ("az://container/cache", "adlfs", {"account_name": "name", "anon": True}),
+        ("abfs://container@name.dfs.core.windows.net/cache", "adlfs", {"anon": True}),
+    ],
+)
+def test_clients_that_know_the_condition(address: str, package: str, options: dict[str, Any]) -> None:
+    """Nobody asks the network for anything before a run does."""
+    pytest.importorskip(package, reason=f"{package} is not installed")
+    objects = Objects.at(address, Settings(options), operator="cache", requests=Requests())
+    assert objects.address == address and objects.root in {"bucket/cache", "container/cache"}
+
+
 class Answering(Proxy):
     """Answers the first puts by itself."""
 
