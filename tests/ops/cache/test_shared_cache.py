@@ -374,11 +374,23 @@ def test_a_chunk_that_is_removed_before_its_rows_are_fetched(
 
 
 def test_chunks_that_are_removed_behind_a_listing(root: str) -> None:
-    ds = complete(root)
-    for kept in (0, 1, 3):
+    assert ids(complete(root)) == list(range(200))
+    ds = complete(root)  # which is planned when all chunks are there
+    for kept in (slice(0), slice(1), slice(3), slice(2, 3), slice(0)):
         assert ids(ds) == list(range(200))
-        remove(*chunks_of(root)[kept:])
+        names = chunks_of(root)
+        remove(*({*names} - {*names[kept]}))
     assert ids(ds) == list(range(200))
+    assert "complete, 200 rows" in complete(root).explain()
+
+
+def test_a_whole_pass_that_is_removed_behind_a_listing(root: str) -> None:
+    runs = itertools.count()
+    assert {*rows_of(rerun(root, runs), "run")} == {0}
+    ds = rerun(root, runs)
+    assert {*rows_of(ds, "run")} == {0}
+    remove(*objects(root))
+    assert rows_of(ds, "run") == rows_of(ds, "run") == [1] * 200
 
 
 def test_a_chunk_of_another_entry_is_not_read(root: str) -> None:
@@ -436,6 +448,7 @@ def test_secrets_stay_in_the_arguments(root: str) -> None:
     mine = af.range(3).cache(root, storage_options={"skip_instance_cache": True})
     assert ids(pickle.loads(pickle.dumps(mine))) == [0, 1, 2]
     text = mine.explain()
+    assert "fetches all columns" in mine.to_numpy().explain(copies=True)
     assert f"cache({root!r})" in text and f"in {root}/" in text and "first put" in text
 
 
