@@ -53,7 +53,7 @@ from arrowflow.ops.batches.pack_sequences import PackSequences, Strategy
 from arrowflow.ops.batches.padded_batch import padded_batch
 from arrowflow.ops.batches.window import Window
 from arrowflow.ops.cache.cache import Cache
-from arrowflow.ops.cache.disk_cache import cached
+from arrowflow.ops.cache.cached import cached
 from arrowflow.ops.columns.cast import Cast
 from arrowflow.ops.columns.column_program import as_given, chosen_columns, given_names
 from arrowflow.ops.columns.drop import Drop
@@ -1424,6 +1424,7 @@ class Dataset:
         spill: str | PathLike[str] | None = None,
         on_full: Literal["error", "bypass"] = "error",
         verify: Literal["first", "never"] = "first",
+        storage_options: Mapping[str, Any] | None = None,
     ) -> Dataset:
         """Keeps the rows of its input, in memory or in a folder, and serves later epochs from there.
 
@@ -1449,22 +1450,35 @@ class Dataset:
         included. Several processes may name one folder: one of them computes, the others follow. Memory: one chunk
         per call, and up to 8 MiB that wait to be written.
 
+        With an address of an object store (`s3://`, `gs://`, `az://`) the entries lie there, for all machines that reach
+        it. A chunk is put whole, and only if there is none of its name (a conditional put), so nothing half-written is
+        ever seen and nothing is overwritten. There is no lock. Processes that fill an entry at the same time all compute,
+        and the first put of a chunk wins; the chunks are equal, since the plan before a cache is deterministic. Of an
+        input that cannot be repeated from its middle, the first complete pass wins. Every epoch fetches the chunks into
+        memory that counts; `cache("s3://…").cache("folder")` keeps a copy on this machine, too. Nothing is removed
+        there: remove what lies below the address with the tools of the store. See
+        [docs/storage.md](docs/storage.md).
+
         Args:
-            path: The folder; it is made if need be.
+            path: The folder, which is made if need be, or an address of an object store.
             key: Stands for the code of all user functions before the cache, where that cannot be fingerprinted.
                 Change the key when the functions change.
             compression: Compressed chunks take less space; every epoch decodes them into new memory.
             spill: A folder for rows that do not fit into memory; without a path only.
             on_full: `"error"` raises when the disk is full; `"bypass"` lets the run go on without caching.
-            verify: `"first"` looks at the checksum of each chunk when this process first maps the chunk; `"never"`
-                does not.
+            verify: `"first"` looks at the checksum of each chunk when this process first maps the chunk, and of an object
+                store's whenever it is fetched; `"never"` does not.
+            storage_options: Arguments of the client of an object store: those of fsspec's, and for `s3://` also those of
+                pyarrow's.
 
         Raises:
-            PlanError: Two arguments do not go together.
+            PlanError: Two arguments do not go together; or, when the plan is bound, the address is no place for a cache.
+            MissingPackageError: The client of the address is not installed; when the plan is bound.
             BudgetError: The rows cached in memory exceed `Options.ram_budget`; in `next()`.
             FingerprintError: A function or source cannot be fingerprinted; when the plan is bound. Give `key=`.
             CacheFullError: The disk is full; in `next()`.
-            WriteError: The folder cannot be written; in `next()`.
+            WriteError: The folder or the store cannot be written, or the store has no conditional puts; in `next()`,
+                before a row is computed.
 
         Example:
             >>> import arrowflow as af, tempfile
@@ -1490,6 +1504,7 @@ class Dataset:
                 spill=spill,
                 on_full=on_full,
                 verify=verify,
+                storage_options=storage_options,
             )
         )
 

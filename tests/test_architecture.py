@@ -327,6 +327,7 @@ MADE_BY_RULES = {"column_program"}
 
 SAME_WORD = {
     "disk_cache": "`cache(path)`: one method, two operators, too long for one module",
+    "shared_cache": '`cache("s3://…")`: the same method',
     "agreed_steps": "`split_by_rank(coordinator=)`: at the end of the whole plan",
     "split_by_worker": "`to_torch_dataset()`: no method of its own",
     "global_shuffle": "`shuffle()`: one method, two operators, too long for one module",

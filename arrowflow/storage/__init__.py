@@ -9,6 +9,7 @@ from arrowflow.storage.contents import Contents
 from arrowflow.storage.failures import storage_failure
 from arrowflow.storage.links import below, is_link
 from arrowflow.storage.local import NO_ROOM, UNFINISHED, flush, local_path
+from arrowflow.storage.objects import Objects
 from arrowflow.storage.requests import Requests
 from arrowflow.storage.retries import Services
 from arrowflow.storage.settings import Settings, place_of, shown_paths
@@ -22,6 +23,7 @@ __all__ = [
     "Contents",
     "Fetched",
     "File",
+    "Objects",
     "Range",
     "Requests",
     "Services",

@@ -23,6 +23,14 @@ LEAST_CONNECTIONS_OF_S3: Final = 25
 
 CONNECTIONS_OF_S3FS: Final = 10
 
+_NAMES_OF_S3FS: Final = {
+    "access_key": "key",
+    "secret_key": "secret",
+    "session_token": "token",
+    "anonymous": "anon",
+    "endpoint_override": "endpoint_url",
+}
+
 GCS_SECONDS: Final = 5
 """Seconds for which the client of Google's storage tries each request again. By default it looks for credentials for more
 than a minute."""
@@ -87,6 +95,24 @@ def open_by_fsspec(url: str, options: Mapping[str, Any], operator: str) -> tuple
             f"{'::'.join(f'{scheme}://' for scheme in schemes)} needs the package {package}, which cannot be imported "
             f"({str(error) or cause}): pip install {package}, or pass filesystem="
         ).locate(operator=operator) from error
+
+
+def as_s3fs(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns arguments of pyarrow's client of S3 as those of s3fs, and all other arguments as they are.
+
+    Example:
+        >>> as_s3fs({"access_key": "AKIA", "endpoint_override": "host:9000", "scheme": "http", "region": "eu"})
+        {'key': 'AKIA', 'endpoint_url': 'http://host:9000', 'client_kwargs': {'region_name': 'eu'}}
+    """
+    given = dict(options)
+    scheme, region = given.pop("scheme", "https"), given.pop("region", None)
+    made = {_NAMES_OF_S3FS.get(name, name): value for name, value in given.items()}
+    endpoint = made.get("endpoint_url")
+    if isinstance(endpoint, str) and "://" not in endpoint:
+        made["endpoint_url"] = f"{scheme}://{endpoint}"
+    if region is not None:
+        made["client_kwargs"] = {"region_name": region, **(made.get("client_kwargs") or {})}
+    return made
 
 
 def for_reads(filesystem: Any) -> Any:

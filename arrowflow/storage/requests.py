@@ -239,8 +239,7 @@ def _base(filesystem: Any) -> Any:
 
 def _cat(client: Any, path: str, start: int, end: int, seconds: float) -> bytes:
     """Returns bytes from a client of fsspec. A request of an asynchronous client that hangs is cut."""
-    limit = {"timeout": seconds} if _takes_limit(client) else {}
-    (data,) = client.cat_ranges([path], [start], [end], on_error="raise", **limit)
+    (data,) = client.cat_ranges([path], [start], [end], on_error="raise", **time_limit(client, seconds))
     if len(data) < end - start:
         raise short_read(start, end - start, len(data))
     if len(data) > end - start:
@@ -248,7 +247,10 @@ def _cat(client: Any, path: str, start: int, end: int, seconds: float) -> bytes:
     return data
 
 
-def _takes_limit(client: Any) -> bool:
-    """Whether fsspec waits for the coroutines of a client, which it does for a time if it is told to."""
+def time_limit(client: Any, seconds: float) -> dict[str, float]:
+    """Returns the argument by which fsspec waits for a coroutine of a client for so long; nothing for other clients."""
     asynchronous = sys.modules["fsspec.asyn"].AsyncFileSystem if "fsspec.asyn" in sys.modules else ()
-    return isinstance(client, asynchronous) and "cat_ranges" in object.__getattribute__(client, "__dict__")
+    is_limited = isinstance(client, asynchronous) and "cat_ranges" in object.__getattribute__(
+        client, "__dict__"
+    )
+    return {"timeout": seconds} if is_limited else {}

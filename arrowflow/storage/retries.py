@@ -126,13 +126,18 @@ def passing(error: BaseException) -> str | None:
     chain = list(_causes(error))
     if any(isinstance(each, ArrowflowError | PermissionError) for each in chain):
         return None
-    status = next((found for each in chain if (found := _status_of(each)) is not None), None)
+    status = status_of(error)
     if status is not None:
         is_passing = status in _PASSING_STATUS or (status >= 500 and status not in _LASTING_STATUS)
         return f"HTTP {status}" if is_passing else None
     if isinstance(chain[-1], FileNotFoundError):
         return None
     return next((word for each in chain if (word := _word_of(each)) is not None), None)
+
+
+def status_of(error: BaseException) -> int | None:
+    """Returns the HTTP status that an exception, or a cause of it, tells; None if none does."""
+    return next((found for each in _causes(error) if (found := _status_of(each)) is not None), None)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 import arrowflow as af
-from arrowflow.caching.store.chunk import Link, open_chunk, write_chunk
+from arrowflow.caching.store.chunk import Link
+from arrowflow.caching.store.files import open_chunk, write_chunk
 from arrowflow.formats.ipc.aligned import write_aligned
 from arrowflow.workarounds.codes import has_dictionary, masked
 from tests.ops.tables import refused
@@ -123,7 +125,7 @@ def test_files_that_keep_codes(tmp_path: Path, array: pa.Array, compression: str
     batch = pa.record_batch({"x": array})
     descriptor = os.open(tmp_path / "aligned", os.O_WRONLY | os.O_CREAT)
     try:
-        write_aligned(descriptor, batch.schema, [batch], compression=compression)
+        write_aligned(partial(os.writev, descriptor), batch.schema, [batch], compression=compression)
     finally:
         os.close(descriptor)
     with pa.ipc.open_file(tmp_path / "aligned") as opened:

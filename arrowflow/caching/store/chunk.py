@@ -1,34 +1,26 @@
-"""Chunks: the files of a cache on disk. A chunk is written as a whole, and its name alone shows that it is whole.
+"""Chunks: the files of a cache. A chunk is written as a whole, and its name alone shows that it is whole.
 
 A chunk is an Arrow IPC file of the record batches of a group of items. Its name has the first row, the number of rows
-and a checksum of all its bytes. The name comes into being by a rename, when the bytes are on the disk. So the listing
-of a folder says which rows it has. The name and the header reveal a chunk that was damaged, cut or renamed. The header
-is a JSON text in the footer's metadata. It has the fingerprint of the plan, the first row again, the position before
-the chunk and one `Link` an item. An item without rows has a link and no record batch.
-
-**Reading.** A file is mapped, and its descriptor closed: thousands of chunks can be open. Uncompressed columns are views
-of the map, aligned to 64 bytes. A mapping outlives the removal of its file.
+and a checksum of all its bytes. So the listing of a folder says which rows it has. The name and the header reveal a chunk
+that was damaged, cut or renamed. The header is a JSON text in the footer's metadata. It has the fingerprint of the plan,
+the first row again, the position before the chunk and one `Link` an item. An item without rows has a link and no record
+batch.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
-import os
 import re
-import stat
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import xxhash
 
-from arrowflow.errors import ArrowflowError, CacheFullError, SchemaError, SourceError, WriteError
-from arrowflow.formats.ipc.aligned import write_aligned
+from arrowflow.errors import ArrowflowError, SchemaError, WriteError
+from arrowflow.formats.ipc.aligned import Sink, write_aligned
 from arrowflow.plan.position import Position, listed, tupled
-from arrowflow.storage import NO_ROOM
 from arrowflow.workarounds.codes import has_dictionary
 
 VERSION: Final = 2
@@ -37,11 +29,7 @@ VERSION: Final = 2
 HEADER: Final = "arrowflow.cache"
 """Key of the header in the metadata of the file's footer."""
 
-TEMPORARY: Final = ".tmp-"
-"""The start of the names of chunks that are being written, or whose writer was killed."""
-
 _NAME: Final = re.compile(r"([0-9]{15,})-([0-9]+)-([0-9a-f]{16})(-end)?\.arrow")
-_counter: Final = itertools.count()
 
 
 class ChunkError(ArrowflowError):
@@ -103,23 +91,19 @@ class Name(NamedTuple):
 # ---------------------------------------------------------------------------------------------------- writing
 
 
-def write_chunk(
-    folder: str | os.PathLike[str],
+def encoder(
     first_row: int,
     before: Position,
     items: Sequence[tuple[pa.RecordBatch, Link]],
-    *,
     schema: pa.Schema,
     fingerprint: str,
+    *,
     end: bool,
-    compression: str | None = None,
-) -> Name:
-    """Writes a chunk and returns its name.
-
-    After the return the chunk is on the disk, whatever happens to process and power.
+    compression: str | None,
+) -> Callable[[Sink], Name]:
+    """Returns the function that gives a sink the bytes of a chunk, and returns the name of the chunk.
 
     Args:
-        folder: The folder of the entry.
         first_row: Number of its first row.
         before: The position before its first item.
         items: Each item's record batch and link. A column has the same dictionary in all batches (see `same_file`).
@@ -129,9 +113,8 @@ def write_chunk(
         compression: `"lz4"`, `"zstd"` or None.
 
     Raises:
-        CacheFullError: The disk, or the user's share of it, has no room. Nothing of the chunk is left there.
-        WriteError: The file cannot be written, or pyarrow cannot write these batches to one file.
         SchemaError: A record batch has other columns than `schema`.
+        WriteError: From the function: pyarrow cannot write these batches to one file.
     """
     if any(batch.num_rows != link.rows for batch, link in items):
         raise ValueError("an item's link has another number of rows than its batch")
@@ -147,18 +130,15 @@ def write_chunk(
     metadata = {HEADER: json.dumps(header, separators=(",", ":"))}
     num_rows = sum(link.rows for _, link in items)
 
-    def fill(descriptor: int) -> Name:
-        written = write_aligned(descriptor, schema, batches, compression=compression, metadata=metadata)
+    def encode(sink: Sink) -> Name:
+        try:
+            written = write_aligned(sink, schema, batches, compression=compression, metadata=metadata)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+            text = f"these record batches cannot be written to one Arrow IPC file: {error}"
+            raise WriteError(text).locate(operator="cache") from error
         return Name(first_row, num_rows, written.checksum, end)
 
-    path = Path(folder)
-    try:
-        return _commit(path, fill)
-    except OSError as error:
-        raise _failure(error, path, sum(map(batch_bytes, batches))) from error
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-        text = f"these record batches cannot be written to one Arrow IPC file: {error}"
-        raise WriteError(text).locate(operator="cache", file=str(path)) from error
+    return encode
 
 
 def of_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -179,37 +159,6 @@ def of_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         ).locate(operator="cache") from error
 
 
-def _commit(folder: Path, fill: Callable[[int], Name]) -> Name:
-    """Fills a new file and gives it its name. An error before the naming leaves nothing behind."""
-    # Once all chunks are seen another thread may rename the folder. So the folder is opened for its flush before that.
-    names = os.open(folder, os.O_RDONLY)
-    try:
-        temporary, descriptor = _create(folder)
-        try:
-            try:
-                name = fill(descriptor)
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            temporary.rename(folder / name.render())
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
-        os.fsync(names)
-    finally:
-        os.close(names)
-    return name
-
-
-def _create(folder: Path) -> tuple[Path, int]:
-    """Opens a new file. A file of another process with this number, in a container or in the past, stays untouched."""
-    while True:
-        path = folder / f"{TEMPORARY}{os.getpid()}-{next(_counter)}"
-        with contextlib.suppress(FileExistsError):
-            return path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-
-
 def batch_bytes(batch: pa.RecordBatch) -> int:
     """Returns the bytes of the rows themselves, without the rest of their buffers."""
     try:
@@ -218,78 +167,55 @@ def batch_bytes(batch: pa.RecordBatch) -> int:
         return int(batch.get_total_buffer_size())
 
 
-def _failure(error: OSError, folder: Path, num_bytes: int) -> ArrowflowError:
-    if error.errno not in NO_ROOM:
-        text = (
-            f"a chunk cannot be written: {error}; name a folder that can be, or cache in memory with cache()"
-        )
-        return WriteError(text).locate(operator="cache", file=str(folder))
-    try:
-        found = os.statvfs(folder)
-        free = f"{found.f_bavail * found.f_frsize:,} bytes are free"
-    except OSError:
-        free = "nobody knows how many are free"
-    return CacheFullError(
-        f"{NO_ROOM[error.errno]}: the next chunk has {num_bytes:,} bytes, and {free}; make room, remove entries with "
-        'af.cache_clear(path, max_bytes=...), or let the pipeline go on without: cache(path, on_full="bypass")'
-    ).locate(operator="cache", file=str(folder))
-
-
 # ---------------------------------------------------------------------------------------------------- reading
 
 
-def open_chunk(folder: str | os.PathLike[str], name: Name, *, fingerprint: str, verify: bool) -> Chunk:
-    """Maps a chunk and checks that it matches its name.
+def chunk_in(data: pa.Buffer, name: Name, fingerprint: str, *, verify: bool) -> Chunk:
+    """Returns the chunk that some memory holds, once it is known to match its name.
 
     Args:
-        folder: The folder of the entry.
+        data: The whole file.
         name: The chunk.
         fingerprint: The fingerprint of the plan.
-        verify: Whether to compare the checksum, for which the whole file is read.
+        verify: Whether to compare the checksum, for which all bytes are read.
 
     Raises:
         ChunkError: The file is not that chunk.
-        FileNotFoundError: There is no such file.
-        SourceError: The file cannot be read.
     """
-    path = Path(folder) / name.render()
-    try:
-        return _opened(path, name, fingerprint, verify=verify)
-    except ArrowflowError as error:
-        error.locate(file=str(path))
-        raise
-
-
-def _opened(path: Path, name: Name, fingerprint: str, *, verify: bool) -> Chunk:
-    try:
-        if not stat.S_ISREG(path.stat().st_mode):  # one look: another process may move the folder, and back
-            raise ChunkError("expected a chunk of a cache, found what is no file")
-        # Closing frees the descriptor. The map stays as long as a buffer of the map.
-        with pa.memory_map(str(path)) as source:
-            mapped = source.read_buffer()
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise SourceError(f"a chunk of a cache cannot be mapped: {error}") from error
     if verify:
-        found = xxhash.xxh3_64_intdigest(mapped)
+        found = xxhash.xxh3_64_intdigest(data)
         if found != name.checksum:
             raise ChunkError(
                 f"a chunk of a cache is damaged: its checksum is {found:016x}, not {name.checksum:016x}"
             )
+    reader, head = read_head(pa.BufferReader(data), name, fingerprint)
+    return Chunk(data, head, reader)
+
+
+def read_head(source: Any, name: Name, fingerprint: str) -> tuple[Any, Head]:
+    """Returns the reader of a file, which reads its footer, and what that says.
+
+    Raises:
+        ChunkError: The file is not that chunk.
+    """
     try:
-        reader = pa.ipc.open_file(pa.BufferReader(mapped))
+        reader = pa.ipc.open_file(source)
         header = json.loads((reader.metadata or {})[HEADER.encode()])
-        chunk = Chunk(mapped, name, reader, header)
+        links = tuple(
+            Link(int(rows), tupled(position), int(split), bool(last))
+            for rows, position, split, last in header["items"]
+        )
+        head = Head(name, reader.schema, tupled(header["before"]), links)
     except (pa.ArrowException, OSError, LookupError, TypeError, ValueError, RecursionError) as error:
         raise ChunkError(
             f"expected a chunk of a cache, found another file or a part of one: {error}"
         ) from error
-    _check(header, name, fingerprint, chunk, reader.num_record_batches)
-    return chunk
+    _check(header, head, fingerprint, reader.num_record_batches)
+    return reader, head
 
 
-def _check(header: dict[str, Any], name: Name, fingerprint: str, chunk: Chunk, num_batches: int) -> None:
+def _check(header: dict[str, Any], head: Head, fingerprint: str, num_batches: int) -> None:
+    name = head.name
     found = header.get("version"), header.get("fingerprint"), header.get("first_row"), header.get("end")
     expected = VERSION, fingerprint, name.first_row, name.end
     for what, mine, theirs in zip(
@@ -297,38 +223,30 @@ def _check(header: dict[str, Any], name: Name, fingerprint: str, chunk: Chunk, n
     ):
         if mine != theirs:
             raise ChunkError(f"expected a chunk of a cache with {what} {mine!r}, found {theirs!r}")
-    rows = sum(link.rows for link in chunk.links)
-    if rows != name.num_rows or num_batches != sum(link.rows > 0 for link in chunk.links):
+    rows = sum(link.rows for link in head.links)
+    if rows != name.num_rows or num_batches != sum(link.rows > 0 for link in head.links):
         raise ChunkError(
             f"expected a chunk of {name.num_rows} rows, found {rows} rows in {num_batches} record batches"
         )
 
 
-class Chunk:
-    """A chunk that is mapped into memory. Any thread may use it, several at the same time.
+class Head:
+    """The footer of a chunk.
 
     Attributes:
         name: Its name.
-        mapped: The whole file. Uncompressed columns are views of it.
+        schema: Schema of its record batches.
         before: The position before its first item.
         links: The data of each item.
-        schema: Schema of its record batches.
     """
 
-    __slots__ = ("_batches", "_primed", "_reader", "before", "links", "mapped", "name", "schema")
+    __slots__ = ("before", "links", "name", "schema")
 
-    def __init__(self, mapped: pa.Buffer, name: Name, reader: Any, header: dict[str, Any]) -> None:
-        self.mapped = mapped
+    def __init__(self, name: Name, schema: pa.Schema, before: Position, links: tuple[Link, ...]) -> None:
         self.name = name
-        self.before: Position = tupled(header["before"])
-        self.links = tuple(
-            Link(int(rows), tupled(position), int(split), bool(last))
-            for rows, position, split, last in header["items"]
-        )
-        self._batches = tuple(itertools.accumulate((link.rows > 0 for link in self.links), initial=0))
-        self.schema = reader.schema
-        self._reader = reader
-        self._primed = not any(map(has_dictionary, self.schema.types))
+        self.schema = schema
+        self.before = before
+        self.links = links
 
     @property
     def first_row(self) -> int:
@@ -344,6 +262,32 @@ class Chunk:
     def end(self) -> bool:
         """Whether no row follows it."""
         return self.name.end
+
+
+class Chunk(Head):
+    """A chunk in memory, where it is mapped or was fetched. Any thread may use it, several at the same time.
+
+    Attributes:
+        mapped: The whole file. Uncompressed columns are views of it.
+    """
+
+    __slots__ = ("_batches", "_primed", "_reader", "mapped")
+
+    def __init__(self, mapped: pa.Buffer, head: Head, reader: Any) -> None:
+        super().__init__(head.name, head.schema, head.before, head.links)
+        self.mapped = mapped
+        self._batches = tuple(itertools.accumulate((link.rows > 0 for link in self.links), initial=0))
+        self._reader = reader
+        self._primed = not any(map(has_dictionary, self.schema.types))
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of its file."""
+        return int(self.mapped.size)
+
+    def load(self) -> Chunk:
+        """Returns itself: its bytes are here."""
+        return self
 
     def batch(self, number: int) -> pa.RecordBatch:
         """Returns the rows of item `number` (as in `links`): a view of the map, or a copy if they are compressed.

@@ -20,19 +20,19 @@ Another process may finish its own entry at the same moment, so a folder that wa
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import shutil
 import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
-from arrowflow.caching.store.chunk import Chunk, ChunkError, Link, Name, open_chunk, write_chunk
-from arrowflow.caching.store.claim import Claim, claim
+from arrowflow.caching.store.chunk import Chunk, ChunkError, Link, Name
+from arrowflow.caching.store.claim import Claim, claim, held_here
+from arrowflow.caching.store.files import open_chunk, write_chunk
 from arrowflow.caching.store.folder import (
     ABOUT,
     FILLING,
@@ -43,28 +43,15 @@ from arrowflow.caching.store.folder import (
     remove_others,
     take_name,
 )
-from arrowflow.caching.store.listing import NOTHING, Listing, listed
+from arrowflow.caching.store.listing import Listing, listed
+from arrowflow.caching.store.stored import StoredChunks
 from arrowflow.errors import CacheFullError, WriteError
 from arrowflow.plan.position import Position
 from arrowflow.storage import NO_ROOM, UNFINISHED, flush
 
-logger = logging.getLogger("arrowflow")
 
-
-class Place(NamedTuple):
-    """The place in an entry at which to go on.
-
-    Attributes:
-        chunk: The chunk that holds the place; None at the start.
-        start: The number of the chunk's items before the place.
-    """
-
-    chunk: Chunk | None
-    start: int
-
-
-class Entry:
-    """The chunks of one cached plan.
+class Entry(StoredChunks[Chunk]):
+    """The chunks of one cached plan in a local folder.
 
     Args:
         root: The folder of the cache.
@@ -87,122 +74,36 @@ class Entry:
         compression: str | None,
         folder: Path | None = None,
     ) -> None:
+        super().__init__(fingerprint, repeatable=repeatable, verify=verify)
         self.root = root
-        self.fingerprint = fingerprint
-        self.repeatable = repeatable
         self.folder = root / fingerprint if folder is None else folder
         self._about = about
-        self._verify = verify
         self._compression = compression
-        self._listing = NOTHING
-        self._chunks: dict[Name, Chunk] = {}
-        self._damaged: set[Name] = set()
-        # For each position that was searched before, the first row of its chunk.
-        self._rows: dict[Position, int] = {}
         self._own_lock: Claim | None = None
         self._turn = deque([True])
 
     # ------------------------------------------------------------------ looking
 
-    def refresh(self) -> Listing:
-        """Lists the chunks that exist now."""
-        self._listing = found = listed(self.folder, self._damaged)
-        if not found.names:
-            self._chunks = {}
-        return found
+    def _list(self) -> Listing:
+        return listed(self.folder, self._damaged)
 
-    @property
-    def num_rows(self) -> int | None:
-        """Its rows if the last listing was complete, else None."""
-        return self._listing.num_rows
+    def _open(self, name: Name, *, verify: bool) -> Chunk:
+        return open_chunk(self.folder, name, fingerprint=self.fingerprint, verify=verify)
 
-    @property
-    def share(self) -> str:
-        """The share of its chunks that exist, in words."""
-        names = self._listing.names
-        if self.num_rows is not None:
-            return f"complete, {self.num_rows:,} rows"
-        return f"{sum(name.num_rows for name in names.values()):,} rows so far" if names else "empty"
-
-    def chunk_at(self, row: int) -> Chunk | None:
-        """Returns the chunk that begins with this row, mapped and checked; None if there is none, or no longer.
-
-        A damaged chunk is removed, so that its rows are computed again.
-        """
-        while (name := self._listing.names.get(row)) is not None:
-            chunk = self._chunks.get(name)
-            if chunk is not None:
-                return chunk
-            try:
-                chunk = open_chunk(self.folder, name, fingerprint=self.fingerprint, verify=self._verify)
-                return self._chunks.setdefault(name, chunk)
-            except FileNotFoundError:
-                if (self.folder / name.render()).is_symlink():  # a link to nothing is found for ever
-                    self._damaged.add(name)
-            except ChunkError as error:
-                logger.warning("cache: %s; its rows are computed again", error)
-                try:
-                    (self.folder / name.render()).unlink()
-                except OSError:  # not our folder to write, or no file: it stays
-                    self._damaged.add(name)
-            self._forget()
-        return None
-
-    def _forget(self) -> None:
-        self._listing = NOTHING
-        self.refresh()
-
-    def find(self, position: Position) -> Place | None:
-        """Returns the place right after a position; None if the existing chunks do not reach it."""
-        if position is None:
-            return Place(None, 0)
-        # The search also covers chunks after a gap: their rows need not be computed again.
-        known = self._rows.get(position)
-        rows = sorted(self._listing.names)
-        for row in rows if known is None else (known, *rows):
-            seen = self._glance(row)
-            if seen is None or start_in(seen, position) is None:
-                continue
-            # If this chunk is damaged or cleared, another chunk replaces it, which may end earlier.
-            chunk = self.chunk_at(row)
-            start = None if chunk is None else start_in(chunk, position)
-            if chunk is not None and start is not None:
-                return Place(chunk, start)
-        return None
-
-    def _glance(self, row: int) -> Chunk | None:
-        """Maps the chunk that begins with a row only to find positions in it: 0.2 ms, without its checksum."""
-        name = self._listing.names.get(row)
-        if name is None:
-            return None
+    def _discard(self, name: Name) -> None:
         try:
-            return self._chunks.get(name) or open_chunk(
-                self.folder, name, fingerprint=self.fingerprint, verify=False
-            )
-        except (ChunkError, OSError):
-            return None
+            (self.folder / name.render()).unlink()
+        except OSError:  # not our folder to write, or no file: it stays
+            self._damaged.add(name)
 
-    def position_behind(self, rows: int) -> tuple[Position, int] | None:
-        """Returns the position after the last item that ends within the first `rows` rows, and the rows before it.
+    def _missing(self, name: Name) -> None:
+        if (self.folder / name.render()).is_symlink():  # a link to nothing is found for ever
+            self._damaged.add(name)
 
-        Returns None if the entry is not complete. One chunk is opened, however many there are.
-        """
-        listing = self._listing
-        if listing.num_rows is None or rows <= 0:
-            return None
-        row = 0
-        while not (name := listing.names[row]).end and row + name.num_rows <= rows:
-            row += name.num_rows
-        chunk = self.chunk_at(row)
-        if chunk is None:
-            return None
-        before, position = row, chunk.before
-        for link in chunk.links:
-            if row + link.rows > rows:
-                break
-            row, position = row + link.rows, link.position
-        self._rows[position] = before
-        return position, row
+    def follow(self, *, is_claimed: bool) -> None:
+        """Looks for chunks of another process, if this one computes without the lock."""
+        if not is_claimed:
+            self.refresh()
 
     # ------------------------------------------------------------------ writing
 
@@ -212,10 +113,15 @@ class Entry:
         return self.folder / LOCK if self.repeatable else self.root / f".{self.fingerprint}.{LOCK}"
 
     @property
+    def is_held_here(self) -> bool:
+        """Whether this very process holds the lock."""
+        return held_here(self.lock_path)
+
+    @property
     def progress(self) -> object:
         """A value that changes whenever the computing process has made progress."""
         if self.repeatable:
-            return len(self._listing.names)
+            return super().progress
         pattern = f"{self.fingerprint}{FILLING}*"
         return sorted(len(listed(folder).names) for folder in self.root.glob(pattern))
 
@@ -349,15 +255,6 @@ class Entry:
             remove_others(self.folder, listing)
         return listing.num_rows is not None
 
-    def whole(self) -> tuple[Chunk, ...] | None:
-        """Returns all chunks of a complete entry, mapped and checked; else None, also if the entry was replaced."""
-        listing = self._listing
-        if listing.num_rows is None:
-            return None
-        chunks = [self.chunk_at(name.first_row) for name in listing.chain]
-        found = tuple(chunk for chunk in chunks if chunk is not None)
-        return found if [chunk.name for chunk in found] == listing.chain else None
-
     def touch(self) -> None:
         """Notes that the entry is in use."""
         with contextlib.suppress(OSError):
@@ -367,13 +264,6 @@ class Entry:
 def _remove(folder: Path, owner: int) -> None:
     if os.getpid() == owner:  # not a child that was forked
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def start_in(chunk: Chunk, position: Position) -> int | None:
-    """Returns the number of a chunk's items before a position; None if the position is outside of the chunk."""
-    if chunk.before == position:
-        return 0
-    return next((start for start, link in enumerate(chunk.links, start=1) if link.position == position), None)
 
 
 # ---------------------------------------------------------------------------------------------- one per process

@@ -22,8 +22,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from arrowflow.caching.store.chunk import TEMPORARY, Name
+from arrowflow.caching.store.chunk import Name
 from arrowflow.caching.store.claim import lock
+from arrowflow.caching.store.files import TEMPORARY
 from arrowflow.caching.store.folder import ABOUT, FILLING, LOCK, NEW, REMOVED, USED
 from arrowflow.caching.store.listing import listing_of
 from arrowflow.errors import PlanError, SourceError, WriteError, said, shown
@@ -157,9 +158,9 @@ def local_folder(operator: str, path: str | os.PathLike[str]) -> Path:
         raise PlanError(f"{operator}: expected the path of a local folder, got {shown(path)}")
     if "://" in given:
         raise PlanError(
-            f"{operator}: expected the path of a local folder, got {shown_paths(path)}; files are mapped and locked there, "
-            "which object stores cannot do: name a folder on a disk of this machine, or on a file system that is mounted "
-            "here, or put the rows into the store by write_parquet"
+            f"{operator}: expected the path of a local folder, got {shown_paths(path)}; stores keep no time of the last use, "
+            "and nobody knows who reads there: list and remove what lies below the address of a cache with the tools of the "
+            "store, or let a rule of the bucket end it after some days"
         )
     return Path(local_path(given, operator))
 

@@ -11,10 +11,9 @@ system copies them.
 
 from __future__ import annotations
 
-import os
 import struct
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -42,6 +41,10 @@ _BLOCK_PIECES: Final = 512
 """Pieces in one call: half of Linux's limit."""
 
 
+Sink = Callable[[list[memoryview]], int]
+"""Takes the first bytes of some pieces, and returns how many, as `os.writev` does."""
+
+
 class Written(NamedTuple):
     """The size and the checksum of a written file.
 
@@ -55,7 +58,7 @@ class Written(NamedTuple):
 
 
 def write_aligned(
-    descriptor: int,
+    sink: Sink,
     schema: pa.Schema,
     batches: Iterable[pa.RecordBatch],
     *,
@@ -65,7 +68,7 @@ def write_aligned(
     """Writes a whole file, without a copy of the batches' values, except where pyarrow packs slices.
 
     Args:
-        descriptor: The open file, which is written from its first byte on.
+        sink: Takes all bytes of the file. It may keep the pieces, which do not change.
         schema: Schema of the batches.
         batches: The record batches; a column's dictionary is the same in all of them.
         compression: `"lz4"`, `"zstd"` or None.
@@ -76,11 +79,12 @@ def write_aligned(
         pyarrow.ArrowInvalid: A batch has another schema or another dictionary.
     """
     collected = _Collected()
-    messages = _Messages(collected, _Output(descriptor))
+    messages = _Messages(collected, _Output(sink))
     # Explicit options override environment variables, which may ask for old formats.
     options = pa.ipc.IpcWriteOptions(compression=compression)
-    sink = pa.PythonFile(collected, mode="w")
-    with pa.ipc.new_file(sink, schema, options=options, metadata=metadata) as writer:
+    with pa.ipc.new_file(
+        pa.PythonFile(collected, mode="w"), schema, options=options, metadata=metadata
+    ) as writer:
         for batch in batches:
             writer.write_batch(batch)
             messages.move()
@@ -215,9 +219,9 @@ class _Messages:
 class _Output:
     """Writes pieces to a file in few calls, and adds up their checksum."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, sink: Sink) -> None:
         self.num_bytes = 0
-        self._descriptor = descriptor
+        self._sink = sink
         self._checksum = xxhash.xxh3_64()
         self._pieces: list[memoryview] = []
         self._held_bytes = 0
@@ -240,7 +244,7 @@ class _Output:
         for piece in pieces:
             self._checksum.update(piece)
         while pieces:
-            written = os.writev(self._descriptor, pieces)
+            written = self._sink(pieces)
             done = 0
             while done < len(pieces) and written >= pieces[done].nbytes:
                 written -= pieces[done].nbytes

@@ -12,6 +12,7 @@ import pyarrow as pa
 from arrowflow.caching.store.chunk import Chunk, Link, batch_bytes, of_schema
 from arrowflow.caching.store.claim import Claim
 from arrowflow.caching.store.entry import Entry
+from arrowflow.caching.store.shared_entry import FarChunk, Free, SharedEntry
 from arrowflow.errors import CacheFullError
 from arrowflow.formats.ipc.dictionaries import same_file
 from arrowflow.kernels.context import Context
@@ -26,11 +27,13 @@ logger = logging.getLogger("arrowflow")
 INFLATION: Final = 4
 """The assumed ratio of decompressed bytes to compressed bytes."""
 
+AnyEntry = Entry | SharedEntry
+
 
 class Stored(NamedTuple):
     """A chunk that the cache holds, from one of its items on."""
 
-    chunk: Chunk
+    chunk: Chunk | FarChunk
     start: int
 
     @property
@@ -57,8 +60,8 @@ class Group:
 
     def __init__(
         self,
-        entry: Entry,
-        claim: Claim | None,
+        entry: AnyEntry,
+        claim: Claim | Free | None,
         first_row: int,
         before: Position,
         schema: pa.Schema,
@@ -116,7 +119,7 @@ class EntryProgress:
         self.full = True
 
 
-def progress_of(context: Context, found: Entry) -> EntryProgress:
+def progress_of(context: Context, found: AnyEntry) -> EntryProgress:
     """Returns the state of an entry that the kernels of a run share."""
     made: EntryProgress = context.run_storage.setdefault((EntryProgress, found.folder), EntryProgress())
     return made
@@ -130,7 +133,15 @@ def selected(batch: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
 
 
 class ChunkKernel(ReaderKernel):
-    """Writes missing chunks, and decodes compressed chunks. Mapped chunks pass unchanged."""
+    """Writes missing chunks, and makes the batches of chunks that are compressed or far away. Mapped ones pass unchanged.
+
+    Args:
+        progress: The state of the run.
+        inflation: The bytes that a byte of a stored chunk takes in memory; 0 for mapped chunks.
+        bypasses: Whether a run goes on without a cache that has no room.
+        in_place: Whether rows are handed out as descriptors of mapped memory.
+        columns: The columns that are handed out.
+    """
 
     passes = True
 
@@ -138,13 +149,13 @@ class ChunkKernel(ReaderKernel):
         self,
         progress: EntryProgress,
         *,
-        decodes: bool,
+        inflation: int,
         bypasses: bool,
         in_place: bool,
         columns: Columns,
     ) -> None:
         self._progress = progress
-        self._decodes = decodes
+        self._inflation = inflation
         self._bypasses = bypasses
         self._in_place = in_place
         self._columns = columns
@@ -152,13 +163,13 @@ class ChunkKernel(ReaderKernel):
     def num_bytes(self, payload: Stored | Group) -> int:
         """Returns the bytes that decoding takes; mapped memory is not the pipeline's."""
         if isinstance(payload, Stored):
-            return INFLATION * payload.chunk.mapped.size if self._decodes else 0
+            return self._inflation * payload.chunk.num_bytes
         return payload.num_bytes
 
     def read(self, payload: Stored | Group) -> Iterator[Made]:
         """Yields the items of the chunk, once the chunk is stored."""
         if isinstance(payload, Stored):
-            yield from self._items(payload.chunk, payload.start)
+            yield from self._items(payload.chunk.load(), payload.start)
         else:
             yield from self._written(payload)
 
@@ -173,11 +184,14 @@ class ChunkKernel(ReaderKernel):
                 self._progress.go_on_without(error, bypasses=self._bypasses)
         if committed is not None:
             self._progress.ended |= group.end
-            if self._in_place:
-                yield from self._items(group.entry.open(committed), 0)
+            opened = (
+                group.entry.open(committed) if self._in_place and isinstance(group.entry, Entry) else None
+            )
+            if opened is not None:
+                yield from self._items(opened, 0)
             if self._progress.ended:
                 group.entry.finish()
-            if self._in_place:
+            if opened is not None:
                 return
         for batch, link in group.items:
             # Written items are handed out from memory: no reader has to read them again.

@@ -21,20 +21,18 @@ import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from os import PathLike
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from arrowflow.caching.fingerprint.fingerprint import fingerprint, fingerprint_of_key
 from arrowflow.caching.fingerprint.installed import version_of
-from arrowflow.caching.store.entry import Entry, entry
-from arrowflow.caching.store.spill import spill_folder
-from arrowflow.caching.store.upkeep import local_folder
-from arrowflow.errors import PlanError, shown
-from arrowflow.kernels.operator import KernelSpec, RowOperator
-from arrowflow.ops.cache.cache import Cache, facts_before
-from arrowflow.ops.cache.chunks import ChunkKernel, progress_of
+from arrowflow.caching.store.entry import entry
+from arrowflow.errors import PlanError
+from arrowflow.kernels.context import Context
+from arrowflow.kernels.operator import Cost, KernelSpec, RowOperator
+from arrowflow.ops.cache.cache import facts_before
+from arrowflow.ops.cache.chunks import INFLATION, AnyEntry, ChunkKernel, progress_of
 from arrowflow.ops.cache.serving import DiskCacheKernel
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.lane import Lane
@@ -64,6 +62,10 @@ class DiskCache(RowOperator):
 
     name: ClassVar[str] = "cache"
     traits: ClassVar[Traits] = Traits(one_to_one=True, opaque=True)
+    # Chunks appear in order, so that a run that ends leaves no gap. A run that reads ahead in a gap would compute again
+    # the rows after the gap.
+    calls_to_fill: ClassVar[int] = 1
+    reads: ClassVar[Cost] = "unknown"
 
     path: str
     key: str | None = None
@@ -168,9 +170,9 @@ class DiskCache(RowOperator):
         found = (node.changed_file() for node in post_order(self.inputs[0]))
         return next((path for path in found if path is not None), None)
 
-    def _entry(self) -> Entry:
+    def _about(self) -> dict[str, Any]:
         plan = self.inputs[0]
-        about = {
+        return {
             "format": 1,
             "arrowflow": version_of("arrowflow"),
             "plan": [node.describe() for node in post_order(plan)],
@@ -178,29 +180,40 @@ class DiskCache(RowOperator):
             "compression": self.compression,
             "schema": None if plan.schema is None else str(plan.schema),
         }
+
+    @property
+    def _folder(self) -> str:
+        return self.fingerprint if self.compression is None else f"{self.fingerprint}-{self.compression}"
+
+    def _entry(self) -> AnyEntry:
         return entry(
             self.path,
-            self.fingerprint if self.compression is None else f"{self.fingerprint}-{self.compression}",
-            about,
-            repeatable=plan.repeatable,
+            self._folder,
+            self._about(),
+            repeatable=self.inputs[0].repeatable,
             verify=self.verify == "first",
             compression=self.compression,
         )
+
+    def _in_run(self, found: AnyEntry, context: Context) -> AnyEntry:
+        """Returns the entry as all kernels of a run see it."""
+        return found
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the boundary and the reader."""
         found = self._entry()
         found.refresh()
+        is_complete = found.num_rows is not None
         return (
             KernelSpec(
                 operator=self.name,
                 kind="boundary",
                 sees_borders=True,  # it keeps them, for other plans too
                 make=lambda context: DiskCacheKernel(
-                    found,
+                    self._in_run(found, context),
                     self.inputs[0].schema,
                     context,
-                    decodes=self.compression is not None,
+                    defers=self._inflation > 0,
                     changed=self._changed_file,
                     bypasses=self.on_full == "bypass",
                     budget_bytes=options.ram_budget,
@@ -214,22 +227,30 @@ class DiskCache(RowOperator):
                 kind="reader",
                 make=lambda context: ChunkKernel(
                     progress_of(context, found),
-                    decodes=self.compression is not None,
+                    inflation=self._inflation,
                     bypasses=self.on_full == "bypass",
                     in_place=self.in_place,
                     columns=self.shown,
                 ),
                 phase="cache",
                 engine="arrow",
-                # Chunks appear in order, so that a run that ends leaves no gap. A run that reads ahead in a gap would
-                # compute again the rows after the gap.
-                max_calls=None if found.num_rows is not None else 1,
-                cost="unknown",
+                max_calls=None if is_complete else self.calls_to_fill,
+                cost=self.reads if is_complete else "unknown",
+                connections=self._connections,
                 facts=self._costs,
             ),
         )
 
-    def _facts(self, found: Entry) -> tuple[str, ...]:
+    @property
+    def _inflation(self) -> int:
+        """The bytes that a stored byte takes in memory."""
+        return 0 if self.compression is None else INFLATION
+
+    @property
+    def _connections(self) -> int | None:
+        return None
+
+    def _facts(self, found: AnyEntry) -> tuple[str, ...]:
         found.refresh()
         return (f"entry {found.fingerprint}: {found.share}", *facts_before(self.inputs[0]))
 
@@ -239,43 +260,3 @@ class DiskCache(RowOperator):
         return (
             f"{self.compression}: decoded into new memory in every epoch; what is missing is written once",
         )
-
-
-def cached(
-    below: Node,
-    path: str | PathLike[str] | None,
-    *,
-    key: str | None,
-    compression: str | None,
-    spill: str | PathLike[str] | None,
-    on_full: str,
-    verify: str,
-) -> Cache | DiskCache:
-    """Returns the node for this folder, or for memory, with arguments as users write them."""
-    if path is None:
-        given = {"key": key, "compression": compression, "on_full": on_full, "verify": verify}
-        for name, value in given.items():
-            if value != {"on_full": "error", "verify": "first"}.get(name):
-                raise PlanError(
-                    f"cache: {name}= is for a cache in a folder; name it, as in cache('folder', {name}=…)"
-                )
-        return Cache(inputs=(below,), spill=spill_folder(spill))
-    if spill is not None:
-        raise PlanError("cache: with a path all rows lie in that folder, and none spill; leave out spill=")
-    for name, value, choices in (
-        ("compression", compression, (None, "lz4", "zstd")),
-        ("on_full", on_full, ("error", "bypass")),
-        ("verify", verify, ("first", "never")),
-    ):
-        if value not in choices:
-            raise PlanError(f"cache: {name} is one of {', '.join(map(repr, choices))}, got {shown(value)}")
-    if key is not None and not isinstance(key, str):
-        raise PlanError(f"cache: key is a string, got {type(key).__name__}")
-    return DiskCache(
-        inputs=(below,),
-        path=str(local_folder(DiskCache.name, path)),
-        key=key,
-        compression=compression,
-        on_full=on_full,
-        verify=verify,
-    )

@@ -8,13 +8,14 @@ from typing import Final
 import pyarrow as pa
 
 from arrowflow.caching.store.chunk import Chunk, Link
-from arrowflow.caching.store.claim import Claim, held_here
-from arrowflow.caching.store.entry import Entry, start_in
+from arrowflow.caching.store.claim import Claim
+from arrowflow.caching.store.shared_entry import FarChunk, Free
+from arrowflow.caching.store.stored import start_in
 from arrowflow.errors import CacheFullError, SourceError
 from arrowflow.kernels.context import Context, StreamHandle
 from arrowflow.kernels.items import PAUSE, Item, Origin
 from arrowflow.kernels.kinds import BoundaryKernel
-from arrowflow.ops.cache.chunks import Group, Stored, progress_of, selected
+from arrowflow.ops.cache.chunks import AnyEntry, Group, Stored, progress_of, selected
 from arrowflow.plan.node import Columns
 from arrowflow.plan.position import Position
 
@@ -38,21 +39,22 @@ class DiskCacheKernel(BoundaryKernel):
 
     def __init__(
         self,
-        entry: Entry,
+        entry: AnyEntry,
         schema: pa.Schema | None,
         context: Context,
         *,
-        decodes: bool,
+        defers: bool,
         changed: Callable[[], str | None],
         bypasses: bool,
         budget_bytes: int,
         columns: Columns = None,
     ) -> None:
-        self._entry = self._target = entry
+        self._entry: AnyEntry = entry
+        self._target: AnyEntry = entry
         self._changed = changed  # names a source file that has changed
         self._bypasses = bypasses
         self._group_bytes = min(GROUP_BYTES, budget_bytes // GROUP_SHARE)
-        self._decodes = decodes  # record batches are compressed
+        self._defers = defers  # the reader makes the batches of stored chunks
         self._columns = columns  # those that are handed out
         self._context = context
         self._progress = progress_of(context, entry)
@@ -60,7 +62,7 @@ class DiskCacheKernel(BoundaryKernel):
         self._row = 0
         self._schema = pa.schema([]) if schema is None else schema
         self._adds = True
-        self._claim: Claim | None = None
+        self._claim: Claim | Free | None = None
         self._stream: StreamHandle | None = None
         self._leaving = False  # the next rows of the open stream are stored
         self._group: Group | None = None
@@ -150,8 +152,11 @@ class DiskCacheKernel(BoundaryKernel):
         if self._claim is not None:
             found.refresh()
             return True
-        here = held_here(found.lock_path)
-        least = PATIENCE_HERE_SECONDS if here else max(PATIENCE_SECONDS, PATIENCE_TIMES * self._longest)
+        least = (
+            PATIENCE_HERE_SECONDS
+            if found.is_held_here
+            else max(PATIENCE_SECONDS, PATIENCE_TIMES * self._longest)
+        )
         if self._waited > least or not self._context.wait(LOOK_SECONDS):
             return False
         found.refresh()
@@ -167,12 +172,12 @@ class DiskCacheKernel(BoundaryKernel):
                 "was; iterate anew"
             )
 
-    def _next_chunk(self) -> Chunk | None:
+    def _next_chunk(self) -> Chunk | FarChunk | None:
         """Returns the chunk that goes on at the end of the last one."""
         chunk = self._entry.chunk_at(self._row) if self._entry.repeatable else None
         return chunk if chunk is not None and chunk.before == self._position else None
 
-    def _stored(self, chunk: Chunk, start: int) -> Iterator[Item]:
+    def _stored(self, chunk: Chunk | FarChunk, start: int) -> Iterator[Item]:
         self._row = chunk.first_row + chunk.num_rows
         self._schema = chunk.schema
         links = chunk.links
@@ -185,13 +190,13 @@ class DiskCacheKernel(BoundaryKernel):
                 self._progress.ended = True
                 self._entry.finish()
                 self._claim = None
-        if self._decodes and start < len(links):
+        if self._defers and start < len(links):
             yield Item(Stored(chunk, start), self._position, (), Origin(links[-1].split, 0, links[-1].last))
             return
         for number in range(start, len(links)):
             link = links[number]
             # Mapped memory is no memory of the pipeline.
-            batch = selected(chunk.batch(number), self._columns)
+            batch = selected(chunk.load().batch(number), self._columns)
             yield Item(batch, link.position, (), Origin(link.split, 0, link.last))
 
     def next_input(self) -> StreamHandle | None:
@@ -225,9 +230,9 @@ class DiskCacheKernel(BoundaryKernel):
         group.add(item)
         if group.num_rows and self._is_due(group, now, slow):
             yield from self._cut()
-            if self._claim is None and self._entry.repeatable:
+            if self._entry.repeatable:
                 # Another process may compute these rows, too: this run follows that process as soon as it can.
-                self._entry.refresh()
+                self._entry.follow(is_claimed=self._claim is not None)
             if self._next_chunk() is not None:
                 self._leaving, self._waited = True, 0.0
                 yield from self._serve()

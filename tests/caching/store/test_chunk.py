@@ -19,8 +19,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import arrowflow as af
-from arrowflow.caching.store import chunk as module
-from arrowflow.caching.store.chunk import HEADER, Chunk, ChunkError, Link, Name, open_chunk, write_chunk
+from arrowflow.caching.store import files as module
+from arrowflow.caching.store.chunk import HEADER, Chunk, ChunkError, Link, Name
+from arrowflow.caching.store.files import open_chunk, write_chunk
 from arrowflow.errors import CacheFullError, SchemaError, SourceError, WriteError
 from arrowflow.formats.ipc.aligned import ALIGNMENT
 from arrowflow.plan.position import Position

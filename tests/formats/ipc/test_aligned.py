@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ NOT_READ = ("runs_of_codes", "dense", "sparse")
 def write(path: Path, schema: pa.Schema, given: Sequence[pa.RecordBatch], **arguments: Any) -> Written:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
-        return write_aligned(descriptor, schema, given, **arguments)
+        return write_aligned(partial(os.writev, descriptor), schema, given, **arguments)
     finally:
         os.close(descriptor)
 

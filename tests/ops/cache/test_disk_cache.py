@@ -26,10 +26,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import arrowflow as af
-from arrowflow.caching.store import chunk
 from arrowflow.caching.store import entry as entries
+from arrowflow.caching.store import files
 from arrowflow.caching.store import folder as folders
-from arrowflow.caching.store.chunk import Link, Name
+from arrowflow.caching.store.chunk import Chunk, Link, Name
 from arrowflow.caching.store.claim import claim
 from arrowflow.caching.store.listing import listed
 from arrowflow.ops.cache import serving
@@ -326,7 +326,7 @@ def test_an_entry_that_becomes_another_one_is_not_served_in_part(
     filled(second, 2)
     first.finish()
 
-    def opened(folder: Path, name: Name, **options: Any) -> chunk.Chunk:
+    def opened(folder: Path, name: Name, **options: Any) -> Chunk:
         if name.first_row == 1 and second.folder.exists() and folder != second.folder:
             shutil.rmtree(
                 folder
@@ -334,7 +334,7 @@ def test_an_entry_that_becomes_another_one_is_not_served_in_part(
             second.finish()
         return open_chunk(folder, name, **options)
 
-    open_chunk = chunk.open_chunk
+    open_chunk = files.open_chunk
     monkeypatch.setattr(entries, "open_chunk", opened)
     entry = entry_of(root)
     entry.refresh()
@@ -570,7 +570,7 @@ def full(*args: Any, **kwargs: Any) -> Any:
 
 
 def test_a_full_disk_is_an_error_or_ends_the_caching(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = chunk.write_chunk
+    write = files.write_chunk
     calls = itertools.count()
     monkeypatch.setattr(entries, "write_chunk", lambda *a, **k: (full if next(calls) > 2 else write)(*a, **k))
     ds = af.range(60).with_options(SMALL).map(lambda b: b)
@@ -924,7 +924,7 @@ def test_who_gets_on_is_waited_for(root: Path) -> None:
         found,
         batch.schema,
         cast(Any, Other()),
-        decodes=False,
+        defers=False,
         changed=lambda: None,
         bypasses=False,
         budget_bytes=1 << 20,

@@ -1,0 +1,162 @@
+"""The files of chunks in a local folder: written under another name first, and mapped to be read.
+
+A chunk's name comes into being by a rename, when the bytes are on the disk.
+
+**Reading.** A file is mapped, and its descriptor closed: thousands of chunks can be open. Uncompressed columns are views
+of the map, aligned to 64 bytes. A mapping outlives the removal of its file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import stat
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from arrowflow.caching.store.chunk import Chunk, ChunkError, Link, Name, batch_bytes, chunk_in, encoder
+from arrowflow.errors import ArrowflowError, CacheFullError, SourceError, WriteError
+from arrowflow.plan.position import Position
+from arrowflow.storage import NO_ROOM
+
+TEMPORARY: Final = ".tmp-"
+"""The start of the names of chunks that are being written, or whose writer was killed."""
+
+_counter: Final = itertools.count()
+
+
+# ---------------------------------------------------------------------------------------------------- writing
+
+
+def write_chunk(
+    folder: str | os.PathLike[str],
+    first_row: int,
+    before: Position,
+    items: Sequence[tuple[pa.RecordBatch, Link]],
+    *,
+    schema: pa.Schema,
+    fingerprint: str,
+    end: bool,
+    compression: str | None = None,
+) -> Name:
+    """Writes a chunk and returns its name.
+
+    After the return the chunk is on the disk, whatever happens to process and power.
+
+    Args:
+        folder: The folder of the entry.
+        first_row: Number of its first row.
+        before: The position before its first item.
+        items: Each item's record batch and link. A column has the same dictionary in all batches (see `same_file`).
+        schema: Schema of the record batches.
+        fingerprint: The fingerprint of the plan.
+        end: Whether no row follows.
+        compression: `"lz4"`, `"zstd"` or None.
+
+    Raises:
+        CacheFullError: The disk, or the user's share of it, has no room. Nothing of the chunk is left there.
+        WriteError: The file cannot be written, or pyarrow cannot write these batches to one file.
+        SchemaError: A record batch has other columns than `schema`.
+    """
+    encode = encoder(first_row, before, items, schema, fingerprint, end=end, compression=compression)
+    path = Path(folder)
+    try:
+        return _commit(path, lambda descriptor: encode(partial(os.writev, descriptor)))
+    except OSError as error:
+        num_bytes = sum(batch_bytes(batch) for batch, link in items if link.rows)
+        raise _failure(error, path, num_bytes) from error
+    except WriteError as error:
+        error.locate(file=str(path))
+        raise
+
+
+def _commit(folder: Path, fill: Callable[[int], Name]) -> Name:
+    """Fills a new file and gives it its name. An error before the naming leaves nothing behind."""
+    # Once all chunks are seen another thread may rename the folder. So the folder is opened for its flush before that.
+    names = os.open(folder, os.O_RDONLY)
+    try:
+        temporary, descriptor = _create(folder)
+        try:
+            try:
+                name = fill(descriptor)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            temporary.rename(folder / name.render())
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+        os.fsync(names)
+    finally:
+        os.close(names)
+    return name
+
+
+def _create(folder: Path) -> tuple[Path, int]:
+    """Opens a new file. A file of another process with this number, in a container or in the past, stays untouched."""
+    while True:
+        path = folder / f"{TEMPORARY}{os.getpid()}-{next(_counter)}"
+        with contextlib.suppress(FileExistsError):
+            return path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+
+
+def _failure(error: OSError, folder: Path, num_bytes: int) -> ArrowflowError:
+    if error.errno not in NO_ROOM:
+        text = (
+            f"a chunk cannot be written: {error}; name a folder that can be, or cache in memory with cache()"
+        )
+        return WriteError(text).locate(operator="cache", file=str(folder))
+    try:
+        found = os.statvfs(folder)
+        free = f"{found.f_bavail * found.f_frsize:,} bytes are free"
+    except OSError:
+        free = "nobody knows how many are free"
+    return CacheFullError(
+        f"{NO_ROOM[error.errno]}: the next chunk has {num_bytes:,} bytes, and {free}; make room, remove entries with "
+        'af.cache_clear(path, max_bytes=...), or let the pipeline go on without: cache(path, on_full="bypass")'
+    ).locate(operator="cache", file=str(folder))
+
+
+# ---------------------------------------------------------------------------------------------------- reading
+
+
+def open_chunk(folder: str | os.PathLike[str], name: Name, *, fingerprint: str, verify: bool) -> Chunk:
+    """Maps a chunk and checks that it matches its name.
+
+    Args:
+        folder: The folder of the entry.
+        name: The chunk.
+        fingerprint: The fingerprint of the plan.
+        verify: Whether to compare the checksum, for which the whole file is read.
+
+    Raises:
+        ChunkError: The file is not that chunk.
+        FileNotFoundError: There is no such file.
+        SourceError: The file cannot be read.
+    """
+    path = Path(folder) / name.render()
+    try:
+        return _opened(path, name, fingerprint, verify=verify)
+    except ArrowflowError as error:
+        error.locate(file=str(path))
+        raise
+
+
+def _opened(path: Path, name: Name, fingerprint: str, *, verify: bool) -> Chunk:
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):  # one look: another process may move the folder, and back
+            raise ChunkError("expected a chunk of a cache, found what is no file")
+        # Closing frees the descriptor. The map stays as long as a buffer of the map.
+        with pa.memory_map(str(path)) as source:
+            mapped = source.read_buffer()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise SourceError(f"a chunk of a cache cannot be mapped: {error}") from error
+    return chunk_in(mapped, name, fingerprint, verify=verify)

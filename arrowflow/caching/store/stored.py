@@ -1,0 +1,188 @@
+"""`StoredChunks`: the chunks of an entry that exist, and the one that holds a place, wherever they lie."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from typing import Generic, NamedTuple, TypeVar
+
+from arrowflow.caching.store.chunk import ChunkError, Head, Name
+from arrowflow.caching.store.listing import NOTHING, Listing
+from arrowflow.plan.position import Position
+
+logger = logging.getLogger("arrowflow")
+
+C = TypeVar("C", bound=Head)
+
+
+class Place(NamedTuple, Generic[C]):
+    """The place in an entry at which to go on.
+
+    Attributes:
+        chunk: The chunk that holds the place; None at the start.
+        start: The number of the chunk's items before the place.
+    """
+
+    chunk: C | None
+    start: int
+
+
+class StoredChunks(ABC, Generic[C]):
+    """The chunks of one cached plan, as they are found.
+
+    Any thread may use it: each attribute is replaced as a whole, and never changed.
+
+    Args:
+        fingerprint: The identity of the plan and its sources, as hexadecimal digits.
+        repeatable: Whether the input can go on from any position, so that single chunks are of use.
+        verify: Whether to check the checksum of a chunk when this process first reads it.
+    """
+
+    def __init__(self, fingerprint: str, *, repeatable: bool, verify: bool) -> None:
+        self.fingerprint = fingerprint
+        self.repeatable = repeatable
+        self._verify = verify
+        self._listing = NOTHING
+        self._chunks: dict[Name, C] = {}
+        self._damaged: set[Name] = set()
+        # For each position that was searched before, the first row of its chunk.
+        self._rows: dict[Position, int] = {}
+
+    @abstractmethod
+    def _list(self) -> Listing:
+        """Returns the chunks that exist now, without damaged ones."""
+
+    @abstractmethod
+    def _open(self, name: Name, *, verify: bool) -> C:
+        """Opens a chunk; raises `ChunkError` if it is damaged, and `FileNotFoundError` if it is gone."""
+
+    @abstractmethod
+    def _discard(self, name: Name) -> None:
+        """Removes a damaged chunk, so that another one can take its place, or leaves it out from now on."""
+
+    @abstractmethod
+    def _missing(self, name: Name) -> None:
+        """Is told that a chunk was listed, and is gone."""
+
+    def refresh(self) -> Listing:
+        """Lists the chunks that exist now."""
+        self._listing = found = self._list()
+        if not found.names:
+            self._chunks = {}
+        return found
+
+    @property
+    def num_rows(self) -> int | None:
+        """Its rows if the last listing was complete, else None."""
+        return self._listing.num_rows
+
+    @property
+    def share(self) -> str:
+        """The share of its chunks that exist, in words."""
+        names = self._listing.names
+        if self.num_rows is not None:
+            return f"complete, {self.num_rows:,} rows"
+        return f"{sum(name.num_rows for name in names.values()):,} rows so far" if names else "empty"
+
+    @property
+    def is_held_here(self) -> bool:
+        """Whether this very process holds a lock of the entry."""
+        return False
+
+    @property
+    def progress(self) -> object:
+        """A value that changes whenever the computing process has made progress."""
+        return len(self._listing.names)
+
+    @abstractmethod
+    def follow(self, *, is_claimed: bool) -> None:
+        """Looks for chunks of other processes, where these may compute the same rows; `is_claimed` if this one has a claim."""
+
+    def chunk_at(self, row: int) -> C | None:
+        """Returns the chunk that begins with this row, opened and checked; None if there is none, or no longer.
+
+        A damaged chunk is removed, so that its rows are computed again.
+        """
+        while (name := self._listing.names.get(row)) is not None:
+            chunk = self._chunks.get(name)
+            if chunk is not None:
+                return chunk
+            try:
+                return self._chunks.setdefault(name, self._open(name, verify=self._verify))
+            except FileNotFoundError:
+                self._missing(name)
+            except ChunkError as error:
+                logger.warning("cache: %s; its rows are computed again", error)
+                self._discard(name)
+            self._forget()
+        return None
+
+    def _forget(self) -> None:
+        self._listing = NOTHING
+        self.refresh()
+
+    def find(self, position: Position) -> Place[C] | None:
+        """Returns the place right after a position; None if the existing chunks do not reach it."""
+        if position is None:
+            return Place(None, 0)
+        # The search also covers chunks after a gap: their rows need not be computed again.
+        known = self._rows.get(position)
+        rows = sorted(self._listing.names)
+        for row in rows if known is None else (known, *rows):
+            seen = self._glance(row)
+            if seen is None or start_in(seen, position) is None:
+                continue
+            # If this chunk is damaged or cleared, another chunk replaces it, which may end earlier.
+            chunk = self.chunk_at(row)
+            start = None if chunk is None else start_in(chunk, position)
+            if chunk is not None and start is not None:
+                return Place(chunk, start)
+        return None
+
+    def _glance(self, row: int) -> C | None:
+        """Opens the chunk that begins with a row only to find positions in it: 0.2 ms, without its checksum."""
+        name = self._listing.names.get(row)
+        if name is None:
+            return None
+        try:
+            return self._chunks.get(name) or self._open(name, verify=False)
+        except (ChunkError, OSError):
+            return None
+
+    def position_behind(self, rows: int) -> tuple[Position, int] | None:
+        """Returns the position after the last item that ends within the first `rows` rows, and the rows before it.
+
+        Returns None if the entry is not complete. One chunk is opened, however many there are.
+        """
+        listing = self._listing
+        if listing.num_rows is None or rows <= 0:
+            return None
+        row = 0
+        while not (name := listing.names[row]).end and row + name.num_rows <= rows:
+            row += name.num_rows
+        chunk = self.chunk_at(row)
+        if chunk is None:
+            return None
+        before, position = row, chunk.before
+        for link in chunk.links:
+            if row + link.rows > rows:
+                break
+            row, position = row + link.rows, link.position
+        self._rows[position] = before
+        return position, row
+
+    def whole(self) -> tuple[C, ...] | None:
+        """Returns all chunks of a complete entry, opened and checked; else None, also if the entry was replaced."""
+        listing = self._listing
+        if listing.num_rows is None:
+            return None
+        chunks = [self.chunk_at(name.first_row) for name in listing.chain]
+        found = tuple(chunk for chunk in chunks if chunk is not None)
+        return found if [chunk.name for chunk in found] == listing.chain else None
+
+
+def start_in(chunk: Head, position: Position) -> int | None:
+    """Returns the number of a chunk's items before a position; None if the position is outside of the chunk."""
+    if chunk.before == position:
+        return 0
+    return next((start for start, link in enumerate(chunk.links, start=1) if link.position == position), None)
