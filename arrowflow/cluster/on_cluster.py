@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from arrowflow.cluster.engine import RayEngine
 from arrowflow.cluster.session import Asked, Session
-from arrowflow.cluster.worker import Start, Work
+from arrowflow.cluster.worker import Piece, Start, Work
 from arrowflow.errors import PlanError, said
 from arrowflow.executor.processes.wire import pack, unpack_error
 from arrowflow.kernels.context import Context
@@ -23,6 +23,7 @@ from arrowflow.ops.ranks.split_by_rank import SplitByRank
 from arrowflow.ops.ranks.steps import Steps
 from arrowflow.options import ResolvedOptions
 from arrowflow.physical.planner import plan_chain
+from arrowflow.physical.tuning import WorkerStatistics
 from arrowflow.plan.node import BindContext, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, Resume, Traits
@@ -198,20 +199,22 @@ class RemoteKernel(SourceKernel):
         start = Start(self._node.number, context.epoch, task.payload, 0)
         asked: Asked | None = None
         try:
-            asked = session.ask(start, None)
+            asked = session.ask(start, None, records=context.spans is not None)
             while True:
+                began = context.now()
                 piece = session.take(asked, context)
                 if piece is None:
                     if not context.wait(0.0):
                         return
                     context.retried("a worker of the cluster died")
-                    asked = session.ask(start, None)
+                    asked = session.ask(start, None, records=context.spans is not None)
                     continue
+                self._tell(asked, piece, context.now() - began)
                 if piece.batches:
                     start = start._replace(position=piece.batches[-1][1])
                 ends = piece.ended or piece.error is not None
                 # The next piece is made while the executor takes this one.
-                asked = None if ends else session.ask(start, asked)
+                asked = None if ends else session.ask(start, asked, records=context.spans is not None)
                 last = len(piece.batches) - 1
                 for number, (batch, position) in enumerate(piece.batches):
                     yield Made(batch, position, more=number < last)
@@ -221,6 +224,29 @@ class RemoteKernel(SourceKernel):
                     return
         finally:
             session.close(asked)
+
+    def _tell(self, asked: Asked, piece: Piece, waited_seconds: float) -> None:
+        """Hands on what a piece tells of the worker's side of the run."""
+        context, session, remote = self._context, self._node.session, asked.remote
+        assert remote.ready is not None
+        node, process, _ = remote.ready
+        context.elsewhere.add(
+            WorkerStatistics(
+                node=node,
+                process=process,
+                pieces=1,
+                rows=sum(batch.num_rows for batch, _ in piece.batches),
+                bytes=sum(batch.nbytes for batch, _ in piece.batches),
+                waited_seconds=waited_seconds,
+                stages=piece.stages,
+            )
+        )
+        for operator, place, found in piece.bad_rows:
+            context.elsewhere.leave_out(operator, (asked.lane, place), found)
+        context.elsewhere.move(session.moves())
+        if piece.spans and context.spans is not None:
+            place = f"worker {remote.number} on {node} (process {process}), lane {asked.lane}"
+            context.spans.merge(piece.spans, place, session.ahead(remote, context))
 
     def _connect(self) -> None:
         node, options = self._node, self._options

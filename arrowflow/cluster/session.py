@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import os
@@ -12,7 +13,7 @@ from typing import Any, Final
 
 from arrowflow.cluster.engine import RayEngine
 from arrowflow.cluster.policy import PERIOD_SECONDS, Look, Policy, dealt
-from arrowflow.cluster.worker import LaneWorker, Piece, Ready, Start
+from arrowflow.cluster.worker import LaneWorker, Piece, Ready, Request, Start
 from arrowflow.errors import PlanError, WorkerError, said
 from arrowflow.kernels.context import Context
 from arrowflow.optional import optional
@@ -29,6 +30,9 @@ MOST_PIECE_BYTES: Final = 16 << 20
 LEAST_PIECE_BYTES: Final = 1 << 20
 STORE_SHARE: Final = 4
 """The most and the least bytes of a piece; the part of the object store that pieces may take is one in so many."""
+PINGS: Final = 5
+PING_SECONDS: Final = 2.0
+"""Pings that compare clocks, and the time that one may take. The clock is off by half the quickest round trip at most."""
 SPARE_CALLS: Final = 8
 """Calls of a worker at the same time, besides one for each lane: to close lanes, and to move them."""
 
@@ -44,6 +48,8 @@ class Remote:
         ready: What it said, once it has started.
         cpu_seconds: CPU time of its process, as it told last.
         num_bytes: Bytes that came from it.
+        rows: Rows that came from it.
+        ahead_seconds: By how much its clock is ahead of the consumer's; None until somebody wants to know.
     """
 
     number: int
@@ -53,6 +59,7 @@ class Remote:
     cpu_seconds: float = 0.0
     num_bytes: int = 0
     rows: int = 0
+    ahead_seconds: float | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -196,21 +203,22 @@ class Session:
 
     # ------------------------------------------------------------------ requests
 
-    def ask(self, start: Start, before: Asked | None) -> Asked:
+    def ask(self, start: Start, before: Asked | None, *, records: bool) -> Asked:
         """Asks for the next piece of a lane; in a new run, closing the one before, where the lane moves or begins.
 
         Args:
             start: Where the lane goes on, if it is not in this very worker already.
             before: The latest request of the lane; None if there is no run of it.
+            records: Whether somebody wants to see what runs when.
         """
-        remote = self.worker_of(start.lane)
+        remote, request = self.worker_of(start.lane), Request(self._piece_bytes, records)
         if before is not None and before.remote is remote:
-            promise = remote.handle.pull.remote(before.name, None, self._piece_bytes)
+            promise = remote.handle.pull.remote(before.name, None, request)
             return Asked(start.lane, remote, before.name, promise)
         self.close(before)
         name = f"{self._name}-{next(self._numbers)}"
         start = start._replace(ram_budget=self.share_bytes)
-        return Asked(start.lane, remote, name, remote.handle.pull.remote(name, start, self._piece_bytes))
+        return Asked(start.lane, remote, name, remote.handle.pull.remote(name, start, request))
 
     def close(self, asked: Asked | None) -> None:
         """Ends a run of a lane. Waits for nothing."""
@@ -315,6 +323,26 @@ class Session:
             looks = None if looks is None else looks - 1
         return False
 
+    def ahead(self, remote: Remote, context: Context) -> float:
+        """Returns by how much the clock of a worker is ahead, from the quickest of a few pings."""
+        if remote.ahead_seconds is None:
+            ray = self._ray
+            pings: list[tuple[float, float]] = []
+            for _ in range(PINGS):
+                sent = context.now()
+                promise = remote.handle.now.remote()
+                if not self._arrives(promise, context, PING_SECONDS):
+                    break
+                with contextlib.suppress(ray.exceptions.RayError):  # its lane finds out that it has died
+                    found = ray.get(promise)
+                    pings.append(ahead_by(sent, found, context.now()))
+            remote.ahead_seconds = min(pings, default=(0.0, 0.0))[1]
+        return remote.ahead_seconds
+
+    def moves(self) -> list[str]:
+        """Returns why workers came and went."""
+        return [] if self._policy is None else self._policy.reasons
+
     def facts(self) -> list[str]:
         """Returns lines for `explain`."""
         with self._lock:
@@ -324,7 +352,17 @@ class Session:
             f"{each.cpu_seconds:.1f} s of CPU"
             for each in workers
         ]
-        return [*lines, *([] if self._policy is None else self._policy.reasons)]
+        return [*lines, *self.moves()]
+
+
+def ahead_by(sent: float, found: float, back: float) -> tuple[float, float]:
+    """Returns the round trip of a ping, and by how much the other clock is ahead if both ways took as long.
+
+    Example:
+        >>> ahead_by(10.0, 110.5, 11.0)
+        (1.0, 100.0)
+    """
+    return back - sent, found - (sent + back) / 2
 
 
 def _place(remote: Remote) -> str:
