@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from arrowflow.cluster.engine import RayEngine
+from arrowflow.cluster.parts import Joined
 from arrowflow.cluster.session import Asked, Session
 from arrowflow.cluster.worker import Piece, Start, Work
 from arrowflow.errors import PlanError, said
@@ -197,6 +198,7 @@ class RemoteKernel(SourceKernel):
         session, context = self._node.session, self._context
         self._connect()
         start = Start(self._node.number, context.epoch, task.payload, 0)
+        joined = Joined(session.kept)
         asked: Asked | None = None
         try:
             asked = session.ask(start, None, records=context.spans is not None)
@@ -207,19 +209,29 @@ class RemoteKernel(SourceKernel):
                     if not context.wait(0.0):
                         return
                     context.retried("a worker of the cluster died")
+                    joined.clear()
                     asked = session.ask(start, None, records=context.spans is not None)
                     continue
                 self._tell(asked, piece, context.now() - began)
-                if piece.batches:
-                    start = start._replace(position=piece.batches[-1][1])
-                ends = piece.ended or piece.error is not None
+                batches = joined.add(piece.parts)
+                error, ends = piece.error, piece.ended or piece.error is not None
+                del piece  # the store is to free what was copied, before the next piece needs room
+                if batches:
+                    start = start._replace(position=batches[-1][1])
                 # The next piece is made while the executor takes this one.
-                asked = None if ends else session.ask(start, asked, records=context.spans is not None)
-                last = len(piece.batches) - 1
-                for number, (batch, position) in enumerate(piece.batches):
-                    yield Made(batch, position, more=number < last)
-                if piece.error is not None:
-                    raise unpack_error(piece.error)
+                before, asked = (
+                    asked,
+                    None if ends else session.ask(start, asked, records=context.spans is not None),
+                )
+                if asked is not None and asked.name != before.name:
+                    joined.clear()
+                batches.reverse()
+                while batches:
+                    batch, position = batches.pop()
+                    yield Made(batch, position, more=bool(batches))
+                    del batch
+                if error is not None:
+                    raise unpack_error(error)
                 if asked is None:
                     return
         finally:
@@ -235,8 +247,8 @@ class RemoteKernel(SourceKernel):
                 node=node,
                 process=process,
                 pieces=1,
-                rows=sum(batch.num_rows for batch, _ in piece.batches),
-                bytes=sum(batch.nbytes for batch, _ in piece.batches),
+                rows=piece.rows,
+                bytes=piece.num_bytes,
                 waited_seconds=waited_seconds,
                 stages=piece.stages,
             )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from arrowflow.cluster.engine import RayEngine
+from arrowflow.cluster.parts import Kept
 from arrowflow.cluster.policy import PERIOD_SECONDS, Look, Policy, dealt
 from arrowflow.cluster.worker import LaneWorker, Piece, Ready, Request, Start
 from arrowflow.errors import PlanError, WorkerError, said
@@ -26,10 +27,10 @@ LOOK_SECONDS: Final = 0.2
 """A wait for Ray looks so often whether its run goes on."""
 START_SECONDS: Final = 120.0
 """Time for a worker to start: until then the cluster may grow by a node."""
-MOST_PIECE_BYTES: Final = 16 << 20
-LEAST_PIECE_BYTES: Final = 1 << 20
+PIECE_BYTES: Final = 16 << 20
+"""A piece is sent from so many bytes on, if the store has room for it. 16 lanes of a worker make 3 GB in the time of ten."""
 STORE_SHARE: Final = 4
-"""The most and the least bytes of a piece; the part of the object store that pieces may take is one in so many."""
+"""Pieces may take one in so many bytes of a node's object store: half of that on their way, and half in use."""
 PINGS: Final = 5
 PING_SECONDS: Final = 2.0
 """Pings that compare clocks, and the time that one may take. The clock is off by half the quickest round trip at most."""
@@ -93,7 +94,8 @@ class Session:
         self._own = 1
         self._places: dict[int, int] = {}
         self._ram_budget = 0
-        self._piece_bytes = LEAST_PIECE_BYTES
+        self._most_bytes = PIECE_BYTES
+        self.kept = Kept(0)
         self._deaths: dict[int, int] = {}  # of each lane since its latest piece
         self._is_lost = False
         self._policy: Policy | None = None
@@ -127,7 +129,8 @@ class Session:
             if not ray.is_initialized():
                 ray.init(address=engine.address, include_dashboard=False, log_to_driver=False)
             total = ray.cluster_resources()
-            nodes = [node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]]
+            alive = [node for node in ray.nodes() if node["Alive"]]
+            nodes = [node["Resources"].get("CPU", 0) for node in alive]
             self._cores = engine.cpus_per_worker or max(1, min(DEFAULT_CORES, int(max(nodes, default=1))))
             if self._cores > max(nodes, default=0):
                 raise PlanError(
@@ -136,9 +139,11 @@ class Session:
                 )
             self._lanes, self._own, self._ram_budget = tuple(lanes), own, ram_budget
             self._shared_name = hashlib.blake2b(packed, digest_size=8).hexdigest() if shared else None
-            store = int(total.get("object_store_memory", 1 << 30)) // STORE_SHARE
-            fitting = min(store, ram_budget) // (2 * len(lanes))
-            self._piece_bytes = max(LEAST_PIECE_BYTES, min(MOST_PIECE_BYTES, fitting))
+            # All pieces meet on the consumer's node, which may be any one.
+            stores = [node["Resources"].get("object_store_memory", 1 << 30) for node in alive]
+            share = min(int(min(stores, default=1 << 30)) // STORE_SHARE, ram_budget)
+            self._most_bytes = max(1, share // 2 // len(lanes))
+            self.kept = Kept(share // 2 * own // len(lanes))
             self._packed = ray.put(packed)
             most = engine.max_workers or max(1, int(total.get("CPU", 1)) // self._cores)
             if engine.workers == AUTOTUNE:
@@ -211,7 +216,8 @@ class Session:
             before: The latest request of the lane; None if there is no run of it.
             records: Whether somebody wants to see what runs when.
         """
-        remote, request = self.worker_of(start.lane), Request(self._piece_bytes, records)
+        remote = self.worker_of(start.lane)
+        request = Request(min(PIECE_BYTES, self._most_bytes), self._most_bytes, records)
         if before is not None and before.remote is remote:
             promise = remote.handle.pull.remote(before.name, None, request)
             return Asked(start.lane, remote, before.name, promise)
@@ -255,6 +261,7 @@ class Session:
             if not self._arrives(asked.promise, context, None):
                 return None
             piece = Piece._make(ray.get(asked.promise))
+            asked.promise = None  # the store frees the piece once nothing refers to its bytes
         except ray.exceptions.RayTaskError as error:
             raise WorkerError(f"the worker{_place(remote)} failed: {said(error)}") from error
         except ray.exceptions.RayError as error:
@@ -270,8 +277,8 @@ class Session:
 
     def _count(self, remote: Remote, piece: Piece) -> None:
         remote.cpu_seconds = piece.cpu_seconds
-        remote.rows += sum(batch.num_rows for batch, _ in piece.batches)
-        remote.num_bytes += sum(batch.nbytes for batch, _ in piece.batches)
+        remote.rows += piece.rows
+        remote.num_bytes += piece.num_bytes
 
     def _look(self, policy: Policy, now: float) -> None:
         """Lets the policy say how many workers there shall be, if it is time."""

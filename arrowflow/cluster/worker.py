@@ -15,6 +15,7 @@ import pyarrow as pa
 from arrowflow import run
 from arrowflow.bad_rows import LeftOut
 from arrowflow.clock import WallClock
+from arrowflow.cluster.parts import Part, parts_of
 from arrowflow.delivery import Delivered, RecordBatches, sliced
 from arrowflow.executor import Engine
 from arrowflow.executor.processes.wire import pack_error, unpack
@@ -29,7 +30,6 @@ from arrowflow.physical.tuning import Setting, StageKey, StageStatistics
 from arrowflow.plan.position import Position
 from arrowflow.plan.walk import post_order
 from arrowflow.run import Prepared
-from arrowflow.workarounds.slices import concatenable
 
 PIECE_SECONDS: Final = 0.1
 """A piece with rows is sent after so long, however small it is."""
@@ -65,10 +65,12 @@ class Request(NamedTuple):
 
     Attributes:
         num_bytes: Bytes from which on it is sent.
+        most_bytes: Bytes that it may have at most: the object store has room for them.
         records: Whether somebody wants to see what runs when.
     """
 
     num_bytes: int
+    most_bytes: int
     records: bool = False
 
 
@@ -76,7 +78,7 @@ class Piece(NamedTuple):
     """The answer to a request.
 
     Attributes:
-        batches: Record batches, each with the lane's position after it.
+        parts: Record batches, or parts of one.
         ended: Whether the lane has no more rows.
         error: What ended the lane behind the batches, as bytes of `pack_error`.
         cpu_seconds: CPU time of the worker's process until now.
@@ -85,13 +87,23 @@ class Piece(NamedTuple):
         spans: What ran when since the piece before, by the worker's clock.
     """
 
-    batches: list[tuple[pa.RecordBatch, Position]]
+    parts: list[Part]
     ended: bool
     error: tuple[bytes, ...] | None
     cpu_seconds: float
     stages: tuple[StageStatistics, ...] = ()
     bad_rows: tuple[tuple[str, Any, LeftOut], ...] = ()
     spans: Sequence[Any] = ()
+
+    @property
+    def rows(self) -> int:
+        """Rows of the batches that end in it."""
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of its rows."""
+        return sum(part.num_bytes for part in self.parts)
 
 
 class Ready(NamedTuple):
@@ -110,12 +122,14 @@ class _Run:
         engine: Runs it.
         told_at: When a piece last told of its stages.
         rest: Batches of its latest item that were not taken yet.
+        waiting: Parts of its latest batch that were not sent yet.
         told: Its stages as they were then.
     """
 
     engine: Engine
     told_at: float
     rest: Iterator[Delivered[pa.RecordBatch]] | None = None
+    waiting: deque[Part] = field(default_factory=deque)
     told: dict[StageKey, StageStatistics] = field(default_factory=dict)
 
     def next(self) -> tuple[pa.RecordBatch, Position] | None:
@@ -131,6 +145,15 @@ class _Run:
         self.rest = sliced(item, RecordBatches().slicer(item.chunk.chunk))
         batch, position, _ = next(self.rest)
         return batch, position
+
+    def wait_in_parts(self, most_bytes: int) -> bool:
+        """Puts the next batch in parts if the one before is sent; False at the end."""
+        if not self.waiting:
+            found = self.next()
+            if found is None:
+                return False
+            self.waiting.extend(parts_of(*found, most_bytes))
+        return True
 
     def record(self) -> None:
         """Records from now on what runs when."""
@@ -150,17 +173,6 @@ class _Run:
             bad_rows=tuple(noted.popleft() for _ in range(len(noted))) if noted else (),
             spans=() if timeline is None else timeline.take(),
         )
-
-
-def _compact(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns a batch with no more than twice the bytes of its rows. A slice pickles with the whole buffers that it is of.
-
-    To copy the rows pays from there on: the store would copy more that is not needed.
-    """
-    if batch.get_total_buffer_size() <= 2 * batch.nbytes:
-        return batch
-    columns = [pa.concat_arrays([concatenable(column)]) for column in batch.columns]
-    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
 class LaneWorker:
@@ -194,7 +206,7 @@ class LaneWorker:
 
     def pull(self, name: str, start: Start | None, request: Request) -> Piece:
         """Returns the next record batches of a run of a lane, which begins with the first request."""
-        batches: list[tuple[pa.RecordBatch, Position]] = []
+        parts: list[Part] = []
         size, began = 0, self._clock.now()
         error, current, ended = None, None, False
         try:
@@ -206,23 +218,24 @@ class LaneWorker:
                 # `close` tells first and looks then, so one of the two sees the other.
                 if name in self._closed:
                     self.close(name)
-                    return Piece(batches, True, None, self._clock.process_cpu())
+                    return Piece(parts, True, None, self._clock.process_cpu())
             if request.records:
                 current.record()
-            while size < request.num_bytes and (not batches or self._clock.now() - began < PIECE_SECONDS):
-                found = current.next()
-                if found is None:
+            while size < request.num_bytes and (not parts or self._clock.now() - began < PIECE_SECONDS):
+                if not current.wait_in_parts(request.most_bytes):
                     ended = True
                     self.close(name)
                     break
-                batch = _compact(found[0])
-                batches.append((batch, found[1]))
-                size += batch.get_total_buffer_size()
+                part_bytes = current.waiting[0].num_bytes
+                if parts and size + part_bytes > request.most_bytes:
+                    break
+                parts.append(current.waiting.popleft())
+                size += part_bytes
         except Exception as raised:  # noqa: BLE001  (the consumer raises it)
             raised.add_note(f"on the node {socket.gethostname()}, in the worker of process {os.getpid()}")
             error = pack_error(raised)
             self.close(name)
-        piece = Piece(batches, ended, error, self._clock.process_cpu())
+        piece = Piece(parts, ended, error, self._clock.process_cpu())
         if current is None:
             return piece
         return current.told_by(piece, self._clock.now(), ends=ended or error is not None)

@@ -225,21 +225,6 @@ def test_workers_end_with_their_loader(ray: Any, shards: Path) -> None:
     assert not any(map(is_alive, ends))
 
 
-def test_a_consumer_that_sleeps_holds_a_bounded_part_of_the_store(ray: Any, tmp_path: Path) -> None:
-    rows = af.range(4_000_000).with_columns(x=pl.col("id") * 2.0, y=pl.col("id") * 3.0)
-    with iter(rows.batch(1600).with_engine(engine(1))) as run:
-        next(run)
-        used = []
-        for _ in range(10):
-            threading.Event().wait(0.1)
-            total, free = (
-                resources["object_store_memory"]
-                for resources in (ray.cluster_resources(), ray.available_resources())
-            )
-            used.append(total - free)
-    assert max(used) <= 50 << 20
-
-
 def test_loaders_take_an_engine(ray: Any) -> None:
     plan = af.range(320).batch(BATCH)
     expected = [batch["id"].tolist() for batch in plan.split_by_rank(0, 1).to_numpy()]
