@@ -129,8 +129,10 @@ def _start(*, clustered: bool) -> harness.Contender:
 
 
 def _asleep() -> harness.Measurement:
-    """Bytes in the store while the consumer holds its first batch, as the store tells: the most and the least, once the store
-    had two seconds to free what nobody refers to."""
+    """Bytes in the store by its own numbers while the consumer holds its first batch: the most, and the least.
+
+    The first two seconds do not count, in which the store frees what nobody refers to.
+    """
     plan = lanes.pipeline("wide")
     _ray()
     with iter(plan.with_engine(_engine(1, CORES))) as batches:

@@ -68,6 +68,11 @@ class OnCluster(SplitByRank):
         """Moves down as `split_by_rank` does, with workers of its own."""
         return SplitByRank.bind(dataclasses.replace(self, session=Session(self.engine)), inputs, context)
 
+    def let_go(self) -> None:
+        """Ends the workers once no run uses them."""
+        if self.session is not None:
+            self.session.let_go()
+
     @property
     def _shuffles(self) -> tuple[Shuffle, ...]:
         """None: a `shuffle` that lanes end in runs in the workers."""
@@ -196,11 +201,11 @@ class RemoteKernel(SourceKernel):
     def read(self, task: Task) -> Iterator[Made]:
         """Yields what the lane's worker sends, and goes on in another worker where one dies."""
         session, context = self._node.session, self._context
-        self._connect()
         start = Start(self._node.number, context.epoch, task.payload, 0)
         joined = Joined(session.kept)
         asked: Asked | None = None
         try:
+            self._connect()
             asked = session.ask(start, None, records=context.spans is not None)
             while True:
                 began = context.now()
@@ -236,6 +241,7 @@ class RemoteKernel(SourceKernel):
                     return
         finally:
             session.close(asked)
+            session.leave()
 
     def _tell(self, asked: Asked, piece: Piece, waited_seconds: float) -> None:
         """Hands on what a piece tells of the worker's side of the run."""

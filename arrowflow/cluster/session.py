@@ -82,7 +82,10 @@ class Session:
 
     def __init__(self, engine: RayEngine) -> None:
         self.engine = engine
-        self._lock = threading.Lock()
+        # A thread that holds it may collect garbage, and let the workers of this very session go.
+        self._lock = threading.RLock()
+        self._lanes_open = 0
+        self._goes = False
         self._ray: Any = None
         self._numbers = itertools.count()
         self._name = f"{os.getpid()}-{os.urandom(4).hex()}"
@@ -110,16 +113,18 @@ class Session:
     def connect(
         self, pack: Callable[[], bytes], *, lanes: Sequence[int], own: int, ram_budget: int, shared: bool
     ) -> None:
-        """Connects to the cluster and begins to start workers. Any number of threads call this, one of them does it.
+        """Connects to the cluster and begins to start workers. Each lane calls this before its run, the first one does it.
 
         Args:
             pack: Returns the `Work` of all workers, as bytes.
             lanes: The lanes of all consumers, which share the workers.
             own: How many of them are this consumer's.
             ram_budget: Byte budget of a worker.
-            shared: Whether other consumers of the plan may use the same workers, found by name.
+            shared: Whether other consumers of the plan, in the same job of Ray, use the same workers, found by name.
         """
         with self._lock:
+            self._lanes_open += 1
+            self._goes = False
             if self._workers and not self._is_lost:
                 return
             self._deaths, self._is_lost = {}, False  # a run after one that failed may find a better cluster
@@ -138,7 +143,10 @@ class Session:
                     f"{int(max(nodes, default=0))} CPUs; use fewer, or larger nodes"
                 )
             self._lanes, self._own, self._ram_budget = tuple(lanes), own, ram_budget
-            self._shared_name = hashlib.blake2b(packed, digest_size=8).hexdigest() if shared else None
+            self._shared_name = None
+            if shared:
+                job = ray.get_runtime_context().get_job_id()
+                self._shared_name = f"{job}-{hashlib.blake2b(packed, digest_size=8).hexdigest()}"
             # All pieces meet on the consumer's node, which may be any one.
             stores = [node["Resources"].get("object_store_memory", 1 << 30) for node in alive]
             share = min(int(min(stores, default=1 << 30)) // STORE_SHARE, ram_budget)
@@ -151,6 +159,23 @@ class Session:
             count = 1 if engine.workers == AUTOTUNE else min(engine.workers, len(lanes))
             self._workers = [self._started(number) for number in range(count)]
             self._places = dealt({}, self._lanes, count)
+
+    def leave(self) -> None:
+        """A run of a lane is over."""
+        with self._lock:
+            self._lanes_open -= 1
+            self._go()
+
+    def let_go(self) -> None:
+        """Ends the workers as soon as no run of a lane uses them. A later run starts others."""
+        with self._lock:
+            self._goes = True
+            self._go()
+
+    def _go(self) -> None:
+        if self._goes and not self._lanes_open:
+            # Ray ends an actor that no handle refers to, after its calls.
+            self._workers, self._places, self._looked = [], {}, None
 
     def _started(self, number: int) -> Remote:
         """Begins to start a worker."""

@@ -37,13 +37,14 @@ def test_a_session_has_as_many_workers_as_the_policy_says(monkeypatch: pytest.Mo
     assert session.facts()[-1].startswith("2 -> 1 workers: 2 brought 0.")
 
 
-def cluster_of(cpus: int) -> Any:
+def cluster_of(cpus: int, job: str = "01") -> Any:
     """Returns the part of Ray that a session asks for the size of a cluster."""
     return types.SimpleNamespace(
         is_initialized=lambda: True,
         cluster_resources=lambda: {"CPU": cpus, "object_store_memory": 1 << 30},
         nodes=lambda: [{"Alive": True, "Resources": {"CPU": cpus}}],
         put=lambda value: value,
+        get_runtime_context=lambda: types.SimpleNamespace(get_job_id=lambda: job),
     )
 
 
@@ -58,6 +59,45 @@ def test_ranks_use_all_of_the_workers_that_they_share(monkeypatch: pytest.Monkey
         assert session.share_bytes == 1 << 29
         found += [session.worker_of(lane).number for lane in (2 * rank, 2 * rank + 1)]
     assert sorted(found) == sorted([*range(8)] * 2)
+
+
+def test_two_jobs_on_a_cluster_do_not_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Session, "_started", lambda self, number: Remote(number, None, None))
+    names = []
+    for job in ("01", "02", "01"):
+        monkeypatch.setattr(
+            "arrowflow.cluster.session.optional", lambda *_, job=job, **__: cluster_of(64, job)
+        )
+        session = Session(af.RayEngine(workers=1, cpus_per_worker=1))
+        session.connect(lambda: b"the plan", lanes=range(16), own=2, ram_budget=1 << 30, shared=True)
+        names.append(session._shared_name)
+    assert names[0] == names[2] != names[1]
+
+
+def test_workers_stay_as_long_as_a_lane_uses_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Session, "_started", lambda self, number: Remote(number, None, None))
+    monkeypatch.setattr("arrowflow.cluster.session.optional", lambda *_, **__: cluster_of(64))
+    session = Session(af.RayEngine(workers=2, cpus_per_worker=1))
+
+    def connect() -> None:
+        session.connect(lambda: b"", lanes=range(4), own=4, ram_budget=1 << 30, shared=False)
+
+    connect()
+    first = session.worker_of(0)
+    session.leave()
+    assert session.worker_of(0) is first, "they stay for the next epoch"
+    connect()
+    connect()
+    session.let_go()
+    session.leave()
+    assert session.worker_of(0) is first, "another lane runs"
+    session.leave()
+    assert session._workers == []
+    connect()
+    session.leave()
+    assert session.worker_of(0) is not first and len(session._workers) == 2
+    session.let_go()
+    assert session._workers == []
 
 
 class RayError(Exception):
