@@ -23,7 +23,7 @@ class RayEngine:
 
     Attributes:
         workers: How many worker processes there are. `AUTOTUNE` begins with one, adds one while the loop waits for workers
-            that compute, and gives one up while it does not.
+            that compute, and gives one up while it does not. Where ranks share workers, rank 0 decides, by its own lanes.
         cpus_per_worker: Cores of a worker. Default: 4, or the cores of the largest node if these are fewer.
         memory_per_worker: Bytes that the runs of a worker may hold, as `Options(ram_budget=)`; the node has to have them
             to give, too. Default: as much as the pipeline's own budget.

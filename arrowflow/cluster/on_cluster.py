@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from arrowflow.cluster.engine import RayEngine
 from arrowflow.cluster.parts import Joined
-from arrowflow.cluster.session import Asked, Session
+from arrowflow.cluster.remote import Asked
+from arrowflow.cluster.session import Session
 from arrowflow.cluster.worker import Piece, Start, Work
 from arrowflow.errors import PlanError, said
 from arrowflow.executor.processes.wire import pack, unpack_error
@@ -88,6 +89,7 @@ class OnCluster(SplitByRank):
                 number=number,
                 num_lanes=len(self.own_lanes),
                 is_shared=self.world_size > 1,
+                decides=self.rank == 0,
                 work=work,
                 session=session,
                 bound=True,
@@ -149,6 +151,7 @@ class RemoteLane(Operator):
         number: Number of the lane.
         num_lanes: How many lanes the consumer has.
         is_shared: Whether other consumers use the same workers.
+        decides: Whether this consumer is the one of them that says how many workers there are.
         work: The lanes' plan.
         session: The workers.
     """
@@ -159,6 +162,7 @@ class RemoteLane(Operator):
     number: int
     num_lanes: int
     is_shared: bool
+    decides: bool
     work: SplitByRank = field(repr=False)
     session: Session = field(compare=False, repr=False)
 
@@ -278,6 +282,7 @@ class RemoteKernel(SourceKernel):
             own=node.num_lanes,
             ram_budget=ram_budget,
             shared=node.is_shared,
+            decides=node.decides,
         )
 
 

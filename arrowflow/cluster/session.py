@@ -8,12 +8,12 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from arrowflow.cluster.engine import RayEngine
 from arrowflow.cluster.parts import Kept
-from arrowflow.cluster.policy import PERIOD_SECONDS, Look, Policy, dealt
+from arrowflow.cluster.policy import Looks, Policy, dealt
+from arrowflow.cluster.remote import PING_SECONDS, PINGS, Asked, Remote, ahead_by, place_of
 from arrowflow.cluster.worker import LaneWorker, Piece, Ready, Request, Start
 from arrowflow.errors import PlanError, WorkerError, said
 from arrowflow.kernels.context import Context
@@ -31,46 +31,8 @@ PIECE_BYTES: Final = 16 << 20
 """A piece is sent from so many bytes on, if the store has room for it. 16 lanes of a worker make 3 GB in the time of ten."""
 STORE_SHARE: Final = 4
 """Pieces may take one in so many bytes of a node's object store: half of that on their way, and half in use."""
-PINGS: Final = 5
-PING_SECONDS: Final = 2.0
-"""Pings that compare clocks, and the time that one may take. The clock is off by half the quickest round trip at most."""
 SPARE_CALLS: Final = 8
 """Calls of a worker at the same time, besides one for each lane: to close lanes, and to move them."""
-
-
-@dataclass(slots=True, eq=False)
-class Remote:
-    """A worker as the consumer sees it.
-
-    Attributes:
-        number: Its place among the workers.
-        handle: The actor.
-        starting: The promise of its `Ready`.
-        ready: What it said, once it has started.
-        cpu_seconds: CPU time of its process, as it told last.
-        num_bytes: Bytes that came from it.
-        rows: Rows that came from it.
-        ahead_seconds: By how much its clock is ahead of the consumer's; None until somebody wants to know.
-    """
-
-    number: int
-    handle: Any
-    starting: Any
-    ready: Ready | None = None
-    cpu_seconds: float = 0.0
-    num_bytes: int = 0
-    rows: int = 0
-    ahead_seconds: float | None = None
-
-
-@dataclass(slots=True, eq=False)
-class Asked:
-    """A request on its way: of which lane and which run of it, to which worker."""
-
-    lane: int
-    remote: Remote
-    name: str
-    promise: Any
 
 
 class Session:
@@ -101,9 +63,9 @@ class Session:
         self.kept = Kept(0)
         self._deaths: dict[int, int] = {}  # of each lane since its latest piece
         self._is_lost = False
-        self._policy: Policy | None = None
-        self._waited = 0.0  # since the latest look, by all lanes together
-        self._looked: tuple[float, float, int] | None = None  # its time, the workers' CPU time and rows
+        self._looks: Looks | None = None  # where it is this consumer that decides
+        self._resized = (0, 0)  # the latest change of the workers: its number, and how many there are
+        self._leaving: list[Remote] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Session, (self.engine,)
@@ -111,7 +73,14 @@ class Session:
     # ------------------------------------------------------------------ workers
 
     def connect(
-        self, pack: Callable[[], bytes], *, lanes: Sequence[int], own: int, ram_budget: int, shared: bool
+        self,
+        pack: Callable[[], bytes],
+        *,
+        lanes: Sequence[int],
+        own: int,
+        ram_budget: int,
+        shared: bool,
+        decides: bool = True,
     ) -> None:
         """Connects to the cluster and begins to start workers. Each lane calls this before its run, the first one does it.
 
@@ -121,6 +90,7 @@ class Session:
             own: How many of them are this consumer's.
             ram_budget: Byte budget of a worker.
             shared: Whether other consumers of the plan, in the same job of Ray, use the same workers, found by name.
+            decides: Whether this consumer is the one that says how many workers there are; the others follow.
         """
         with self._lock:
             self._lanes_open += 1
@@ -154,8 +124,8 @@ class Session:
             self.kept = Kept(share // 2 * own // len(lanes))
             self._packed = ray.put(packed)
             most = engine.max_workers or max(1, int(total.get("CPU", 1)) // self._cores)
-            if engine.workers == AUTOTUNE:
-                self._policy = Policy(most=min(most, len(lanes)))
+            if engine.workers == AUTOTUNE and decides:
+                self._looks = Looks(Policy(most=min(most, len(lanes))), own, self._cores)
             count = 1 if engine.workers == AUTOTUNE else min(engine.workers, len(lanes))
             self._workers = [self._started(number) for number in range(count)]
             self._places = dealt({}, self._lanes, count)
@@ -175,7 +145,7 @@ class Session:
     def _go(self) -> None:
         if self._goes and not self._lanes_open:
             # Ray ends an actor that no handle refers to, after its calls.
-            self._workers, self._places, self._looked = [], {}, None
+            self._workers, self._leaving, self._places = [], [], {}
 
     def _started(self, number: int) -> Remote:
         """Begins to start a worker."""
@@ -225,11 +195,12 @@ class Session:
             if deaths > MAX_DEATHS:
                 self._is_lost = True
                 raise WorkerError(
-                    f"workers die again and again and deliver nothing, the last one{_place(lost)} with lane {lane}: "
+                    f"workers die again and again and deliver nothing, the last one{place_of(lost)} with lane {lane}: "
                     f"{said(error)}; ray's logs of that node may tell more"
                 ) from error
             if lost in self._workers:
                 self._workers[lost.number] = self._started(lost.number)
+                self._tell(self._workers[lost.number])
 
     # ------------------------------------------------------------------ requests
 
@@ -288,16 +259,19 @@ class Session:
             piece = Piece._make(ray.get(asked.promise))
             asked.promise = None  # the store frees the piece once nothing refers to its bytes
         except ray.exceptions.RayTaskError as error:
-            raise WorkerError(f"the worker{_place(remote)} failed: {said(error)}") from error
+            raise WorkerError(f"the worker{place_of(remote)} failed: {said(error)}") from error
         except ray.exceptions.RayError as error:
             self._replace(remote, asked.lane, error)
             return None
         with self._lock:
             self._deaths.pop(asked.lane, None)
             self._count(remote, piece)
-            self._waited += context.now() - began
-            if self._policy is not None:
-                self._look(self._policy, context.now())
+            if self._looks is not None:
+                self._looks.waited += context.now() - began
+                self._look(self._looks, context.now())
+            elif piece.resized > self._resized:
+                self._resized = piece.resized
+                self._resize(piece.resized[1])
         return piece
 
     def _count(self, remote: Remote, piece: Piece) -> None:
@@ -305,27 +279,12 @@ class Session:
         remote.rows += piece.rows
         remote.num_bytes += piece.num_bytes
 
-    def _look(self, policy: Policy, now: float) -> None:
+    def _look(self, looks: Looks, now: float) -> None:
         """Lets the policy say how many workers there shall be, if it is time."""
-        if self._looked is None or now - self._looked[0] > 5 * PERIOD_SECONDS:
-            self._begin_look(now)  # the first one, or one after a rest
-            return
-        then, cpu_then, rows_then = self._looked
-        elapsed = now - then
-        if elapsed < PERIOD_SECONDS:
-            return
-        workers, (cpu, rows) = len(self._workers), self._totals()
-        look = Look(
-            workers=workers,
-            waited=self._waited / (elapsed * self._own),
-            busy=(cpu - cpu_then) / (elapsed * self._cores * workers),
-            rate=(rows - rows_then) / elapsed,
-        )
-        self._resize(policy.step(look))
-        self._begin_look(now)
-
-    def _begin_look(self, now: float) -> None:
-        self._looked, self._waited = (now, *self._totals()), 0.0
+        count = looks.step(now, len(self._workers), *self._totals())
+        if count is not None:
+            self._leaving.clear()
+            self._change(count)
 
     def _totals(self) -> tuple[float, int]:
         """Returns the CPU time and the rows of all workers until now."""
@@ -334,12 +293,27 @@ class Session:
     def resize(self, count: int) -> None:
         """Has so many workers from now on. Lanes move when they ask for their next piece."""
         with self._lock:
-            self._resize(count)
+            self._change(count)
+
+    def _change(self, count: int) -> None:
+        """Resizes, and has all workers tell the other consumers that share them."""
+        before = len(self._workers)
+        if count == before:
+            return
+        if self._shared_name is not None:
+            # A worker ends once the process that made it needs it no more. These stay until their consumers have left.
+            self._leaving = self._workers[count:]
+        self._resize(count)
+        self._resized = (self._resized[0] + 1, count)
+        for remote in (*self._workers, *self._leaving):
+            self._tell(remote)
+
+    def _tell(self, remote: Remote) -> None:
+        if self._shared_name is not None and self._resized[0]:
+            remote.handle.resized.remote(*self._resized)
 
     def _resize(self, count: int) -> None:
         workers = self._workers
-        if count == len(workers):
-            return
         # A worker that goes ends with the last piece of it that is on its way.
         workers[count:] = [self._started(number) for number in range(len(workers), count)]
         self._places = dealt(self._places, self._lanes, count)
@@ -373,30 +347,15 @@ class Session:
 
     def moves(self) -> list[str]:
         """Returns why workers came and went."""
-        return [] if self._policy is None else self._policy.reasons
+        return [] if self._looks is None else self._looks.policy.reasons
 
     def facts(self) -> list[str]:
         """Returns lines for `explain`."""
         with self._lock:
             workers = list(self._workers)
         lines = [
-            f"worker {each.number}{_place(each)}: {each.rows:,} rows, {each.num_bytes / 2**20:,.0f} MiB, "
+            f"worker {each.number}{place_of(each)}: {each.rows:,} rows, {each.num_bytes / 2**20:,.0f} MiB, "
             f"{each.cpu_seconds:.1f} s of CPU"
             for each in workers
         ]
         return [*lines, *self.moves()]
-
-
-def ahead_by(sent: float, found: float, back: float) -> tuple[float, float]:
-    """Returns the round trip of a ping, and by how much the other clock is ahead if both ways took as long.
-
-    Example:
-        >>> ahead_by(10.0, 110.5, 11.0)
-        (1.0, 100.0)
-    """
-    return back - sent, found - (sent + back) / 2
-
-
-def _place(remote: Remote) -> str:
-    ready = remote.ready
-    return "" if ready is None else f" on {ready.host} (process {ready.process})"

@@ -82,6 +82,7 @@ class Piece(NamedTuple):
         ended: Whether the lane has no more rows.
         error: What ended the lane behind the batches, as bytes of `pack_error`.
         cpu_seconds: CPU time of the worker's process until now.
+        resized: The latest change of the workers that was told to this one: its number, and how many there are.
         stages: The work of the run's stages since a piece told of it, a few times a second and at the end.
         bad_rows: Bad rows that were left out since the piece before: the operator, their place, and how many.
         spans: What ran when since the piece before, by the worker's clock.
@@ -91,6 +92,7 @@ class Piece(NamedTuple):
     ended: bool
     error: tuple[bytes, ...] | None
     cpu_seconds: float
+    resized: tuple[int, int] = (0, 0)
     stages: tuple[StageStatistics, ...] = ()
     bad_rows: tuple[tuple[str, Any, LeftOut], ...] = ()
     spans: Sequence[Any] = ()
@@ -190,6 +192,7 @@ class LaneWorker:
         self._plans: dict[int, Prepared] = {}
         self._found: dict[StageKey, Setting] = {}
         self._runs: dict[str, _Run] = {}
+        self._resized = (0, 0)
         # Closed, perhaps before they were opened: calls of a worker overtake each other.
         self._closed: dict[str, None] = {}
         cores.limit(num_cores)
@@ -203,6 +206,10 @@ class LaneWorker:
     def now(self) -> float:
         """Returns the time of its clock."""
         return self._clock.now()
+
+    def resized(self, number: int, workers: int) -> None:
+        """Is told how many workers there are after so many changes, and tells all consumers with their next pieces."""
+        self._resized = max(self._resized, (number, workers))
 
     def pull(self, name: str, start: Start | None, request: Request) -> Piece:
         """Returns the next record batches of a run of a lane, which begins with the first request."""
@@ -235,7 +242,7 @@ class LaneWorker:
             raised.add_note(f"on the node {socket.gethostname()}, in the worker of process {os.getpid()}")
             error = pack_error(raised)
             self.close(name)
-        piece = Piece(parts, ended, error, self._clock.process_cpu())
+        piece = Piece(parts, ended, error, self._clock.process_cpu(), self._resized)
         if current is None:
             return piece
         return current.told_by(piece, self._clock.now(), ends=ended or error is not None)

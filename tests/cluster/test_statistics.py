@@ -14,7 +14,8 @@ import pytest
 
 import arrowflow as af
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
-from arrowflow.cluster.session import Remote, Session
+from arrowflow.cluster.remote import Remote
+from arrowflow.cluster.session import Session
 from tests.cluster import bad_rows
 from tests.cluster.test_on_cluster import engine, processes_of, rows_of
 from tests.ops.ranks.pipelines import BATCH, of
