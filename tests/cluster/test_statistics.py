@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ import polars as pl
 import pytest
 
 import arrowflow as af
+from arrowflow.autotune import bottleneck
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
 from arrowflow.cluster.remote import Remote
 from arrowflow.cluster.session import Session
@@ -42,6 +44,8 @@ def test_statistics_tell_of_each_worker(ray: Any, shards: Path) -> None:
     assert "all workers:\n  stage" in shown and "\n  read_parquet" in shown, shown
     assert verbose.count("  1. opening files for read_parquet: ") == 2, verbose
     assert found.left_out == []
+    waiting = dataclasses.replace(found, seconds=10.0, waited_seconds=9.0, first_batch_seconds=0.5)
+    assert ", in the workers of the cluster, limits you: the loop waited 89 %" in bottleneck(waiting)
 
 
 def test_an_epoch_has_figures_of_its_own(ray: Any, shards: Path) -> None:
