@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -122,7 +121,7 @@ class Log:
                 if count % STEPS_OF_STATE == 0:
                     part = self._state.with_suffix(".part")
                     part.write_text(json.dumps([count, run.state_dict()]), "utf-8")
-                    os.replace(part, self._state)
+                    part.replace(self._state)
 
 
 def main() -> None:

@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "name, victims",
+    ("name", "victims"),
     [
         ("shuffle", ["worker", "node", "worker"]),
         ("filter", ["consumer", "consumer"]),
