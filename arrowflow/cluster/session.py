@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -14,11 +15,13 @@ from arrowflow.cluster.engine import RayEngine
 from arrowflow.cluster.policy import PERIOD_SECONDS, Look, Policy, dealt
 from arrowflow.cluster.worker import LaneWorker, Piece, Ready, Start
 from arrowflow.errors import PlanError, WorkerError, said
+from arrowflow.executor import lasting
 from arrowflow.kernels.context import Context
 from arrowflow.optional import optional
 from arrowflow.options import AUTOTUNE
 
 DEFAULT_CORES: Final = 4
+QUIET: Final = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
 MAX_DEATHS: Final = 3
 """Workers of a lane that may die one after the other without a piece of that lane in between."""
 LOOK_SECONDS: Final = 0.2
@@ -118,7 +121,9 @@ class Session:
             ray = self._ray = optional("ray", user="RayEngine", extra="ray")
             engine = self.engine
             if not ray.is_initialized():
-                ray.init(address=engine.address, include_dashboard=False, log_to_driver=False)
+                # A local cluster ends with the thread that starts it. On another than the main one Ray warns that it leaves
+                # the handler of SIGTERM alone, as it should.
+                lasting(lambda: ray.init(engine.address, **QUIET))
             total = ray.cluster_resources()
             nodes = [node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]]
             self._cores = engine.cpus_per_worker or max(1, min(DEFAULT_CORES, int(max(nodes, default=1))))
