@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import itertools
 import logging
@@ -13,6 +14,7 @@ from typing import Any, Final
 
 from arrowflow.cluster.engine import RayEngine
 from arrowflow.cluster.policy import PERIOD_SECONDS, Look, Policy, dealt
+from arrowflow.cluster.room import check_memory, lack
 from arrowflow.cluster.worker import LaneWorker, Piece, Ready, Start
 from arrowflow.errors import PlanError, WorkerError, said
 from arrowflow.executor import lasting
@@ -21,13 +23,17 @@ from arrowflow.optional import optional
 from arrowflow.options import AUTOTUNE
 
 DEFAULT_CORES: Final = 4
+logger: Final = logging.getLogger("arrowflow")
 QUIET: Final = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
 MAX_DEATHS: Final = 3
 """Workers of a lane that may die one after the other without a piece of that lane in between."""
 LOOK_SECONDS: Final = 0.2
 """A wait for Ray looks so often whether its run goes on."""
+SOON_SECONDS: Final = 1.0
+"""On an idle node a worker starts in about as long."""
+TELL_SECONDS: Final = 10.0
 START_SECONDS: Final = 120.0
-"""Time for a worker to start: until then the cluster may grow by a node."""
+"""Time for a worker to start until a line in the log says what it may lack, and until that is an error: the cluster may grow."""
 MOST_PIECE_BYTES: Final = 16 << 20
 LEAST_PIECE_BYTES: Final = 1 << 20
 STORE_SHARE: Final = 4
@@ -92,6 +98,7 @@ class Session:
         self._piece_bytes = LEAST_PIECE_BYTES
         self._deaths: dict[int, int] = {}  # of each lane since its latest piece
         self._is_lost = False
+        self._acts: set[str] = set()
         self._policy: Policy | None = None
         self._waited = 0.0  # since the latest look, by all lanes together
         self._looked: tuple[float, float, int] | None = None  # its time, the workers' CPU time and rows
@@ -132,6 +139,7 @@ class Session:
                     f"RayEngine: cpus_per_worker={self._cores}, but the largest node of the cluster has "
                     f"{int(max(nodes, default=0))} CPUs; use fewer, or larger nodes"
                 )
+            check_memory(engine, ray.nodes())
             self._lanes, self._own, self._ram_budget = tuple(lanes), own, ram_budget
             self._shared_name = hashlib.blake2b(packed, digest_size=8).hexdigest() if shared else None
             store = int(total.get("object_store_memory", 1 << 30)) // STORE_SHARE
@@ -233,14 +241,7 @@ class Session:
         began = context.now()
         try:
             if remote.ready is None:
-                if not self._arrives(remote.starting, context, START_SECONDS):
-                    if context.wait(0.0):
-                        raise WorkerError(
-                            f"no worker of {self._cores} CPUs started within {START_SECONDS:.0f} s; the cluster has "
-                            f"{ray.available_resources().get('CPU', 0):.0f} free CPUs of "
-                            f"{ray.cluster_resources().get('CPU', 0):.0f}: use fewer workers or cpus_per_worker, or end "
-                            "what else runs there"
-                        )
+                if not self._starts(remote, context):
                     return None
                 ready = Ready._make(ray.get(remote.starting))
                 if ready.missing is not None:
@@ -264,6 +265,37 @@ class Session:
             if self._policy is not None:
                 self._look(self._policy, context.now())
         return piece
+
+    def _starts(self, remote: Remote, context: Context) -> bool:
+        """Waits until a worker has started; False if the run is over before.
+
+        Raises:
+            WorkerError: It does not start.
+        """
+        if self._arrives(remote.starting, context, SOON_SECONDS):
+            return True
+        if self._is_first_to("collect"):
+            gc.collect()  # runs have reference cycles: loaders that are gone may still hold their workers
+        if self._arrives(remote.starting, context, TELL_SECONDS):
+            return True
+        if context.wait(0.0) and self._is_first_to("tell"):
+            logger.warning("RayEngine waits for workers: %s", self._lack())
+        if self._arrives(remote.starting, context, START_SECONDS):
+            return True
+        if context.wait(0.0):
+            raise WorkerError(f"not all workers started within {START_SECONDS:.0f} s: {self._lack()}")
+        return False
+
+    def _is_first_to(self, act: str) -> bool:
+        """Returns whether no lane has done this yet."""
+        with self._lock:
+            before = act in self._acts
+            self._acts.add(act)
+        return not before
+
+    def _lack(self) -> str:
+        ray = self._ray
+        return lack(self.engine, self._cores, ray.cluster_resources(), ray.available_resources())
 
     def _count(self, remote: Remote, piece: Piece) -> None:
         remote.cpu_seconds = piece.cpu_seconds
