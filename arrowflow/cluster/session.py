@@ -2,38 +2,29 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import itertools
-import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from arrowflow.cluster.engine import RayEngine
 from arrowflow.cluster.policy import PERIOD_SECONDS, Look, Policy, dealt
-from arrowflow.cluster.room import check_memory, lack
+from arrowflow.cluster.room import Patience, check_memory, connect
 from arrowflow.cluster.worker import LaneWorker, Piece, Ready, Start
 from arrowflow.errors import PlanError, WorkerError, said
-from arrowflow.executor import lasting
 from arrowflow.kernels.context import Context
 from arrowflow.optional import optional
 from arrowflow.options import AUTOTUNE
 
 DEFAULT_CORES: Final = 4
-logger: Final = logging.getLogger("arrowflow")
-QUIET: Final = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
 MAX_DEATHS: Final = 3
 """Workers of a lane that may die one after the other without a piece of that lane in between."""
 LOOK_SECONDS: Final = 0.2
 """A wait for Ray looks so often whether its run goes on."""
-SOON_SECONDS: Final = 1.0
-"""On an idle node a worker starts in about as long."""
-TELL_SECONDS: Final = 10.0
-START_SECONDS: Final = 120.0
-"""Time for a worker to start until a line in the log says what it may lack, and until that is an error: the cluster may grow."""
 MOST_PIECE_BYTES: Final = 16 << 20
 LEAST_PIECE_BYTES: Final = 1 << 20
 STORE_SHARE: Final = 4
@@ -98,7 +89,7 @@ class Session:
         self._piece_bytes = LEAST_PIECE_BYTES
         self._deaths: dict[int, int] = {}  # of each lane since its latest piece
         self._is_lost = False
-        self._acts: set[str] = set()
+        self._patience = Patience(engine)
         self._policy: Policy | None = None
         self._waited = 0.0  # since the latest look, by all lanes together
         self._looked: tuple[float, float, int] | None = None  # its time, the workers' CPU time and rows
@@ -128,9 +119,7 @@ class Session:
             ray = self._ray = optional("ray", user="RayEngine", extra="ray")
             engine = self.engine
             if not ray.is_initialized():
-                # A local cluster ends with the thread that starts it. On another than the main one Ray warns that it leaves
-                # the handler of SIGTERM alone, as it should.
-                lasting(lambda: ray.init(engine.address, **QUIET))
+                connect(ray, engine)
             total = ray.cluster_resources()
             nodes = [node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]]
             self._cores = engine.cpus_per_worker or max(1, min(DEFAULT_CORES, int(max(nodes, default=1))))
@@ -241,7 +230,8 @@ class Session:
         began = context.now()
         try:
             if remote.ready is None:
-                if not self._starts(remote, context):
+                arrives = partial(self._arrives, remote.starting, context)
+                if not self._patience.starts(ray, self._cores, arrives, context):
                     return None
                 ready = Ready._make(ray.get(remote.starting))
                 if ready.missing is not None:
@@ -265,37 +255,6 @@ class Session:
             if self._policy is not None:
                 self._look(self._policy, context.now())
         return piece
-
-    def _starts(self, remote: Remote, context: Context) -> bool:
-        """Waits until a worker has started; False if the run is over before.
-
-        Raises:
-            WorkerError: It does not start.
-        """
-        if self._arrives(remote.starting, context, SOON_SECONDS):
-            return True
-        if self._is_first_to("collect"):
-            gc.collect()  # runs have reference cycles: loaders that are gone may still hold their workers
-        if self._arrives(remote.starting, context, TELL_SECONDS):
-            return True
-        if context.wait(0.0) and self._is_first_to("tell"):
-            logger.warning("RayEngine waits for workers: %s", self._lack())
-        if self._arrives(remote.starting, context, START_SECONDS):
-            return True
-        if context.wait(0.0):
-            raise WorkerError(f"not all workers started within {START_SECONDS:.0f} s: {self._lack()}")
-        return False
-
-    def _is_first_to(self, act: str) -> bool:
-        """Returns whether no lane has done this yet."""
-        with self._lock:
-            before = act in self._acts
-            self._acts.add(act)
-        return not before
-
-    def _lack(self) -> str:
-        ray = self._ray
-        return lack(self.engine, self._cores, ray.cluster_resources(), ray.available_resources())
 
     def _count(self, remote: Remote, piece: Piece) -> None:
         remote.cpu_seconds = piece.cpu_seconds
