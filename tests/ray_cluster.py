@@ -17,6 +17,7 @@ SETTINGS = {
     "RAY_AUTH_MODE": "disabled",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
+STORE_BYTES = 200 << 20
 
 
 def cluster() -> Iterator[Any]:
@@ -29,10 +30,19 @@ def cluster() -> Iterator[Any]:
         patch.setenv("PYTHONPATH", str(ROOT))  # functions of tests go to workers by name
         ray.init(
             num_cpus=8,
-            object_store_memory=200 << 20,
+            object_store_memory=STORE_BYTES,
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
         yield ray
         ray.shutdown()
+
+
+def store_statistics() -> Any:
+    """Returns the figures of all object stores of the cluster, as these tell them: bytes in use, bytes spilled, and more."""
+    import ray
+    from ray._private.internal_api import get_memory_info_reply, get_state_from_address
+
+    address = ray.get_runtime_context().gcs_address  # without it Ray looks for any cluster of the machine
+    return get_memory_info_reply(get_state_from_address(address)).store_stats
