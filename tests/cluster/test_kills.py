@@ -47,7 +47,9 @@ def test_what_is_killed_changes_no_batch(
 ) -> None:
     expected = [digest(batch) for batch in PIPELINES[name](folder / "shards")]
     told = run_killed(cluster, folder, name, victims, random.Random(1))
-    assert told.killed.total() == len(victims)
+    assert set(+told.killed) == set(victims), (
+        "a worker may be gone already when its turn comes, with its node"
+    )
     assert told.starts == ["on Ray", "here", "on Ray"][: 1 + victims.count("consumer")]
     assert told.batches == expected
     until(lambda: not cluster.left(), seconds=10)
