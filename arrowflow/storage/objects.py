@@ -7,12 +7,12 @@ if there is one. Nothing half-written is ever visible. pyarrow's clients have no
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl
 
 import pyarrow as pa
@@ -24,6 +24,8 @@ from arrowflow.storage.requests import PART_BYTES, Requests, time_limit
 from arrowflow.storage.retries import Services, status_of
 from arrowflow.storage.settings import Settings, without_secrets
 from arrowflow.storage.store import File, Store
+
+T = TypeVar("T")
 
 _CLIENTS: Final = ("s3fs", "gcsfs", "adlfs", "fsspec.implementations.memory")
 """Modules whose clients put an object by one request if there is none. That of fsspec itself asks first, and then writes."""
@@ -127,9 +129,7 @@ class Objects:
             WriteError: The store does not answer, refuses, or has no conditions.
         """
         with self._told("cannot be written", WriteError):
-            return self.store.requests.persist(
-                partial(_put, self._client, f"{self.root}/{name}", data),
-            )
+            return self._persist(partial(_put, self._client, f"{self.root}/{name}", data))
 
     def check(self, name: str, data: bytes) -> None:
         """Writes an object if there is none of this name, and finds out whether the store refuses to write it twice.
@@ -152,11 +152,16 @@ class Objects:
         client = self._client
         with self._told("cannot be changed", WriteError):
             try:
-                self.store.requests.persist(
+                self._persist(
                     lambda seconds: client.rm_file(f"{self.root}/{name}", **time_limit(client, seconds))
                 )
             except FileNotFoundError:
                 pass
+
+    def _persist(self, change: Callable[[float], T]) -> T:
+        """Makes a change until it succeeds. It is never made twice at once: the slower one would meet what came after."""
+        requests = self.store.requests
+        return replace(requests.patience, hedge_seconds=None).persist(change, requests.services)
 
     @contextmanager
     def _told(self, what: str, kind: type[ArrowflowError]) -> Iterator[None]:

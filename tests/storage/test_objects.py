@@ -10,6 +10,7 @@ import pytest
 
 import arrowflow as af
 from arrowflow.storage import Objects, Requests, Settings
+from arrowflow.storage.retries import Patience
 from tests.ops.tables import refused
 from tests.servers.proxy import Fate, Proxy, Request
 from tests.servers.s3 import S3Server
@@ -115,6 +116,29 @@ def test_answers_that_other_stores_give(s3_server: S3Server) -> None:
         assert len(services.told) == 2
         proxy.answers = [("403 Forbidden", "AccessDenied")] * 9
         refused(af.WriteError, lambda: objects.put("b", b"x"), "cannot be written", "credentials", "s3://")
+
+
+class Hedging(Patient):
+    """Services that note which calls may be made twice."""
+
+    def hedged(self, call: Any, seconds: float) -> Any:
+        self.told.append("twice")
+        return call()
+
+
+def test_what_changes_the_store_is_not_hedged() -> None:
+    """A second removal might come after the next put, and remove what that made."""
+    address = f"memory://{uuid.uuid4().hex}/a/"
+    requests = Requests(Patience(hedge_seconds=0.1))
+    services = Hedging()
+    objects = Objects.at(address, None, operator="cache", requests=requests).served_by(services)
+    objects.check("folder/name", b"data")
+    objects.remove("folder/name")
+    assert objects.put("folder/name", b"data")
+    assert services.told == []
+    assert objects.read("folder/name", 4).to_pybytes() == b"data"
+    assert objects.sizes("folder") == {"name": 4}
+    assert services.told == ["twice"] * 2, "reads and listings are"
 
 
 class Old(type(fsspec.filesystem("memory"))):  # type: ignore[misc]

@@ -143,8 +143,8 @@ class SharedEntry(StoredChunks[FarChunk]):
             self._place = whole
         files = self._objects.sizes(self._place)
         named = ((Name.parse(file), size) for file, size in files.items())
-        # All that were ever listed: another thread may still go by the listing before.
-        self._sizes = self._sizes | {name: size for name, size in named if name is not None}
+        # In place, and never less: another thread may go by its own listing, and by the one before.
+        self._sizes.update({name: size for name, size in named if name is not None})
         self._listed, self._took = began, services.now() - began
         return listing_of(files, self._damaged)
 
@@ -153,9 +153,11 @@ class SharedEntry(StoredChunks[FarChunk]):
         size = self._objects.sizes(self.fingerprint).get(WHOLE)
         if size is None:
             return None
-        folder = (
-            self._objects.read(f"{self.fingerprint}/{WHOLE}", size).to_pybytes().decode("ascii", "replace")
-        )
+        try:
+            data = self._objects.read(f"{self.fingerprint}/{WHOLE}", size)
+        except FileNotFoundError:  # another pass takes its place, or the entry was removed
+            return None
+        folder = data.to_pybytes().decode("ascii", "replace")
         if not re.fullmatch(re.escape(self.fingerprint + FILLING) + "[0-9a-f]+", folder):
             raise SourceError(
                 "expected the name of a cached pass, found something else; remove the object"
@@ -210,9 +212,9 @@ class SharedEntry(StoredChunks[FarChunk]):
                 "computed"
             ).locate(operator="cache", file=f"{self._objects.address}/{path}") from error
         except ChunkError as error:
-            self._discard(name)
+            done = "it was removed:" if self._removed(name) else "it cannot be removed from here: remove it,"
             raise SourceError(
-                f"{error.args[0]}; it was removed: iterate again, from the last state, and its rows are computed"
+                f"{error.args[0]}; {done} iterate again, from the last state, and its rows are computed"
             ).locate(operator="cache", file=f"{self._objects.address}/{path}") from error
 
     def _path(self, name: Name) -> str:
@@ -220,10 +222,15 @@ class SharedEntry(StoredChunks[FarChunk]):
 
     def _discard(self, name: Name) -> None:
         self._damaged.add(name)
+        self._removed(name)
+
+    def _removed(self, name: Name) -> bool:
+        """Removes a chunk, and returns whether it may: others own the store, too."""
         try:
             self._objects.remove(self._path(name))
-        except ArrowflowError:  # it may not be ours to remove
-            return
+        except ArrowflowError:
+            return False
+        return True
 
     def _missing(self, name: Name) -> None:
         self._damaged.add(name)  # whatever the next listing says
