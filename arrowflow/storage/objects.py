@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 from urllib.parse import parse_qsl
 
 import pyarrow as pa
@@ -103,11 +103,8 @@ class Objects:
             SourceError: The store does not answer, or refuses.
         """
         path = f"{self.root}/{folder}"
-        client = self._client
         with self._told("cannot be listed", SourceError):
-            found = self.store.requests.persist(
-                lambda seconds: client.find(path, detail=True, **time_limit(client, seconds))
-            )
+            found = self.store.requests.persist(partial(_found, self._client, path))
         return {
             posixpath.basename(each): int(info["size"])
             for each, info in found.items()
@@ -184,6 +181,17 @@ class Objects:
 _WITHOUT: Final = (
     "install a newer client, name another store, or the path of a folder on a disk or a mounted file system"
 )
+
+
+def _found(client: Any, path: str, seconds: float) -> dict[str, Any]:
+    try:
+        return cast("dict[str, Any]", client.find(path, detail=True, **time_limit(client, seconds)))
+    except RuntimeError as error:
+        if "changed size during iteration" in str(
+            error
+        ):  # of memory://, where another thread has put an object
+            raise ConnectionAbortedError(said(error)) from None
+        raise
 
 
 def _put(client: Any, path: str, data: bytes, seconds: float) -> bool:

@@ -50,6 +50,26 @@ def test_in_s3(s3_server: S3Server) -> None:
     check(in_s3(s3_server, s3_server.url))
 
 
+def test_a_listing_in_memory_while_another_thread_puts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client fails then; it lists anew."""
+
+    def find(client: Any, *args: Any, **kwargs: Any) -> Any:
+        if not services.told:
+            held = {"a": 1}
+            for _ in held:
+                held["b"] = 2
+        return whole(client, *args, **kwargs)
+
+    services = Patient()
+    objects = in_memory().served_by(services)
+    memory = type(fsspec.filesystem("memory"))
+    whole = memory.find
+    assert objects.put("folder/name", b"data")
+    monkeypatch.setattr(memory, "find", find)
+    assert objects.sizes("folder") == {"name": 4}
+    assert services.told == ["lost connection"]
+
+
 @pytest.mark.parametrize(
     ("address", "package", "options"),
     [

@@ -4,8 +4,9 @@ The objects below a prefix are its chunks, and their listing is its manifest, as
 and only where there is none of its name, so nothing half-written is ever visible, and no object ever changes.
 
 **Two writers.** There is no lock: a lock of a process that died would need clocks to be told from others. Processes that fill
-an entry at the same time both compute, and the first put of a chunk wins. Their chunks are equal, since the plan before a
-cache is deterministic. Each process looks now and then for chunks of others, and goes on behind them.
+an entry at the same time both compute. Their rows are equal, since the plan before a cache is deterministic. Of equal chunks
+the first put wins. Chunks of the same rows with other borders lie beside each other, and one way through them is read. Each
+process looks now and then for chunks of others, and goes on behind them.
 
 **Inputs that are not repeatable** are put under a prefix of their own. One conditional put, of the object `whole`, then says
 which prefix is the entry: chunks of two runs never meet, and the first complete pass wins.
