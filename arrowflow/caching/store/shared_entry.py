@@ -20,18 +20,15 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
-import pyarrow as pa
-
-from arrowflow.caching.store.chunk import Chunk, ChunkError, Head, Link, Name, chunk_in, encoder, read_head
+from arrowflow.caching.store.chunk import Chunk, ChunkError, Draft, Head, Name, chunk_in, read_head
 from arrowflow.caching.store.folder import ABOUT, FILLING
 from arrowflow.caching.store.listing import NOTHING, Listing, listing_of
 from arrowflow.caching.store.stored import StoredChunks
 from arrowflow.errors import ArrowflowError, SourceError
-from arrowflow.plan.position import Position
 from arrowflow.storage import Fetched, Objects, Services
 
 WHOLE: Final = "whole"
@@ -99,13 +96,11 @@ class SharedEntry(StoredChunks[FarChunk]):
         compression: str | None,
         folder: str | None = None,
     ) -> None:
-        super().__init__(fingerprint, repeatable=repeatable, verify=verify)
+        super().__init__(fingerprint, about, repeatable=repeatable, verify=verify, compression=compression)
         place = fingerprint if folder is None else folder
         self.folder = f"{objects.address}/{place}"
         self._place = place  # the prefix of its chunks; of an input that is not repeatable, of the pass that is the entry
         self._objects = objects
-        self._about = about
-        self._compression = compression
         self._sizes: dict[Name, int] = {}
         self._listed = self._took = float("-inf")  # when the last listing began, and how long it took
 
@@ -260,31 +255,15 @@ class SharedEntry(StoredChunks[FarChunk]):
             folder=f"{self.fingerprint}{FILLING}{os.urandom(8).hex()}",
         )
 
-    def commit(
-        self,
-        first_row: int,
-        before: Position,
-        items: Sequence[tuple[pa.RecordBatch, Link]],
-        schema: pa.Schema,
-        *,
-        end: bool,
-    ) -> Name:
-        """Puts a chunk, unless another process was faster. When this returns, everybody sees the chunk.
-
-        Raises:
-            WriteError: The chunk cannot be written.
-        """
+    def _write(self, draft: Draft) -> Name:
         pieces: list[memoryview] = []
 
         def keep(given: list[memoryview]) -> int:
             pieces.extend(given)
             return sum(piece.nbytes for piece in given)
 
-        encode = encoder(
-            first_row, before, items, schema, self.fingerprint, end=end, compression=self._compression
-        )
-        name = encode(keep)
-        self._objects.put(self._path(name), b"".join(pieces))
+        name = draft.encode(keep)
+        self._objects.put(self._path(name), b"".join(pieces))  # another process may have been faster
         self._damaged.discard(name)
         return name
 
