@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -24,17 +22,15 @@ from arrowflow.caching.store import shared_entry
 from arrowflow.caching.store.chunk import Chunk, Name
 from arrowflow.storage import Objects
 from arrowflow.testing import assert_same_batches, batches_of, check_operator, check_resume
+from tests.ops.cache.cases import CASES as PLACED
+from tests.ops.cache.cases import SMALL, Log
 from tests.ops.tables import ALL_TYPES, NUMBERS, ids, refused, rows_of, stands_for_all
 from tests.servers.proxy import Fate, Fault, Proxy, Request
 from tests.servers.s3 import S3Server
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
 
-SMALL = af.Options(max_chunk_rows=3)
-
-
-def noise(batch: pa.RecordBatch, rng: np.random.Generator) -> pa.RecordBatch:
-    return batch.append_column("noise", pa.array(rng.random(batch.num_rows)))
+CASES = PLACED | {"at two addresses": lambda ds, root: ds.cache(root).cache(f"{root}-too")}
 
 
 @pytest.fixture
@@ -65,36 +61,6 @@ def put(name: str, data: bytes) -> None:
 def remove(*names: str) -> None:
     for name in names:
         fsspec.filesystem("memory").rm_file(name)
-
-
-class Log:
-    """A function that notes the first row of each batch in a file, from any process."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        with self.path.open("a") as file:
-            file.write(f"{batch.column(0)[0].as_py()}\n")
-        return batch
-
-    @property
-    def rows(self) -> list[int]:
-        return [int(line) for line in self.path.read_text().split()] if self.path.exists() else []
-
-
-CASES: dict[str, Callable[[af.Dataset, str], af.Dataset]] = {
-    "alone": lambda ds, root: ds.cache(root),
-    "twice": lambda ds, root: ds.cache(root).filter(pl.col("row") % 3 != 0).cache(root),
-    "repeated": lambda ds, root: ds.cache(root).repeat(3),
-    "in batches": lambda ds, root: ds.batch(4).cache(root),
-    "below a batch": lambda ds, root: ds.cache(root).batch(4),
-    "of a function": lambda ds, root: ds.with_options(SMALL).map(noise, seed=1).cache(root).batch(5),
-    "of a repeat": lambda ds, root: ds.repeat(2).cache(root).skip(3).take(20),
-    "compressed": lambda ds, root: ds.cache(root, compression="zstd").batch(3),
-    "of a filter that drops chunks": lambda ds, root: ds.filter(pl.col("row") > 8).cache(root).batch(2),
-    "at two addresses": lambda ds, root: ds.cache(root).cache(f"{root}-too"),
-}
 
 
 @pytest.mark.parametrize("case", CASES)
