@@ -125,7 +125,7 @@ class Objects:
         Raises:
             WriteError: The store does not answer, refuses, or has no conditions.
         """
-        with self._told("cannot be written", WriteError):
+        with self._told("cannot be written", WriteError, has_condition=True):
             return self._persist(partial(_put, self._client, f"{self.root}/{name}", data))
 
     def check(self, name: str, data: bytes) -> None:
@@ -161,16 +161,14 @@ class Objects:
         return replace(requests.patience, hedge_seconds=None).persist(change, requests.services)
 
     @contextmanager
-    def _told(self, what: str, kind: type[ArrowflowError]) -> Iterator[None]:
+    def _told(self, what: str, kind: type[ArrowflowError], *, has_condition: bool = False) -> Iterator[None]:
         try:
             yield
         except ArrowflowError:
             raise
         except Exception as error:
-            text = (
-                f"{self.address!r} {what}: {said(error)}; check the address, the credentials and the network"
-            )
-            if status_of(error) == HTTPStatus.NOT_IMPLEMENTED or _is_of_arguments(error):
+            text = f"{self.address!r} {what}: {said(error)}; check the address, the credentials, storage_options= and the network"
+            if has_condition and (status_of(error) == HTTPStatus.NOT_IMPLEMENTED or _is_of_arguments(error)):
                 text = (
                     f"the store of {self.address!r}, or this release of its client, cannot put an object only if there "
                     f"is none (If-None-Match): {said(error)}; {_WITHOUT}"

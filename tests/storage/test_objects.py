@@ -135,7 +135,9 @@ def test_answers_that_other_stores_give(s3_server: S3Server) -> None:
         assert objects.put("a", b"x"), "another writer gave up"
         assert len(services.told) == 2
         proxy.answers = [("403 Forbidden", "AccessDenied")] * 9
-        refused(af.WriteError, lambda: objects.put("b", b"x"), "cannot be written", "credentials", "s3://")
+        refused(
+            af.WriteError, lambda: objects.put("b", b"x"), "cannot be written", "storage_options=", "s3://"
+        )
 
 
 class Hedging(Patient):

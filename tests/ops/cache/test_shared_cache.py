@@ -547,6 +547,14 @@ def test_a_store_that_cannot_be_reached_or_written(s3_server: S3Server) -> None:
         "bucket-that-is-missing",
         "cannot be listed",
     )
+    place["storage_options"]["client_kwargs"] = {"nosuch": 1}
+    refused(
+        af.SourceError,
+        lambda: af.range(3).cache(**place).to_table(),
+        "cannot be listed",
+        "nosuch",
+        "storage_options=",
+    )
 
 
 PROGRAM = """
