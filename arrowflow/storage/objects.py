@@ -7,12 +7,12 @@ if there is one. Nothing half-written is ever visible. pyarrow's clients have no
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 from urllib.parse import parse_qsl
 
 import pyarrow as pa
@@ -24,6 +24,8 @@ from arrowflow.storage.requests import PART_BYTES, Requests, time_limit
 from arrowflow.storage.retries import Services, status_of
 from arrowflow.storage.settings import Settings, without_secrets
 from arrowflow.storage.store import File, Store
+
+T = TypeVar("T")
 
 _CLIENTS: Final = ("s3fs", "gcsfs", "adlfs", "fsspec.implementations.memory")
 """Modules whose clients put an object by one request if there is none. That of fsspec itself asks first, and then writes."""
@@ -101,11 +103,8 @@ class Objects:
             SourceError: The store does not answer, or refuses.
         """
         path = f"{self.root}/{folder}"
-        client = self._client
         with self._told("cannot be listed", SourceError):
-            found = self.store.requests.persist(
-                lambda seconds: client.find(path, detail=True, **time_limit(client, seconds))
-            )
+            found = self.store.requests.persist(partial(_found, self._client, path))
         return {
             posixpath.basename(each): int(info["size"])
             for each, info in found.items()
@@ -126,10 +125,8 @@ class Objects:
         Raises:
             WriteError: The store does not answer, refuses, or has no conditions.
         """
-        with self._told("cannot be written", WriteError):
-            return self.store.requests.persist(
-                partial(_put, self._client, f"{self.root}/{name}", data),
-            )
+        with self._told("cannot be written", WriteError, has_condition=True):
+            return self._persist(partial(_put, self._client, f"{self.root}/{name}", data))
 
     def check(self, name: str, data: bytes) -> None:
         """Writes an object if there is none of this name, and finds out whether the store refuses to write it twice.
@@ -152,23 +149,26 @@ class Objects:
         client = self._client
         with self._told("cannot be changed", WriteError):
             try:
-                self.store.requests.persist(
+                self._persist(
                     lambda seconds: client.rm_file(f"{self.root}/{name}", **time_limit(client, seconds))
                 )
             except FileNotFoundError:
                 pass
 
+    def _persist(self, change: Callable[[float], T]) -> T:
+        """Makes a change until it succeeds. It is never made twice at once: the slower one would meet what came after."""
+        requests = self.store.requests
+        return replace(requests.patience, hedge_seconds=None).persist(change, requests.services)
+
     @contextmanager
-    def _told(self, what: str, kind: type[ArrowflowError]) -> Iterator[None]:
+    def _told(self, what: str, kind: type[ArrowflowError], *, has_condition: bool = False) -> Iterator[None]:
         try:
             yield
         except ArrowflowError:
             raise
         except Exception as error:
-            text = (
-                f"{self.address!r} {what}: {said(error)}; check the address, the credentials and the network"
-            )
-            if status_of(error) == HTTPStatus.NOT_IMPLEMENTED or _is_of_arguments(error):
+            text = f"{self.address!r} {what}: {said(error)}; check the address, the credentials, storage_options= and the network"
+            if has_condition and (status_of(error) == HTTPStatus.NOT_IMPLEMENTED or _is_of_arguments(error)):
                 text = (
                     f"the store of {self.address!r}, or this release of its client, cannot put an object only if there "
                     f"is none (If-None-Match): {said(error)}; {_WITHOUT}"
@@ -179,6 +179,17 @@ class Objects:
 _WITHOUT: Final = (
     "install a newer client, name another store, or the path of a folder on a disk or a mounted file system"
 )
+
+
+def _found(client: Any, path: str, seconds: float) -> dict[str, Any]:
+    try:
+        return cast("dict[str, Any]", client.find(path, detail=True, **time_limit(client, seconds)))
+    except RuntimeError as error:
+        if "changed size during iteration" in str(
+            error
+        ):  # of memory://, where another thread has put an object
+            raise ConnectionAbortedError(said(error)) from None
+        raise
 
 
 def _put(client: Any, path: str, data: bytes, seconds: float) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Literal, Self
 
-Fault = Literal["busy", "unavailable", "error", "reset", "cut", "short", "hang"]
+Fault = Literal["busy", "unavailable", "error", "reset", "lost", "cut", "short", "hang"]
 
 _BLOCK_BYTES: Final = 1 << 18
 _STATUS: Final = {
@@ -51,8 +51,8 @@ class Fate:
 
     Attributes:
         fault: `busy` answers 429, `unavailable` 503, `error` 500. `reset` breaks the connection before an answer,
-            `cut` ends it in the middle of the body, `short` announces and sends half of the body, `hang` never
-            answers. None forwards the request and its answer.
+            `lost` does so once the server has done what it was asked for, `cut` ends it in the middle of the body, `short`
+            announces and sends half of the body, `hang` never answers. None forwards the request and its answer.
         delay_seconds: The time before anything is answered.
     """
 
@@ -243,6 +243,9 @@ class Proxy:
             sink.write(data)
             await sink.drain()
             first, headers = _parsed(await source.readuntil(b"\r\n\r\n"))
+            if fault == "lost":
+                _reset(writer)
+                return False
             status = first.split(" ", 1)[1]
             size = int(headers["content-length"]) if "content-length" in headers else None
             has_body = request.method != "HEAD" and status[:3] not in {"204", "304"}

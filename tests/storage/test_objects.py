@@ -10,6 +10,7 @@ import pytest
 
 import arrowflow as af
 from arrowflow.storage import Objects, Requests, Settings
+from arrowflow.storage.retries import Patience
 from tests.ops.tables import refused
 from tests.servers.proxy import Fate, Proxy, Request
 from tests.servers.s3 import S3Server
@@ -47,6 +48,26 @@ def test_in_memory() -> None:
 
 def test_in_s3(s3_server: S3Server) -> None:
     check(in_s3(s3_server, s3_server.url))
+
+
+def test_a_listing_in_memory_while_another_thread_puts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client fails then; it lists anew."""
+
+    def find(client: Any, *args: Any, **kwargs: Any) -> Any:
+        if not services.told:
+            held = {"a": 1}
+            for _ in held:
+                held["b"] = 2
+        return whole(client, *args, **kwargs)
+
+    services = Patient()
+    objects = in_memory().served_by(services)
+    memory = type(fsspec.filesystem("memory"))
+    whole = memory.find
+    assert objects.put("folder/name", b"data")
+    monkeypatch.setattr(memory, "find", find)
+    assert objects.sizes("folder") == {"name": 4}
+    assert services.told == ["lost connection"]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +135,32 @@ def test_answers_that_other_stores_give(s3_server: S3Server) -> None:
         assert objects.put("a", b"x"), "another writer gave up"
         assert len(services.told) == 2
         proxy.answers = [("403 Forbidden", "AccessDenied")] * 9
-        refused(af.WriteError, lambda: objects.put("b", b"x"), "cannot be written", "credentials", "s3://")
+        refused(
+            af.WriteError, lambda: objects.put("b", b"x"), "cannot be written", "storage_options=", "s3://"
+        )
+
+
+class Hedging(Patient):
+    """Services that note which calls may be made twice."""
+
+    def hedged(self, call: Any, seconds: float) -> Any:
+        self.told.append("twice")
+        return call()
+
+
+def test_what_changes_the_store_is_not_hedged() -> None:
+    """A second removal might come after the next put, and remove what that made."""
+    address = f"memory://{uuid.uuid4().hex}/a/"
+    requests = Requests(Patience(hedge_seconds=0.1))
+    services = Hedging()
+    objects = Objects.at(address, None, operator="cache", requests=requests).served_by(services)
+    objects.check("folder/name", b"data")
+    objects.remove("folder/name")
+    assert objects.put("folder/name", b"data")
+    assert services.told == []
+    assert objects.read("folder/name", 4).to_pybytes() == b"data"
+    assert objects.sizes("folder") == {"name": 4}
+    assert services.told == ["twice"] * 2, "reads and listings are"
 
 
 class Old(type(fsspec.filesystem("memory"))):  # type: ignore[misc]

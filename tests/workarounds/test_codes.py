@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import arrowflow as af
-from arrowflow.caching.store.chunk import Link
+from arrowflow.caching.store.chunk import Draft, Link
 from arrowflow.caching.store.files import open_chunk, write_chunk
 from arrowflow.formats.ipc.aligned import write_aligned
 from arrowflow.workarounds.codes import has_dictionary, masked
@@ -131,9 +131,7 @@ def test_files_that_keep_codes(tmp_path: Path, array: pa.Array, compression: str
     with pa.ipc.open_file(tmp_path / "aligned") as opened:
         assert opened.get_batch(0).to_pylist() == batch.to_pylist()
     items = [(batch, Link(batch.num_rows, (1,), 0, True))]
-    name = write_chunk(
-        tmp_path, 0, None, items, schema=batch.schema, fingerprint="f", end=True, compression=compression
-    )
+    name = write_chunk(tmp_path, Draft(0, None, items, batch.schema, "f", end=True, compression=compression))
     chunk = open_chunk(tmp_path, name, fingerprint="f", verify=True)
     assert chunk.batch(0).to_pylist() == batch.to_pylist()
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -91,19 +92,11 @@ class Name(NamedTuple):
 # ---------------------------------------------------------------------------------------------------- writing
 
 
-def encoder(
-    first_row: int,
-    before: Position,
-    items: Sequence[tuple[pa.RecordBatch, Link]],
-    schema: pa.Schema,
-    fingerprint: str,
-    *,
-    end: bool,
-    compression: str | None,
-) -> Callable[[Sink], Name]:
-    """Returns the function that gives a sink the bytes of a chunk, and returns the name of the chunk.
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A chunk that is to be written.
 
-    Args:
+    Attributes:
         first_row: Number of its first row.
         before: The position before its first item.
         items: Each item's record batch and link. A column has the same dictionary in all batches (see `same_file`).
@@ -111,34 +104,48 @@ def encoder(
         fingerprint: The fingerprint of the plan.
         end: Whether no row follows.
         compression: `"lz4"`, `"zstd"` or None.
-
-    Raises:
-        SchemaError: A record batch has other columns than `schema`.
-        WriteError: From the function: pyarrow cannot write these batches to one file.
     """
-    if any(batch.num_rows != link.rows for batch, link in items):
-        raise ValueError("an item's link has another number of rows than its batch")
-    batches = [of_schema(batch, schema) for batch, link in items if link.rows]
-    header = {
-        "version": VERSION,
-        "fingerprint": fingerprint,
-        "first_row": first_row,
-        "end": end,
-        "before": listed(before),
-        "items": [[link.rows, listed(link.position), link.split, link.last] for _, link in items],
-    }
-    metadata = {HEADER: json.dumps(header, separators=(",", ":"))}
-    num_rows = sum(link.rows for _, link in items)
 
-    def encode(sink: Sink) -> Name:
+    first_row: int
+    before: Position
+    items: Sequence[tuple[pa.RecordBatch, Link]]
+    schema: pa.Schema
+    fingerprint: str
+    end: bool
+    compression: str | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of its rows."""
+        return sum(batch_bytes(batch) for batch, link in self.items if link.rows)
+
+    def encode(self, sink: Sink) -> Name:
+        """Gives a sink the bytes of the file, and returns the name of the chunk.
+
+        Raises:
+            SchemaError: A record batch has other columns than `schema`.
+            WriteError: pyarrow cannot write these batches to one file.
+        """
+        if any(batch.num_rows != link.rows for batch, link in self.items):
+            raise ValueError("an item's link has another number of rows than its batch")
+        batches = [of_schema(batch, self.schema) for batch, link in self.items if link.rows]
+        header = {
+            "version": VERSION,
+            "fingerprint": self.fingerprint,
+            "first_row": self.first_row,
+            "end": self.end,
+            "before": listed(self.before),
+            "items": [[link.rows, listed(link.position), link.split, link.last] for _, link in self.items],
+        }
+        metadata = {HEADER: json.dumps(header, separators=(",", ":"))}
         try:
-            written = write_aligned(sink, schema, batches, compression=compression, metadata=metadata)
+            written = write_aligned(
+                sink, self.schema, batches, compression=self.compression, metadata=metadata
+            )
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
             text = f"these record batches cannot be written to one Arrow IPC file: {error}"
             raise WriteError(text).locate(operator="cache") from error
-        return Name(first_row, num_rows, written.checksum, end)
-
-    return encode
+        return Name(self.first_row, sum(link.rows for _, link in self.items), written.checksum, self.end)
 
 
 def of_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

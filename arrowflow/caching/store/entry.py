@@ -24,13 +24,11 @@ import os
 import shutil
 import weakref
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
-from arrowflow.caching.store.chunk import Chunk, ChunkError, Link, Name
+from arrowflow.caching.store.chunk import Chunk, ChunkError, Draft, Name
 from arrowflow.caching.store.claim import Claim, claim, held_here
 from arrowflow.caching.store.files import open_chunk, write_chunk
 from arrowflow.caching.store.folder import (
@@ -46,7 +44,6 @@ from arrowflow.caching.store.folder import (
 from arrowflow.caching.store.listing import Listing, listed
 from arrowflow.caching.store.stored import StoredChunks
 from arrowflow.errors import CacheFullError, WriteError
-from arrowflow.plan.position import Position
 from arrowflow.storage import NO_ROOM, UNFINISHED, flush
 
 
@@ -74,11 +71,9 @@ class Entry(StoredChunks[Chunk]):
         compression: str | None,
         folder: Path | None = None,
     ) -> None:
-        super().__init__(fingerprint, repeatable=repeatable, verify=verify)
+        super().__init__(fingerprint, about, repeatable=repeatable, verify=verify, compression=compression)
         self.root = root
         self.folder = root / fingerprint if folder is None else folder
-        self._about = about
-        self._compression = compression
         self._own_lock: Claim | None = None
         self._turn = deque([True])
 
@@ -175,33 +170,10 @@ class Entry(StoredChunks[Chunk]):
         weakref.finalize(entry, _remove, folder, os.getpid())
         return entry
 
-    def commit(
-        self,
-        first_row: int,
-        before: Position,
-        items: Sequence[tuple[pa.RecordBatch, Link]],
-        schema: pa.Schema,
-        *,
-        end: bool,
-    ) -> Name:
-        """Writes a chunk. When this returns, the chunk is on the disk and everybody sees it.
-
-        Raises:
-            CacheFullError: There is no room for the chunk.
-            WriteError: The chunk cannot be written.
-        """
+    def _write(self, draft: Draft) -> Name:
         if not self.folder.is_dir():  # cleared meanwhile
             self.claim()
-        name = write_chunk(
-            self.folder,
-            first_row,
-            before,
-            items,
-            schema=schema,
-            fingerprint=self.fingerprint,
-            end=end,
-            compression=self._compression,
-        )
+        name = write_chunk(self.folder, draft)
         self._damaged.discard(name)
         # Without the mark, another process was faster: the entry is complete, and needs no other chunk.
         if not (self.folder / UNFINISHED).exists():

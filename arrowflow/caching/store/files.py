@@ -12,16 +12,15 @@ import contextlib
 import itertools
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 
-from arrowflow.caching.store.chunk import Chunk, ChunkError, Link, Name, batch_bytes, chunk_in, encoder
+from arrowflow.caching.store.chunk import Chunk, ChunkError, Draft, Name, chunk_in
 from arrowflow.errors import ArrowflowError, CacheFullError, SourceError, WriteError
-from arrowflow.plan.position import Position
 from arrowflow.storage import NO_ROOM
 
 TEMPORARY: Final = ".tmp-"
@@ -33,43 +32,21 @@ _counter: Final = itertools.count()
 # ---------------------------------------------------------------------------------------------------- writing
 
 
-def write_chunk(
-    folder: str | os.PathLike[str],
-    first_row: int,
-    before: Position,
-    items: Sequence[tuple[pa.RecordBatch, Link]],
-    *,
-    schema: pa.Schema,
-    fingerprint: str,
-    end: bool,
-    compression: str | None = None,
-) -> Name:
-    """Writes a chunk and returns its name.
+def write_chunk(folder: str | os.PathLike[str], draft: Draft) -> Name:
+    """Writes a chunk to the folder of an entry, and returns its name.
 
     After the return the chunk is on the disk, whatever happens to process and power.
-
-    Args:
-        folder: The folder of the entry.
-        first_row: Number of its first row.
-        before: The position before its first item.
-        items: Each item's record batch and link. A column has the same dictionary in all batches (see `same_file`).
-        schema: Schema of the record batches.
-        fingerprint: The fingerprint of the plan.
-        end: Whether no row follows.
-        compression: `"lz4"`, `"zstd"` or None.
 
     Raises:
         CacheFullError: The disk, or the user's share of it, has no room. Nothing of the chunk is left there.
         WriteError: The file cannot be written, or pyarrow cannot write these batches to one file.
-        SchemaError: A record batch has other columns than `schema`.
+        SchemaError: A record batch has other columns than the schema.
     """
-    encode = encoder(first_row, before, items, schema, fingerprint, end=end, compression=compression)
     path = Path(folder)
     try:
-        return _commit(path, lambda descriptor: encode(partial(os.writev, descriptor)))
+        return _commit(path, lambda descriptor: draft.encode(partial(os.writev, descriptor)))
     except OSError as error:
-        num_bytes = sum(batch_bytes(batch) for batch, link in items if link.rows)
-        raise _failure(error, path, num_bytes) from error
+        raise _failure(error, path, draft.num_bytes) from error
     except WriteError as error:
         error.locate(file=str(path))
         raise

@@ -4,8 +4,9 @@ The objects below a prefix are its chunks, and their listing is its manifest, as
 and only where there is none of its name, so nothing half-written is ever visible, and no object ever changes.
 
 **Two writers.** There is no lock: a lock of a process that died would need clocks to be told from others. Processes that fill
-an entry at the same time both compute, and the first put of a chunk wins. Their chunks are equal, since the plan before a
-cache is deterministic. Each process looks now and then for chunks of others, and goes on behind them.
+an entry at the same time both compute. Their rows are equal, since the plan before a cache is deterministic. Of equal chunks
+the first put wins. Chunks of the same rows with other borders lie beside each other, and one way through them is read. Each
+process looks now and then for chunks of others, and goes on behind them.
 
 **Inputs that are not repeatable** are put under a prefix of their own. One conditional put, of the object `whole`, then says
 which prefix is the entry: chunks of two runs never meet, and the first complete pass wins.
@@ -19,18 +20,15 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
-import pyarrow as pa
-
-from arrowflow.caching.store.chunk import Chunk, ChunkError, Head, Link, Name, chunk_in, encoder, read_head
+from arrowflow.caching.store.chunk import Chunk, ChunkError, Draft, Head, Name, chunk_in, read_head
 from arrowflow.caching.store.folder import ABOUT, FILLING
 from arrowflow.caching.store.listing import NOTHING, Listing, listing_of
 from arrowflow.caching.store.stored import StoredChunks
 from arrowflow.errors import ArrowflowError, SourceError
-from arrowflow.plan.position import Position
 from arrowflow.storage import Fetched, Objects, Services
 
 WHOLE: Final = "whole"
@@ -98,13 +96,11 @@ class SharedEntry(StoredChunks[FarChunk]):
         compression: str | None,
         folder: str | None = None,
     ) -> None:
-        super().__init__(fingerprint, repeatable=repeatable, verify=verify)
+        super().__init__(fingerprint, about, repeatable=repeatable, verify=verify, compression=compression)
         place = fingerprint if folder is None else folder
         self.folder = f"{objects.address}/{place}"
         self._place = place  # the prefix of its chunks; of an input that is not repeatable, of the pass that is the entry
         self._objects = objects
-        self._about = about
-        self._compression = compression
         self._sizes: dict[Name, int] = {}
         self._listed = self._took = float("-inf")  # when the last listing began, and how long it took
 
@@ -143,8 +139,8 @@ class SharedEntry(StoredChunks[FarChunk]):
             self._place = whole
         files = self._objects.sizes(self._place)
         named = ((Name.parse(file), size) for file, size in files.items())
-        # All that were ever listed: another thread may still go by the listing before.
-        self._sizes = self._sizes | {name: size for name, size in named if name is not None}
+        # In place, and never less: another thread may go by its own listing, and by the one before.
+        self._sizes.update({name: size for name, size in named if name is not None})
         self._listed, self._took = began, services.now() - began
         return listing_of(files, self._damaged)
 
@@ -153,9 +149,11 @@ class SharedEntry(StoredChunks[FarChunk]):
         size = self._objects.sizes(self.fingerprint).get(WHOLE)
         if size is None:
             return None
-        folder = (
-            self._objects.read(f"{self.fingerprint}/{WHOLE}", size).to_pybytes().decode("ascii", "replace")
-        )
+        try:
+            data = self._objects.read(f"{self.fingerprint}/{WHOLE}", size)
+        except FileNotFoundError:  # another pass takes its place, or the entry was removed
+            return None
+        folder = data.to_pybytes().decode("ascii", "replace")
         if not re.fullmatch(re.escape(self.fingerprint + FILLING) + "[0-9a-f]+", folder):
             raise SourceError(
                 "expected the name of a cached pass, found something else; remove the object"
@@ -210,9 +208,9 @@ class SharedEntry(StoredChunks[FarChunk]):
                 "computed"
             ).locate(operator="cache", file=f"{self._objects.address}/{path}") from error
         except ChunkError as error:
-            self._discard(name)
+            done = "it was removed:" if self._removed(name) else "it cannot be removed from here: remove it,"
             raise SourceError(
-                f"{error.args[0]}; it was removed: iterate again, from the last state, and its rows are computed"
+                f"{error.args[0]}; {done} iterate again, from the last state, and its rows are computed"
             ).locate(operator="cache", file=f"{self._objects.address}/{path}") from error
 
     def _path(self, name: Name) -> str:
@@ -220,10 +218,15 @@ class SharedEntry(StoredChunks[FarChunk]):
 
     def _discard(self, name: Name) -> None:
         self._damaged.add(name)
+        self._removed(name)
+
+    def _removed(self, name: Name) -> bool:
+        """Removes a chunk, and returns whether it may: others own the store, too."""
         try:
             self._objects.remove(self._path(name))
-        except ArrowflowError:  # it may not be ours to remove
-            return
+        except ArrowflowError:
+            return False
+        return True
 
     def _missing(self, name: Name) -> None:
         self._damaged.add(name)  # whatever the next listing says
@@ -252,31 +255,15 @@ class SharedEntry(StoredChunks[FarChunk]):
             folder=f"{self.fingerprint}{FILLING}{os.urandom(8).hex()}",
         )
 
-    def commit(
-        self,
-        first_row: int,
-        before: Position,
-        items: Sequence[tuple[pa.RecordBatch, Link]],
-        schema: pa.Schema,
-        *,
-        end: bool,
-    ) -> Name:
-        """Puts a chunk, unless another process was faster. When this returns, everybody sees the chunk.
-
-        Raises:
-            WriteError: The chunk cannot be written.
-        """
+    def _write(self, draft: Draft) -> Name:
         pieces: list[memoryview] = []
 
         def keep(given: list[memoryview]) -> int:
             pieces.extend(given)
             return sum(piece.nbytes for piece in given)
 
-        encode = encoder(
-            first_row, before, items, schema, self.fingerprint, end=end, compression=self._compression
-        )
-        name = encode(keep)
-        self._objects.put(self._path(name), b"".join(pieces))
+        name = draft.encode(keep)
+        self._objects.put(self._path(name), b"".join(pieces))  # another process may have been faster
         self._damaged.discard(name)
         return name
 

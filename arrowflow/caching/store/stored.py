@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from arrowflow.caching.store.chunk import ChunkError, Head, Name
+import pyarrow as pa
+
+from arrowflow.caching.store.chunk import ChunkError, Draft, Head, Link, Name
 from arrowflow.caching.store.listing import NOTHING, Listing
 from arrowflow.plan.position import Position
 
@@ -34,12 +37,24 @@ class StoredChunks(ABC, Generic[C]):
 
     Args:
         fingerprint: The identity of the plan and its sources, as hexadecimal digits.
+        about: The content of `entry.json`.
         repeatable: Whether the input can go on from any position, so that single chunks are of use.
         verify: Whether to check the checksum of a chunk when this process first reads it.
+        compression: The compression of record batches, or None.
     """
 
-    def __init__(self, fingerprint: str, *, repeatable: bool, verify: bool) -> None:
+    def __init__(
+        self,
+        fingerprint: str,
+        about: Mapping[str, Any],
+        *,
+        repeatable: bool,
+        verify: bool,
+        compression: str | None,
+    ) -> None:
         self.fingerprint = fingerprint
+        self._about = about
+        self._compression = compression
         self.repeatable = repeatable
         self._verify = verify
         self._listing = NOTHING
@@ -55,6 +70,10 @@ class StoredChunks(ABC, Generic[C]):
     @abstractmethod
     def _open(self, name: Name, *, verify: bool) -> C:
         """Opens a chunk; raises `ChunkError` if it is damaged, and `FileNotFoundError` if it is gone."""
+
+    @abstractmethod
+    def _write(self, draft: Draft) -> Name:
+        """Writes a chunk, which is no longer a damaged one."""
 
     @abstractmethod
     def _discard(self, name: Name) -> None:
@@ -97,6 +116,26 @@ class StoredChunks(ABC, Generic[C]):
     @abstractmethod
     def follow(self, *, is_claimed: bool) -> None:
         """Looks for chunks of other processes, where these may compute the same rows; `is_claimed` if this one has a claim."""
+
+    def commit(
+        self,
+        first_row: int,
+        before: Position,
+        items: Sequence[tuple[pa.RecordBatch, Link]],
+        schema: pa.Schema,
+        *,
+        end: bool,
+    ) -> Name:
+        """Writes a chunk. When this returns, the chunk will last, and everybody sees it.
+
+        Raises:
+            CacheFullError: There is no room for the chunk.
+            WriteError: The chunk cannot be written.
+        """
+        compression = self._compression
+        return self._write(
+            Draft(first_row, before, items, schema, self.fingerprint, end=end, compression=compression)
+        )
 
     def chunk_at(self, row: int) -> C | None:
         """Returns the chunk that begins with this row, opened and checked; None if there is none, or no longer.

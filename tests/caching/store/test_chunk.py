@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import arrowflow as af
 from arrowflow.caching.store import files as module
-from arrowflow.caching.store.chunk import HEADER, Chunk, ChunkError, Link, Name
+from arrowflow.caching.store.chunk import HEADER, Chunk, ChunkError, Draft, Link, Name
 from arrowflow.caching.store.files import open_chunk, write_chunk
 from arrowflow.errors import CacheFullError, SchemaError, SourceError, WriteError
 from arrowflow.formats.ipc.aligned import ALIGNMENT
@@ -44,8 +44,12 @@ def items_of(*given: pa.RecordBatch) -> Items:
 
 
 def write(folder: Path, items: Items, *, first_row: int = 7, **arguments: Any) -> Name:
-    given: dict[str, Any] = {"schema": items[0][0].schema, "fingerprint": FINGERPRINT, "end": False}
-    return write_chunk(folder, first_row, BEFORE, items, **(given | arguments))
+    given: dict[str, Any] = {
+        "schema": items[0][0].schema if items else None,
+        "fingerprint": FINGERPRINT,
+        "end": False,
+    }
+    return write_chunk(folder, Draft(first_row, BEFORE, items, **(given | arguments)))
 
 
 def load(folder: Path, name: Name, *, verify: bool = True) -> Chunk:
@@ -154,7 +158,7 @@ def test_columns_are_aligned_views_of_the_file(tmp_path: Path) -> None:
 
 
 def test_a_chunk_without_rows_ends_an_entry(tmp_path: Path) -> None:
-    name = write_chunk(tmp_path, 12, BEFORE, [], schema=BATCH.schema, fingerprint=FINGERPRINT, end=True)
+    name = write(tmp_path, [], first_row=12, schema=BATCH.schema, end=True)
     chunk = load(tmp_path, name)
     assert (chunk.num_rows, chunk.links, chunk.end) == (0, (), True)
     assert chunk.schema.equals(BATCH.schema)
@@ -163,7 +167,7 @@ def test_a_chunk_without_rows_ends_an_entry(tmp_path: Path) -> None:
 def test_chunks_are_an_ordinary_dataset(tmp_path: Path) -> None:
     write(tmp_path, items_of(SMALL, SMALL.slice(1)), first_row=0)
     write(tmp_path, items_of(SMALL), first_row=5)
-    write_chunk(tmp_path, 8, BEFORE, [], schema=SMALL.schema, fingerprint=FINGERPRINT, end=True)
+    write(tmp_path, [], first_row=8, schema=SMALL.schema, end=True)
     expected = pa.Table.from_batches([SMALL, SMALL.slice(1), SMALL])
     assert af.read_ipc(tmp_path).to_table().equals(expected.replace_schema_metadata())
 
