@@ -1576,7 +1576,8 @@ class Dataset:
 
         The batches, their order and the states are those of `.split_by_rank(0, 1, lanes=engine.lanes)`, or of the
         `split_by_rank` that the plan ends in; see [docs/cluster.md](docs/cluster.md). `to_torch(engine=…)` and its like
-        are short for it. The workers start with the first batch, and live as long as this dataset and its loaders.
+        are short for it. The workers start with the first batch, and stay for later epochs, until the loader is closed or this
+        dataset and its loaders are gone.
 
         Raises:
             PlanError: The plan has no lanes; once it runs, a function cannot be pickled, or a worker lacks a local file.

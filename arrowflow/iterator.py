@@ -391,6 +391,7 @@ def statistics_of(prepared: Prepared, progress: Progress, ran: EngineStatistics 
         cpu_seconds=ran.cpu_seconds,
         idle=ran.idle,
         retries=ran.retries,
+        cluster=ran.cluster,
     )
     statistics = replace(statistics, bottleneck=bottleneck(statistics), advice=advice(statistics))
     return replace(statistics, summary=report(statistics))

@@ -7,7 +7,8 @@ knows the results of earlier epochs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from typing import Any, Protocol
@@ -100,6 +101,10 @@ class Prepared:
         share = fold(self.bound, lambda node, inputs: node.shared_by_epochs(max(inputs, default=source)))
         return self.bound.repeatable and share is not SharedByEpochs.NOTHING
 
+    def let_go(self) -> None:
+        """Ends what all runs share beyond their end; the next run makes it anew."""
+        _let_go(post_order(self.optimised))
+
     def learn_count(self, rows: int, batches: int) -> None:
         """Takes note of a whole epoch, if others have as many rows and batches. A race is no harm: both write the same."""
         if self.counted is None and self.repeats_counts:
@@ -132,7 +137,17 @@ def prepare(plan: Node, *, without_last_select: bool = False) -> Prepared:
     optimised = reduce(lambda plan, node: node.at_end(plan), post_order(optimised), optimised)
     chain = plan_chain(optimised, options)
     forget_compiled()
-    return Prepared(bound=bound, optimised=optimised, applied=applied, chain=chain, options=options)
+    prepared = Prepared(bound=bound, optimised=optimised, applied=applied, chain=chain, options=options)
+    lasting = [node for node in post_order(optimised) if type(node).let_go is not Node.let_go]
+    if lasting:
+        # An engine that has ended refers to its nodes until garbage is collected, which may be never.
+        weakref.finalize(prepared, _let_go, lasting).atexit = False
+    return prepared
+
+
+def _let_go(nodes: Iterable[Node]) -> None:
+    for node in nodes:
+        node.let_go()
 
 
 def part_of(prepared: Prepared, number: int, processes: int) -> Prepared:

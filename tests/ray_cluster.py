@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+STORE_BYTES = 200 << 20
 
 
 def cluster() -> Iterator[Any]:
@@ -25,10 +26,17 @@ def cluster() -> Iterator[Any]:
         patch.setenv("PYTHONPATH", str(ROOT))  # functions of tests go to workers by name
         ray.init(
             num_cpus=8,
-            object_store_memory=200 << 20,
+            object_store_memory=STORE_BYTES,
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
         yield ray
         ray.shutdown()
+
+
+def store_statistics() -> Any:
+    """Returns the figures of all object stores of the cluster, as these tell them: bytes in use, bytes spilled, and more."""
+    from ray._private.internal_api import get_memory_info_reply, get_state_from_address
+
+    return get_memory_info_reply(get_state_from_address(None)).store_stats

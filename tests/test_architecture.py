@@ -78,7 +78,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "optimizer": ("errors", "expr", "kernels", "ops", "plan"),
     "physical": ("bad_rows", "kernels", "options", "plan"),
     "autotune": ("physical.tuning",),
-    "observe": ("autotune.model", "bad_rows", "errors", "physical.tuning"),
+    "observe": ("autotune.model", "bad_rows", "errors", "physical.totals", "physical.tuning"),
     "executor": (
         "arenas",
         "bad_rows",
@@ -93,7 +93,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "state": ("errors", "kernels", "physical", "plan"),
     "run": ("autotune", "clock", *BELOW_RUN),
-    "cluster": ("clock", "delivery", "optional", "workarounds", *BELOW_RUN, "run"),
+    "cluster": ("bad_rows", "clock", "delivery", "optional", "workarounds", *BELOW_RUN, "run"),
     "delivery": ("kernels", "physical.tuning", "plan"),
     "iterator": ("autotune", "clock", "delivery", "observe", "run", *BELOW_RUN),
     "loaders": ("arenas", "interchange", "workarounds", *BELOW_LOADERS),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from arrowflow.physical.tuning import (
     MOSTLY_COMPUTES,
     WAITS,
+    ClusterStatistics,
     RunSample,
     StageKey,
     StageStatistics,
@@ -222,10 +223,13 @@ def waiting_after_start(statistics: Statistics) -> tuple[float, float]:
 
 def _limit(parts: Sequence[StageWindow], statistics: Statistics) -> tuple[str, float]:
     """Returns what limits, in words, and what two more cores would give."""
+    cores = sum(part.cores for part in parts)
+    if statistics.cluster is not None and cores < SATURATED * statistics.cpu_budget:
+        return _of_workers(statistics.cluster), 0.0
     alone = max(parts, key=_alone)
     if _alone(alone) >= SATURATED:
         return f"{phrase(alone.stage)}, {_why_alone(alone.stage)},", 0.0
-    if sum(part.cores for part in parts) >= SATURATED * statistics.cpu_budget:
+    if cores >= SATURATED * statistics.cpu_budget:
         return phrase(max(parts, key=lambda part: part.cores).stage), 2.0 / statistics.cpu_budget
     if statistics.ledger_peak_bytes >= SATURATED * statistics.ledger_budget_bytes:
         return "ram_budget, which is used up,", 0.0
@@ -240,6 +244,15 @@ def _limit(parts: Sequence[StageWindow], statistics: Statistics) -> tuple[str, f
     if longest.share < WAITS and longest.in_flight >= 1:
         return f"{phrase(stage)}, which waits with {longest.in_flight:.0f} calls in flight,", 0.0
     return phrase(stage), 0.0
+
+
+def _of_workers(cluster: ClusterStatistics) -> str:
+    """Returns the longest work of workers whose lanes are waited for."""
+    busy: dict[str, float] = {}
+    for stage in (stage for worker in cluster.workers for stage in worker.stages):
+        busy[phrase(stage)] = busy.get(phrase(stage), 0.0) + stage.busy_seconds
+    longest = max(busy, key=busy.__getitem__, default="their start")
+    return f"{longest}, in the workers of the cluster,"
 
 
 def few_connections(statistics: Statistics) -> int | None:

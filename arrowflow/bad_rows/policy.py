@@ -21,10 +21,12 @@ class LeftOut(NamedTuple):
     Attributes:
         rows: How many rows, as far as that is known.
         parts: Row groups, record batches, blocks and files that were left out whole; of functions, their pieces.
+        place: Tells it from others of one operator that came with an equal position; sums have none.
     """
 
     rows: int = 0
     parts: int = 0
+    place: int = 0
 
     def plus(self, other: LeftOut) -> LeftOut:
         """Returns the sum."""

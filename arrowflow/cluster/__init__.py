@@ -16,14 +16,22 @@ What is sent
 ------------
 A lane's kernel asks its worker for the next *piece*: record batches, each with its lane's position after it, until they
 have enough bytes or took long enough. It asks for one piece while the executor takes the one before, and not for more. So
-the object store holds at most two pieces a lane, and a worker whose lanes nobody asks stops reading, as any run does. The
-requests of one run of a lane never overlap: a worker has one call at a time for it.
+a worker whose lanes nobody asks stops reading, as any run does. The requests of one run of a lane never overlap: a worker
+has one call at a time for it.
+
+Pieces take a quarter of the object store at most: an eighth on their way, which decides how large a piece may be, and an
+eighth in use. A larger batch comes in several pieces (`parts.py`). The consumer's batches lie in the store as long as that
+eighth has room, and are copied beyond. It has copied a piece before it asks for the next one.
+
+A piece also tells what its worker did for the lane: bad rows that were left out, each with a place by which rows that are
+computed again count once; a few times a second the figures of its stages; and what ran when, if somebody records.
 
 What may happen
 ---------------
 * A worker dies. Its lanes are opened in a new one, each at the last position that the executor took. So rows neither get
   lost nor come twice. Workers that die again and again without a piece are a `WorkerError`.
 * Workers come and go (`policy.py`). A lane moves when it asks for its next piece: closed here, opened there at its position.
+  Of the ranks that share workers the first one decides. It tells each worker how many there are, and pieces tell the others.
 * A run ends: its kernels close their lanes, without waiting for an answer.
 * An error of a lane comes as the last piece of it, in order, and is raised there with its cause.
 

@@ -18,9 +18,12 @@ class RayEngine:
     The batches are those of `.split_by_rank(0, 1, lanes=lanes)` on one machine, bit for bit, for any number of workers,
     and also if workers die. A state that is taken with an engine can be loaded without one, and the other way round.
 
+    Workers start with the first batch. They stay for later epochs, until the loader is closed or the dataset and its loaders
+    are gone. Ranks of one plan that belong to one job of Ray, as those of a Ray Train run do, share the workers.
+
     Attributes:
         workers: How many worker processes there are. `AUTOTUNE` begins with one, adds one while the loop waits for workers
-            that compute, and gives one up while it does not.
+            that compute, and gives one up while it does not. Where ranks share workers, rank 0 decides, by its own lanes.
         cpus_per_worker: Cores of a worker. Default: 4, or the cores of the largest node if these are fewer.
         memory_per_worker: Bytes that the runs of a worker may hold, as `Options(ram_budget=)`; the node has to have them
             to give, too. Default: as much as the pipeline's own budget.

@@ -10,8 +10,10 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from arrowflow.cluster.engine import RayEngine
-from arrowflow.cluster.session import Asked, Session
-from arrowflow.cluster.worker import Start, Work
+from arrowflow.cluster.parts import Joined
+from arrowflow.cluster.remote import Asked
+from arrowflow.cluster.session import Session
+from arrowflow.cluster.worker import Piece, Start, Work
 from arrowflow.errors import PlanError, said
 from arrowflow.executor.processes.wire import pack, unpack_error
 from arrowflow.kernels.context import Context
@@ -23,6 +25,7 @@ from arrowflow.ops.ranks.split_by_rank import SplitByRank
 from arrowflow.ops.ranks.steps import Steps
 from arrowflow.options import ResolvedOptions
 from arrowflow.physical.planner import plan_chain
+from arrowflow.physical.tuning import WorkerStatistics
 from arrowflow.plan.node import BindContext, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, Resume, Traits
@@ -66,6 +69,11 @@ class OnCluster(SplitByRank):
         """Moves down as `split_by_rank` does, with workers of its own."""
         return SplitByRank.bind(dataclasses.replace(self, session=Session(self.engine)), inputs, context)
 
+    def let_go(self) -> None:
+        """Ends the workers once no run uses them."""
+        if self.session is not None:
+            self.session.let_go()
+
     @property
     def _shuffles(self) -> tuple[Shuffle, ...]:
         """None: a `shuffle` that lanes end in runs in the workers."""
@@ -81,6 +89,7 @@ class OnCluster(SplitByRank):
                 number=number,
                 num_lanes=len(self.own_lanes),
                 is_shared=self.world_size > 1,
+                decides=self.rank == 0,
                 work=work,
                 session=session,
                 bound=True,
@@ -142,6 +151,7 @@ class RemoteLane(Operator):
         number: Number of the lane.
         num_lanes: How many lanes the consumer has.
         is_shared: Whether other consumers use the same workers.
+        decides: Whether this consumer is the one of them that says how many workers there are.
         work: The lanes' plan.
         session: The workers.
     """
@@ -152,6 +162,7 @@ class RemoteLane(Operator):
     number: int
     num_lanes: int
     is_shared: bool
+    decides: bool
     work: SplitByRank = field(repr=False)
     session: Session = field(compare=False, repr=False)
 
@@ -194,33 +205,70 @@ class RemoteKernel(SourceKernel):
     def read(self, task: Task) -> Iterator[Made]:
         """Yields what the lane's worker sends, and goes on in another worker where one dies."""
         session, context = self._node.session, self._context
-        self._connect()
         start = Start(self._node.number, context.epoch, task.payload, 0)
+        joined = Joined(session.kept)
         asked: Asked | None = None
         try:
-            asked = session.ask(start, None)
+            self._connect()
+            asked = session.ask(start, None, records=context.spans is not None)
             while True:
+                began = context.now()
                 piece = session.take(asked, context)
                 if piece is None:
                     if not context.wait(0.0):
                         return
                     context.retried("a worker of the cluster died")
-                    asked = session.ask(start, None)
+                    joined.clear()
+                    asked = session.ask(start, None, records=context.spans is not None)
                     continue
-                if piece.batches:
-                    start = start._replace(position=piece.batches[-1][1])
-                ends = piece.ended or piece.error is not None
+                self._tell(asked, piece, context.now() - began)
+                batches = joined.add(piece.parts)
+                error, ends = piece.error, piece.ended or piece.error is not None
+                del piece  # the store is to free what was copied, before the next piece needs room
+                if batches:
+                    start = start._replace(position=batches[-1][1])
                 # The next piece is made while the executor takes this one.
-                asked = None if ends else session.ask(start, asked)
-                last = len(piece.batches) - 1
-                for number, (batch, position) in enumerate(piece.batches):
-                    yield Made(batch, position, more=number < last)
-                if piece.error is not None:
-                    raise unpack_error(piece.error)
+                before, asked = (
+                    asked,
+                    None if ends else session.ask(start, asked, records=context.spans is not None),
+                )
+                if asked is not None and asked.name != before.name:
+                    joined.clear()
+                batches.reverse()
+                while batches:
+                    batch, position = batches.pop()
+                    yield Made(batch, position, more=bool(batches))
+                    del batch
+                if error is not None:
+                    raise unpack_error(error)
                 if asked is None:
                     return
         finally:
             session.close(asked)
+            session.leave()
+
+    def _tell(self, asked: Asked, piece: Piece, waited_seconds: float) -> None:
+        """Hands on what a piece tells of the worker's side of the run."""
+        context, session, remote = self._context, self._node.session, asked.remote
+        assert remote.ready is not None
+        node, process, _ = remote.ready
+        context.elsewhere.add(
+            WorkerStatistics(
+                node=node,
+                process=process,
+                pieces=1,
+                rows=piece.rows,
+                bytes=piece.num_bytes,
+                waited_seconds=waited_seconds,
+                stages=piece.stages,
+            )
+        )
+        for operator, place, found in piece.bad_rows:
+            context.elsewhere.leave_out(operator, (asked.lane, place), found)
+        context.elsewhere.move(session.moves())
+        if piece.spans and context.spans is not None:
+            place = f"worker {remote.number} on {node} (process {process}), lane {asked.lane}"
+            context.spans.merge(piece.spans, place, session.ahead(remote, context))
 
     def _connect(self) -> None:
         node, options = self._node, self._options
@@ -234,6 +282,7 @@ class RemoteKernel(SourceKernel):
             own=node.num_lanes,
             ram_budget=ram_budget,
             shared=node.is_shared,
+            decides=node.decides,
         )
 
 

@@ -15,6 +15,8 @@ BUSY: Final = 0.6
 workers compute that use so much of their cores."""
 GAIN: Final = 1.05
 """A worker more has to bring so much."""
+REST_PERIODS: Final = 5
+"""Looks that are more periods apart have a rest between them, such as that after an epoch."""
 REST: Final = 10
 """Looks before a move is tried again that brought nothing."""
 CALM: Final = 5
@@ -111,3 +113,48 @@ class Policy:
     def _move(self, old: int, new: int, why: str) -> int:
         self.reasons.append(f"{old} -> {new} workers: {why}")
         return new
+
+
+@dataclass(slots=True)
+class Looks:
+    """What is measured between looks at a cluster, for its policy.
+
+    Attributes:
+        policy: Says how many workers there shall be.
+        own: How many lanes the consumer has.
+        cores: Cores of a worker.
+        waited: Seconds since the latest look that lanes waited for their workers, all together.
+    """
+
+    policy: Policy
+    own: int
+    cores: int
+    waited: float = 0.0
+    _then: tuple[float, float, int] | None = None
+
+    def step(self, now: float, workers: int, cpu_seconds: float, rows: int) -> int | None:
+        """Returns how many workers there shall be; None where it is too early for a look.
+
+        Args:
+            now: The time.
+            workers: How many workers there are.
+            cpu_seconds: Their CPU time until now.
+            rows: The rows that came from them until now.
+        """
+        if self._then is None:
+            self._begin(now, cpu_seconds, rows)
+            return None
+        then, cpu_then, rows_then = self._then
+        elapsed = now - then
+        if elapsed < PERIOD_SECONDS:
+            return None
+        waited = self.waited / (elapsed * self.own)
+        self._begin(now, cpu_seconds, rows)
+        if elapsed > REST_PERIODS * PERIOD_SECONDS and waited > IDLES:
+            return None  # the mean of a rest and of the time around it says nothing
+        busy = (cpu_seconds - cpu_then) / (elapsed * self.cores * workers)
+        look = Look(workers=workers, waited=waited, busy=busy, rate=(rows - rows_then) / elapsed)
+        return self.policy.step(look)
+
+    def _begin(self, now: float, cpu_seconds: float, rows: int) -> None:
+        self._then, self.waited = (now, cpu_seconds, rows), 0.0

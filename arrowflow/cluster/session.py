@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from arrowflow.cluster.engine import RayEngine
-from arrowflow.cluster.policy import PERIOD_SECONDS, Look, Policy, dealt
-from arrowflow.cluster.worker import LaneWorker, Piece, Ready, Start
+from arrowflow.cluster.parts import Kept
+from arrowflow.cluster.policy import Looks, Policy, dealt
+from arrowflow.cluster.remote import PING_SECONDS, PINGS, Asked, Remote, ahead_by, place_of
+from arrowflow.cluster.worker import LaneWorker, Piece, Ready, Request, Start
 from arrowflow.errors import PlanError, WorkerError, said
 from arrowflow.kernels.context import Context
 from arrowflow.optional import optional
@@ -25,44 +27,12 @@ LOOK_SECONDS: Final = 0.2
 """A wait for Ray looks so often whether its run goes on."""
 START_SECONDS: Final = 120.0
 """Time for a worker to start: until then the cluster may grow by a node."""
-MOST_PIECE_BYTES: Final = 16 << 20
-LEAST_PIECE_BYTES: Final = 1 << 20
+PIECE_BYTES: Final = 16 << 20
+"""A piece is sent from so many bytes on, if the store has room for it. 16 lanes of a worker make 3 GB in the time of ten."""
 STORE_SHARE: Final = 4
-"""The most and the least bytes of a piece; the part of the object store that pieces may take is one in so many."""
+"""Pieces may take one in so many bytes of a node's object store: half of that on their way, and half in use."""
 SPARE_CALLS: Final = 8
 """Calls of a worker at the same time, besides one for each lane: to close lanes, and to move them."""
-
-
-@dataclass(slots=True, eq=False)
-class Remote:
-    """A worker as the consumer sees it.
-
-    Attributes:
-        number: Its place among the workers.
-        handle: The actor.
-        starting: The promise of its `Ready`.
-        ready: What it said, once it has started.
-        cpu_seconds: CPU time of its process, as it told last.
-        num_bytes: Bytes that came from it.
-    """
-
-    number: int
-    handle: Any
-    starting: Any
-    ready: Ready | None = None
-    cpu_seconds: float = 0.0
-    num_bytes: int = 0
-    rows: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class Asked:
-    """A request on its way: of which lane and which run of it, to which worker."""
-
-    lane: int
-    remote: Remote
-    name: str
-    promise: Any
 
 
 class Session:
@@ -74,7 +44,10 @@ class Session:
 
     def __init__(self, engine: RayEngine) -> None:
         self.engine = engine
-        self._lock = threading.Lock()
+        # A thread that holds it may collect garbage, and let the workers of this very session go.
+        self._lock = threading.RLock()
+        self._lanes_open = 0
+        self._goes = False
         self._ray: Any = None
         self._numbers = itertools.count()
         self._name = f"{os.getpid()}-{os.urandom(4).hex()}"
@@ -86,12 +59,13 @@ class Session:
         self._own = 1
         self._places: dict[int, int] = {}
         self._ram_budget = 0
-        self._piece_bytes = LEAST_PIECE_BYTES
+        self._most_bytes = PIECE_BYTES
+        self.kept = Kept(0)
         self._deaths: dict[int, int] = {}  # of each lane since its latest piece
         self._is_lost = False
-        self._policy: Policy | None = None
-        self._waited = 0.0  # since the latest look, by all lanes together
-        self._looked: tuple[float, float, int] | None = None  # its time, the workers' CPU time and rows
+        self._looks: Looks | None = None  # where it is this consumer that decides
+        self._resized = (0, 0)  # the latest change of the workers: its number, and how many there are
+        self._leaving: list[Remote] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Session, (self.engine,)
@@ -99,18 +73,28 @@ class Session:
     # ------------------------------------------------------------------ workers
 
     def connect(
-        self, pack: Callable[[], bytes], *, lanes: Sequence[int], own: int, ram_budget: int, shared: bool
+        self,
+        pack: Callable[[], bytes],
+        *,
+        lanes: Sequence[int],
+        own: int,
+        ram_budget: int,
+        shared: bool,
+        decides: bool = True,
     ) -> None:
-        """Connects to the cluster and begins to start workers. Any number of threads call this, one of them does it.
+        """Connects to the cluster and begins to start workers. Each lane calls this before its run, the first one does it.
 
         Args:
             pack: Returns the `Work` of all workers, as bytes.
             lanes: The lanes of all consumers, which share the workers.
             own: How many of them are this consumer's.
             ram_budget: Byte budget of a worker.
-            shared: Whether other consumers of the plan may use the same workers, found by name.
+            shared: Whether other consumers of the plan, in the same job of Ray, use the same workers, found by name.
+            decides: Whether this consumer is the one that says how many workers there are; the others follow.
         """
         with self._lock:
+            self._lanes_open += 1
+            self._goes = False
             if self._workers and not self._is_lost:
                 return
             self._deaths, self._is_lost = {}, False  # a run after one that failed may find a better cluster
@@ -120,7 +104,8 @@ class Session:
             if not ray.is_initialized():
                 ray.init(address=engine.address, include_dashboard=False, log_to_driver=False)
             total = ray.cluster_resources()
-            nodes = [node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]]
+            alive = [node for node in ray.nodes() if node["Alive"]]
+            nodes = [node["Resources"].get("CPU", 0) for node in alive]
             self._cores = engine.cpus_per_worker or max(1, min(DEFAULT_CORES, int(max(nodes, default=1))))
             if self._cores > max(nodes, default=0):
                 raise PlanError(
@@ -128,17 +113,39 @@ class Session:
                     f"{int(max(nodes, default=0))} CPUs; use fewer, or larger nodes"
                 )
             self._lanes, self._own, self._ram_budget = tuple(lanes), own, ram_budget
-            self._shared_name = hashlib.blake2b(packed, digest_size=8).hexdigest() if shared else None
-            store = int(total.get("object_store_memory", 1 << 30)) // STORE_SHARE
-            fitting = min(store, ram_budget) // (2 * len(lanes))
-            self._piece_bytes = max(LEAST_PIECE_BYTES, min(MOST_PIECE_BYTES, fitting))
+            self._shared_name = None
+            if shared:
+                job = ray.get_runtime_context().get_job_id()
+                self._shared_name = f"{job}-{hashlib.blake2b(packed, digest_size=8).hexdigest()}"
+            # All pieces meet on the consumer's node, which may be any one.
+            stores = [node["Resources"].get("object_store_memory", 1 << 30) for node in alive]
+            share = min(int(min(stores, default=1 << 30)) // STORE_SHARE, ram_budget)
+            self._most_bytes = max(1, share // 2 // len(lanes))
+            self.kept = Kept(share // 2 * own // len(lanes))
             self._packed = ray.put(packed)
             most = engine.max_workers or max(1, int(total.get("CPU", 1)) // self._cores)
-            if engine.workers == AUTOTUNE:
-                self._policy = Policy(most=min(most, len(lanes)))
+            if engine.workers == AUTOTUNE and decides:
+                self._looks = Looks(Policy(most=min(most, len(lanes))), own, self._cores)
             count = 1 if engine.workers == AUTOTUNE else min(engine.workers, len(lanes))
             self._workers = [self._started(number) for number in range(count)]
             self._places = dealt({}, self._lanes, count)
+
+    def leave(self) -> None:
+        """A run of a lane is over."""
+        with self._lock:
+            self._lanes_open -= 1
+            self._go()
+
+    def let_go(self) -> None:
+        """Ends the workers as soon as no run of a lane uses them. A later run starts others."""
+        with self._lock:
+            self._goes = True
+            self._go()
+
+    def _go(self) -> None:
+        if self._goes and not self._lanes_open:
+            # Ray ends an actor that no handle refers to, after its calls.
+            self._workers, self._leaving, self._places = [], [], {}
 
     def _started(self, number: int) -> Remote:
         """Begins to start a worker."""
@@ -188,29 +195,32 @@ class Session:
             if deaths > MAX_DEATHS:
                 self._is_lost = True
                 raise WorkerError(
-                    f"workers die again and again and deliver nothing, the last one{_place(lost)} with lane {lane}: "
+                    f"workers die again and again and deliver nothing, the last one{place_of(lost)} with lane {lane}: "
                     f"{said(error)}; ray's logs of that node may tell more"
                 ) from error
             if lost in self._workers:
                 self._workers[lost.number] = self._started(lost.number)
+                self._tell(self._workers[lost.number])
 
     # ------------------------------------------------------------------ requests
 
-    def ask(self, start: Start, before: Asked | None) -> Asked:
+    def ask(self, start: Start, before: Asked | None, *, records: bool) -> Asked:
         """Asks for the next piece of a lane; in a new run, closing the one before, where the lane moves or begins.
 
         Args:
             start: Where the lane goes on, if it is not in this very worker already.
             before: The latest request of the lane; None if there is no run of it.
+            records: Whether somebody wants to see what runs when.
         """
         remote = self.worker_of(start.lane)
+        request = Request(min(PIECE_BYTES, self._most_bytes), self._most_bytes, records)
         if before is not None and before.remote is remote:
-            promise = remote.handle.pull.remote(before.name, None, self._piece_bytes)
+            promise = remote.handle.pull.remote(before.name, None, request)
             return Asked(start.lane, remote, before.name, promise)
         self.close(before)
         name = f"{self._name}-{next(self._numbers)}"
         start = start._replace(ram_budget=self.share_bytes)
-        return Asked(start.lane, remote, name, remote.handle.pull.remote(name, start, self._piece_bytes))
+        return Asked(start.lane, remote, name, remote.handle.pull.remote(name, start, request))
 
     def close(self, asked: Asked | None) -> None:
         """Ends a run of a lane. Waits for nothing."""
@@ -247,45 +257,34 @@ class Session:
             if not self._arrives(asked.promise, context, None):
                 return None
             piece = Piece._make(ray.get(asked.promise))
+            asked.promise = None  # the store frees the piece once nothing refers to its bytes
         except ray.exceptions.RayTaskError as error:
-            raise WorkerError(f"the worker{_place(remote)} failed: {said(error)}") from error
+            raise WorkerError(f"the worker{place_of(remote)} failed: {said(error)}") from error
         except ray.exceptions.RayError as error:
             self._replace(remote, asked.lane, error)
             return None
         with self._lock:
             self._deaths.pop(asked.lane, None)
             self._count(remote, piece)
-            self._waited += context.now() - began
-            if self._policy is not None:
-                self._look(self._policy, context.now())
+            if self._looks is not None:
+                self._looks.waited += context.now() - began
+                self._look(self._looks, context.now())
+            elif piece.resized > self._resized:
+                self._resized = piece.resized
+                self._resize(piece.resized[1])
         return piece
 
     def _count(self, remote: Remote, piece: Piece) -> None:
         remote.cpu_seconds = piece.cpu_seconds
-        remote.rows += sum(batch.num_rows for batch, _ in piece.batches)
-        remote.num_bytes += sum(batch.nbytes for batch, _ in piece.batches)
+        remote.rows += piece.rows
+        remote.num_bytes += piece.num_bytes
 
-    def _look(self, policy: Policy, now: float) -> None:
+    def _look(self, looks: Looks, now: float) -> None:
         """Lets the policy say how many workers there shall be, if it is time."""
-        if self._looked is None or now - self._looked[0] > 5 * PERIOD_SECONDS:
-            self._begin_look(now)  # the first one, or one after a rest
-            return
-        then, cpu_then, rows_then = self._looked
-        elapsed = now - then
-        if elapsed < PERIOD_SECONDS:
-            return
-        workers, (cpu, rows) = len(self._workers), self._totals()
-        look = Look(
-            workers=workers,
-            waited=self._waited / (elapsed * self._own),
-            busy=(cpu - cpu_then) / (elapsed * self._cores * workers),
-            rate=(rows - rows_then) / elapsed,
-        )
-        self._resize(policy.step(look))
-        self._begin_look(now)
-
-    def _begin_look(self, now: float) -> None:
-        self._looked, self._waited = (now, *self._totals()), 0.0
+        count = looks.step(now, len(self._workers), *self._totals())
+        if count is not None:
+            self._leaving.clear()
+            self._change(count)
 
     def _totals(self) -> tuple[float, int]:
         """Returns the CPU time and the rows of all workers until now."""
@@ -294,12 +293,27 @@ class Session:
     def resize(self, count: int) -> None:
         """Has so many workers from now on. Lanes move when they ask for their next piece."""
         with self._lock:
-            self._resize(count)
+            self._change(count)
+
+    def _change(self, count: int) -> None:
+        """Resizes, and has all workers tell the other consumers that share them."""
+        before = len(self._workers)
+        if count == before:
+            return
+        if self._shared_name is not None:
+            # A worker ends once the process that made it needs it no more. These stay until their consumers have left.
+            self._leaving = self._workers[count:]
+        self._resize(count)
+        self._resized = (self._resized[0] + 1, count)
+        for remote in (*self._workers, *self._leaving):
+            self._tell(remote)
+
+    def _tell(self, remote: Remote) -> None:
+        if self._shared_name is not None and self._resized[0]:
+            remote.handle.resized.remote(*self._resized)
 
     def _resize(self, count: int) -> None:
         workers = self._workers
-        if count == len(workers):
-            return
         # A worker that goes ends with the last piece of it that is on its way.
         workers[count:] = [self._started(number) for number in range(len(workers), count)]
         self._places = dealt(self._places, self._lanes, count)
@@ -315,18 +329,33 @@ class Session:
             looks = None if looks is None else looks - 1
         return False
 
+    def ahead(self, remote: Remote, context: Context) -> float:
+        """Returns by how much the clock of a worker is ahead, from the quickest of a few pings."""
+        if remote.ahead_seconds is None:
+            ray = self._ray
+            pings: list[tuple[float, float]] = []
+            for _ in range(PINGS):
+                sent = context.now()
+                promise = remote.handle.now.remote()
+                if not self._arrives(promise, context, PING_SECONDS):
+                    break
+                with contextlib.suppress(ray.exceptions.RayError):  # its lane finds out that it has died
+                    found = ray.get(promise)
+                    pings.append(ahead_by(sent, found, context.now()))
+            remote.ahead_seconds = min(pings, default=(0.0, 0.0))[1]
+        return remote.ahead_seconds
+
+    def moves(self) -> list[str]:
+        """Returns why workers came and went."""
+        return [] if self._looks is None else self._looks.policy.reasons
+
     def facts(self) -> list[str]:
         """Returns lines for `explain`."""
         with self._lock:
             workers = list(self._workers)
         lines = [
-            f"worker {each.number}{_place(each)}: {each.rows:,} rows, {each.num_bytes / 2**20:,.0f} MiB, "
+            f"worker {each.number}{place_of(each)}: {each.rows:,} rows, {each.num_bytes / 2**20:,.0f} MiB, "
             f"{each.cpu_seconds:.1f} s of CPU"
             for each in workers
         ]
-        return [*lines, *([] if self._policy is None else self._policy.reasons)]
-
-
-def _place(remote: Remote) -> str:
-    ready = remote.ready
-    return "" if ready is None else f" on {ready.host} (process {ready.process})"
+        return [*lines, *self.moves()]

@@ -6,10 +6,11 @@ import os
 import sys
 import threading
 import warnings
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, cast
 
+from arrowflow.bad_rows import LeftOut
 from arrowflow.clock import Clock
 from arrowflow.errors import ArrowflowError, ClosedError, said
 from arrowflow.executor.consumer import Consumer
@@ -19,6 +20,7 @@ from arrowflow.executor.limits import INTERRUPTED_KILLED_SECONDS, INTERRUPTED_SE
 from arrowflow.executor.process_exit import check_process, register, rest_at_exit
 from arrowflow.executor.processes.kernel import RunProcesses
 from arrowflow.executor.stages.base import Stage, StreamView
+from arrowflow.executor.stages.elsewhere import Elsewhere
 from arrowflow.executor.stages.serial import SerialStage
 from arrowflow.executor.stages.sizes import Sizes
 from arrowflow.executor.stages.stream import Stream
@@ -76,6 +78,8 @@ class Engine:
         ] = {}  # what kernels keep until the run ends, by owner; from any thread
         self.stopped = False
         self.retried: list[str] = []
+        self.elsewhere = Elsewhere()
+        self.bad_rows: deque[tuple[str, Any, LeftOut]] | None = None
         self.slow: list[threading.Thread] = []
         self._began_cpu = clock.process_cpu()
         self.on_demand = runs_on_demand(chain, options)
@@ -354,6 +358,7 @@ class Engine:
                 cpu_seconds=self.clock.process_cpu() - self._began_cpu,
                 idle=self.pool.idle.seconds(self.clock.now()),
                 retries=Counter(self.retried),
+                cluster=self.elsewhere.statistics(),
             )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from arrowflow.bad_rows import LeftOut
 from arrowflow.kernels.items import Claim
 from arrowflow.plan.node import Node
 from arrowflow.plan.position import Position
@@ -30,6 +31,26 @@ class StreamHandle(Protocol):
     @property
     def ready_without_error(self) -> bool:
         """Whether it has an item, or has ended without an error. Reading it early cannot raise an error before its turn."""
+
+
+class Spans(Protocol):
+    """Records spans that another process recorded."""
+
+    def merge(self, spans: Sequence[Any], place: str, ahead_seconds: float) -> None:
+        """Adds spans of another process, whose clock is ahead by so many seconds, on tracks that name the place."""
+
+
+class Elsewhere(Protocol):
+    """What other processes did for a run. Any thread."""
+
+    def add(self, worker: Any) -> None:
+        """Adds what a worker did since it was asked last: a `WorkerStatistics` of `physical.tuning`."""
+
+    def leave_out(self, operator: str, place: Any, found: LeftOut) -> None:
+        """Counts bad rows that an operator left out at a place. Rows that come again, computed anew, count once."""
+
+    def move(self, moves: Sequence[str]) -> None:
+        """Takes the reasons for which workers were added or given up so far."""
 
 
 class Context(Protocol):
@@ -75,6 +96,14 @@ class Context(Protocol):
 
     def retried(self, why: str) -> None:
         """Counts a read that failed and is tried again, by what failed. Any thread."""
+
+    @property
+    def elsewhere(self) -> Elsewhere:
+        """Takes figures of what other processes do for the kernel."""
+
+    @property
+    def spans(self) -> Spans | None:
+        """Takes spans that other processes recorded; None where nobody wants to see them."""
 
     def together(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
         """Makes a few calls that wait beside each other, and returns their results, or raises the first error.

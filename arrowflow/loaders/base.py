@@ -234,12 +234,18 @@ class Loader(Generic[T]):
         iterator = self._iterator()
         if iterator is not None:
             iterator.__exit__(kind, error, trace)
+        self._let_go()
 
     def close(self) -> None:
-        """Closes the latest iterator, if it is still there."""
+        """Closes the latest iterator, if it is still there, and ends the workers that runs on a cluster share."""
         iterator = self._iterator()
         if iterator is not None:
             iterator.close()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._latest_run is not None:
+            self._latest_run.let_go()
 
     def _iterator(self) -> Iterator[T] | None:
         return None if self._latest is None else self._latest()

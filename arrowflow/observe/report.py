@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from arrowflow.autotune.model import LOCK, SATURATED, WANTS_MORE, phrase, waiting_after_start
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
-from arrowflow.physical.tuning import StageStatistics, Statistics
+from arrowflow.physical.totals import stages_together
+from arrowflow.physical.tuning import ClusterStatistics, StageStatistics, Statistics
 
 logger = logging.getLogger("arrowflow")
 
@@ -45,7 +47,12 @@ def report(statistics: Statistics, *, verbose: bool = False) -> str:
         *_retries(statistics),
         *_left_out(statistics),
     ]
-    lines += _sentences(statistics) if verbose else ["", *_table(statistics)] if statistics.stages else []
+    if verbose:
+        lines += [*_sentences(statistics), f"{statistics.workers} threads"]
+    elif statistics.stages:
+        lines += ["", *_table(statistics)]
+    if statistics.cluster is not None:
+        lines += ["", *_cluster(statistics, statistics.cluster, verbose=verbose)]
     lines += [f"advice: {text}" for text in statistics.advice]
     return "\n".join(lines)
 
@@ -84,14 +91,12 @@ def _retries(statistics: Statistics) -> Iterator[str]:
 def _left_out(statistics: Statistics) -> Iterator[str]:
     """Yields a line on the bad rows that operators left out, if there were any."""
     found: dict[str, LeftOut] = {}
-    for stage in statistics.stages[::-1]:
-        if stage.left_out != NO_BAD_ROWS:
-            name = stage.operators[0]
-            found[name] = found.get(name, NO_BAD_ROWS).plus(stage.left_out)
+    for name, left_out in statistics.left_out:
+        found[name] = found.get(name, NO_BAD_ROWS).plus(left_out)
     if found:
         each = (
             f"{name} {rows:,}" + (f" (with {parts:,} parts left out whole)" if parts else "")
-            for name, (rows, parts) in found.items()
+            for name, (rows, parts, _) in found.items()
         )
         yield f"bad rows left out: {', '.join(each)}"
 
@@ -183,6 +188,27 @@ def _note(main: StageStatistics, flying: float, last: StageStatistics, statistic
     return "waits for you" if last.full and waited < WANTS_MORE * after else ""
 
 
+# ---------------------------------------------------------------- a cluster
+
+
+def _cluster(statistics: Statistics, cluster: ClusterStatistics, *, verbose: bool) -> Iterator[str]:
+    """Yields a line for each worker, its stages or those of all together, and why workers came and went."""
+    for worker in cluster.workers:
+        yield (
+            f"worker on {worker.node} (process {worker.process}): {worker.rows:,} rows in {worker.pieces:,} pieces, "
+            f"{_mib(worker.bytes)} MiB; lanes waited {worker.waited_seconds:.1f} s for it, all together"
+        )
+        if verbose:
+            for sentence in _sentences(replace(statistics, stages=worker.stages)):
+                yield f"  {sentence}"
+    together = stages_together(stage for worker in cluster.workers for stage in worker.stages)
+    if together and not verbose:
+        yield "all workers:"
+        for line in _table(replace(statistics, stages=together)):
+            yield f"  {line}"
+    yield from cluster.moves
+
+
 # ---------------------------------------------------------------- all that is known
 
 
@@ -191,7 +217,6 @@ def _sentences(statistics: Statistics) -> Iterator[str]:
         yield f"{number}. {phrase(stage)}: {_work(stage, statistics.seconds)}"
         if stage.kind == "parallel":
             yield f"   {_tuned(stage)}"
-    yield f"{statistics.workers} threads"
 
 
 def _work(stage: StageStatistics, seconds: float) -> str:

@@ -13,7 +13,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -86,6 +86,28 @@ class Timeline:
             self._events.append((phase, name, now, value, "", "", None))
         else:
             next(self._drops)
+
+    def take(self) -> list[_Event]:
+        """Returns the spans that were recorded so far, and forgets them. One thread at a time."""
+        events = self._events
+        count = len(events)
+        taken = [event for event in events[:count] if event[0] == "X"]
+        del events[:count]  # in one step: other threads go on to append
+        return taken
+
+    def merge(self, spans: Sequence[_Event], place: str, ahead_seconds: float) -> None:
+        """Adds what `take` of another process returned.
+
+        Args:
+            spans: The spans.
+            place: The process: tracks begin with it.
+            ahead_seconds: By how much its clock is ahead of the clock of this timeline.
+        """
+        for _, name, began, ended, track, operator, arguments in spans:
+            track = f"{place}: {track}"
+            self.span(
+                track, name, began - ahead_seconds, ended - ahead_seconds, operator, **(arguments or {})
+            )
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Writes the trace as JSON. The file appears when it is complete, and a run may go on meanwhile.

@@ -241,6 +241,45 @@ class Tuner(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStatistics:
+    """The figures of a worker process of a cluster: of what it did for one run.
+
+    Attributes:
+        node: The name of its node.
+        process: Its process there.
+        pieces: Answers that the run took from it.
+        rows: Rows in them.
+        bytes: Bytes in them.
+        waited_seconds: Seconds that its answers were waited for, summed over lanes.
+        stages: Its stages, the most downstream first, summed over lanes. It tells of them a few times a second, so those
+            of a lane that goes on, or that was left, may lack the latest part.
+    """
+
+    node: str
+    process: int
+    pieces: int = 0
+    rows: int = 0
+    bytes: int = 0
+    waited_seconds: float = 0.0
+    stages: tuple[StageStatistics, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterStatistics:
+    """The figures of the workers of a cluster that ran the lanes of a run.
+
+    Attributes:
+        workers: Each process that sent something, in the order in which they began.
+        left_out: The bad rows that `on_error` left out there, by operator. Rows of a worker that died count once.
+        moves: Why workers were added or given up, in words.
+    """
+
+    workers: tuple[WorkerStatistics, ...] = ()
+    left_out: Mapping[str, LeftOut] = field(default_factory=dict)
+    moves: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatistics:
     """The measurements of one engine; see `Statistics` for the fields."""
 
@@ -251,6 +290,7 @@ class EngineStatistics:
     cpu_seconds: float = 0.0
     idle: Mapping[str, float] = field(default_factory=dict)
     retries: Mapping[str, int] = field(default_factory=dict)
+    cluster: ClusterStatistics | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,6 +312,7 @@ class Statistics:
         retries: Reads that failed and were tried again, by what failed.
         workers: Threads that were started.
         stages: One entry per stage, the most downstream first.
+        cluster: The workers that ran the lanes, with an engine; None without one.
         bottleneck: The limit of the run, in words.
         advice: Changes in the order of operators that would be worth it, in words.
         summary: The report of `explain`, which `print` shows.
@@ -294,6 +335,7 @@ class Statistics:
     cpu_seconds: float = 0.0
     idle: Mapping[str, float] = field(default_factory=dict)
     retries: Mapping[str, int] = field(default_factory=dict)
+    cluster: ClusterStatistics | None = None
     bottleneck: str = ""
     advice: tuple[str, ...] = ()
     summary: str = ""
@@ -307,12 +349,19 @@ class Statistics:
     @property
     def skipped_rows(self) -> int:
         """Bad rows that were left out."""
-        return sum(stage.left_out.rows for stage in self.stages)
+        return sum(found.rows for _, found in self.left_out)
 
     @property
     def skipped_parts(self) -> int:
         """Parts that were left out whole."""
-        return sum(stage.left_out.parts for stage in self.stages)
+        return sum(found.parts for _, found in self.left_out)
+
+    @property
+    def left_out(self) -> list[tuple[str, LeftOut]]:
+        """What each stage left out, the source's first, with the name of its operator; also on a cluster."""
+        here = [(stage.operators[0], stage.left_out) for stage in self.stages[::-1]]
+        there = {} if self.cluster is None else self.cluster.left_out
+        return [(name, found) for name, found in (*there.items(), *here) if found != NO_BAD_ROWS]
 
     @property
     def rows_per_second(self) -> float:

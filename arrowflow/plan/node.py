@@ -367,6 +367,12 @@ class Node(ABC):
         """Returns an optimised plan that it is part of, with what it does to the plan's last batches. May read footers."""
         return plan
 
+    def let_go(self) -> None:  # noqa: B027  (nothing of most nodes lasts)
+        """Ends what all runs of this bound plan share, such as workers on a cluster; the next run makes it anew.
+
+        Called where a loader is closed, and once no dataset, loader or iterator has the plan. Any thread; waits for nothing.
+        """
+
     @property
     def processes(self) -> int:
         """How many processes of this machine share the budgets that nobody set."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import arrowflow as af
-from arrowflow.cluster.policy import CALM, REST, Look, Policy, dealt
+from arrowflow.cluster.policy import CALM, REST, Look, Looks, Policy, dealt
 from arrowflow.errors import PlanError
 
 
@@ -51,6 +51,21 @@ def test_a_worker_goes_once_lanes_lack_nothing_for_long() -> None:
     assert steps(Policy(most=8), *[busy] * CALM) == [3] * CALM
     alone = Look(workers=1, waited=0.0, busy=0.0, rate=1.0)
     assert steps(Policy(most=8), *[alone] * CALM) == [1] * CALM
+
+
+def test_a_rest_is_no_time_of_waiting() -> None:
+    looks = Looks(Policy(most=8), own=2, cores=1)
+    assert looks.step(0.0, 1, 5.0, 10) is None
+    looks.waited = 100.0
+    assert looks.step(1000.0, 1, 905.0, 20) is None and looks.waited == 0.0
+    looks.waited = 3.0
+    assert looks.step(1002.0, 1, 907.0, 30) == 2
+
+
+def test_a_consumer_that_takes_a_piece_now_and_then_gives_workers_up() -> None:
+    looks = Looks(Policy(most=8), own=2, cores=1)
+    counts = [looks.step(60.0 * minute, 3, 0.1 * minute, minute) for minute in range(CALM + 1)]
+    assert counts == [None, *[3] * (CALM - 1), 2]
 
 
 @pytest.mark.parametrize("lanes", [1, 3, 16])

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 import arrowflow as af
-from arrowflow.cluster.policy import Policy, dealt
-from arrowflow.cluster.session import MAX_DEATHS, Asked, Remote, Session
+from arrowflow.cluster.policy import Looks, Policy, dealt
+from arrowflow.cluster.remote import Asked, Remote
+from arrowflow.cluster.session import MAX_DEATHS, Session
 from arrowflow.cluster.worker import Piece, Ready
 from arrowflow.errors import WorkerError
 from arrowflow.ops.ranks.rank import found_rank
@@ -17,33 +18,33 @@ from arrowflow.ops.ranks.rank import found_rank
 
 def test_a_session_has_as_many_workers_as_the_policy_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Session, "_started", lambda self, number: Remote(number, None, None))
-    session, policy = Session(af.RayEngine(cpus_per_worker=1)), Policy(most=2)
+    session, looks = Session(af.RayEngine(cpus_per_worker=1)), Looks(Policy(most=2), own=4, cores=1)
     session._lanes, session._places = (0, 1, 2, 3), dealt({}, range(4), 1)
-    session._own = 4
     session._workers = [only] = [Remote(0, None, None)]
-    session._look(policy, 0.0)
-    only.cpu_seconds, only.rows, session._waited = 0.9, 100, 3.0
-    session._look(policy, 1.0)
+    session._look(looks, 0.0)
+    only.cpu_seconds, only.rows, looks.waited = 0.9, 100, 3.0
+    session._look(looks, 1.0)
     assert len(session._workers) == 1, "it is too early for a look"
-    only.cpu_seconds, session._waited = 2.4, 8.0
-    session._look(policy, 2.5)
+    only.cpu_seconds, looks.waited = 2.4, 8.0
+    session._look(looks, 2.5)
     assert [each.number for each in session._workers] == [0, 1]
     assert session._places == {0: 0, 1: 0, 2: 1, 3: 1}
     assert session.worker_of(3) is session._workers[1]
-    only.cpu_seconds, only.rows, session._waited = 3.0, 110, 8.0
-    session._look(policy, 5.0)
+    only.cpu_seconds, only.rows, looks.waited = 3.0, 110, 8.0
+    session._look(looks, 5.0)
     assert session._workers == [only] and set(session._places.values()) == {0}
-    session._policy = policy
+    session._looks = looks
     assert session.facts()[-1].startswith("2 -> 1 workers: 2 brought 0.")
 
 
-def cluster_of(cpus: int) -> Any:
+def cluster_of(cpus: int, job: str = "01") -> Any:
     """Returns the part of Ray that a session asks for the size of a cluster."""
     return types.SimpleNamespace(
         is_initialized=lambda: True,
         cluster_resources=lambda: {"CPU": cpus, "object_store_memory": 1 << 30},
         nodes=lambda: [{"Alive": True, "Resources": {"CPU": cpus}}],
         put=lambda value: value,
+        get_runtime_context=lambda: types.SimpleNamespace(get_job_id=lambda: job),
     )
 
 
@@ -58,6 +59,45 @@ def test_ranks_use_all_of_the_workers_that_they_share(monkeypatch: pytest.Monkey
         assert session.share_bytes == 1 << 29
         found += [session.worker_of(lane).number for lane in (2 * rank, 2 * rank + 1)]
     assert sorted(found) == sorted([*range(8)] * 2)
+
+
+def test_two_jobs_on_a_cluster_do_not_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Session, "_started", lambda self, number: Remote(number, None, None))
+    names = []
+    for job in ("01", "02", "01"):
+        monkeypatch.setattr(
+            "arrowflow.cluster.session.optional", lambda *_, job=job, **__: cluster_of(64, job)
+        )
+        session = Session(af.RayEngine(workers=1, cpus_per_worker=1))
+        session.connect(lambda: b"the plan", lanes=range(16), own=2, ram_budget=1 << 30, shared=True)
+        names.append(session._shared_name)
+    assert names[0] == names[2] != names[1]
+
+
+def test_workers_stay_as_long_as_a_lane_uses_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Session, "_started", lambda self, number: Remote(number, None, None))
+    monkeypatch.setattr("arrowflow.cluster.session.optional", lambda *_, **__: cluster_of(64))
+    session = Session(af.RayEngine(workers=2, cpus_per_worker=1))
+
+    def connect() -> None:
+        session.connect(lambda: b"", lanes=range(4), own=4, ram_budget=1 << 30, shared=False)
+
+    connect()
+    first = session.worker_of(0)
+    session.leave()
+    assert session.worker_of(0) is first, "they stay for the next epoch"
+    connect()
+    connect()
+    session.let_go()
+    session.leave()
+    assert session.worker_of(0) is first, "another lane runs"
+    session.leave()
+    assert session._workers == []
+    connect()
+    session.leave()
+    assert session.worker_of(0) is not first and len(session._workers) == 2
+    session.let_go()
+    assert session._workers == []
 
 
 class RayError(Exception):
@@ -102,15 +142,6 @@ def test_deaths_count_by_lane(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(3 * MAX_DEATHS):
         assert take(0, "dead") is None
         assert take(0, piece) == piece, "a lane that goes on may lose any number of workers"
-
-
-def test_a_long_rest_is_no_time_of_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    session, policy = Session(af.RayEngine()), Policy(most=8)
-    session._lanes, session._workers = (0,), [Remote(0, None, None, cpu_seconds=5.0)]
-    session._look(policy, 0.0)
-    session._waited = 100.0
-    session._look(policy, 1000.0)
-    assert len(session._workers) == 1 and session._waited == 0.0
 
 
 def test_the_rank_in_a_worker_of_ray_train(monkeypatch: pytest.MonkeyPatch) -> None:

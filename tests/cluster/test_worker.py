@@ -5,16 +5,25 @@ from __future__ import annotations
 import dataclasses
 import pickle
 import threading
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 
 import arrowflow as af
+from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
 from arrowflow.cluster.on_cluster import packed
-from arrowflow.cluster.worker import LaneWorker, Piece, Start, Work
+from arrowflow.cluster.parts import Joined, Kept
+from arrowflow.cluster.worker import KEPT_NAMES, LaneWorker, Piece, Request, Start, Work
+from arrowflow.executor.stages.elsewhere import Elsewhere
 from arrowflow.executor.workers import cores
+from arrowflow.observe.timeline import Timeline
+from arrowflow.physical.tuning import WorkerStatistics
+from tests.cluster import bad_rows
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +38,25 @@ def worker_of(dataset: af.Dataset) -> LaneWorker:
     return LaneWorker(packed(Work(work, dataclasses.replace(planned.options, ram_budget=64 << 20))), 1)
 
 
+def taken(worker: LaneWorker, told: Elsewhere, lane: int, position: Any, most: int) -> tuple[Any, bool, int]:
+    """Takes pieces of a lane from a position on, as a consumer does; returns its position, whether it ended, and its rows."""
+    name, start, rows = f"{lane} {position} {most}", START._replace(lane=lane, position=position), 0
+    for number in range(most):
+        piece = worker.pull(name, None if number else start, Request(1, MOST))
+        assert piece.error is None
+        for operator, place, found in piece.bad_rows:
+            told.leave_out(operator, (lane, place), found)
+        told.add(WorkerStatistics(node="a", process=1, stages=piece.stages))
+        rows += piece.rows
+        position = piece.parts[-1].position if piece.parts else position
+        if piece.ended:
+            return position, True, rows
+    worker.close(name)
+    return position, False, rows
+
+
 START = Start(0, 0, None, 64 << 20)
+MOST = 64 << 20
 
 
 def test_a_run_that_is_closed_while_it_opens_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,23 +71,14 @@ def test_a_run_that_is_closed_while_it_opens_does_not_stay(monkeypatch: pytest.M
 
     monkeypatch.setattr(worker, "_open", slowly)
     pieces: list[Piece] = []
-    caller = threading.Thread(target=lambda: pieces.append(worker.pull("run", START, 1 << 10)))
+    caller = threading.Thread(target=lambda: pieces.append(worker.pull("run", START, Request(1 << 10, MOST))))
     caller.start()
     assert opens.wait(30)
     worker.close("run")
     closed.set()
     caller.join(30)
     assert worker._runs == {}
-    assert pieces[0].ended and not pieces[0].batches
-
-
-def sent_bytes(piece: Piece) -> int:
-    """Returns the bytes that go into the object store."""
-    buffers: list[int] = []
-    rest = pickle.dumps(
-        piece.batches, protocol=5, buffer_callback=lambda each: buffers.append(each.raw().nbytes)
-    )
-    return len(rest) + sum(buffers)
+    assert pieces[0].ended and not pieces[0].parts
 
 
 def columns(rows: int) -> pa.RecordBatch:
@@ -84,14 +102,80 @@ def test_a_piece_has_the_bytes_of_its_rows(behind: bool) -> None:
     if behind:
         dataset = dataset.map(lambda batch: batch, keeps_rows=True)
     worker = worker_of(dataset)
-    pieces = [worker.pull("run", START, 1 << 16)]
+    pieces = [worker.pull("run", START, Request(1 << 16, MOST))]
     while not pieces[-1].ended:
-        pieces.append(worker.pull("run", None, 1 << 16))
+        pieces.append(worker.pull("run", None, Request(1 << 16, MOST)))
         assert pieces[-1].error is None
-    batches = [batch for piece in pieces for batch, _ in piece.batches]
+    joined = Joined(Kept(0))
+    batches = [batch for piece in pieces for batch, _ in joined.add(piece.parts)]
     assert pa.Table.from_batches(batches).equals(pa.table(table.slice(0, 4_000)))
     for piece in pieces:
-        # Beside the rows there are the positions, the schema, and what tells of each buffer.
-        assert sent_bytes(piece) <= 2 * sum(batch.nbytes for batch, _ in piece.batches) + 4_096 * (
-            1 + len(piece.batches)
-        )
+        assert piece.num_bytes <= 2 * sum(batch.nbytes for batch in batches[: len(piece.parts)])
+        del batches[: len(piece.parts)]
+        # Beside the bytes of rows there are the positions, the schema, and what tells of each buffer.
+        assert len(pickle.dumps(piece)) <= piece.num_bytes + 4_096 * (1 + len(piece.parts))
+
+
+def by_operator(left_out: Iterable[tuple[str, LeftOut]]) -> dict[str, LeftOut]:
+    found: dict[str, LeftOut] = {}
+    for operator, each in left_out:
+        found[operator] = found.get(operator, NO_BAD_ROWS).plus(each)
+    return found
+
+
+@pytest.mark.parametrize("name", bad_rows.PIPELINES)
+def test_bad_rows_count_once_wherever_lanes_go_on(tmp_path: Path, name: str) -> None:
+    """Each lane is left and opened again after every piece, so that most rows are read more than once."""
+    dataset = bad_rows.split(bad_rows.PIPELINES[name](bad_rows.write_lines(tmp_path)))
+    with iter(dataset) as run:
+        assert sum(batch.num_rows for batch in run) > 400
+        expected = by_operator(run.stats().left_out)
+    worker, told = worker_of(dataset), Elsewhere()
+    for lane in range(16):
+        position: Any = None
+        ended = False
+        while not ended:
+            position, ended, _ = taken(worker, told, lane, position, 1)
+    told.add(WorkerStatistics(node="a", process=1))
+    found = told.statistics()
+    assert found is not None
+    assert by_operator(found.left_out.items()) == expected
+    assert sum(each.rows for each in found.left_out.values()) > 50
+
+
+def test_pieces_tell_of_all_work_of_their_lane() -> None:
+    """What the pieces of a run tell adds up to what the run measured, however often they tell."""
+    dataset = (
+        af.from_arrow(pa.table(columns(64_000))).filter(pl.col("x") % 2 == 0).batch(1600, drop_remainder=True)
+    )
+    dataset = dataset.split_by_rank(0, 1, equal_steps="drop")
+    worker, told = worker_of(dataset), Elsewhere()
+    moments = iter(range(1_000))
+    worker._clock.now = lambda: 0.2 * next(moments)  # type: ignore[misc]
+    _, ended, rows = taken(worker, told, 3, None, 1_000)
+    found = told.statistics()
+    assert ended and found is not None
+    (one,) = found.workers
+    assert one.stages[0].rows == rows == 2_000
+    assert all(stage.calls for stage in one.stages)
+
+
+def test_spans_come_by_the_clock_of_the_consumer() -> None:
+    worker = worker_of(af.range(64_000).batch(1600))
+    began = worker.now()
+    piece = worker.pull("run", START, Request(1, MOST, records=True))
+    assert {span[1] for span in piece.spans} >= {"range"}
+    timeline = Timeline()
+    timeline.merge(piece.spans, "worker 0 on a, lane 0", ahead_seconds=began - 5.0)
+    assert all(track.startswith("worker 0 on a, lane 0: ") for _, _, _, _, track, _, _ in timeline._events)
+    assert all(5.0 <= event[2] <= event[3] <= 5.0 + worker.now() - began for event in timeline._events)
+    later = worker.pull("run", None, Request(1, MOST, records=True))
+    assert not set(map(str, later.spans)) & set(map(str, piece.spans)), "each span comes once"
+
+
+def test_names_of_closed_runs_are_few() -> None:
+    worker = worker_of(af.range(64_000).batch(1600))
+    for number in range(3 * KEPT_NAMES):
+        worker.close(f"run {number}")
+    assert len(worker._closed) == KEPT_NAMES
+    assert worker.pull(f"run {3 * KEPT_NAMES - 1}", START, Request(1, MOST)).parts == []

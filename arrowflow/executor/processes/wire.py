@@ -14,9 +14,11 @@ import socket
 import struct
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from arrowflow.arenas import Parcel
@@ -173,6 +175,18 @@ def pack(value: object) -> bytes:
 def unpack(packed: bytes) -> Any:
     """Returns what `pack` was given."""
     return pickle.loads(packed)
+
+
+def pack_apart(value: Any) -> tuple[bytes, list[npt.NDArray[np.uint8]]]:
+    """Returns a value as bytes, and its buffers, which are not copied."""
+    buffers: list[pickle.PickleBuffer] = []
+    packed = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    return packed, [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]
+
+
+def unpack_apart(packed: bytes, buffers: Sequence[npt.NDArray[np.uint8]]) -> Any:
+    """Returns the value of `pack_apart`, which lies in these buffers."""
+    return pickle.loads(packed, buffers=buffers)
 
 
 def check_portable(operator: str, fn: Callable[..., Any], name: str) -> None:

@@ -16,6 +16,7 @@ from arrowflow.clock import Clock
 from arrowflow.executor.ledger import Ledger
 from arrowflow.executor.limits import RECENT_CALLS, SHORTEST_CALL_SECONDS
 from arrowflow.executor.processes.kernel import RunProcesses
+from arrowflow.executor.stages.elsewhere import Elsewhere
 from arrowflow.executor.stages.sizes import Sizes
 from arrowflow.kernels.items import Item, Origin
 from arrowflow.observe.timeline import Timeline
@@ -38,6 +39,9 @@ class Host(Protocol):
         run_storage: Things that kernels keep until the run ends, by owner. From any thread.
         stopped: Whether the run was stopped. From any thread.
         retried: Why reads were tried again, one entry each. From any thread.
+        elsewhere: What other processes do for the run. From any thread.
+        bad_rows: Bad rows that stages leave out, each with its operator and a place that is the same whenever the rows are
+            read again; None where nobody asks for single ones. Set before the first item is asked for; any thread.
         slow: Threads of calls that were made twice; the slower one of each may still run. From any thread.
     """
 
@@ -50,6 +54,8 @@ class Host(Protocol):
     run_storage: dict[Any, Any]
     stopped: bool
     retried: list[str]
+    elsewhere: Elsewhere
+    bad_rows: deque[tuple[str, Any, LeftOut]] | None
     slow: list[threading.Thread]
 
     def limits_of(self, key: StageKey, chain: Chain, index: int, share: float) -> StageLimits:
@@ -77,6 +83,7 @@ class StreamView(Protocol):
     host: Host
     chain: Chain
     path: StageKey
+    epoch: int
     share: float
 
     @property
@@ -115,6 +122,7 @@ class Stage(ABC):
         self.stream = stream
         self.plan = plan = chain.stages[index]
         self.plan_operators, self.plan_titles = plan.operators, plan.titles
+        self.epoch = stream.epoch
         self.key: StageKey = stage_key(chain, index, stream.path)
         self.limits = host.limits_of(self.key, chain, index, stream.share)
         self.upstream = upstream
@@ -249,6 +257,15 @@ class Stage(ABC):
         timeline = self.host.timeline
         if timeline is not None and self.plan.kind != "parallel":
             timeline.span(track, "+".join(self.plan_titles), began, began + elapsed)
+
+    def note_bad_rows(self, found: LeftOut, place: Any) -> None:
+        """Notes bad rows that a kernel just left out, if somebody asks for single ones. On any thread, without the lock.
+
+        Before the items that come of it: whoever has taken an item finds the bad rows in front of it noted.
+        """
+        if self.host.bad_rows is not None:
+            place = (*self.key, self.epoch, place, found.place)
+            self.host.bad_rows.append((self.plan_titles[0], place, found))
 
     @property
     def left_out(self) -> LeftOut:

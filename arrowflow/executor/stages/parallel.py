@@ -296,6 +296,7 @@ class ParallelStage(Stage):
         call.origin = origin
         if made.left_out is not NO_BAD_ROWS:
             call.left_out = call.left_out.plus(made.left_out)
+            self.note_bad_rows(made.left_out, (origin.split, made.position))
         self._emit(call, made.chunk, made.position, origin, None)
         return made
 

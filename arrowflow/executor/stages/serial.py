@@ -12,7 +12,7 @@ from arrowflow.executor.ledger import buffers_of
 from arrowflow.executor.limits import MAX_ITEMS_PER_CALL
 from arrowflow.executor.stages.base import Stage, StreamView
 from arrowflow.kernels.context import StreamHandle
-from arrowflow.kernels.items import PAUSE, Item
+from arrowflow.kernels.items import PAUSE, Item, Origin
 from arrowflow.kernels.kinds import BoundaryKernel, SerialKernel
 from arrowflow.plan.position import Position
 
@@ -168,7 +168,29 @@ class SerialStage(Stage):
         return False
 
     def _push(self, item: Item) -> Iterator[Item]:
-        return self.kernel.push(item)
+        return self.pushed(item)
+
+    def pushed(self, item: Item) -> Iterator[Item]:
+        """Returns what the kernel makes of an item."""
+        made = self.kernel.push(item)
+        return made if self.host.bad_rows is None else self._noting(made, item.origin)
+
+    def _noting(self, made: Iterator[Item], origin: Origin) -> Iterator[Item]:
+        kernel = self.kernel
+        noted = kernel.left_out
+        try:
+            for item in made:
+                noted = self._note(kernel.left_out, noted, origin)
+                yield item
+        finally:
+            self._note(kernel.left_out, noted, origin)
+
+    def _note(self, now: LeftOut, noted: LeftOut, origin: Origin) -> LeftOut:
+        """Notes the bad rows that were left out since the latest note."""
+        if now is not noted:
+            more = LeftOut(now.rows - noted.rows, now.parts - noted.parts)
+            self.note_bad_rows(more, (origin.split, origin.piece))
+        return now
 
     def complete(self, call: SerialStage) -> None:
         """Puts the results out and ends the stage when the kernel is done or failed."""

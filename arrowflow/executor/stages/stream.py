@@ -11,6 +11,7 @@ from arrowflow.executor.processes.kernel import RemoteKernel
 from arrowflow.executor.stages.arrivals import Arrivals
 from arrowflow.executor.stages.base import Host, Stage
 from arrowflow.executor.stages.boundary import BoundaryStage
+from arrowflow.executor.stages.elsewhere import Elsewhere
 from arrowflow.executor.stages.parallel import ParallelStage
 from arrowflow.executor.stages.serial import SerialStage
 from arrowflow.executor.stages.unordered import UnorderedStage
@@ -26,6 +27,7 @@ from arrowflow.kernels.kinds import (
     StatelessKernel,
 )
 from arrowflow.kernels.operator import KernelSpec
+from arrowflow.observe.timeline import Timeline
 from arrowflow.physical.planner import inputs_share
 from arrowflow.physical.stage import ELEMENT, Chain, child_path
 from arrowflow.physical.tuning import StageKey
@@ -99,6 +101,16 @@ class StreamContext:
     def retried(self, why: str) -> None:
         """Counts a read that is tried again."""
         self._stream.host.retried.append(why)  # one step, so that it needs no lock
+
+    @property
+    def elsewhere(self) -> Elsewhere:
+        """Takes figures of other processes."""
+        return self._stream.host.elsewhere
+
+    @property
+    def spans(self) -> Timeline | None:
+        """Takes spans of other processes."""
+        return self._stream.host.timeline
 
     def together(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
         """Makes calls beside each other."""

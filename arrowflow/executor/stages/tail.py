@@ -49,7 +49,7 @@ class Tail:
     def _feed(self, item: Item | None) -> None:
         kernel = self.stage.kernel
         if item is not None:
-            self.iterator = kernel.push(item)
+            self.iterator = self.stage.pushed(item)
         else:
             self._finished = not kernel.done
             self.iterator = kernel.finish()

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from functools import reduce
 
-from arrowflow.bad_rows import LeftOut
 from arrowflow.executor.stages.base import Stage
+from arrowflow.physical.totals import summed
 from arrowflow.physical.tuning import StageKey, StageStatistics
 
 Part = Stage | StageStatistics
@@ -38,19 +36,4 @@ def _sum(parts: Sequence[Part]) -> StageStatistics:
     latest = last if isinstance(last, StageStatistics) else last.statistics()
     if len(parts) == 1:
         return latest
-    return replace(
-        latest,
-        calls=sum([part.calls for part in parts]),
-        rows=sum([part.rows for part in parts]),
-        bytes=sum([part.bytes for part in parts]),
-        chunks=sum([part.chunks for part in parts]),
-        busy_seconds=sum([part.busy_seconds for part in parts]),
-        cpu_seconds=sum([part.cpu_seconds for part in parts]),
-        queued_seconds=sum([part.queued_seconds for part in parts]),
-        ready_items=sum([part.ready_items for part in parts]),
-        max_ready_items=max([part.max_ready_items for part in parts]),
-        running=sum([part.running for part in parts]),
-        capped=sum([part.capped for part in parts]),
-        full=sum([part.full for part in parts]),
-        left_out=reduce(LeftOut.plus, [part.left_out for part in parts]),
-    )
+    return summed(latest, parts)

@@ -195,7 +195,7 @@ class FooterSource(SourceKernel):
             except ArrowflowError as error:
                 footer = error
                 if is_no_file(error, self._node.policy):
-                    footer, left_out = self._without(number, error), LeftOut(0, 1)
+                    footer, left_out = self._without(number, error), LeftOut(0, 1, number)
             opened = OpenFile(number, footer, block, place, block_files, held)
             yield Made(opened, None, more=file is not last, left_out=left_out)
 

@@ -1,0 +1,208 @@
+"""Record batches on their way through the object store, in parts of bounded size.
+
+A worker cuts the bytes of a large batch into parts, whatever its columns are. So no piece is larger than the store has room
+for. The consumer uses batches where they lie in the store. Those that it keeps may take a certain part of the store only. It
+copies batches beyond that, and the store frees them at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from arrowflow.executor.processes.wire import pack_apart, unpack_apart
+from arrowflow.plan.position import Position
+from arrowflow.workarounds.slices import concatenable
+
+Bytes = npt.NDArray[np.uint8]
+
+ALIGNMENT: Final = 64
+"""Arrow's buffers begin at multiples of so many bytes."""
+
+
+class Part(NamedTuple):
+    """A record batch, or a part of its bytes.
+
+    Attributes:
+        head: The batch without its buffers, as bytes of pickle; None where parts of it follow.
+        sizes: The bytes of each of the batch's buffers.
+        memory: Its buffers; of a batch in several parts the part's bytes.
+        position: The lane's position after the batch.
+        rows: Rows of the batch that ends here.
+    """
+
+    head: bytes | None
+    sizes: tuple[int, ...]
+    memory: list[Bytes]
+    position: Position
+    rows: int
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that it takes in the store."""
+        return sum(map(len, self.memory))
+
+
+def parts_of(batch: pa.RecordBatch, position: Position, most_bytes: int) -> Iterator[Part]:
+    """Yields a batch as parts of so many bytes at most; as one part if it fits."""
+    head, views = pack_apart(_compact(batch))
+    sizes = tuple(map(len, views))
+    groups = [views] if sum(sizes) <= most_bytes else list(_groups(views, most_bytes))
+    for number, group in enumerate(groups, 1):
+        ends = number == len(groups)
+        yield Part(head if ends else None, sizes, group, position, batch.num_rows if ends else 0)
+
+
+def _groups(buffers: Sequence[Bytes], most_bytes: int) -> Iterator[list[Bytes]]:
+    """Yields all bytes of some buffers, in order, so many at a time."""
+    group: list[Bytes] = []
+    room = most_bytes
+    for buffer in buffers:
+        at = 0
+        while at < len(buffer):
+            some = buffer[at : at + room]
+            group.append(some)
+            at += len(some)
+            room -= len(some)
+            if not room:
+                yield group
+                group, room = [], most_bytes
+    if group:
+        yield group
+
+
+def _compact(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Returns a batch with no more than twice the bytes of its rows. A slice pickles with the whole buffers that it is of.
+
+    To copy the rows pays from there on: the store would copy more that is not needed.
+    """
+    if batch.get_total_buffer_size() <= 2 * batch.nbytes:
+        return batch
+    columns = [pa.concat_arrays([concatenable(column)]) for column in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
+class Kept:
+    """The bytes of pieces in the store to which batches of this process refer. Any thread.
+
+    Args:
+        most_bytes: The most that there may be.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
+        self._lock = threading.Lock()
+        self._num_bytes = 0
+        self._gone: deque[int] = (
+            deque()
+        )  # any thread ends a claim, in the middle of anything: it must take no lock
+
+    @property
+    def num_bytes(self) -> int:
+        """How many there are now."""
+        with self._lock:
+            return self._counted()
+
+    def _counted(self) -> int:
+        while self._gone:
+            self._num_bytes -= self._gone.popleft()
+        return self._num_bytes
+
+    def claim(self, num_bytes: int) -> _Claim | None:
+        """Returns what stands for so many bytes as long as it lives; None if there is no room for them."""
+        with self._lock:
+            if self._counted() + num_bytes > self.most_bytes:
+                return None
+            self._num_bytes += num_bytes
+            return _Claim(self._gone, num_bytes)
+
+
+class _Claim:
+    """Bytes in the store, until nothing refers to them."""
+
+    __slots__ = ("_gone", "_num_bytes")
+
+    def __init__(self, gone: deque[int], num_bytes: int) -> None:
+        self._gone = gone
+        self._num_bytes = num_bytes
+
+    def __del__(self) -> None:
+        self._gone.append(self._num_bytes)
+
+
+class _Claimed(np.ndarray):
+    """Bytes in the store, with the claim on them."""
+
+    claim: _Claim
+
+
+@dataclass(slots=True)
+class Joined:
+    """Makes batches of the parts of one run of a lane.
+
+    Attributes:
+        kept: The bytes that batches may keep in the store.
+    """
+
+    kept: Kept
+    _begun: list[Bytes] = field(default_factory=list)
+
+    def add(self, parts: Sequence[Part]) -> list[tuple[pa.RecordBatch, Position]]:
+        """Returns the batches that end in a piece, each with its lane's position after it.
+
+        The store keeps a piece whole as long as one of its batches is used.
+        """
+        claim = self.kept.claim(sum(part.num_bytes for part in parts))
+        batches = []
+        for part in parts:
+            if part.head is None:
+                self._begun.extend(each.copy() for each in part.memory)
+            else:
+                batches.append((self._batch(part.head, part, claim), part.position))
+        return batches
+
+    def _batch(self, head: bytes, part: Part, claim: _Claim | None) -> pa.RecordBatch:
+        if self._begun:
+            memory, self._begun = _joined([*self._begun, *part.memory], part.sizes), []
+        elif claim is None:
+            memory = [each.copy() for each in part.memory]
+        else:
+            memory = [_claimed(each, claim) for each in part.memory]
+        batch: pa.RecordBatch = unpack_apart(head, memory)
+        return batch
+
+    def clear(self) -> None:
+        """Forgets parts of a batch that does not go on: its lane begins anew in another worker."""
+        self._begun = []
+
+
+def _claimed(memory: Bytes, claim: _Claim) -> Bytes:
+    found = memory.view(_Claimed)
+    found.claim = claim
+    return found
+
+
+def _joined(parts: Sequence[Bytes], sizes: Sequence[int]) -> list[Bytes]:
+    """Returns buffers of the given sizes, of their bytes in parts."""
+    starts = np.cumsum([0, *(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)])
+    whole = np.empty(int(starts[-1]) + ALIGNMENT, np.uint8)
+    whole = whole[-whole.ctypes.data % ALIGNMENT :]
+    buffers = [whole[start : start + size] for start, size in zip(starts.tolist(), sizes, strict=False)]
+    rest = iter(parts)
+    part = next(rest, np.empty(0, np.uint8))
+    for buffer in buffers:
+        at = 0
+        while at < len(buffer):
+            if not len(part):
+                part = next(rest)
+            count = min(len(part), len(buffer) - at)
+            buffer[at : at + count] = part[:count]
+            at, part = at + count, part[count:]
+    return buffers
