@@ -260,6 +260,7 @@ def test_threads_are_the_executors_alone() -> None:
     others = [path for path in shipped() if layer_of(path) != "executor"]
     pickler = ["multiprocessing.reduction.DupFd", "multiprocessing.reduction.ForkingPickler"]
     assert faults(others, lambda path: imported(path, THREADS)) == {
+        "cluster/parts.py": ["threading"],  # a lock, for the bytes that lanes claim of the store
         "cluster/session.py": ["threading"],  # a lock: the executor's threads wait for workers
         "loaders/worker_batch.py": pickler,
     }

@@ -210,6 +210,8 @@ class RemoteKernel(SourceKernel):
         asked: Asked | None = None
         try:
             self._connect()
+            if not session.await_workers(start.lane, context):
+                return
             asked = session.ask(start, None, records=context.spans is not None)
             while True:
                 began = context.now()

@@ -204,6 +204,51 @@ class Session:
 
     # ------------------------------------------------------------------ requests
 
+    def await_workers(self, lane: int, context: Context) -> bool:
+        """Waits until all workers have started, before any of them reads; False if the run is over.
+
+        Raises:
+            PlanError: A worker does not see a file of the consumer's disk.
+            WorkerError: Workers do not start, or die again and again.
+        """
+        errors = self._ray.exceptions
+        while (remote := self._starting()) is not None:
+            try:
+                if not self._starts(remote, context):
+                    return False
+            except errors.RayTaskError as error:
+                raise WorkerError(f"a worker failed at its start: {said(error)}") from error
+            except errors.RayError as error:
+                self._replace(remote, lane, error)
+        return True
+
+    def _starting(self) -> Remote | None:
+        with self._lock:
+            return next((remote for remote in self._workers if remote.ready is None), None)
+
+    def _starts(self, remote: Remote, context: Context) -> bool:
+        """Waits until a worker has started; False if the run is over before."""
+        if remote.ready is not None:
+            return True
+        ray = self._ray
+        if not self._arrives(remote.starting, context, START_SECONDS):
+            if context.wait(0.0):
+                raise WorkerError(
+                    f"no worker of {self._cores} CPUs started within {START_SECONDS:.0f} s; the cluster has "
+                    f"{ray.available_resources().get('CPU', 0):.0f} free CPUs of "
+                    f"{ray.cluster_resources().get('CPU', 0):.0f}: use fewer workers or cpus_per_worker, or end "
+                    "what else runs there"
+                )
+            return False
+        ready = Ready._make(ray.get(remote.starting))
+        if ready.missing is not None:
+            raise PlanError(
+                f"RayEngine: the worker on {ready.host} does not see {ready.missing}; put the files where all nodes "
+                "see them, or use placement='near_consumer' on a cluster of one node"
+            )
+        remote.ready = ready
+        return True
+
     def ask(self, start: Start, before: Asked | None, *, records: bool) -> Asked:
         """Asks for the next piece of a lane; in a new run, closing the one before, where the lane moves or begins.
 
@@ -237,24 +282,7 @@ class Session:
         ray, remote = self._ray, asked.remote
         began = context.now()
         try:
-            if remote.ready is None:
-                if not self._arrives(remote.starting, context, START_SECONDS):
-                    if context.wait(0.0):
-                        raise WorkerError(
-                            f"no worker of {self._cores} CPUs started within {START_SECONDS:.0f} s; the cluster has "
-                            f"{ray.available_resources().get('CPU', 0):.0f} free CPUs of "
-                            f"{ray.cluster_resources().get('CPU', 0):.0f}: use fewer workers or cpus_per_worker, or end "
-                            "what else runs there"
-                        )
-                    return None
-                ready = Ready._make(ray.get(remote.starting))
-                if ready.missing is not None:
-                    raise PlanError(
-                        f"RayEngine: the worker on {ready.host} does not see {ready.missing}; put the files where all nodes "
-                        "see them, or use placement='near_consumer' on a cluster of one node"
-                    )
-                remote.ready = ready
-            if not self._arrives(asked.promise, context, None):
+            if not (self._starts(remote, context) and self._arrives(asked.promise, context, None)):
                 return None
             piece = Piece._make(ray.get(asked.promise))
             asked.promise = None  # the store frees the piece once nothing refers to its bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import json
 import os
@@ -202,6 +203,32 @@ def test_plans_that_no_cluster_can_run(ray: Any, tmp_path: Path) -> None:
         first(af.range(100).batch(BATCH).split_by_rank(0, 1), lanes=4)
     with pytest.raises(PlanError, match="cpus_per_worker=99, but the largest node of the cluster has 8 CPUs"):
         next(iter(af.range(100).batch(BATCH).with_engine(af.RayEngine(workers=1, cpus_per_worker=99))))
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/fd").exists(), reason="needs a folder that each process sees in its own way"
+)
+def test_files_that_a_worker_does_not_see(ray: Any, shards: Path, tmp_path: Path) -> None:
+    """An open folder of this process stands for a disk of its node: no other process has it under this number."""
+    called = tmp_path / "called"
+
+    def tells(batch: pa.RecordBatch) -> pa.RecordBatch:
+        called.touch()
+        return batch
+
+    opened = os.open(shards, os.O_RDONLY)
+    folder = fcntl.fcntl(opened, fcntl.F_DUPFD_CLOEXEC, 900)
+    try:
+        dataset = of(Path(f"/proc/self/fd/{folder}")).map(tells, keeps_rows=True).batch(BATCH)
+        with pytest.raises(
+            PlanError, match=rf"the worker on .* does not see /proc/self/fd/{folder}/.*put the files where"
+        ):
+            next(iter(dataset.with_engine(engine(2))))
+        assert not called.exists(), "nothing has started"
+        assert next(iter(dataset.split_by_rank(0, 1))).num_rows == BATCH, "here they are seen"
+    finally:
+        os.close(folder)
+        os.close(opened)
 
 
 def ended(ray: Any, processes: list[int]) -> bool:

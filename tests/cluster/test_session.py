@@ -12,7 +12,7 @@ from arrowflow.cluster.policy import Looks, Policy, dealt
 from arrowflow.cluster.remote import Asked, Remote
 from arrowflow.cluster.session import MAX_DEATHS, Session
 from arrowflow.cluster.worker import Piece, Ready
-from arrowflow.errors import WorkerError
+from arrowflow.errors import PlanError, WorkerError
 from arrowflow.ops.ranks.rank import found_rank
 
 
@@ -142,6 +142,24 @@ def test_deaths_count_by_lane(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(3 * MAX_DEATHS):
         assert take(0, "dead") is None
         assert take(0, piece) == piece, "a lane that goes on may lose any number of workers"
+
+
+def test_no_worker_reads_before_all_see_the_files() -> None:
+    """The second worker, on another node, does not see a file: the first one, which does, gets no request."""
+    session = Session(af.RayEngine())
+    session._ray = types.SimpleNamespace(
+        wait=lambda promises, timeout: (promises, []),
+        get=lambda promise: promise,
+        exceptions=types.SimpleNamespace(RayError=RayError, RayTaskError=ZeroDivisionError),
+    )
+    session._workers = [Remote(0, None, ("here", 1, None)), Remote(1, None, ("there", 2, "/data/7.parquet"))]
+    context: Any = types.SimpleNamespace(now=lambda: 0.0, wait=lambda seconds: True)
+    with pytest.raises(
+        PlanError, match=r"the worker on there does not see /data/7\.parquet; put the files where"
+    ):
+        session.await_workers(0, context)
+    session._workers.pop()
+    assert session.await_workers(0, context)
 
 
 def test_the_rank_in_a_worker_of_ray_train(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ import polars as pl
 import pytest
 
 import arrowflow as af
+from arrowflow.autotune import bottleneck
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
 from arrowflow.cluster.remote import Remote
 from arrowflow.cluster.session import Session
@@ -42,6 +44,8 @@ def test_statistics_tell_of_each_worker(ray: Any, shards: Path) -> None:
     assert "all workers:\n  stage" in shown and "\n  read_parquet" in shown, shown
     assert verbose.count("  1. opening files for read_parquet: ") == 2, verbose
     assert found.left_out == []
+    waiting = dataclasses.replace(found, seconds=10.0, waited_seconds=9.0, first_batch_seconds=0.5)
+    assert ", in the workers of the cluster, limits you: the loop waited 89 %" in bottleneck(waiting)
 
 
 def test_an_epoch_has_figures_of_its_own(ray: Any, shards: Path) -> None:
@@ -98,8 +102,11 @@ def test_clocks_are_compared_by_the_quickest_ping(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("name", ["lines, shuffled", "a function"])
-def test_bad_rows_of_workers_count_once(ray: Any, tmp_path: Path, name: str) -> None:
-    """Also those of a worker that is killed, and of lanes that move."""
+def test_bad_rows_of_workers_count_once(
+    ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Also those of workers that are killed, and of lanes that move."""
+    monkeypatch.setattr("arrowflow.cluster.session.PIECE_BYTES", 64)
     make = bad_rows.PIPELINES[name]
     files = bad_rows.write_lines(tmp_path / "files")
     with iter(bad_rows.split(make(files))) as run:
@@ -110,10 +117,11 @@ def test_bad_rows_of_workers_count_once(ray: Any, tmp_path: Path, name: str) -> 
     with iter(clustered) as run:
         for number, batch in enumerate(run):
             found.append(batch.to_pylist())
-            if number in (3, 9):
-                os.kill(processes_of(clustered)[number % 2], signal.SIGKILL)
+            if number in (1, 4):
+                os.kill(processes_of(clustered)[-1 if number == 1 else 0], signal.SIGKILL)
         statistics, shown = run.stats(), run.explain()
     assert found == expected
+    assert statistics.retries["a worker of the cluster died"] > 0
     assert by_operator(statistics) == counts
     assert statistics.skipped_rows == sum(each.rows for each in counts.values()) > 50
     assert f"bad rows left out: read_csv {counts['read_csv'].rows}" in shown

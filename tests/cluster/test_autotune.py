@@ -1,0 +1,91 @@
+"""`workers=AUTOTUNE` on a cluster: workers come and go while a run goes on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import arrowflow as af
+from tests.cluster.test_on_cluster import processes_of, rows_of, session_of
+from tests.ops.ranks.pipelines import ranks
+
+LANES, CHUNK_ROWS = 16, 100
+SLOW, QUICK = 50 * CHUNK_ROWS, 600 * CHUNK_ROWS
+"""Rows of a lane of which a chunk takes 5 ms, and rows behind them."""
+
+
+def slow_at_first(batch: pa.RecordBatch) -> pa.RecordBatch:
+    if batch.column("id")[0].as_py() % (SLOW + QUICK) < SLOW:
+        end = time.thread_time() + 0.005
+        while time.thread_time() < end:
+            pass
+    return batch
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers are looked at, and lanes move, where pieces arrive: of so few rows there would be one of a lane."""
+    monkeypatch.setattr("arrowflow.cluster.session.PIECE_BYTES", 16 << 10)
+
+
+def rows() -> af.Dataset:
+    return af.range(LANES * (SLOW + QUICK))
+
+
+def test_a_worker_comes_while_the_loop_waits_and_goes_while_it_does_not(
+    ray: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arrowflow.cluster.policy.PERIOD_SECONDS", 0.5)
+    monkeypatch.setattr("arrowflow.cluster.policy.CALM", 2)
+    # So small pieces are on their way for a part of the time that counts as waiting.
+    monkeypatch.setattr("arrowflow.cluster.policy.IDLES", 0.1)
+    # However many cores the machine has left: a worker that brings nothing would go again.
+    monkeypatch.setattr("arrowflow.cluster.policy.GAIN", 0.0)
+    size = LANES * CHUNK_ROWS
+    plan = rows().map(slow_at_first, keeps_rows=True).batch(size)
+    plan = plan.with_options(af.Options(max_chunk_rows=CHUNK_ROWS))
+    clustered = plan.with_engine(af.RayEngine(workers=af.AUTOTUNE, cpus_per_worker=1, max_workers=2))
+    counts, found = set(), []
+    with iter(clustered) as run:
+        for batch in run:
+            found.append(batch)
+            now = len(session_of(clustered)._workers)
+            counts.add(now)
+            if len(found) > SLOW // CHUNK_ROWS and now > 1:
+                threading.Event().wait(0.02)  # a step of the loop, for which the workers are too many
+        shown = run.explain()
+    assert counts == {1, 2}, shown
+    assert len(session_of(clustered)._workers) == 1, shown
+    moves = [line for line in shown.splitlines() if " workers: " in line]
+    assert "1 -> 2 workers: lanes waited " in moves[0] and "for workers that compute" in moves[0], shown
+    assert "2 -> 1 workers: lanes waited " in moves[-1], shown
+    assert found == list(rows().batch(size).split_by_rank(0, 1))
+
+
+def test_ranks_follow_the_first_one(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where workers are shared the first rank adds one and gives it up, and the others move their lanes, too."""
+    monkeypatch.setattr("arrowflow.cluster.policy.PERIOD_SECONDS", 1e9)  # no look but that of the test
+    options = af.Options(max_chunk_rows=CHUNK_ROWS)
+    plan = af.range(640_000).map(lambda batch: batch, keeps_rows=True).batch(1600).with_options(options)
+    expected = [rows_of(dataset) for dataset in ranks(lambda: plan, 2)]
+    engine = af.RayEngine(workers=af.AUTOTUNE, cpus_per_worker=1, max_workers=3)
+    clustered = [rank.with_engine(engine) for rank in ranks(lambda: plan, 2)]
+    runs = [iter(dataset) for dataset in clustered]
+    found: list[list[Any]] = [[], []]
+    for step in range(len(expected[0])):
+        for rank, run in enumerate(runs):
+            found[rank].append(next(run).to_pylist())
+        if step in (5, 200):
+            session_of(clustered[0]).resize(3 if step == 5 else 1)
+        if step == 195:
+            assert len(processes_of(clustered[0])) == 3
+            assert processes_of(clustered[0]) == processes_of(clustered[1])
+    assert found == expected
+    assert len(processes_of(clustered[0])) == 1
+    assert processes_of(clustered[0]) == processes_of(clustered[1])
+    for run in runs:
+        assert next(run, None) is None
