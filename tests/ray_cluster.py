@@ -12,14 +12,18 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
 STORE_BYTES = 200 << 20
 
 
 def cluster() -> Iterator[Any]:
     """Yields Ray, connected to the cluster; skips the test without Ray."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
     with warnings.catch_warnings(action="ignore"), pytest.MonkeyPatch.context() as patch:
         ray: Any = pytest.importorskip("ray", reason="Ray is not installed")
         pytest.importorskip("ray.data", reason="Ray Data is not installed")

@@ -19,6 +19,7 @@ NEEDS = {
     "embeddings": {"torch": "PyTorch"},
     "ddp": {"torch": "PyTorch"},
     "jax_processes": {"jax": "JAX"},
+    "cluster": {"torch": "PyTorch", "ray": "Ray"},
     "images": {"jax": "JAX", "PIL": "Pillow"},
 }
 SMALL = {
@@ -57,6 +58,13 @@ def test_processes_that_are_killed_end_with_the_weights_of_others(name: str, tmp
     ran = run(name, tmp_path, "--rows=10000", "--epochs=1", "--kills=1")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "by 2, 1 processes; not killed: 39 steps" in ran.stdout
+
+
+def test_a_cluster_of_which_a_worker_is_killed_ends_with_the_weights_of_one_machine(tmp_path: Path) -> None:
+    ran = run("cluster", tmp_path)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "rows came from 3 processes in 2 places, of which one was killed" in ran.stdout
+    assert "the weights are those of one machine, bit for bit" in ran.stdout
 
 
 def test_an_example_that_learns_nothing_fails(tmp_path: Path) -> None:

@@ -31,7 +31,8 @@ class RayEngine:
             `split_by_rank` of its own. Default: 16, or the largest divisor of the batch size below.
         placement: `"spread"` over nodes, `"pack"` on few nodes, or `"near_consumer"`: on its node as long as that has room.
         max_workers: The most workers with `AUTOTUNE`. Default: as many as the cluster has cores for.
-        address: The cluster to connect to, as in `ray.init`. Default: that of this session, else a local one is started.
+        address: The cluster to connect to, as in `ray.init`, unless this process is connected already. Default: a local
+            one is started.
 
     Example:
         >>> import arrowflow as af

@@ -8,12 +8,14 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from arrowflow.cluster.engine import RayEngine
 from arrowflow.cluster.parts import Kept
 from arrowflow.cluster.policy import Looks, Policy, dealt
 from arrowflow.cluster.remote import PING_SECONDS, PINGS, Asked, Remote, ahead_by, place_of
+from arrowflow.cluster.room import Patience, check_memory, connect
 from arrowflow.cluster.worker import LaneWorker, Piece, Ready, Request, Start
 from arrowflow.errors import PlanError, WorkerError, said
 from arrowflow.kernels.context import Context
@@ -25,8 +27,6 @@ MAX_DEATHS: Final = 3
 """Workers of a lane that may die one after the other without a piece of that lane in between."""
 LOOK_SECONDS: Final = 0.2
 """A wait for Ray looks so often whether its run goes on."""
-START_SECONDS: Final = 120.0
-"""Time for a worker to start: until then the cluster may grow by a node."""
 PIECE_BYTES: Final = 16 << 20
 """A piece is sent from so many bytes on, if the store has room for it. 16 lanes of a worker make 3 GB in the time of ten."""
 STORE_SHARE: Final = 4
@@ -63,6 +63,7 @@ class Session:
         self.kept = Kept(0)
         self._deaths: dict[int, int] = {}  # of each lane since its latest piece
         self._is_lost = False
+        self._patience = Patience(engine)
         self._looks: Looks | None = None  # where it is this consumer that decides
         self._resized = (0, 0)  # the latest change of the workers: its number, and how many there are
         self._leaving: list[Remote] = []
@@ -102,7 +103,7 @@ class Session:
             ray = self._ray = optional("ray", user="RayEngine", extra="ray")
             engine = self.engine
             if not ray.is_initialized():
-                ray.init(address=engine.address, include_dashboard=False, log_to_driver=False)
+                connect(ray, engine)
             total = ray.cluster_resources()
             alive = [node for node in ray.nodes() if node["Alive"]]
             nodes = [node["Resources"].get("CPU", 0) for node in alive]
@@ -112,6 +113,7 @@ class Session:
                     f"RayEngine: cpus_per_worker={self._cores}, but the largest node of the cluster has "
                     f"{int(max(nodes, default=0))} CPUs; use fewer, or larger nodes"
                 )
+            check_memory(engine, alive)
             self._lanes, self._own, self._ram_budget = tuple(lanes), own, ram_budget
             self._shared_name = None
             if shared:
@@ -231,14 +233,8 @@ class Session:
         if remote.ready is not None:
             return True
         ray = self._ray
-        if not self._arrives(remote.starting, context, START_SECONDS):
-            if context.wait(0.0):
-                raise WorkerError(
-                    f"no worker of {self._cores} CPUs started within {START_SECONDS:.0f} s; the cluster has "
-                    f"{ray.available_resources().get('CPU', 0):.0f} free CPUs of "
-                    f"{ray.cluster_resources().get('CPU', 0):.0f}: use fewer workers or cpus_per_worker, or end "
-                    "what else runs there"
-                )
+        arrives = partial(self._arrives, remote.starting, context)
+        if not self._patience.starts(ray, self._cores, arrives, context):
             return False
         ready = Ready._make(ray.get(remote.starting))
         if ready.missing is not None:

@@ -111,6 +111,6 @@ iterator is collected, and its finalizer stops the run.
 from arrowflow.executor.engine import Engine
 from arrowflow.executor.ledger import Ledger, Ticket
 from arrowflow.executor.process_exit import check_not_forked
-from arrowflow.executor.workers.together import Planning
+from arrowflow.executor.workers.together import Planning, lasting
 
-__all__ = ["Engine", "Ledger", "Planning", "Ticket", "check_not_forked"]
+__all__ = ["Engine", "Ledger", "Planning", "Ticket", "check_not_forked", "lasting"]

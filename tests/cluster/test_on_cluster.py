@@ -203,6 +203,10 @@ def test_plans_that_no_cluster_can_run(ray: Any, tmp_path: Path) -> None:
         first(af.range(100).batch(BATCH).split_by_rank(0, 1), lanes=4)
     with pytest.raises(PlanError, match="cpus_per_worker=99, but the largest node of the cluster has 8 CPUs"):
         next(iter(af.range(100).batch(BATCH).with_engine(af.RayEngine(workers=1, cpus_per_worker=99))))
+    with pytest.raises(
+        PlanError, match=r"memory_per_worker=1,125,899,906,842,624, but the largest node .* has"
+    ):
+        first(af.range(100).batch(BATCH), memory_per_worker="1024TiB")
 
 
 @pytest.mark.skipif(

@@ -144,6 +144,34 @@ def test_deaths_count_by_lane(monkeypatch: pytest.MonkeyPatch) -> None:
         assert take(0, piece) == piece, "a lane that goes on may lose any number of workers"
 
 
+def test_workers_that_do_not_start(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """The log says what they may lack, once, and so does the error."""
+    session = Session(af.RayEngine(workers=2, cpus_per_worker=2, memory_per_worker="3GiB"))
+    waits = []
+
+    def nothing(promises: Any, timeout: float) -> Any:
+        waits.append(timeout)
+        return [], promises
+
+    session._cores, session._lanes, session._places = 2, (0,), {0: 0}
+    session._workers = [Remote(0, None, None)]
+    session._ray = types.SimpleNamespace(
+        wait=nothing,
+        cluster_resources=lambda: {"CPU": 4.0, "memory": 8.0 * 2**30},
+        available_resources=lambda: {"CPU": 1.0, "memory": 2.0 * 2**30},
+        exceptions=types.SimpleNamespace(RayError=RayError, RayTaskError=ZeroDivisionError),
+    )
+    context: Any = types.SimpleNamespace(now=lambda: 0.0, wait=lambda seconds: True)
+    lacks = "each asks one node for 2 CPUs and 3.0 GiB, and all nodes together have 1 of 4 CPUs and 2.0 of 8.0 GiB free"
+    for _ in range(2):
+        with pytest.raises(WorkerError, match=f"not all workers started within 120 s: {lacks}"):
+            session.take(Asked(0, session.worker_of(0), "run", None), context)
+    assert [record.getMessage().split(";")[0] for record in caplog.records] == [
+        f"RayEngine waits for workers: {lacks}"
+    ]
+    assert sum(waits) / 2 == pytest.approx(131.0)
+
+
 def test_no_worker_reads_before_all_see_the_files() -> None:
     """The second worker, on another node, does not see a file: the first one, which does, gets no request."""
     session = Session(af.RayEngine())

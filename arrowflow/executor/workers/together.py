@@ -1,6 +1,7 @@
 """Calls that wait, made beside each other; and `Planning`, the services of the planning of a run.
 
-The threads end with the calls that they are for: nobody but the caller waits for them, and it does.
+The threads end with the calls that they are for: nobody but the caller waits for them, and it does. The thread of `lasting`
+stays.
 """
 
 from __future__ import annotations
@@ -88,6 +89,31 @@ def hedged(
         result, error = done.get()
         if error is not None and len(threads) > 1:
             result, error = done.get()
+    if error is not None:
+        raise error
+    return cast(T, result)
+
+
+def lasting(call: Callable[[], T]) -> T:
+    """Makes a call on a thread that stays as long as this process, and returns its result.
+
+    Linux can end a process together with the thread that started it (`PR_SET_PDEATHSIG`), and threads of a run are short-lived.
+
+    Raises:
+        Exception: What the call raises.
+    """
+    done: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+
+    def work() -> None:
+        try:
+            done.put((call(), None))
+        except BaseException as error:
+            done.put((None, error))
+        else:
+            _NEVER.wait()
+
+    threading.Thread(target=work, name="lasting", daemon=True).start()
+    result, error = done.get()
     if error is not None:
         raise error
     return cast(T, result)

@@ -1,0 +1,36 @@
+"""The local cluster that a first run starts, where nobody has started one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.ray_cluster import ROOT, SETTINGS
+
+SCRIPT = """
+import ray
+import arrowflow as af
+
+engine = af.RayEngine(workers=1, cpus_per_worker=1)
+assert sum(batch.num_rows for batch in af.range(320).batch(16).with_engine(engine)) == 320
+# The threads of that run are over. Only a cluster that still lives starts another worker.
+assert sum(batch.num_rows for batch in af.range(640).batch(16).with_engine(engine)) == 640
+ray.shutdown()
+"""
+
+
+def test_the_cluster_outlives_the_run_that_started_it() -> None:
+    pytest.importorskip("ray", reason="Ray is not installed")
+    ran = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        env=os.environ | SETTINGS | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=45,  # without the cluster's processes, Ray gives up after 60
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr == "", "the library says nothing of its own accord"
