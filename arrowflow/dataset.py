@@ -1452,8 +1452,8 @@ class Dataset:
 
         With an address of an object store (`s3://`, `gs://`, `az://`) the entries lie there, for all machines that reach
         it. A chunk is put whole, and only if there is none of its name (a conditional put), so nothing half-written is
-        ever seen and nothing is overwritten. There is no lock. Processes that fill an entry at the same time all compute,
-        and the first put of a chunk wins; the chunks are equal, since the plan before a cache is deterministic. Of an
+        ever seen and nothing is overwritten. There is no lock. Processes that fill an entry at the same time all compute
+        the same rows, since the plan before a cache is deterministic, and of equal chunks the first put wins. Of an
         input that cannot be repeated from its middle, the first complete pass wins. Every epoch fetches the chunks into
         memory that counts; `cache("s3://…").cache("folder")` keeps a copy on this machine, too. Nothing is removed
         there: remove what lies below the address with the tools of the store. See

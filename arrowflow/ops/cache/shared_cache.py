@@ -102,7 +102,7 @@ class SharedCache(DiskCache):
     def _facts(self, found: AnyEntry) -> tuple[str, ...]:
         return (
             *DiskCache._facts(self, found),
-            f"in {found.folder}; processes that fill it at the same time all compute, and the first put of a chunk wins",
+            f"in {found.folder}; processes that fill it at the same time all compute the same rows",
         )
 
     def _costs(self) -> tuple[str, ...]:
