@@ -262,6 +262,7 @@ def test_threads_are_the_executors_alone() -> None:
     assert faults(others, lambda path: imported(path, THREADS)) == {
         "cluster/parts.py": ["threading"],  # a lock, for the bytes that lanes claim of the store
         "cluster/session.py": ["threading"],  # a lock: the executor's threads wait for workers
+        "cluster/worker.py": ["threading"],  # a lock: Ray's threads plan lanes one after the other
         "loaders/worker_batch.py": pickler,
     }
 
