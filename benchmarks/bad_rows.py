@@ -139,15 +139,15 @@ def _read(format: str, way: str) -> harness.Measurement:
     return _measured(ds, ROWS[format], way)
 
 
-def _row(bad: bool, row: dict[str, Any]) -> dict[str, Any]:
-    if bad and row["id"] % EVERY == EVERY - 1:
+def _row(bad: int, row: dict[str, Any]) -> dict[str, Any]:
+    if row["id"] % EVERY == bad:
         raise ValueError("a bad row")
     return {"x": row["id"] * 0.5, "y": row["id"] % 7}
 
 
-def _batch(bad: bool, batch: dict[str, Any]) -> dict[str, Any]:
+def _batch(bad: int, batch: dict[str, Any]) -> dict[str, Any]:
     first = int(batch["id"][0])
-    if bad and first // BATCH_ROWS % EVERY == EVERY - 1:
+    if first // BATCH_ROWS % EVERY == bad:
         raise ValueError("a bad batch")
     x = batch["id"] * 0.5
     for _ in range(50):
@@ -158,7 +158,7 @@ def _batch(bad: bool, batch: dict[str, Any]) -> dict[str, Any]:
 def _call(name: str, way: str) -> harness.Measurement:
     import arrowflow as af
 
-    bad = way == "skip"
+    bad = EVERY - 1 if way == "skip" else -1
     on_error: Any = "raise" if way == "raise" else "skip"
     if name == "map_rows":
         rows = FUNCTION_ROWS

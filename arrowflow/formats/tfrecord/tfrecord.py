@@ -242,8 +242,7 @@ class TfrecordFormat(Format):
         first, in_split = int(details.rows[split.index]), 0
         for data, base, num_rows in _blocks(store, footer.file, details, split.index):
             if in_split + num_rows > offset_rows:
-                made = _sifted(data, base, num_rows, first + in_split, in_split, schema, decoder)
-                yield made if keep else made._replace(bad=())
+                yield _sifted(data, base, num_rows, first + in_split, in_split, schema, decoder, keep=keep)
             in_split += num_rows
 
 
@@ -255,8 +254,10 @@ def _sifted(
     in_split: int,
     schema: pa.Schema,
     decoder: ExampleDecoder | None,
+    *,
+    keep: bool,
 ) -> Sifted:
-    """Returns the good records of a block, and the bad ones."""
+    """Returns the good records of a block, and the numbers of the bad ones; if they are kept, these, too."""
     starts, stops, faults = framed(data, base, num_rows)
     if len(starts) < num_rows:
         raise faults[len(starts)].error(first + len(starts))
@@ -270,11 +271,12 @@ def _sifted(
         batch = _raw(records, schema)
     else:
         batch, misfits = decoder.decode_good(records)
-        for row, error in misfits.items():
-            number = int(numbers[row])
-            errors[number] = f"record {first + number}: {error}"
-    bad = tuple(BadRow(in_split + row, errors[row], whole.record(row)) for row in sorted(errors))
-    return Sifted(batch, in_split, num_rows, [each.row for each in bad], bad)
+        rows = numbers[list(misfits)].tolist() if misfits else []
+        for number, error in zip(rows, misfits.values(), strict=True):
+            errors[number] = f"record {first + number}: {error}" if keep else ""
+    bad = sorted(errors)
+    kept = tuple(BadRow(in_split + row, errors[row], whole.record(row)) for row in bad) if keep else ()
+    return Sifted(batch, in_split, num_rows, [in_split + row for row in bad], kept)
 
 
 def _rows(
