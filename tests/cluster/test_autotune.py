@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,30 +16,31 @@ from tests.cluster.test_on_cluster import processes_of, rows_of, session_of
 from tests.ops.ranks.pipelines import ranks
 
 LANES, CHUNK_ROWS = 16, 100
-SLOW, QUICK = 50 * CHUNK_ROWS, 600 * CHUNK_ROWS
-"""Rows of a lane of which a chunk takes 5 ms, and rows behind them."""
+STEPS = 20_000
+"""More than any machine makes before its workers have come and gone."""
 
 
-def slow_at_first(batch: pa.RecordBatch) -> pa.RecordBatch:
-    if batch.column("id")[0].as_py() % (SLOW + QUICK) < SLOW:
+class SlowWhile:
+    """A function of 5 ms as long as a file is there, seen from any process."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         end = time.thread_time() + 0.005
-        while time.thread_time() < end:
+        while self.file.exists() and time.thread_time() < end:
             pass
-    return batch
+        return batch
 
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers are looked at, and lanes move, where pieces arrive: of so few rows there would be one of a lane."""
-    monkeypatch.setattr("arrowflow.cluster.session.PIECE_BYTES", 16 << 10)
-
-
-def rows() -> af.Dataset:
-    return af.range(LANES * (SLOW + QUICK))
+    monkeypatch.setattr("arrowflow.cluster.session.PIECE_BYTES", 4 << 10)
 
 
 def test_a_worker_comes_while_the_loop_waits_and_goes_while_it_does_not(
-    ray: Any, monkeypatch: pytest.MonkeyPatch
+    ray: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("arrowflow.cluster.policy.PERIOD_SECONDS", 0.5)
     monkeypatch.setattr("arrowflow.cluster.policy.CALM", 2)
@@ -45,17 +48,23 @@ def test_a_worker_comes_while_the_loop_waits_and_goes_while_it_does_not(
     monkeypatch.setattr("arrowflow.cluster.policy.IDLES", 0.1)
     # However many cores the machine has left: a worker that brings nothing would go again.
     monkeypatch.setattr("arrowflow.cluster.policy.GAIN", 0.0)
+    slow = tmp_path / "slow"
+    slow.touch()
     size = LANES * CHUNK_ROWS
-    plan = rows().map(slow_at_first, keeps_rows=True).batch(size)
+    plan = af.range(STEPS * size).map(SlowWhile(slow), keeps_rows=True).batch(size)
     plan = plan.with_options(af.Options(max_chunk_rows=CHUNK_ROWS))
     clustered = plan.with_engine(af.RayEngine(workers=af.AUTOTUNE, cpus_per_worker=1, max_workers=2))
     counts, found = set(), []
     with iter(clustered) as run:
         for batch in run:
             found.append(batch)
-            now = len(session_of(clustered)._workers)
-            counts.add(now)
-            if len(found) > SLOW // CHUNK_ROWS and now > 1:
+            count = len(session_of(clustered)._workers)
+            counts.add(count)
+            if count == 2:
+                slow.unlink(missing_ok=True)
+            if not slow.exists():
+                if count == 1:
+                    break
                 threading.Event().wait(0.02)  # a step of the loop, for which the workers are too many
         shown = run.explain()
     assert counts == {1, 2}, shown
@@ -63,7 +72,7 @@ def test_a_worker_comes_while_the_loop_waits_and_goes_while_it_does_not(
     moves = [line for line in shown.splitlines() if " workers: " in line]
     assert "1 -> 2 workers: lanes waited " in moves[0] and "for workers that compute" in moves[0], shown
     assert "2 -> 1 workers: lanes waited " in moves[-1], shown
-    assert found == list(rows().batch(size).split_by_rank(0, 1))
+    assert found == list(itertools.islice(plan.split_by_rank(0, 1), len(found)))
 
 
 def test_ranks_follow_the_first_one(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
