@@ -141,18 +141,18 @@ def _asleep() -> harness.Measurement:
         used = []
         for _ in range(50):
             time.sleep(0.1)
-            used.append(_store().object_store_bytes_used)
+            used.append(store_statistics().object_store_bytes_used)
         settled = used[20:]
-        spilled = float(_store().spilled_bytes_total)
+        spilled = float(store_statistics().spilled_bytes_total)
         return watch.measurement(rows, most=float(max(settled)), least=float(min(settled)), spilled=spilled)
 
 
-def _store() -> Any:
-    """Returns what the object stores of the cluster tell of themselves."""
+def store_statistics() -> Any:
+    """Returns the figures of all object stores of the cluster, as these tell them: bytes in use, bytes spilled, and more."""
     import ray
     from ray._private.internal_api import get_memory_info_reply, get_state_from_address
 
-    address = ray.get_runtime_context().gcs_address
+    address = ray.get_runtime_context().gcs_address  # without it Ray looks for any cluster of the machine
     return get_memory_info_reply(get_state_from_address(address)).store_stats
 
 

@@ -37,12 +37,3 @@ def cluster() -> Iterator[Any]:
         )
         yield ray
         ray.shutdown()
-
-
-def store_statistics() -> Any:
-    """Returns the figures of all object stores of the cluster, as these tell them: bytes in use, bytes spilled, and more."""
-    import ray
-    from ray._private.internal_api import get_memory_info_reply, get_state_from_address
-
-    address = ray.get_runtime_context().gcs_address  # without it Ray looks for any cluster of the machine
-    return get_memory_info_reply(get_state_from_address(address)).store_stats

@@ -14,8 +14,8 @@ Who owns what
 
 What is sent
 ------------
-A lane's kernel asks its worker for the next *piece*: record batches, each with its lane's position after it, until they
-have enough bytes or took long enough. It asks for one piece while the executor takes the one before, and not for more. So
+A lane's kernel asks its worker for the next *piece*. These are record batches, each with its lane's position after it. They end
+where they have enough bytes or took long enough. The kernel asks for one piece while the executor takes the one before, and not for more. So
 a worker whose lanes nobody asks stops reading, as any run does. The requests of one run of a lane never overlap: a worker
 has one call at a time for it.
 
@@ -23,8 +23,8 @@ Pieces take a quarter of the object store at most: an eighth on their way, which
 eighth in use. A larger batch comes in several pieces (`parts.py`). The consumer's batches lie in the store as long as that
 eighth has room, and are copied beyond. It has copied a piece before it asks for the next one.
 
-A piece also tells what its worker did for the lane: bad rows that were left out, each with a place by which rows that are
-computed again count once; a few times a second the figures of its stages; and what ran when, if somebody records.
+A piece also tells what its worker did for the lane. It tells of each bad row that was left out, with a place: rows that are
+computed again count once. A few times a second it has the figures of the stages, and what ran when, if somebody records.
 
 What may happen
 ---------------

@@ -208,11 +208,15 @@ class RemoteKernel(SourceKernel):
         start = Start(self._node.number, context.epoch, task.payload, 0)
         joined = Joined(session.kept)
         asked: Asked | None = None
+
+        def ask(before: Asked | None) -> Asked:
+            return session.ask(start, before, records=context.spans is not None)
+
         try:
             self._connect()
             if not session.await_workers(start.lane, context):
                 return
-            asked = session.ask(start, None, records=context.spans is not None)
+            asked = ask(None)
             while True:
                 began = context.now()
                 piece = session.take(asked, context)
@@ -221,7 +225,7 @@ class RemoteKernel(SourceKernel):
                         return
                     context.retried("a worker of the cluster died")
                     joined.clear()
-                    asked = session.ask(start, None, records=context.spans is not None)
+                    asked = ask(None)
                     continue
                 self._tell(asked, piece, context.now() - began)
                 batches = joined.add(piece.parts)
@@ -230,11 +234,9 @@ class RemoteKernel(SourceKernel):
                 if batches:
                     start = start._replace(position=batches[-1][1])
                 # The next piece is made while the executor takes this one.
-                before, asked = (
-                    asked,
-                    None if ends else session.ask(start, asked, records=context.spans is not None),
-                )
-                if asked is not None and asked.name != before.name:
+                run = asked.name
+                asked = None if ends else ask(asked)
+                if asked is not None and asked.name != run:
                     joined.clear()
                 batches.reverse()
                 while batches:

@@ -100,9 +100,8 @@ class Kept:
         self.most_bytes = most_bytes
         self._lock = threading.Lock()
         self._num_bytes = 0
-        self._gone: deque[int] = (
-            deque()
-        )  # any thread ends a claim, in the middle of anything: it must take no lock
+        # Any thread ends a claim, in the middle of anything: it must take no lock.
+        self._gone: deque[int] = deque()
 
     @property
     def num_bytes(self) -> int:

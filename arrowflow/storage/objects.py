@@ -185,9 +185,8 @@ def _found(client: Any, path: str, seconds: float) -> dict[str, Any]:
     try:
         return cast("dict[str, Any]", client.find(path, detail=True, **time_limit(client, seconds)))
     except RuntimeError as error:
-        if "changed size during iteration" in str(
-            error
-        ):  # of memory://, where another thread has put an object
+        # In memory:// another thread has put an object.
+        if "changed size during iteration" in str(error):
             raise ConnectionAbortedError(said(error)) from None
         raise
 

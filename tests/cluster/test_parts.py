@@ -15,8 +15,9 @@ import pytest
 import arrowflow as af
 from arrowflow.cluster.parts import Joined, Kept, parts_of
 from arrowflow.cluster.session import STORE_SHARE
+from benchmarks.cluster import store_statistics
 from tests.cluster.test_on_cluster import engine, session_of
-from tests.ray_cluster import STORE_BYTES, store_statistics
+from tests.ray_cluster import STORE_BYTES
 
 SHARE = STORE_BYTES // STORE_SHARE
 

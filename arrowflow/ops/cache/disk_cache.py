@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -185,9 +186,13 @@ class DiskCache(RowOperator):
     def _folder(self) -> str:
         return self.fingerprint if self.compression is None else f"{self.fingerprint}-{self.compression}"
 
+    @property
+    def _maker(self) -> Callable[..., AnyEntry]:
+        """Makes the entry, of its name and arguments."""
+        return partial(entry, self.path)
+
     def _entry(self) -> AnyEntry:
-        return entry(
-            self.path,
+        return self._maker(
             self._folder,
             self._about(),
             repeatable=self.inputs[0].repeatable,

@@ -8,8 +8,9 @@ do.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar, cast
 
 from arrowflow.caching.store.shared_entry import SharedEntry
@@ -72,15 +73,9 @@ class SharedCache(DiskCache):
         assert self.objects is not None
         return self.objects
 
-    def _entry(self) -> AnyEntry:
-        return SharedEntry(
-            self._prefix,
-            self._folder,
-            self._about(),
-            repeatable=self.inputs[0].repeatable,
-            verify=self.verify == "first",
-            compression=self.compression,
-        )
+    @property
+    def _maker(self) -> Callable[..., AnyEntry]:
+        return partial(SharedEntry, self._prefix)
 
     def _in_run(self, found: AnyEntry, context: Context) -> AnyEntry:
         """Returns the entry that all kernels of a run share, so that footers are fetched once."""

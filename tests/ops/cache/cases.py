@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,18 @@ class Log:
     @property
     def rows(self) -> list[int]:
         return [int(line) for line in self.path.read_text().split()] if self.path.exists() else []
+
+
+def endless_at_first(root: str | Path) -> tuple[af.Dataset, Iterator[int]]:
+    """Returns a cache of rows that cannot be repeated: 100 to 109 from the second run on; and the counter of its runs."""
+    runs = itertools.count()
+
+    def rows() -> Iterator[dict[str, int]]:
+        run = next(runs)
+        # The first run cannot be over before it is broken off, however far it reads ahead.
+        yield from ({"x": 100 * run + number} for number in (range(10) if run else itertools.count()))
+
+    return af.from_generator(rows, schema=pa.schema([("x", pa.int64())])).cache(root, key="rows"), runs
 
 
 CASES: dict[str, Callable[[af.Dataset, str], af.Dataset]] = {

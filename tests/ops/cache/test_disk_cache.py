@@ -44,7 +44,7 @@ from arrowflow.testing import (
     raising,
     waiting,
 )
-from tests.ops.cache.cases import CASES, SMALL, Log
+from tests.ops.cache.cases import CASES, SMALL, Log, endless_at_first
 from tests.ops.tables import ALL_TYPES, NUMBERS, ids, rows_of, stands_for_all, write_shards
 
 KEY = "the functions of this module"
@@ -187,14 +187,7 @@ def test_a_shuffle_above_that_orders_the_source_makes_another_entry(root: Path, 
 
 
 def test_an_input_that_cannot_be_repeated_counts_when_it_is_complete(root: Path) -> None:
-    runs = itertools.count()
-
-    def rows() -> Iterator[dict[str, int]]:
-        run = next(runs)
-        # The first run cannot be over before it is broken off, however far it reads ahead.
-        yield from ({"x": 100 * run + number} for number in (range(10) if run else itertools.count()))
-
-    ds = af.from_generator(rows, schema=pa.schema([("x", pa.int64())])).cache(root, key="rows")
+    ds, runs = endless_at_first(root)
     with iter(ds) as iterator:
         for _ in range(3):
             next(iterator)

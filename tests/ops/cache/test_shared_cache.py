@@ -23,7 +23,7 @@ from arrowflow.caching.store.chunk import Chunk, Name
 from arrowflow.storage import Objects
 from arrowflow.testing import assert_same_batches, batches_of, check_operator, check_resume
 from tests.ops.cache.cases import CASES as PLACED
-from tests.ops.cache.cases import SMALL, Log
+from tests.ops.cache.cases import SMALL, Log, endless_at_first
 from tests.ops.tables import ALL_TYPES, NUMBERS, ids, refused, rows_of, stands_for_all
 from tests.servers.proxy import Fate, Fault, Proxy, Request
 from tests.servers.s3 import S3Server
@@ -184,14 +184,7 @@ def test_of_an_input_that_cannot_be_repeated_the_first_complete_pass_wins(root: 
 
 
 def test_a_pass_that_is_broken_off_does_not_count(root: str) -> None:
-    runs = itertools.count()
-
-    def rows() -> Iterator[dict[str, int]]:
-        run = next(runs)
-        # The first run cannot be over before it is broken off, however far it reads ahead.
-        yield from ({"x": 100 * run + number} for number in (range(10) if run else itertools.count()))
-
-    ds = af.from_generator(rows, schema=pa.schema([("x", pa.int64())])).cache(root, key="rows")
+    ds, runs = endless_at_first(root)
     with iter(ds) as iterator:
         for _ in range(3):
             next(iterator)
