@@ -46,7 +46,9 @@ def test_a_worker_comes_while_the_loop_waits_and_goes_while_it_does_not(
     monkeypatch.setattr("arrowflow.cluster.policy.CALM", 2)
     # So small pieces are on their way for a part of the time that counts as waiting.
     monkeypatch.setattr("arrowflow.cluster.policy.IDLES", 0.1)
-    # However many cores the machine has left: a worker that brings nothing would go again.
+    # However many cores the machine has left: a worker that uses few of its own gets none beside it, and one that brings
+    # nothing would go again.
+    monkeypatch.setattr("arrowflow.cluster.policy.BUSY", 0.3)
     monkeypatch.setattr("arrowflow.cluster.policy.GAIN", 0.0)
     slow = tmp_path / "slow"
     slow.touch()
@@ -65,7 +67,7 @@ def test_a_worker_comes_while_the_loop_waits_and_goes_while_it_does_not(
             if not slow.exists():
                 if count == 1:
                     break
-                threading.Event().wait(0.02)  # a step of the loop, for which the workers are too many
+                threading.Event().wait(0.05)  # a step of the loop, for which the workers are too many
         shown = run.explain()
     assert counts == {1, 2}, shown
     assert len(session_of(clustered)._workers) == 1, shown
