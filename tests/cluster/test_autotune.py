@@ -35,8 +35,12 @@ class SlowWhile:
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers are looked at, and lanes move, where pieces arrive: of so few rows there would be one of a lane."""
+    """Workers are looked at, and lanes move, where pieces arrive: of so few rows there would be one of a lane.
+
+    Nor does a loop collect more than a step ahead: it would have all rows before workers come and go.
+    """
     monkeypatch.setattr("arrowflow.cluster.session.PIECE_BYTES", 4 << 10)
+    monkeypatch.setattr("arrowflow.ops.ranks.split_by_rank.PART_BYTES", 1)
 
 
 def test_a_worker_comes_while_the_loop_waits_and_goes_while_it_does_not(

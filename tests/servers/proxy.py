@@ -169,9 +169,11 @@ class Proxy:
         self._started.set()
         await self._stopped.wait()
         server.close()
+        await asyncio.sleep(0)  # who has just come enters `_talks` in this turn of the loop
         for talk in list(self._talks):
             talk.cancel()
         await asyncio.gather(*self._talks, return_exceptions=True)
+        await asyncio.sleep(0)  # sockets of aborted connections are closed in the next turn
 
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         talk = asyncio.current_task()

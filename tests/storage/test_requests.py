@@ -152,7 +152,9 @@ def test_an_open_file_is_kept_for_the_next_read(s3_server: S3Server, s3_proxy: P
     store, file, _ = opened(s3_server.native(s3_proxy.url), stored(s3_server))
     for start in range(5):
         store.fetch(file, [(start, start + 1)])
-    assert (s3_proxy.count("HEAD"), s3_proxy.count("GET")) == (1, 5)
+    assert s3_proxy.count("HEAD") == 1
+    first_tries = [each.range for each in s3_proxy.requests if each.method == "GET" and not each.attempt]
+    assert len(first_tries) == 5, "on a busy machine the client asks again by itself"
 
 
 def test_files_of_other_systems_are_closed(tmp_path: Path) -> None:
