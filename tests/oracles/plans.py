@@ -207,6 +207,18 @@ def plain_row(row: Row) -> Row:
     return {"row": row["row"] + 1, "x": row["x"], "s": row["s"]}
 
 
+def row_or_error(row: Row) -> Row:
+    if row["row"] % 4 == 1:
+        raise ValueError(f"row {row['row']} is bad")
+    return plain_row(row)
+
+
+def piece_or_error(batch: pa.RecordBatch) -> pa.RecordBatch:
+    if not drop_piece(batch).num_rows:
+        raise ValueError("a bad piece")
+    return batch
+
+
 def not_third(batch: pa.RecordBatch) -> pa.Array:
     return pa.array([value % 3 != 2 for value in batch.column("row").to_pylist()])
 
@@ -297,6 +309,10 @@ LIBRARY: dict[str, Build] = {
     "flat_map": lambda ds, calls: ds.flat_map(elements, num_parallel_calls=calls),
     "enumerate": lambda ds, start: ds.enumerate(start),
     "map_rows": lambda ds: ds.map_rows(plain_row, schema=SCHEMA),
+    "skip_bad_rows": lambda ds, calls, executor: ds.map_rows(
+        row_or_error, schema=SCHEMA, num_parallel_calls=calls, executor=executor, on_error="skip"
+    ),
+    "skip_bad_pieces": lambda ds, calls: ds.map(piece_or_error, num_parallel_calls=calls, on_error="skip"),
     "filter_fn": lambda ds: ds.filter(not_third),
     "scan": lambda ds: ds.scan(0, add_calls),
     "unique": lambda ds: ds.unique(["row"], max_rows=1_000),
@@ -419,6 +435,8 @@ ARGUMENTS: dict[str, st.SearchStrategy[Any]] = {
     "noise": st.tuples(
         st.integers(0, 2), st.sampled_from([af.AUTOTUNE, 1, 2]), st.sampled_from(["thread", "process"])
     ),
+    "skip_bad_rows": st.tuples(st.sampled_from([af.AUTOTUNE, 1, 2]), st.sampled_from(["thread", "process"])),
+    "skip_bad_pieces": st.tuples(st.sampled_from([af.AUTOTUNE, 1])),
     "interleave": st.tuples(
         st.integers(1, 5),
         st.one_of(st.none(), st.integers(1, 4)),
@@ -512,7 +530,7 @@ class Plan:
             yield from self._noisy(below, depth, (op.arguments[0], 7, place, epoch))
         elif op.name == "resample":
             yield from resampled(below, (op.arguments[1], 6, place, epoch), *op.arguments)
-        elif op.name in {"first_two", "drop_piece"}:
+        elif op.name in {"first_two", "drop_piece", "skip_bad_pieces"}:
             yield from self._pieces_mapped(below, depth, op.name)
         else:
             yield from TRANSFORMED[op.name](below, epoch, *op.arguments)
@@ -688,6 +706,10 @@ def numbered(below: Iterable[Segment], epoch: int, start: int) -> Iterator[Segme
 
 def kept(below: Iterable[Segment], epoch: int) -> Iterator[Segment]:
     return ((split, [row for row in rows if row["row"] % 3 != 2]) for split, rows in below)
+
+
+def good_rows(below: Iterable[Segment], epoch: int, *how: Any) -> Iterator[Segment]:
+    return ((split, [plain_row(row) for row in rows if row["row"] % 4 != 1]) for split, rows in below)
 
 
 def first_of_each(below: Iterable[Segment], epoch: int) -> Iterator[Segment]:
@@ -880,6 +902,7 @@ TRANSFORMED: dict[str, Callable[..., Iterator[Segment]]] = {
     **dict.fromkeys(CACHES, unchanged),
     "enumerate": numbered,
     "map_rows": each_row(plain_row),
+    "skip_bad_rows": good_rows,
     "filter_fn": kept,
     "unique": first_of_each,
     "concatenate": concatenated,
