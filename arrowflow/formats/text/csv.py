@@ -159,7 +159,7 @@ class CsvFormat(TextFormat):
             lines = parse.invalid_row_handler = Lines(keep=block.keep)
             doubtful = [name for name in numbers if name in hints]
             given = pa.schema(
-                [pa.field(each.name, pa.string()) if each.name in doubtful else each for each in types]
+                [pa.field(each.name, pa.binary()) if each.name in doubtful else each for each in types]
             )
             convert = self._convert(include_columns=types.names, column_types=given)
             try:
