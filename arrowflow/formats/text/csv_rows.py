@@ -118,12 +118,16 @@ def _refused(texts: pa.Array, type: pa.DataType) -> Rows:
 
 def _no_numbers(texts: pa.Array, doubtful: Rows, field: pa.Field, *, keep: bool) -> dict[int, str]:
     """Returns those of some texts that pyarrow does not take for numbers."""
-    values = texts.take(pa.Array.from_buffers(pa.int64(), len(doubtful), [None, pa.py_buffer(doubtful)]))
-    found = list(zip(doubtful.tolist(), values.to_pylist(), strict=True))
+    rows = pa.Array.from_buffers(pa.int64(), len(doubtful), [None, pa.py_buffer(doubtful)])
+    values = texts.take(rows).dictionary_encode()
+    texts = values.dictionary
     told = {
-        text: _told(text, field) for text in {text for _, text in found} if not _is_number(text, field.type)
+        code: _told(texts[code].as_py(), field) if keep else ""
+        for code in range(len(texts))
+        if not _is_number(texts.slice(code, 1), field.type)
     }
-    return {row: told[text] if keep else "" for row, text in found if text in told}
+    codes = np.frombuffer(values.indices.buffers()[1], np.int32).tolist()
+    return {row: told[code] for row, code in zip(doubtful.tolist(), codes, strict=False) if code in told}
 
 
 def _told(stored: bytes, field: pa.Field) -> str:
@@ -134,16 +138,18 @@ def _told(stored: bytes, field: pa.Field) -> str:
 
 def _without_texts(texts: pa.Array, rows: Collection[int]) -> pa.Array:
     """Returns texts with null in some rows, without a copy of the others."""
-    valid = pl.Series(pc.is_valid(texts)).to_numpy().copy()
+    valid = np.ones(len(texts), np.bool_)
+    if texts.null_count:
+        valid &= pl.Series(pc.is_valid(texts)).to_numpy()
     valid[list(rows)] = False
     bits = pa.py_buffer(np.packbits(valid, bitorder="little"))
     _, *stored = texts.buffers()
     return pa.Array.from_buffers(pa.string(), len(texts), [bits, *stored])
 
 
-def _is_number(text: bytes, type: pa.DataType) -> bool:
+def _is_number(text: pa.Array, type: pa.DataType) -> bool:
     try:
-        _numbers(pl.Series([text.decode(errors="replace")]).to_arrow(), type)
+        _numbers(text.view(pa.string()), type)
     except pa.ArrowInvalid:
         return False
     return True
@@ -154,4 +160,4 @@ def _numbers(texts: pa.Array, type: pa.DataType) -> pa.Array:
     try:
         return texts.cast(type)
     except pa.ArrowInvalid:
-        return pc.utf8_trim(texts, _BLANKS).cast(type)
+        return pc.ascii_trim(texts, _BLANKS).cast(type)
