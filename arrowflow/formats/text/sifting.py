@@ -6,7 +6,7 @@ again, and if that fails, too, in ever smaller parts, down to single rows. So a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -54,15 +54,19 @@ class Records(NamedTuple):
     def without(self, bad: Collection[int]) -> pa.Buffer:
         """Returns the text with blank lines in place of some rows."""
         text = self.between(0, len(self))
-        view, numbers = as_bytes(text), list(bad)
-        starts, stops = (places[numbers] - self.starts[0] for places in (self.starts, self.stops))
-        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
-            view[start:stop] = ord("\n")
+        view, first = as_bytes(text), int(self.starts[0])
+        for start, stop in self._places(list(bad)):
+            view[start - first : stop - first] = ord("\n")
         return text
 
-    def row(self, number: int) -> bytes:
-        """Returns the bytes of a row without its line end."""
-        return self.data[self.starts[number] : self.stops[number]].tobytes().rstrip(b"\r\n")
+    def rows(self, numbers: Sequence[int]) -> list[bytes]:
+        """Returns the bytes of some rows without their line ends."""
+        data = self.data.data
+        return [bytes(data[start:stop]).rstrip(b"\r\n") for start, stop in self._places(numbers)]
+
+    def _places(self, numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Returns the first byte of some rows, and the byte after each."""
+        return zip(self.starts[numbers].tolist(), self.stops[numbers].tolist(), strict=True)
 
 
 def rows_in_front(
@@ -140,7 +144,7 @@ def listed(records: Records, bad: Mapping[int, str], first: int, strip: Callable
         BadRow(
             first + number,
             text if "row " in text else f"row {records.first + number + 1}: {text}",
-            strip(records.row(number)),
+            strip(row),
         )
-        for number, text in sorted(bad.items())
+        for (number, text), row in zip(sorted(bad.items()), records.rows(sorted(bad)), strict=True)
     )
