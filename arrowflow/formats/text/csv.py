@@ -158,7 +158,7 @@ class CsvFormat(TextFormat):
     def quick(self, block: Block, hints: set[str]) -> tuple[pa.RecordBatch | None, Mapping[int, str]] | None:
         """See `TextFormat.quick`: finds lines of other lengths, and texts that are no numbers. Hints are such columns."""
         if not hints:
-            head = block.data.slice(0, _HEAD_BYTES).to_pybytes()
+            head = block.data.slice(0, min(_HEAD_BYTES, block.data.size)).to_pybytes()
             self._lenient(block, pa.py_buffer(head[: head.rfind(b"\n")] + b"\n"), hints)
         found = self._lenient(block, block.data, hints)
         if found is None:

@@ -24,7 +24,9 @@ _KINDS: Final[dict[type, str]] = {
     dict: "object",
     bool: "boolean",
 }
-_OBJECT: Final = re.compile(rb"\s*\{.*\}\s*", re.DOTALL)
+_OBJECT: Final = re.compile(rb"\s*(\{.*\}|null)\s*", re.DOTALL)
+"""An object, or null, which pyarrow reads as a row of nulls."""
+
 _WINDOW_BYTES: Final = 1 << 20
 """Bytes looked at together: their flags fit the second cache, 2.5 times as fast as 4 MiB."""
 
@@ -114,6 +116,8 @@ def _refused(records: Records, numbers: Sequence[int], key: str = "", kind: str 
         except ValueError as error:  # also for bytes that are no UTF-8
             refused[number] = f"expected an object of JSON: {error}"
             continue
+        if value is None:
+            continue  # pyarrow reads a row of nulls
         if not isinstance(value, dict):
             refused[number] = f"expected an object of JSON, found {_kind(value)}"
         elif key and value.get(key) is not None and _kind(value[key]) != kind:
