@@ -173,10 +173,8 @@ class CsvFormat(TextFormat):
             return None
         batch, bad = good
         if bad and lines.bad:  # pyarrow counts the lines that it kept
-            left_out = np.array(list(lines.bad)) - np.arange(len(lines.bad))
-            rows = np.array(list(bad))
-            rows += np.searchsorted(left_out, rows, side="right")
-            bad = dict(zip(rows.tolist(), bad.values(), strict=True))
+            kept = np.delete(np.arange(block.rows), list(lines.bad))
+            bad = dict(zip(kept[list(bad)].tolist(), bad.values(), strict=True))
         return batch, bad | lines.bad
 
     def _lenient(
