@@ -118,7 +118,7 @@ def bad_among(count: int, check: Callable[[int, int], object]) -> Iterator[tuple
 
 
 def without(batch: pa.RecordBatch, bad: Collection[int]) -> pa.RecordBatch:
-    """Returns a batch without some rows. `pa.array` would import pandas.
+    """Returns a batch of columns without some rows. `pa.array` would import pandas.
 
     Example:
         >>> without(pa.record_batch({"x": [1, 2, 3]}), {1}).to_pydict()
@@ -129,4 +129,6 @@ def without(batch: pa.RecordBatch, bad: Collection[int]) -> pa.RecordBatch:
     good = np.ones(batch.num_rows, np.bool_)
     good[list(bad)] = False
     bits = pa.py_buffer(np.packbits(good, bitorder="little"))
-    return batch.filter(pa.Array.from_buffers(pa.bool_(), len(good), [None, bits], 0))
+    mask = pa.Array.from_buffers(pa.bool_(), len(good), [None, bits], 0)
+    # `RecordBatch.filter` makes indices of the mask, and takes twice as long.
+    return pa.RecordBatch.from_arrays([column.filter(mask) for column in batch.columns], schema=batch.schema)

@@ -114,14 +114,13 @@ class JsonFormat(TextFormat):
         for hint in sorted(hints):
             bad |= Misfit.of(hint).rows(records)
         for _ in range(_KINDS_TRIED):
-            rest = records.without(bad) if bad else records
-            if not len(rest):
+            if len(bad) == len(records):
                 break
             try:
-                batch = self.decode(rest.between(0, len(rest)), block.layout, block.types, block.file)
-                return (batch if batch.num_rows == len(rest) else None), bad
+                batch = self.decode(records.without(bad), block.layout, block.types, block.file)
+                return (batch if batch.num_rows == len(records) - len(bad) else None), bad
             except pa.ArrowInvalid as error:
-                misfit = Misfit.told(rest, str(error))
+                misfit = Misfit.told(records, bad, str(error))
                 more = {} if misfit is None else misfit.rows(records)
                 if misfit is None or not more.keys() - bad.keys():
                     break

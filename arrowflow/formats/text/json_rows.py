@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from arrowflow.formats.text.scan import Bytes, Offsets
 from arrowflow.formats.text.sifting import Records
 
 _KINDS: Final[dict[type, str]] = {
@@ -23,6 +24,12 @@ _KINDS: Final[dict[type, str]] = {
     dict: "object",
     bool: "boolean",
 }
+_OBJECT: Final = re.compile(rb"\s*(\{.*\}|null)\s*", re.DOTALL)
+"""An object, or null, which pyarrow reads as a row of nulls."""
+
+_WINDOW_BYTES: Final = 1 << 20
+"""Bytes looked at together: their flags fit the second cache, 2.5 times as fast as 4 MiB."""
+
 _CHANGED: Final = re.compile(r"Column\(/([^/()\[\]]+)\) changed from (\w+) to \w+ in row (\d+)")
 
 
@@ -33,16 +40,13 @@ def no_objects(records: Records, *, keep: bool) -> dict[int, str]:
         records: The lines.
         keep: Whether to tell what is wrong with them.
     """
-    data, starts, ends = records.data, records.starts, records.stops - 1
-    ends = np.where(data[ends] == ord("\n"), ends - 1, ends)
-    first, last = data[starts], data[np.maximum(ends, starts)]
-    doubtful = np.flatnonzero((first != ord("{")) | (last != ord("}")))
+    data = records.data
+    doubtful = np.flatnonzero((data[records.starts] != ord("{")) | (data[records.stops - 2] != ord("}")))
+    numbers: list[int] = doubtful.tolist()
     if keep:
-        return _refused(records, doubtful.tolist())
-    blank = (first <= ord(" ")) | (last <= ord(" "))  # blanks may stand around an object
-    rows = ((number, records.row(number).strip()) for number in doubtful[blank[doubtful]].tolist())
-    objects = [number for number, row in rows if row.startswith(b"{") and row.endswith(b"}")]
-    return dict.fromkeys(np.setdiff1d(doubtful, np.array(objects, np.int64)).tolist(), "")
+        return _refused(records, numbers)
+    rows = zip(numbers, records.rows(numbers), strict=True)  # blanks may stand around an object
+    return dict.fromkeys((number for number, row in rows if not _OBJECT.fullmatch(row)), "")
 
 
 class Misfit(NamedTuple):
@@ -69,36 +73,51 @@ class Misfit(NamedTuple):
         return json.dumps(self)
 
     @classmethod
-    def told(cls, records: Records, message: str) -> Misfit | None:
-        """Returns what a message of pyarrow's about one of some lines is about; None if that is something else."""
+    def told(cls, records: Records, bad: Collection[int], message: str) -> Misfit | None:
+        """Returns what a message of pyarrow's about lines without the bad ones is about; None if it is something else."""
         found = _CHANGED.search(message)
-        if found is None or not int(found[3]) < len(records) or found[2] not in _KINDS.values():
+        kept = np.delete(np.arange(len(records)), list(bad))
+        if found is None or not int(found[3]) < len(kept) or found[2] not in _KINDS.values():
             return None
-        line = records.row(int(found[3]))
+        (line,) = records.rows([kept[int(found[3])]])
         start = re.search(rb'"' + re.escape(found[1].encode()) + rb'"\s*:\s*[^\s]', line)
         return None if start is None else cls(found[1], found[2], start[0].decode("latin-1"))
 
     def rows(self, records: Records) -> dict[int, str]:
         """Returns the lines that have such a value."""
-        data, start, at = records.data.tobytes(), self.start.encode("latin-1"), -1
-        places = []
-        while (at := data.find(start, at + 1)) >= 0:
-            places.append(at)
-        numbers = np.unique(np.searchsorted(records.stops, places, side="right"))
+        found = _places(records.data, self.start.encode("latin-1"))
+        numbers = np.unique(np.searchsorted(records.stops, found, side="right"))
         return _refused(records, numbers.tolist(), self.key, self.kind)
 
 
-def _refused(records: Records, numbers: Iterable[int], key: str = "", kind: str = "") -> dict[int, str]:
+def _places(data: Bytes, text: bytes) -> Offsets:
+    """Returns where a key with the start of its value begins, in a third of the time that `bytes.find` takes."""
+    last = len(text) - 1
+    found = [np.zeros(0, np.int64)]
+    for start in range(0, data.size - last, _WINDOW_BYTES):
+        window = data[start : start + _WINDOW_BYTES + last]
+        begins = window[1 : window.size - last + 1] == text[1]  # the key's first byte is rarer than the quote
+        begins &= window[last:] == text[last]
+        found.append(np.flatnonzero(begins) + start)
+    begins = np.concatenate(found)
+    for number, byte in enumerate(text):
+        begins = begins[data[begins + number] == byte]
+    return begins
+
+
+def _refused(records: Records, numbers: Sequence[int], key: str = "", kind: str = "") -> dict[int, str]:
     """Returns those of some lines that are no objects, or have a value of another kind behind a key."""
     refused = {}
-    for number in numbers:
+    for number, row in zip(numbers, records.rows(numbers), strict=True):
         try:
-            value: Any = json.loads(records.row(number).decode())
+            value: Any = json.loads(row.decode())
         except RecursionError:
             continue  # pyarrow tells
         except ValueError as error:  # also for bytes that are no UTF-8
             refused[number] = f"expected an object of JSON: {error}"
             continue
+        if value is None:
+            continue  # pyarrow reads a row of nulls
         if not isinstance(value, dict):
             refused[number] = f"expected an object of JSON, found {_kind(value)}"
         elif key and value.get(key) is not None and _kind(value[key]) != kind:

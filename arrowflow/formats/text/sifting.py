@@ -6,7 +6,7 @@ again, and if that fails, too, in ever smaller parts, down to single rows. So a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from arrowflow.bad_rows import BadRow, bad_among, first_bad
 from arrowflow.errors import ArrowflowError, SourceError
-from arrowflow.formats.text.blocks import owned
+from arrowflow.formats.text.blocks import as_bytes, owned
 from arrowflow.formats.text.scan import Bytes, Flags, Offsets
 
 PART_ROWS: Final = 512
@@ -51,22 +51,22 @@ class Records(NamedTuple):
         """Returns the text of rows that follow each other."""
         return owned(self.data[self.starts[start] : self.stops[stop - 1]])
 
-    def without(self, bad: Mapping[int, str]) -> Records:
-        """Returns the other rows, without their number in the file."""
-        kept = np.ones(len(self), np.bool_)
-        kept[list(bad)] = False
-        text, stops = self.data.data, self.stops
-        begins = np.concatenate([[0], stops[:-1]])  # each row with the blank lines before it
-        cuts = np.flatnonzero(np.diff(kept, prepend=False, append=False))
-        firsts, lasts = begins[cuts[::2]].tolist(), stops[cuts[1::2] - 1].tolist()
-        parts = [text[first:last] for first, last in zip(firsts, lasts, strict=True)]
-        ends = np.cumsum((stops - begins)[kept])
-        whole = np.frombuffer(b"".join(parts), np.uint8)
-        return Records(whole, ends - (stops - self.starts)[kept], ends, self.first)
+    def without(self, bad: Collection[int]) -> pa.Buffer:
+        """Returns the text with blank lines in place of some rows."""
+        text = self.between(0, len(self))
+        view, first = as_bytes(text), int(self.starts[0])
+        for start, stop in self._places(list(bad)):
+            view[start - first : stop - first] = ord("\n")
+        return text
 
-    def row(self, number: int) -> bytes:
-        """Returns the bytes of a row without its line end."""
-        return self.data[self.starts[number] : self.stops[number]].tobytes().rstrip(b"\r\n")
+    def rows(self, numbers: Sequence[int]) -> list[bytes]:
+        """Returns the bytes of some rows without their line ends."""
+        data = self.data.data
+        return [bytes(data[start:stop]).rstrip(b"\r\n") for start, stop in self._places(numbers)]
+
+    def _places(self, numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Returns the first byte of some rows, and the byte after each."""
+        return zip(self.starts[numbers].tolist(), self.stops[numbers].tolist(), strict=True)
 
 
 def rows_in_front(
@@ -103,11 +103,10 @@ def good_rows(
     """
     bad = dict(known)
     for _ in range(2):
-        rest = records.without(bad) if bad else records
-        if not len(rest):
+        if len(bad) == len(records):
             return None, bad
         try:
-            return decode(rest.between(0, len(rest)), len(rest), records.first), bad
+            return decode(records.without(bad), len(records) - len(bad), records.first), bad
         except ArrowflowError as error:
             if len(bad) > len(known):
                 raise SourceError(f"rows that are good alone cannot be decoded together: {error}") from error
@@ -145,7 +144,7 @@ def listed(records: Records, bad: Mapping[int, str], first: int, strip: Callable
         BadRow(
             first + number,
             text if "row " in text else f"row {records.first + number + 1}: {text}",
-            strip(records.row(number)),
+            strip(row),
         )
-        for number, text in sorted(bad.items())
+        for (number, text), row in zip(sorted(bad.items()), records.rows(sorted(bad)), strict=True)
     )

@@ -1,0 +1,72 @@
+"""The quick look at a block of text finds the same good and bad rows as decoding ever smaller parts of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arrowflow.formats.text import json_rows
+from arrowflow.formats.text.csv import CsvFormat
+from arrowflow.formats.text.json import JsonFormat
+from arrowflow.formats.text.text import TextFormat
+from tests.formats.reading import open_footer
+
+SCHEMA = pa.schema({"whole": pa.int64(), "small": pa.int8(), "part": pa.float64(), "text": pa.string()})
+CSV = CsvFormat(column_names=tuple(SCHEMA.names), block_bytes=150).typed(SCHEMA)
+JSON = JsonFormat(block_bytes=300).typed(SCHEMA)
+
+NUMBERS = ["7", "-5", "12", "0", "", "3.5", "1e3", " 8", "9\t"]
+ODD = ["none", "nan", "inf", "1-2", "+4", "0x1F", "1e", "1.2.3", "300", "9" * 20, '""', "é"]
+FIELDS = st.sampled_from(NUMBERS * 4 + ODD)
+CSV_LINES = st.lists(FIELDS, min_size=3, max_size=5).map(",".join) | st.just("1,2,3,4") | st.just("")
+
+VALUES = st.sampled_from([7, 7, 7, -5, None, 3.5, "7", "none", True, [1], {"whole": 1}, '{"whole": "1"}'])
+OBJECTS = st.dictionaries(st.sampled_from([*SCHEMA.names, "other"]), VALUES).map(json.dumps)
+ODD_LINES = ["", " ", "[1]", "{", "}", "{}", "null", '{"whole": 1}}', ' {"whole": 2} ', '{"who']
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+@pytest.mark.parametrize(
+    ("format", "lines"), [(CSV, CSV_LINES), (JSON, OBJECTS | st.sampled_from(ODD_LINES))], ids=["csv", "json"]
+)
+@given(data=st.data())
+def test_both_find_the_same(
+    tmp_path_factory: pytest.TempPathFactory, format: TextFormat, lines: Any, line_end: str, data: Any
+) -> None:
+    path = tmp_path_factory.mktemp("text") / f"a.{format.name}"
+    drawn = data.draw(st.lists(lines, max_size=30))
+    first = "{}" if format is JSON else "1,2,3,4"  # a bracket would begin an array
+    path.write_bytes(line_end.join([first, *drawn]).encode())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(format), "quick", lambda self, block, hints: None)
+        expected = sifted(format, path, keep=False)
+    for keep in (False, True):
+        assert sifted(format, path, keep=keep) == expected
+
+
+def sifted(format: TextFormat, path: Any, *, keep: bool) -> list[tuple[list[Any], list[int]]]:
+    """Returns the good rows and the numbers of the bad rows of each block."""
+    store, footer = open_footer(format, path, "mapped")
+    hints: set[str] = set()
+    found = []
+    for split in footer.splits:
+        for part in format.sift(store, footer, split, SCHEMA, 0, keep=keep, hints=hints):
+            assert [bad.row for bad in part.bad] == (list(part.numbers) if keep else [])
+            rows = [[repr(value) for value in row.values()] for row in part.batch.to_pylist()]
+            found.append((rows, list(part.numbers)))
+    return found
+
+
+def test_keys_are_found_across_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_rows, "_WINDOW_BYTES", 7)
+    text = b'{"a": "x"}, {"a": 1, "b": "a"}, {"ba": "", "a": "'
+    expected = [at for at in range(len(text)) if text.startswith(b'"a": "', at)]
+    for size in range(len(text) + 1):
+        found = json_rows._places(np.frombuffer(text[:size], np.uint8), b'"a": "').tolist()
+        assert found == [at for at in expected if at + 6 <= size]
