@@ -22,13 +22,25 @@ CSV = CsvFormat(column_names=tuple(SCHEMA.names), block_bytes=150).typed(SCHEMA)
 JSON = JsonFormat(block_bytes=300).typed(SCHEMA)
 
 NUMBERS = ["7", "-5", "12", "0", "", "3.5", "1e3", " 8", "9\t"]
-ODD = ["none", "nan", "inf", "1-2", "+4", "0x1F", "1e", "1.2.3", "300", "9" * 20, '""', "é"]
+ODD = ["none", "nan", "inf", "1-2", "+4", "0x1F", "1e", "1.2.3", "300", "9" * 20, '""', "é", "\udcff"]
 FIELDS = st.sampled_from(NUMBERS * 4 + ODD)
 CSV_LINES = st.lists(FIELDS, min_size=3, max_size=5).map(",".join) | st.just("1,2,3,4") | st.just("")
 
 VALUES = st.sampled_from([7, 7, 7, -5, None, 3.5, "7", "none", True, [1], {"whole": 1}, '{"whole": "1"}'])
 OBJECTS = st.dictionaries(st.sampled_from([*SCHEMA.names, "other"]), VALUES).map(json.dumps)
-ODD_LINES = ["", " ", "[1]", "{", "}", "{}", "null", '{"whole": 1}}', ' {"whole": 2} ', '{"who']
+ODD_LINES = [
+    "",
+    " ",
+    "[1]",
+    "{",
+    "}",
+    "{}",
+    "null",
+    '{"whole": 1}}',
+    ' {"whole": 2} ',
+    '{"who',
+    '{"text": "\udcff"}',
+]
 
 
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])
@@ -42,7 +54,7 @@ def test_both_find_the_same(
     path = tmp_path_factory.mktemp("text") / f"a.{format.name}"
     drawn = data.draw(st.lists(lines, max_size=30))
     first = "{}" if format is JSON else "1,2,3,4"  # a bracket would begin an array
-    path.write_bytes(line_end.join([first, *drawn]).encode())
+    path.write_bytes(line_end.join([first, *drawn]).encode(errors="surrogateescape"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(format), "quick", lambda self, block, hints: None)
         expected = sifted(format, path, keep=False)
