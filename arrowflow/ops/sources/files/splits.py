@@ -220,7 +220,7 @@ class FooterSource(SourceKernel):
         footer = self._shared.get(number)
         if footer is not None and not footer.file.is_changed:
             return footer
-        known = number == 0 and knows_footer(node.first, node.format)
+        known = number == 0 and knows_footer(node.first, node.format, self._store)
         footer = node.first if known else None
         footer = footer or footer_of(node.operator, node.format, store, node.files[number])
         match(self._expected, footer, widen=node.target is not None, operator=node.operator)
@@ -389,7 +389,21 @@ class SplitPlanner(SerialKernel):
         ]
 
 
-def knows_footer(first: Footer | None, format: Format) -> bool:
-    """Returns whether the footer that a plan was bound by still holds: it is whole, and its local file has not changed."""
-    whole = first is not None and not isinstance(format, Untyped)
-    return whole and first is not None and first.file.is_local and not first.file.is_changed
+def knows_footer(first: Footer | None, format: Format, store: Store) -> bool:
+    """Returns whether the footer that a plan was bound by still holds: it is whole, and its file has not changed.
+
+    A local file is looked at. Of others the fetches of their splits tell a change, where a listing gave the time.
+    """
+    if first is None or isinstance(format, Untyped):
+        return False
+    if store.is_local:
+        return not first.file.is_changed
+    return asks_for_changes(first) and not store.is_python and first.file.mtime_ns is not None
+
+
+def asks_for_changes(footer: Footer) -> bool:
+    """Returns whether each fetch of a split asks if a file that is not local has changed.
+
+    That is one more request beside one for a row group; of a file of one split it would be one in three.
+    """
+    return len(footer.splits) > 1
