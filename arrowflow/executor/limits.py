@@ -80,8 +80,7 @@ FIRST_CALL_BYTES: Final = 1 << 16
 
 FIRST_WAITED_BYTES: Final = 32 << 20
 """Bytes that waiting calls may ask for beside each other before any have come, in the first run of a pipeline. The first
-chunk shares the line with all that is asked for: at 100 MB/s it comes after 0.8 s in place of 2.7, and an epoch takes as
-long."""
+chunk shares the line with all that is asked for. At 100 MB/s it comes after 0.8 s in place of 2.9. An epoch takes as long."""
 
 WAITED_GROWTH: Final = 4
 """More bytes that they may ask for, as a multiple of those that have come."""

@@ -35,7 +35,7 @@ NO_BYTES = Estimate(0, 0)
 
 
 class Sizes:
-    """What calls of the stages of one key have made: of all epochs, and of all elements of an `interleave`.
+    """The bytes that calls of the stages of one key have made: of all epochs, and of all elements of an `interleave`.
 
     Attributes:
         made_bytes: Bytes of new buffers so far.

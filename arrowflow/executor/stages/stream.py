@@ -270,7 +270,7 @@ class Stream:
 def _last_to_wait(stages: Sequence[Stage]) -> Stage:
     """Returns the last stage whose calls wait, if only decoding and functions follow; else the last stage.
 
-    What collects rows would hold those of two streams, and a number of calls that was asked for holds for both together.
+    A stage that collects rows would hold those of two streams. A number of calls that was asked for holds for both together.
     """
     for stage in reversed(stages):
         if stage.plan.cost == "waits":

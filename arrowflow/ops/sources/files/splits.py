@@ -12,12 +12,13 @@ import pyarrow as pa
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut, Policy, is_bad_data
 from arrowflow.errors import ArrowflowError, SourceError
 from arrowflow.expr import Expr
-from arrowflow.formats.capabilities import Unsure, Untyped
+from arrowflow.formats.capabilities import Unsure
 from arrowflow.formats.protocol import Footer, Format, MayMatch, Split, footer_of, match, prune, reading
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Item, Made, Origin, Task
 from arrowflow.kernels.kinds import SerialKernel, SourceKernel
 from arrowflow.ops.order.source_order import permuted
+from arrowflow.ops.sources.files.file_identity import knows_footer
 from arrowflow.ops.sources.files.partitions import Partitions, without
 from arrowflow.ops.sources.files.runs import CallBytes, Runs, cut
 from arrowflow.ops.sources.files.split_tasks import (
@@ -387,23 +388,3 @@ class SplitPlanner(SerialKernel):
         return [
             (done, number, footers[number], footers[number].splits[index]) for done, number, index in found
         ]
-
-
-def knows_footer(first: Footer | None, format: Format, store: Store) -> bool:
-    """Returns whether the footer that a plan was bound by still holds: it is whole, and its file has not changed.
-
-    A local file is looked at. Of others the fetches of their splits tell a change, where a listing gave the time.
-    """
-    if first is None or isinstance(format, Untyped):
-        return False
-    if store.is_local:
-        return not first.file.is_changed
-    return asks_for_changes(first) and not store.is_python and first.file.mtime_ns is not None
-
-
-def asks_for_changes(footer: Footer) -> bool:
-    """Returns whether each fetch of a split asks if a file that is not local has changed.
-
-    That is one more request beside one for a row group; of a file of one split it would be one in three.
-    """
-    return len(footer.splits) > 1
