@@ -202,7 +202,7 @@ class Requests:
 
     @contextmanager
     def _handle(self, filesystem: Any, path: str) -> Iterator[Any]:
-        """Lends an open file, which is kept for other reads unless reading it fails."""
+        """Lends an open file, which is kept for other reads and for the next try of one that fails."""
         if _base(filesystem).type_name not in _BY_NAME:
             with filesystem.open_input_file(path) as handle:
                 yield handle
@@ -213,11 +213,7 @@ class Requests:
             if len(self.handles) >= MAX_HANDLES:
                 self.handles.clear()
             self.handles[path] = handle
-        try:
-            yield handle
-        except BaseException:
-            self.handles.pop(path, None)  # not closed: another thread may read by it
-            raise
+        yield handle
 
 
 def short_read(start: int, expected: int, found: int) -> ShortRead:
