@@ -24,6 +24,7 @@ Success
     h. Some boundaries keep rows back of each input. Such an input leaves room for the rows that the others will be asked
        for. If one more chunk would exceed a budget that a boundary's kept rows use up, the run ends with a
        `BudgetError` that names a budget.
+    i. In the first run of a pipeline, calls that wait ask for few bytes beside each other, and for more as bytes come.
  4. The consumer's thread runs the last serial kernel (slicing batches) and the consumer's own code. If the consumer
     comes back at once, and all that is left is known to be cheap, its thread runs every call (see `consumer`).
  5. A call that computes takes a token of the CPU budget, serial calls too. A call that waits takes none.

@@ -78,6 +78,13 @@ SMALL_BYTES: Final = 1 << 14
 FIRST_CALL_BYTES: Final = 1 << 16
 """Bytes that are reserved for a call while nothing is known of it."""
 
+FIRST_WAITED_BYTES: Final = 32 << 20
+"""Bytes that waiting calls may ask for beside each other before any have come, in the first run of a pipeline. The first
+chunk shares the line with all that is asked for. At 100 MB/s it comes after 0.8 s in place of 2.9. An epoch takes as long."""
+
+WAITED_GROWTH: Final = 4
+"""More bytes that they may ask for, as a multiple of those that have come."""
+
 UNTOLD_BYTES: Final = 64 << 20
 """A user function's first call starts ahead of need only where this many bytes are free: it may make anything."""
 

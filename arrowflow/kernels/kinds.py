@@ -162,7 +162,7 @@ class BoundaryKernel(SerialKernel):
         return 0
 
     def ahead(self) -> None:
-        """Is told that the wanted stream has started all its work: the time to open the next one.
+        """Is told that the wanted stream has started all its work, or all that waits: the time to open the next one.
 
         Called under the executor's lock.
         """

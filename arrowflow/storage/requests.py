@@ -39,7 +39,7 @@ _MARK_BYTES: Final = 8
 
 _BY_NAME: Final = frozenset(("s3", "gcs", "abfs"))
 """Types of `pyarrow.fs` that answer one request to open a file, and one for each read. Their handles are no more than the
-name and the size of a file."""
+name and the size of a file, so that many threads can read by one of them."""
 
 Place = tuple[int, memoryview]
 """The offset of bytes in their file, and the memory for them."""
@@ -99,13 +99,13 @@ class Requests:
     Attributes:
         patience: How long reads are tried again.
         services: Those of the run.
-        handles: Open files that nobody reads at the moment, by path. Taking and giving one back are atomic.
+        handles: Open files, by path.
         wholes: Files of servers that send no parts.
     """
 
     patience: Patience = field(default_factory=Patience)
     services: Services = field(default_factory=Alone)
-    handles: dict[str, list[Any]] = field(default_factory=dict, repr=False)
+    handles: dict[str, Any] = field(default_factory=dict, repr=False)
     wholes: Wholes = field(default_factory=Wholes, repr=False)
 
     def __reduce__(self) -> tuple[type[Requests], tuple[Patience]]:
@@ -192,33 +192,28 @@ class Requests:
 
     def _read_once(self, filesystem: Any, path: str, start: int, memory: memoryview) -> memoryview:
         with self._handle(filesystem, path) as handle:
-            handle.seek(start)
+            source = handle.get_stream(start, len(memory))
             # The client of S3 says that it filled the memory when a server announced and sent fewer bytes.
             mark = memory[-_MARK_BYTES:] = os.urandom(min(_MARK_BYTES, len(memory)))
-            found = handle.readinto(memory)
+            found = source.readinto(memory)
         if found < len(memory) or memory[-_MARK_BYTES:] == mark:
             raise short_read(start, len(memory), min(found, len(memory) - len(mark)))
         return memory
 
     @contextmanager
     def _handle(self, filesystem: Any, path: str) -> Iterator[Any]:
-        """Lends an open file, which is dropped where reading it fails."""
-        free = self.handles.get(path)
-        try:
-            handle = free.pop() if free else filesystem.open_input_file(path)
-        except IndexError:  # another thread was faster
+        """Lends an open file, which is kept for other reads and for the next try of one that fails."""
+        if _base(filesystem).type_name not in _BY_NAME:
+            with filesystem.open_input_file(path) as handle:
+                yield handle
+            return
+        handle = self.handles.get(path)
+        if handle is None:
             handle = filesystem.open_input_file(path)
-        is_kept = False
-        try:
-            yield handle
-            is_kept = _base(filesystem).type_name in _BY_NAME
-        finally:
-            if not is_kept:
-                handle.close()
-        if is_kept:
             if len(self.handles) >= MAX_HANDLES:
                 self.handles.clear()
-            self.handles.setdefault(path, []).append(handle)
+            self.handles[path] = handle
+        yield handle
 
 
 def short_read(start: int, expected: int, found: int) -> ShortRead:

@@ -393,6 +393,20 @@ def test_a_consumer_that_does_not_read_stops_the_producers() -> None:
     engine.close()
 
 
+def test_calls_that_wait_ask_for_more_as_bytes_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arrowflow.executor.stages.parallel.FIRST_WAITED_BYTES", 16)
+    engine = stepper(source(20, cost="waits"), serial())
+    first, second = hold(engine, "source", 2)
+    assert engine.begin() is None
+    engine.finish(first)
+    more = hold(engine, "source", 5)
+    assert engine.begin() is None, "8 bytes came, and 16 + 4 * 8 are on their way"
+    for call in (second, *more):
+        engine.finish(call)
+    assert values_of(engine) == list(range(20))
+    engine.close()
+
+
 @pytest.mark.parametrize("ahead", [1, 3])
 def test_prefetch_is_how_far_the_last_stage_runs_ahead(ahead: int) -> None:
     engine = stepper(source(100), serial(buffer_items=ahead))

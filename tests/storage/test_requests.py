@@ -157,6 +157,17 @@ def test_an_open_file_is_kept_for_the_next_read(s3_server: S3Server, s3_proxy: P
     assert len(first_tries) == 5, "on a busy machine the client asks again by itself"
 
 
+def test_parts_are_read_by_one_open_file(
+    s3_server: S3Server, s3_proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "PART_BYTES", 10_000)
+    store, file, services = opened(s3_server.native(s3_proxy.url), stored(s3_server))
+    store.fetch(file, [(0, 1)])
+    assert bytes(store.fetch(file, [(0, len(DATA))])[0]) == DATA
+    assert services.batches == [10]
+    assert s3_proxy.count("HEAD") == 1
+
+
 def test_files_of_other_systems_are_closed(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(DATA)
     below = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())

@@ -26,6 +26,10 @@ class InputStream(StreamView, StreamHandle, Protocol):
         """The stage whose output is the stream's."""
 
     @property
+    def waits_no_more(self) -> bool:
+        """Whether the next stream may wait while this one still computes."""
+
+    @property
     def ended(self) -> bool:
         """Whether nothing more comes, not even from its first stage."""
 
@@ -76,7 +80,7 @@ class BoundaryStage(SerialStage):
             if last.out:
                 return True
             if not last.ended:
-                if self.told_ahead is not self.current and self.current.exhausted:
+                if self.told_ahead is not self.current and self.current.waits_no_more:
                     self.told_ahead = self.current
                     self.kernel.ahead()
                 return self._input_ended(error) if (error := self._beyond_budget(self.current)) else False

@@ -17,7 +17,13 @@ from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
 from arrowflow.errors import ArrowflowError
 from arrowflow.executor.failure import cause_of, located
 from arrowflow.executor.ledger import Buffers, buffers_of
-from arrowflow.executor.limits import FIRST_CALL_BYTES, SMALL_BYTES, SMALL_ITEMS
+from arrowflow.executor.limits import (
+    FIRST_CALL_BYTES,
+    FIRST_WAITED_BYTES,
+    SMALL_BYTES,
+    SMALL_ITEMS,
+    WAITED_GROWTH,
+)
 from arrowflow.executor.stages.base import Stage, StreamView
 from arrowflow.executor.stages.sizes import NO_BYTES, Estimate
 from arrowflow.executor.workers.worker import Worker
@@ -163,6 +169,10 @@ class ParallelStage(Stage):
         if ready >= self.limits.max_ready_items and (ready >= SMALL_ITEMS or not self._makes_small()):
             self.full += 1
             return False
+        if self.plan.cost == "waits" and not self.tuned:
+            asked = FIRST_WAITED_BYTES + WAITED_GROWTH * self.sizes.made_bytes
+            if self.reserved_bytes + estimate.least > asked:
+                return False
         return self._fits_beside_others(estimate.most, self.limits.ledger_share)
 
     def _head_room(self, estimate: Estimate) -> bool:
@@ -355,6 +365,7 @@ class ParallelStage(Stage):
             if buffers:
                 ticket = ledger.charge(buffers, lent=self.lends)
                 self.bytes += ticket.num_bytes
+                self.sizes.made_bytes += ticket.num_bytes
                 chunk, position, _, origin = results[at]
                 results[at] = Item(chunk, position, ticket, origin)
                 if self.head is None:

@@ -35,16 +35,18 @@ NO_BYTES = Estimate(0, 0)
 
 
 class Sizes:
-    """The most that calls of the stages of one key have made: of all epochs, and of all elements of an `interleave`.
+    """The bytes that calls of the stages of one key have made: of all epochs, and of all elements of an `interleave`.
 
     Attributes:
-        bytes_per_row: Bytes of new buffers for each row of the input of a call.
-        chunk_bytes: Bytes of new buffers in one chunk of a source that yields chunks for long.
+        made_bytes: Bytes of new buffers so far.
+        bytes_per_row: The most bytes of new buffers for each row of the input of a call.
+        chunk_bytes: The most bytes of new buffers in one chunk of a source that yields chunks for long.
     """
 
-    __slots__ = ("bytes_per_row", "chunk_bytes")
+    __slots__ = ("bytes_per_row", "chunk_bytes", "made_bytes")
 
     def __init__(self) -> None:
+        self.made_bytes = 0
         self.bytes_per_row = 0.0
         self.chunk_bytes: int | None = None
 

@@ -170,6 +170,7 @@ class Stream:
         for index in range(len(chain.stages)):
             self.stages.append(self._stage(index, kernels[index], position))
         self.downstream_first = self.stages[::-1]
+        self._last_to_wait = _last_to_wait(self.stages)
         self.rank: int | None = None
         self.noted = self.tokenless = False
 
@@ -228,6 +229,14 @@ class Stream:
         return self.last.exhausted
 
     @property
+    def waits_no_more(self) -> bool:
+        """Whether the next stream may wait while this one still computes: all its calls that wait were started.
+
+        A stream without such calls has to have started all its work.
+        """
+        return self._last_to_wait.exhausted
+
+    @property
     def to_begin(self) -> bool:
         """Whether its boundary has taken nothing from it so far."""
         return self.boundary is not None and self.boundary.has_to_begin(self)
@@ -256,3 +265,16 @@ class Stream:
         """Ends all stages."""
         for stage in self.stages:
             stage.drop()
+
+
+def _last_to_wait(stages: Sequence[Stage]) -> Stage:
+    """Returns the last stage whose calls wait, if only decoding and functions follow; else the last stage.
+
+    A stage that collects rows would hold those of two streams. A number of calls that was asked for holds for both together.
+    """
+    for stage in reversed(stages):
+        if stage.plan.cost == "waits":
+            return stage
+        if stage.plan.kind != "parallel" or stage.plan.max_calls:
+            break
+    return stages[-1]

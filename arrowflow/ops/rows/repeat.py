@@ -105,7 +105,7 @@ def _times(once: Count, count: int | None) -> Count:
 
 
 class RepeatKernel(BoundaryKernel):
-    """Opens one stream per epoch, the next as soon as the current stream has started all its work."""
+    """Opens one stream per epoch, the next as soon as the current stream has started all its work, or all that waits."""
 
     reads_runs = True
 

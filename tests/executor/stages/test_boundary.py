@@ -87,6 +87,27 @@ def test_a_given_number_of_calls_holds_for_two_epochs_together() -> None:
     engine.close()
 
 
+@pytest.mark.parametrize(
+    ("after", "streams"),
+    [((), 2), ((serial(),), 1), ((function(name="asked", max_calls=2),), 1)],
+    ids=["computes", "collects", "asked"],
+)
+def test_the_next_epoch_waits_beside_the_one_that_still_computes(
+    after: tuple[StagePlan, ...], streams: int
+) -> None:
+    chain = (source(4, cost="waits"), function(), *after)
+    engine = stepper(repeat(3), children=inputs(chain), cpu_budget=1)
+    boundary_stage = next(stage for stage in stages_of(engine) if isinstance(stage, BoundaryStage))
+    (call,) = hold(engine, "function", 1)
+    engine.settle()
+    engine.finish(call)
+    (call,) = hold(engine, "function", 1)
+    assert len(boundary_stage.streams) == streams, "two calls of the first epoch have not begun"
+    engine.finish(call)
+    assert values_of(engine) == list(range(4)) * 3
+    engine.close()
+
+
 def test_only_one_epoch_is_opened_ahead() -> None:
     engine = stepper(repeat(None), children=inputs((source(1),)))
     stage = engine.root_out

@@ -11,6 +11,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from arrowflow.errors import SourceError, without_credentials
+from arrowflow.formats.capabilities import Untyped
+from arrowflow.formats.protocol import Footer, Format
 from arrowflow.lazy import fs as pafs
 from arrowflow.plan.change import Change
 from arrowflow.plan.identity import Unknown
@@ -198,3 +200,23 @@ def _row_groups(fragment: Any) -> list[int] | None:
     except (pa.ArrowException, OSError):  # the reader of the file will report it
         return None
     return None if groups is None else [group.id for group in groups]
+
+
+def knows_footer(first: Footer | None, format: Format, store: Store) -> bool:
+    """Returns whether the footer that a plan was bound by still holds: it is whole, and its file has not changed.
+
+    A local file is looked at. Of others the fetches of their splits tell a change, where a listing gave the time.
+    """
+    if first is None or isinstance(format, Untyped):
+        return False
+    if store.is_local:
+        return not first.file.is_changed
+    return asks_for_changes(first) and not store.is_python and first.file.mtime_ns is not None
+
+
+def asks_for_changes(footer: Footer) -> bool:
+    """Returns whether each fetch of a split asks if a file that is not local has changed.
+
+    That is one more request beside one for a row group; of a file of one split it would be one in three.
+    """
+    return len(footer.splits) > 1

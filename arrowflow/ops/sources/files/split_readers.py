@@ -20,6 +20,7 @@ from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Made
 from arrowflow.kernels.kinds import ReaderKernel
 from arrowflow.ops.order.random_access import InPlaceRows
+from arrowflow.ops.sources.files.file_identity import asks_for_changes
 from arrowflow.ops.sources.files.partitions import without
 from arrowflow.ops.sources.files.split_sizes import SplitSizes, total_bytes
 from arrowflow.ops.sources.files.split_tasks import SplitTask
@@ -36,8 +37,7 @@ half is let go of with the half: 16 lanes of `wide` hold 410 MiB in place of 730
 class SplitFetcher(ReaderKernel):
     """Fetches the bytes that decoding a split needs, so that decoding never waits. The task's end frees them.
 
-    After each fetch from a file of several splits it asks whether the file is still the same. That is one more request
-    beside one for a row group; of a small file it would be one in three.
+    After each fetch from a file of several splits it asks whether the file is still the same.
     """
 
     def __init__(self, node: FileScan, context: Context) -> None:
@@ -56,7 +56,7 @@ class SplitFetcher(ReaderKernel):
         if not isinstance(payload.store, Fetched):
             with reading(self._operator, file, payload.split.index, self._part):
                 store = self._store.fetch_ahead(file, payload.ranges)
-                if len(payload.footer.splits) > 1:
+                if asks_for_changes(payload.footer):
                     raise_change(self._change(file), file, self._operator)
             payload = payload._replace(store=store)
         yield Made(payload, None)

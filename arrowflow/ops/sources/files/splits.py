@@ -12,12 +12,13 @@ import pyarrow as pa
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut, Policy, is_bad_data
 from arrowflow.errors import ArrowflowError, SourceError
 from arrowflow.expr import Expr
-from arrowflow.formats.capabilities import Unsure, Untyped
+from arrowflow.formats.capabilities import Unsure
 from arrowflow.formats.protocol import Footer, Format, MayMatch, Split, footer_of, match, prune, reading
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Item, Made, Origin, Task
 from arrowflow.kernels.kinds import SerialKernel, SourceKernel
 from arrowflow.ops.order.source_order import permuted
+from arrowflow.ops.sources.files.file_identity import knows_footer
 from arrowflow.ops.sources.files.partitions import Partitions, without
 from arrowflow.ops.sources.files.runs import CallBytes, Runs, cut
 from arrowflow.ops.sources.files.split_tasks import (
@@ -220,7 +221,7 @@ class FooterSource(SourceKernel):
         footer = self._shared.get(number)
         if footer is not None and not footer.file.is_changed:
             return footer
-        known = number == 0 and knows_footer(node.first, node.format)
+        known = number == 0 and knows_footer(node.first, node.format, self._store)
         footer = node.first if known else None
         footer = footer or footer_of(node.operator, node.format, store, node.files[number])
         match(self._expected, footer, widen=node.target is not None, operator=node.operator)
@@ -387,9 +388,3 @@ class SplitPlanner(SerialKernel):
         return [
             (done, number, footers[number], footers[number].splits[index]) for done, number, index in found
         ]
-
-
-def knows_footer(first: Footer | None, format: Format) -> bool:
-    """Returns whether the footer that a plan was bound by still holds: it is whole, and its local file has not changed."""
-    whole = first is not None and not isinstance(format, Untyped)
-    return whole and first is not None and first.file.is_local and not first.file.is_changed

@@ -265,6 +265,31 @@ def test_a_change_of_a_file_that_is_not_local(tmp_path: Path, suffix: str, kind:
     assert found == list(range(100_000, 100_000 + len(found)))
 
 
+@pytest.mark.parametrize("change", REMOTE)
+@pytest.mark.parametrize("kind", [of_memory, of_subtree], ids=["fsspec", "pyarrow"])
+def test_a_change_between_two_epochs_of_a_file_that_is_not_local(
+    tmp_path: Path, kind: Any, change: str
+) -> None:
+    """Where its file system tells the time, the footer of the first epoch serves in the second one."""
+    path = tmp_path / "a.parquet"
+    write(path, 100_000)
+    other = {"replaced": another(path).read_bytes(), "longer": path.read_bytes() + bytes(8), "removed": None}[
+        change
+    ]
+    filesystem, where, replace = kind(path)
+    ds = af.read_parquet(where, filesystem=filesystem)
+    first = [value for batch in ds for value in batch["x"].to_pylist()]
+    replace(other)
+    found: list[int] = []
+    if (kind, change) == (of_memory, "replaced"):
+        take_rest(ds, found)
+        assert found == [value + 400_000 for value in first]
+        return
+    with pytest.raises(af.SourceError):
+        take_rest(ds, found)
+    assert found == []
+
+
 def test_times_of_a_listing_may_be_finer_than_other_answers() -> None:
     class Coarse:
         def get_file_info(self, path: str) -> Any:

@@ -99,6 +99,19 @@ def test_small_files_take_two_requests_each(s3_server: S3Server, s3_proxy: Proxy
     assert next(stage.bytes for stage in stages if stage.phase == "open") > 0, "the files' bytes are charged"
 
 
+@pytest.mark.usefixtures("nothing_is_small")
+def test_the_footer_that_planning_read_is_not_read_again(
+    s3_server: S3Server, s3_proxy: Proxy, bucket: str
+) -> None:
+    ds = af.read_parquet(f"{bucket}/large", filesystem=s3_server.native(s3_proxy.url))
+    for _ in range(2):
+        with iter(ds) as iterator:
+            s3_proxy.forget()
+            assert sum(batch.num_rows for batch in iterator) == FILES * ROWS
+        ranges = {each.range for each in s3_proxy.requests if each.method == "GET"}
+        assert len(ranges) == FILES, "one for each row group"
+
+
 def test_retries_are_counted_and_shown(s3_server: S3Server, s3_proxy: Proxy, bucket: str) -> None:
     ds = af.read_parquet(f"{bucket}/small", filesystem=s3_server.native(s3_proxy.url))
     with iter(ds) as iterator:

@@ -69,7 +69,7 @@ def tree(tmp_path: Path) -> Path:
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Lists the files whose footers are read, that of the first file too, which is known from binding."""
-    monkeypatch.setattr("arrowflow.ops.sources.files.splits.knows_footer", lambda first, format: False)
+    monkeypatch.setattr("arrowflow.ops.sources.files.splits.knows_footer", lambda *given: False)
     found: list[str] = []
     original = ParquetFormat.footer
 
