@@ -59,7 +59,7 @@ SHORTEST_CALL_SECONDS: Final = 50e-6
 ROUNDING: Final = 0.05
 """Tokens under this part of a core count as none."""
 
-TURN_SECONDS: Final = 1.0
+TURN_SECONDS: Final = 2.0
 """The longest time for which a call waits for its turn, where there are more runs than cores. A row group takes 25 ms.
 Without turns `cluster_costs` needs 1.3 x the CPU in a worker of 16 lanes."""
 

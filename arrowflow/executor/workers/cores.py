@@ -22,6 +22,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from arrowflow.executor.ledger import Ledger
+from arrowflow.executor.workers.turns import Turns
 from arrowflow.options import ResolvedOptions, available_cpus
 
 
@@ -53,7 +54,7 @@ class _Process:
     runs: tuple[weakref.ref[Sharing], ...] = ()
     available = 0
     cores = 1
-    turns = threading.Semaphore()
+    turns = Turns(1)
     arrow_threads: int | None = None
 
 
@@ -82,10 +83,10 @@ def available() -> int:
 def limit(number: int) -> None:
     """Has the runs of this process use no more cores than these: others have the rest of the machine."""
     _Process.available = number
-    _Process.turns = threading.Semaphore(number + number // 2)  # calls of Polars leave parts of its pool idle
+    _Process.turns = Turns(number + number // 2)  # calls of Polars leave parts of its pool idle
 
 
-def turns() -> threading.Semaphore | None:
+def turns() -> Turns | None:
     """Returns what calls that are known to compute take turns by; None where there is a core for each run."""
     return _Process.turns if len(_Process.runs) > available() else None
 

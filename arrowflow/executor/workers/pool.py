@@ -221,9 +221,10 @@ class Pool:
                 # work of that other thread. A consumer that is stuck wakes nobody if the call takes long after all.
                 self.kick()
             turns = turns_of_runs() if stage.plan.cost == "computes" and not cheap else None
+            ahead = stage.running > 1 or bool(stage.out)
             engine.lock.release()
-            # Never for ever: nobody can tell that a call does not wait for one of another run.
-            in_turn = turns is not None and turns.acquire(timeout=TURN_SECONDS)
+            if turns is not None:
+                turns.take(ahead=ahead, seconds=TURN_SECONDS)
             try:
                 began, cpu = clock.now(), clock.thread_cpu()
                 queued = me.meter.queued() if weighed else 0.0
@@ -233,8 +234,8 @@ class Pool:
                 if weighed:
                     queued = me.meter.queued() - queued
             finally:
-                if turns is not None and in_turn:
-                    turns.release()
+                if turns is not None:
+                    turns.give()
                 engine.lock.acquire()
             stage.draw(me.name, began, elapsed)
             self.finish(stage, call, me, elapsed, cpu, queued)
