@@ -31,8 +31,9 @@ Success
     `workers.pool`). A token comes back when its call ends or waits. So a call that lacks a token only waits for others
     to finish.
     A call that Polars' pool computes takes two thirds of a token: parts of it leave the pool idle.
-    Live runs share the cores (see `workers.cores`), and each may always run one call. A call in a worker process takes
-    a token too, while a thread waits for the answer (see `processes.pool`).
+    Live runs share the cores (see `workers.cores`), and each may always run one call. With more runs than cores, calls
+    that are known to compute take turns, but none waits longer than a while. A call in a worker process takes a token
+    too, while a thread waits for the answer (see `processes.pool`).
  6. A tuner may change the limits of a stage at any time, under the lock. The limits decide when something runs, never
     its result or its order. Without a tuner (`autotune=False`) nothing is made before the consumer asks, unless a
     `prefetch` says so.
