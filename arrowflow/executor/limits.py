@@ -61,7 +61,7 @@ ROUNDING: Final = 0.05
 
 TURN_SECONDS: Final = 2.0
 """The longest time for which a call waits for its turn, where there are more runs than cores. A row group takes 25 ms.
-Without turns `cluster_costs` needs 1.3 x the CPU in a worker of 16 lanes."""
+Without turns a worker of 16 lanes (`cluster_costs`, wide) uses 1.2 x the CPU time."""
 
 # ---------------------------------------------------------------- stages (`stream`, `wide`, `budgets`)
 

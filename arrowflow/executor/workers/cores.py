@@ -7,8 +7,8 @@ No run hands anything over, and no run waits for another. A thread that looks fo
 now. It may always use its run's fair share, at least one call. So no run starves, and no run waits for a wake-up that
 nobody sends. A run that idles (the validation set, between two epochs) costs the others nothing.
 
-With more runs than cores, each run has one call at least, and those that decode or gather take turns: `turns`. A worker of
-a cluster has a run for each of its lanes. All at once they would fill the caches, and the memory, with half-made chunks.
+With more runs than cores, each run may begin one call, and calls that decode or gather take turns (`turns`). A worker of a
+cluster has a run for each of its lanes. All of them at once would fill the caches and the memory with half-made chunks.
 
 Arrow's own pool follows the largest CPU budget while any run lives, and gets its size back with the last run.
 """
@@ -46,7 +46,7 @@ class _Process:
             weak: an interrupt may hit a run that has just joined, and then nobody makes it leave.
         available: Cores that this process may use, once they were looked up.
         cores: Calls that may compute at the same time.
-        turns: What calls take turns by, where there are more runs than cores.
+        turns: Says whose turn it is, where there are more runs than cores.
         arrow_threads: Size of Arrow's pool before the first run.
     """
 
@@ -87,7 +87,7 @@ def limit(number: int) -> None:
 
 
 def turns() -> Turns | None:
-    """Returns what calls that are known to compute take turns by; None where there is a core for each run."""
+    """Returns the turns of calls that are known to compute; None where there is a core for each run."""
     return _Process.turns if len(_Process.runs) > available() else None
 
 

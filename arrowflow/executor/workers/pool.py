@@ -220,7 +220,8 @@ class Pool:
                 # A serial or cheap call is over before another thread would be awake. This thread then goes on to the
                 # work of that other thread. A consumer that is stuck wakes nobody if the call takes long after all.
                 self.kick()
-            turns = turns_of_runs() if stage.plan.cost == "computes" and not cheap else None
+            takes_turn = stage.plan.kind == "parallel" and stage.plan.cost == "computes" and not cheap
+            turns = turns_of_runs() if takes_turn else None
             ahead = stage.running > 1 or bool(stage.out)
             engine.lock.release()
             if turns is not None:
