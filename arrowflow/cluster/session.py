@@ -261,6 +261,7 @@ class Session:
         self.close(before)
         name = f"{self._name}-{next(self._numbers)}"
         start = start._replace(ram_budget=self.share_bytes)
+        request = request._replace(num_bytes=1)  # the loop waits for the first rows
         return Asked(start.lane, remote, name, remote.handle.pull.remote(name, start, request))
 
     def close(self, asked: Asked | None) -> None:

@@ -32,8 +32,9 @@ Success
     `workers.pool`). A token comes back when its call ends or waits. So a call that lacks a token only waits for others
     to finish.
     A call that Polars' pool computes takes two thirds of a token: parts of it leave the pool idle.
-    Live runs share the cores (see `workers.cores`), and each may always run one call. A call in a worker process takes
-    a token too, while a thread waits for the answer (see `processes.pool`).
+    Live runs share the cores (see `workers.cores`), and each may always run one call. With more runs than cores, calls
+    of parallel stages that are known to compute take turns, and none waits for long (`TURN_SECONDS`). A call in a worker
+    process takes a token too, while a thread waits for the answer (see `processes.pool`).
  6. A tuner may change the limits of a stage at any time, under the lock. The limits decide when something runs, never
     its result or its order. Without a tuner (`autotune=False`) nothing is made before the consumer asks, unless a
     `prefetch` says so.
@@ -99,8 +100,8 @@ guards every queue, counter and flag of stages, streams and ledger. Kernels are 
 are methods whose docstrings say so; these do no work worth mentioning. Workers close abandoned iterators, without the
 lock: a generator's `finally` is user code, and may block or raise.
 
-A worker waits only parked in `Pool._rest`; the watch and the guard wait there for some milliseconds at a time. The
-consumer waits only in `Consumer._wait`. No thread waits for anything while it holds the lock. (`cores` has a lock of
+A worker waits parked in `Pool._rest`, where the watch and the guard wait for some milliseconds at a time, and before a call
+for its turn (`workers.turns`). The consumer waits only in `Consumer._wait`. No thread waits for anything while it holds the lock. (`cores` has a lock of
 its own, inside of the run's lock. No thread waits under that lock either.) A worker leaves when the run is stopped or
 over. A ticket's finalizer releases the ticket into a lock-free queue. The finalizer can run in any thread at any time,
 the lock's holder included.

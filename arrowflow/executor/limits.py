@@ -59,6 +59,10 @@ SHORTEST_CALL_SECONDS: Final = 50e-6
 ROUNDING: Final = 0.05
 """Tokens under this part of a core count as none."""
 
+TURN_SECONDS: Final = 2.0
+"""The longest time for which a call waits for its turn, where there are more runs than cores. A row group takes 25 ms.
+Without turns a worker of 16 lanes (`cluster_costs`, wide) uses 1.2 x the CPU time."""
+
 # ---------------------------------------------------------------- stages (`stream`, `wide`, `budgets`)
 
 RECENT_CALLS: Final = 16

@@ -30,6 +30,7 @@ from tests.cluster import bad_rows
 def own_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker limits the cores of its process, which here is that of all tests."""
     monkeypatch.setattr(cores._Process, "available", cores.available())
+    monkeypatch.setattr(cores._Process, "turns", cores._Process.turns)
 
 
 def worker_of(dataset: af.Dataset) -> LaneWorker:

@@ -5,8 +5,10 @@ that this process may use. The bytes of runs without a budget of their own are b
 
 No run hands anything over, and no run waits for another. A thread that looks for work reads how much the other runs use
 now. It may always use its run's fair share, at least one call. So no run starves, and no run waits for a wake-up that
-nobody sends. A run that idles (the validation set, between two epochs) costs the others nothing. With more runs at work
-than cores, each run has one call.
+nobody sends. A run that idles (the validation set, between two epochs) costs the others nothing.
+
+With more runs than cores, each run may begin one call, and calls that decode or gather take turns (`turns`). A worker of a
+cluster has a run for each of its lanes. All of them at once would fill the caches and the memory with half-made chunks.
 
 Arrow's own pool follows the largest CPU budget while any run lives, and gets its size back with the last run.
 """
@@ -20,6 +22,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from arrowflow.executor.ledger import Ledger
+from arrowflow.executor.workers.turns import Turns
 from arrowflow.options import ResolvedOptions, available_cpus
 
 
@@ -43,6 +46,7 @@ class _Process:
             weak: an interrupt may hit a run that has just joined, and then nobody makes it leave.
         available: Cores that this process may use, once they were looked up.
         cores: Calls that may compute at the same time.
+        turns: Says whose turn it is, where there are more runs than cores.
         arrow_threads: Size of Arrow's pool before the first run.
     """
 
@@ -50,6 +54,7 @@ class _Process:
     runs: tuple[weakref.ref[Sharing], ...] = ()
     available = 0
     cores = 1
+    turns = Turns(1)
     arrow_threads: int | None = None
 
 
@@ -78,6 +83,12 @@ def available() -> int:
 def limit(number: int) -> None:
     """Has the runs of this process use no more cores than these: others have the rest of the machine."""
     _Process.available = number
+    _Process.turns = Turns(number + number // 2)  # calls of Polars leave parts of its pool idle
+
+
+def turns() -> Turns | None:
+    """Returns the turns of calls that are known to compute; None where there is a core for each run."""
+    return _Process.turns if len(_Process.runs) > available() else None
 
 
 def _alive() -> list[Sharing]:

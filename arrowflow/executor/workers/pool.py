@@ -31,11 +31,13 @@ from arrowflow.executor.limits import (
     LAST_LOOK_SECONDS,
     ROUNDING,
     SHORTEST_CALL_SECONDS,
+    TURN_SECONDS,
 )
 from arrowflow.executor.stages.base import Stage
 from arrowflow.executor.stages.stream import Stream
 from arrowflow.executor.workers.abandoned import Abandoned
 from arrowflow.executor.workers.cores import allowance, available
+from arrowflow.executor.workers.cores import turns as turns_of_runs
 from arrowflow.executor.workers.idle import MEMORY, ORDER, YOUR_STEP, IdleCores
 from arrowflow.executor.workers.ready import ReadySet
 from arrowflow.executor.workers.tokens import rounded, token
@@ -218,7 +220,12 @@ class Pool:
                 # A serial or cheap call is over before another thread would be awake. This thread then goes on to the
                 # work of that other thread. A consumer that is stuck wakes nobody if the call takes long after all.
                 self.kick()
+            takes_turn = stage.plan.kind == "parallel" and stage.plan.cost == "computes" and not cheap
+            turns = turns_of_runs() if takes_turn else None
+            ahead = stage.running > 1 or bool(stage.out)
             engine.lock.release()
+            if turns is not None:
+                turns.take(ahead=ahead, seconds=TURN_SECONDS)
             try:
                 began, cpu = clock.now(), clock.thread_cpu()
                 queued = me.meter.queued() if weighed else 0.0
@@ -228,6 +235,8 @@ class Pool:
                 if weighed:
                     queued = me.meter.queued() - queued
             finally:
+                if turns is not None:
+                    turns.give()
                 engine.lock.acquire()
             stage.draw(me.name, began, elapsed)
             self.finish(stage, call, me, elapsed, cpu, queued)
