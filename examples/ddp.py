@@ -1,7 +1,7 @@
 """Training in several processes that are killed, and go on with another number of them.
 
-`torchrun` starts two processes, which train a linear model with `DistributedDataParallel` on the CPU. Each reads its part of
-every batch. The first one keeps a checkpoint every few steps: weights, optimizer, and the merged states of all loaders.
+Two processes, in an environment as `torchrun` sets it, train a linear model with `DistributedDataParallel` on the CPU. Each
+reads its part of every batch. The first one keeps a checkpoint every few steps: weights, optimizer, and the merged states of all loaders.
 
 Then the same again, but a loop kills all processes at a random moment, and starts another number of them from the last
 checkpoint, until the training is over. Its weights are those of the run that nobody killed: the batches are the same, row
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 from functools import partial
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from restarts import COLUMNS, STEPS_OF_CHECKPOINT, batches, make, run_killed
+from restarts import COLUMNS, STEPS_OF_CHECKPOINT, batches, free_port, make, run_killed
 from torch import distributed, nn
 
 import arrowflow as af
@@ -30,9 +31,9 @@ DATA: Final = Path(__file__).parent.parent / "demo-data"
 NEAR: Final = 1e-9
 
 
-def train(rows: Path, kept: Path, epochs: int) -> None:
-    """Trains from the last checkpoint on."""
-    if distributed.is_torchelastic_launched():
+def train(rows: Path, kept: Path, epochs: int, *, waits: bool = False) -> None:
+    """Trains from the last checkpoint on; `waits` at the end for somebody who kills this process."""
+    if "RANK" in os.environ:
         distributed.init_process_group("gloo")
     else:
         distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
@@ -56,6 +57,8 @@ def train(rows: Path, kept: Path, epochs: int) -> None:
             steps += 1
             if steps % STEPS_OF_CHECKPOINT == 0:
                 save(kept, loader, steps, model=model.state_dict(), optimizer=optimizer.state_dict())
+    if waits:
+        signal.pause()
     save(kept, loader, steps, model=model.state_dict(), optimizer=optimizer.state_dict())
     if distributed.get_rank() == 0:
         kept.with_suffix(".done").touch()
@@ -72,12 +75,22 @@ def save(kept: Path, loader: Any, steps: int, **more: Any) -> None:
         part.replace(kept)
 
 
-def start(rows: Path, kept: Path, epochs: int, processes: int) -> list[subprocess.Popen[bytes]]:
-    """Starts some processes by torchrun, in a group of their own."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    own = [__file__, "--worker", f"--data={rows}", f"--kept={kept}", f"--epochs={epochs}"]
-    command = [*torchrun, f"--nproc-per-node={processes}", *own]
-    return [subprocess.Popen(command, start_new_session=True, env=os.environ | {"OMP_NUM_THREADS": "1"})]
+def start(
+    rows: Path, kept: Path, epochs: int, processes: int, waits: bool
+) -> list[subprocess.Popen[bytes]]:
+    """Starts some processes, each in a group of its own."""
+    own = [sys.executable, __file__, "--worker", f"--data={rows}", f"--kept={kept}", f"--epochs={epochs}"]
+    own += ["--waits"] if waits else []
+    shared = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": str(processes),
+        "OMP_NUM_THREADS": "1",
+    }
+    return [
+        subprocess.Popen(own, start_new_session=True, env=os.environ | shared | {"RANK": str(rank)})
+        for rank in range(processes)
+    ]
 
 
 def main() -> None:
@@ -88,10 +101,11 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--kills", type=int, default=2)
     parser.add_argument("--worker", action="store_true", help="is one of the processes")
+    parser.add_argument("--waits", action="store_true", help="does not end before it is killed")
     parser.add_argument("--kept", type=Path, help="the checkpoint of the processes")
     arguments = parser.parse_args()
     if arguments.worker:
-        train(arguments.data, arguments.kept, arguments.epochs)
+        train(arguments.data, arguments.kept, arguments.epochs, waits=arguments.waits)
         return
     data = arguments.data / "ddp"
     data.mkdir(parents=True, exist_ok=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -36,13 +37,20 @@ def batches(folder: Path) -> af.Dataset:
     return rows.batch(BATCH_ROWS, drop_remainder=True).split_by_rank()
 
 
+def free_port() -> int:
+    """Returns a port of this machine that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
 def run_killed(
-    start: Callable[[int], list[subprocess.Popen[bytes]]], checkpoint: Path, done: Path, kills: int
+    start: Callable[[int, bool], list[subprocess.Popen[bytes]]], checkpoint: Path, done: Path, kills: int
 ) -> list[int]:
     """Starts processes until they are done, with another number of them after each kill; returns these numbers.
 
     Args:
-        start: Starts so many processes, each in a group of its own.
+        start: Starts so many processes, each in a group of its own. Where they are to be killed, they may not end before.
         checkpoint: The file that they write again and again.
         done: The file that they write at the end.
         kills: How often they are killed.
@@ -52,8 +60,9 @@ def run_killed(
     for _ in range(TRIES):
         sizes.append(SIZES[len(sizes) % len(SIZES)])
         written = _time(checkpoint)
-        processes = start(sizes[-1])
-        if len(sizes) <= kills:
+        is_killed = len(sizes) <= kills
+        processes = start(sizes[-1], is_killed)
+        if is_killed:
             # Once there is another checkpoint, all of them end at a random moment.
             while any(each.poll() is None for each in processes) and _time(checkpoint) == written:
                 time.sleep(0.01)
