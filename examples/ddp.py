@@ -1,7 +1,8 @@
 """Training in several processes that are killed, and go on with another number of them.
 
 Two processes, in an environment as `torchrun` sets it, train a linear model with `DistributedDataParallel` on the CPU. Each
-reads its part of every batch. The first one keeps a checkpoint every few steps: weights, optimizer, and the merged states of all loaders.
+reads its part of every batch. The first one keeps a checkpoint every few steps: weights, optimizer, and the merged states of
+all loaders.
 
 Then the same again, but a loop kills all processes at a random moment, and starts another number of them from the last
 checkpoint, until the training is over. Its weights are those of the run that nobody killed: the batches are the same, row
