@@ -76,9 +76,7 @@ def save(kept: Path, loader: Any, steps: int, **more: Any) -> None:
         part.replace(kept)
 
 
-def start(
-    rows: Path, kept: Path, epochs: int, processes: int, waits: bool
-) -> list[subprocess.Popen[bytes]]:
+def start(rows: Path, kept: Path, epochs: int, processes: int, waits: bool) -> list[subprocess.Popen[bytes]]:
     """Starts some processes, each in a group of its own."""
     own = [sys.executable, __file__, "--worker", f"--data={rows}", f"--kept={kept}", f"--epochs={epochs}"]
     own += ["--waits"] if waits else []

@@ -85,9 +85,7 @@ def save(kept: Path, state: dict[str, Any], steps: int, weights: Any) -> None:
         part.replace(kept)
 
 
-def start(
-    rows: Path, kept: Path, epochs: int, processes: int, waits: bool
-) -> list[subprocess.Popen[bytes]]:
+def start(rows: Path, kept: Path, epochs: int, processes: int, waits: bool) -> list[subprocess.Popen[bytes]]:
     """Starts some processes, each in a group of its own."""
     address = f"127.0.0.1:{free_port()}"
     own = [sys.executable, __file__, f"--data={rows}", f"--kept={kept}", f"--epochs={epochs}"]

@@ -37,7 +37,9 @@ SMALL = {
 @functools.cache
 def server() -> Server:
     """Returns what has imported PyTorch once for the examples that train by it, each in a fork: most of their time."""
-    return Server("import gc, os, runpy, sys\nimport numpy, polars, pyarrow, torch\nimport arrowflow\ngc.freeze()\n")
+    return Server(
+        "import gc, os, runpy, sys\nimport numpy, polars, pyarrow, torch\nimport arrowflow\ngc.freeze()\n"
+    )
 
 
 @pytest.fixture(scope="module", autouse=True)

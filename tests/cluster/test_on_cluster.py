@@ -80,7 +80,7 @@ def test_the_batches_are_those_of_one_machine(ray: Any, shards: Path, name: str)
     assert found == expected[1]
 
 
-@pytest.mark.parametrize("name", ["shuffle", "bucket", "function behind"])
+@pytest.mark.parametrize("name", ["bucket", "function behind"])
 def test_states_go_there_and_back(ray: Any, shards: Path, name: str) -> None:
     """From one machine to two workers, from there to one, and back."""
     plan = split({**PIPELINES, **UNCOUNTED}[name](shards), name)

@@ -84,7 +84,7 @@ def together(runs: list[Any], steps: int | None = None) -> list[list[Row]]:
     return [list(itertools.chain(*parts)) for parts in zip(*found, strict=True)]
 
 
-@settings(max_examples=scaled(1_400), database=None)
+@settings(max_examples=scaled(1_000), database=None)
 @given(
     plan=PLANS.map(in_lanes),
     size=st.sampled_from([8, 12, 16]),
