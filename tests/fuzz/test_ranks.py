@@ -64,8 +64,8 @@ def runs_of(split: Split, size: int, epoch: int, refused: tuple[str, ...]) -> li
 
     None if so many processes cannot run the plan, whose error has to say one of these things.
     """
-    datasets = [split(rank, size) for rank in range(size)]
     try:
+        datasets = [split(rank, size) for rank in range(size)]
         datasets[0].explain()
     except af.PlanError as error:
         if not any(text in str(error) for text in refused):
