@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 from functools import partial
@@ -30,8 +31,8 @@ DATA: Final = Path(__file__).parent.parent / "demo-data"
 NEAR: Final = 1e-9
 
 
-def train(rows: Path, kept: Path, epochs: int) -> None:
-    """Trains from the last checkpoint on."""
+def train(rows: Path, kept: Path, epochs: int, *, waits: bool = False) -> None:
+    """Trains from the last checkpoint on; `waits` at the end for somebody who kills this process."""
     if distributed.is_torchelastic_launched():
         distributed.init_process_group("gloo")
     else:
@@ -56,6 +57,8 @@ def train(rows: Path, kept: Path, epochs: int) -> None:
             steps += 1
             if steps % STEPS_OF_CHECKPOINT == 0:
                 save(kept, loader, steps, model=model.state_dict(), optimizer=optimizer.state_dict())
+    if waits:
+        signal.pause()
     save(kept, loader, steps, model=model.state_dict(), optimizer=optimizer.state_dict())
     if distributed.get_rank() == 0:
         kept.with_suffix(".done").touch()
@@ -72,12 +75,18 @@ def save(kept: Path, loader: Any, steps: int, **more: Any) -> None:
         part.replace(kept)
 
 
-def start(rows: Path, kept: Path, epochs: int, processes: int) -> list[subprocess.Popen[bytes]]:
-    """Starts some processes by torchrun, in a group of their own."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+def start(rows: Path, kept: Path, epochs: int, processes: int, waits: bool) -> list[subprocess.Popen[bytes]]:
+    """Starts some processes by torchrun."""
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={processes}",
+    ]
     own = [__file__, "--worker", f"--data={rows}", f"--kept={kept}", f"--epochs={epochs}"]
-    command = [*torchrun, f"--nproc-per-node={processes}", *own]
-    return [subprocess.Popen(command, start_new_session=True, env=os.environ | {"OMP_NUM_THREADS": "1"})]
+    own += ["--waits"] if waits else []
+    return [subprocess.Popen([*torchrun, *own], env=os.environ | {"OMP_NUM_THREADS": "1"})]
 
 
 def main() -> None:
@@ -88,10 +97,11 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--kills", type=int, default=2)
     parser.add_argument("--worker", action="store_true", help="is one of the processes")
+    parser.add_argument("--waits", action="store_true", help="does not end before it is killed")
     parser.add_argument("--kept", type=Path, help="the checkpoint of the processes")
     arguments = parser.parse_args()
     if arguments.worker:
-        train(arguments.data, arguments.kept, arguments.epochs)
+        train(arguments.data, arguments.kept, arguments.epochs, waits=arguments.waits)
         return
     data = arguments.data / "ddp"
     data.mkdir(parents=True, exist_ok=True)

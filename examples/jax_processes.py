@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -45,8 +46,8 @@ def update(weights: Any, x: jax.Array, label: jax.Array) -> Any:
     return jax.tree.map(lambda value, slope: value - RATE * slope, weights, jax.grad(loss)(weights))
 
 
-def train(rows: Path, kept: Path, epochs: int) -> None:
-    """Trains from the last checkpoint on."""
+def train(rows: Path, kept: Path, epochs: int, *, waits: bool = False) -> None:
+    """Trains from the last checkpoint on; `waits` at the end for somebody who kills this process."""
     mesh = jax.make_mesh((jax.device_count(),), ("rows",))
     loader = batches(rows).to_jax(sharding=NamedSharding(mesh, PartitionSpec("rows")))
     values = {"w": np.zeros(len(COLUMNS)), "b": np.zeros(())}
@@ -64,6 +65,8 @@ def train(rows: Path, kept: Path, epochs: int) -> None:
             steps += 1
             if steps % STEPS_OF_CHECKPOINT == 0:
                 save(kept, loader.state_dict(), steps, weights)
+    if waits:
+        signal.pause()
     save(kept, loader.state_dict(), steps, weights)
     if jax.process_index() == 0:
         kept.with_suffix(".done").touch()
@@ -83,17 +86,15 @@ def save(kept: Path, state: dict[str, Any], steps: int, weights: Any) -> None:
         part.replace(kept)
 
 
-def start(rows: Path, kept: Path, epochs: int, processes: int) -> list[subprocess.Popen[bytes]]:
-    """Starts some processes, each in a group of its own."""
+def start(rows: Path, kept: Path, epochs: int, processes: int, waits: bool) -> list[subprocess.Popen[bytes]]:
+    """Starts some processes."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     own = [sys.executable, __file__, f"--data={rows}", f"--kept={kept}", f"--epochs={epochs}"]
+    own += ["--waits"] if waits else []
     worker = [*own, f"--address={address}", f"--processes={processes}"]
-    return [
-        subprocess.Popen([*worker, f"--worker={number}"], start_new_session=True)
-        for number in range(processes)
-    ]
+    return [subprocess.Popen([*worker, f"--worker={number}"]) for number in range(processes)]
 
 
 def main() -> None:
@@ -104,6 +105,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--kills", type=int, default=2)
     parser.add_argument("--worker", type=int, help="is this one of the processes")
+    parser.add_argument("--waits", action="store_true", help="does not end before it is killed")
     parser.add_argument("--kept", type=Path, help="the checkpoint of the processes")
     parser.add_argument("--address", help="where the first process listens")
     parser.add_argument("--processes", type=int)
@@ -114,7 +116,7 @@ def main() -> None:
         if arguments.processes > 1:
             jax.config.update("jax_cpu_collectives_implementation", "gloo")
             jax.distributed.initialize(arguments.address, arguments.processes, arguments.worker)
-        train(arguments.data, arguments.kept, arguments.epochs)
+        train(arguments.data, arguments.kept, arguments.epochs, waits=arguments.waits)
         return
     data = arguments.data / "jax_processes"
     data.mkdir(parents=True, exist_ok=True)

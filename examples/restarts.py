@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -37,12 +38,12 @@ def batches(folder: Path) -> af.Dataset:
 
 
 def run_killed(
-    start: Callable[[int], list[subprocess.Popen[bytes]]], checkpoint: Path, done: Path, kills: int
+    start: Callable[[int, bool], list[subprocess.Popen[bytes]]], checkpoint: Path, done: Path, kills: int
 ) -> list[int]:
     """Starts processes until they are done, with another number of them after each kill; returns these numbers.
 
     Args:
-        start: Starts so many processes, each in a group of its own.
+        start: Starts so many processes. Where they are to be killed, they may not end before.
         checkpoint: The file that they write again and again.
         done: The file that they write at the end.
         kills: How often they are killed.
@@ -52,19 +53,28 @@ def run_killed(
     for _ in range(TRIES):
         sizes.append(SIZES[len(sizes) % len(SIZES)])
         written = _time(checkpoint)
-        processes = start(sizes[-1])
-        if len(sizes) <= kills:
+        is_killed = len(sizes) <= kills
+        processes = start(sizes[-1], is_killed)
+        if is_killed:
             # Once there is another checkpoint, all of them end at a random moment.
             while any(each.poll() is None for each in processes) and _time(checkpoint) == written:
                 time.sleep(0.01)
             time.sleep(rng.uniform(0, 0.05))
             for each in processes:
-                os.killpg(each.pid, signal.SIGKILL)
+                _kill(each.pid)
         for each in processes:
             each.wait()
         if done.exists():
             return sizes
     raise SystemExit("the training did not end")
+
+
+def _kill(pid: int) -> None:
+    """Kills a process, and those that it has started: torchrun gives each a session of its own."""
+    started = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
+    for number in (pid, *map(int, started.stdout.split())):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(number, signal.SIGKILL)
 
 
 def _time(path: Path) -> int | None:

@@ -29,6 +29,7 @@ def cluster() -> Iterator[Any]:
         pytest.importorskip("ray.data", reason="Ray Data is not installed")
         patch.setenv("PYTHONPATH", str(ROOT))  # functions of tests go to workers by name
         ray.init(
+            address="local",  # whatever cluster another process of tests has started
             num_cpus=8,
             object_store_memory=STORE_BYTES,
             include_dashboard=False,

@@ -8,6 +8,7 @@ Sessions with `>>>` run in `test_docstrings.py`, and the snippets on neighbours 
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 import warnings
 from pathlib import Path
@@ -59,7 +60,10 @@ def offer_modules(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
             exec(compile(str(block), page, "exec"), vars(module))
 
 
-def write_files(folder: Path) -> None:
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files of all pages, of which each snippet gets a copy."""
+    folder = tmp_path_factory.mktemp("files")
     numbers = af.range(ROWS)
     prices = {name: pl.col("id").cast(pl.Float64) for name in ("price", "discount", "tax")}
     numbers.with_columns(**prices, qty=pl.col("id") % 50, label=pl.col("id") % 2).write_parquet(
@@ -70,6 +74,7 @@ def write_files(folder: Path) -> None:
     af.from_arrow(words).write_parquet(folder / "text")
     af.from_numpy({"jpeg": [b"\xff"] * 300, "label": np.arange(300)}).write_parquet(folder / "images")
     af.from_numpy({"vector": np.zeros((ROWS, 16), np.float32)}).write_ipc(folder / "vectors")
+    return folder
 
 
 def train(block: str) -> af.Dataset:
@@ -87,7 +92,9 @@ def train(block: str) -> af.Dataset:
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata calls it
 @pytest.mark.parametrize(("page", "block"), snippets())
-def test_a_snippet_runs(page: str, block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snippet_runs(
+    page: str, block: str, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     names: dict[str, Any] = {
         "af": af,
         "pl": pl,
@@ -102,7 +109,7 @@ def test_a_snippet_runs(page: str, block: str, tmp_path: Path, monkeypatch: pyte
         if word in block:
             with warnings.catch_warnings(action="ignore"):
                 names[package] = pytest.importorskip(package)
-    write_files(tmp_path)
+    shutil.copytree(files, tmp_path, dirs_exist_ok=True)
     offer_modules(page, monkeypatch)
     monkeypatch.chdir(tmp_path)
     exec(compile(block, page, "exec"), names)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import arrowflow as af
-from tests.cluster.test_on_cluster import processes_of, rows_of, session_of
+from tests.cluster.test_on_cluster import processes_of, session_of
 from tests.ops.ranks.pipelines import ranks
 
 LANES, CHUNK_ROWS = 16, 100
@@ -86,14 +86,14 @@ def test_ranks_follow_the_first_one(ray: Any, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("arrowflow.cluster.policy.PERIOD_SECONDS", 1e9)  # no look but that of the test
     options = af.Options(max_chunk_rows=CHUNK_ROWS)
     plan = af.range(640_000).map(lambda batch: batch, keeps_rows=True).batch(1600).with_options(options)
-    expected = [rows_of(dataset) for dataset in ranks(lambda: plan, 2)]
+    expected = [list(dataset) for dataset in ranks(lambda: plan, 2)]
     engine = af.RayEngine(workers=af.AUTOTUNE, cpus_per_worker=1, max_workers=3)
     clustered = [rank.with_engine(engine) for rank in ranks(lambda: plan, 2)]
     runs = [iter(dataset) for dataset in clustered]
     found: list[list[Any]] = [[], []]
     for step in range(len(expected[0])):
         for rank, run in enumerate(runs):
-            found[rank].append(next(run).to_pylist())
+            found[rank].append(next(run))
         if step in (5, 200):
             session_of(clustered[0]).resize(3 if step == 5 else 1)
         if step == 195:

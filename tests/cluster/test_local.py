@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -24,13 +25,15 @@ ray.shutdown()
 
 def test_the_cluster_outlives_the_run_that_started_it() -> None:
     pytest.importorskip("ray", reason="Ray is not installed")
-    ran = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
-        env=os.environ | SETTINGS | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=45,  # without the cluster's processes, Ray gives up after 60
-        check=False,
-    )
+    # Ray looks in its folder for a cluster that another process of tests may have started. Paths of sockets are short.
+    with tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as folder:
+        ran = subprocess.run(
+            [sys.executable, "-c", SCRIPT],
+            env=os.environ | SETTINGS | {"PYTHONPATH": str(ROOT), "RAY_TMPDIR": folder},
+            capture_output=True,
+            text=True,
+            timeout=45,  # without the cluster's processes, Ray gives up after 60
+            check=False,
+        )
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr == "", "the library says nothing of its own accord"

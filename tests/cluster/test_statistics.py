@@ -101,13 +101,10 @@ def test_clocks_are_compared_by_the_quickest_ping(monkeypatch: pytest.MonkeyPatc
     assert session.ahead(remote, context) == remote.ahead_seconds, "it asks once"
 
 
-@pytest.mark.parametrize("name", ["lines, shuffled", "a function"])
-def test_bad_rows_of_workers_count_once(
-    ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    """Also those of workers that are killed, and of lanes that move."""
+def test_bad_rows_of_workers_count_once(ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of workers that are killed, and of lanes that move. Other pipelines: `test_worker.py`."""
     monkeypatch.setattr("arrowflow.cluster.session.PIECE_BYTES", 64)
-    make = bad_rows.PIPELINES[name]
+    make = bad_rows.PIPELINES["a function"]
     files = bad_rows.write_lines(tmp_path / "files")
     with iter(bad_rows.split(make(files))) as run:
         expected = rows_of(run)

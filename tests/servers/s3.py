@@ -58,8 +58,12 @@ class S3Server:
         return name
 
     def native(self, url: str | None = None, **options: Any) -> pafs.S3FileSystem:
-        """Returns pyarrow's client; `url` is that of a proxy in front of the server."""
+        """Returns pyarrow's client; `url` is that of a proxy in front of the server.
+
+        It waits for milliseconds between its tries; by its usual strategy it waits for seconds.
+        """
         return pafs.S3FileSystem(
+            retry_strategy=pafs.AwsDefaultS3RetryStrategy(max_attempts=3),
             access_key=KEY,
             secret_key=SECRET,
             region="us-east-1",

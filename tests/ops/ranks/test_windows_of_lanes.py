@@ -30,9 +30,18 @@ def both(rows: af.Dataset, size: int, batch: int) -> tuple[af.Dataset, af.Datase
     return shuffled.batch(batch), shuffled.map(same, keeps_rows=True).batch(batch)
 
 
-@pytest.mark.parametrize("part_bytes", [1, 4096, rows_of_lanes.PART_BYTES])
+STEP, SOME, ALL = 1, 4096, rows_of_lanes.PART_BYTES
+"""The bytes of a part: of one step, of some steps, and of all rows here."""
+
+
 @pytest.mark.parametrize(
-    ("size", "batch"), [(16, 16), (64, 32), (128, 16), (200, 32), (700, 48), (10_000, 64)]
+    ("size", "batch", "part_bytes"),
+    [
+        *((16, 16, part_bytes) for part_bytes in (STEP, SOME, ALL)),  # a window is a row of each lane
+        *((200, 32, part_bytes) for part_bytes in (STEP, SOME, ALL)),  # windows end within steps
+        *((10_000, 64, part_bytes) for part_bytes in (STEP, SOME, ALL)),  # one window has all rows
+        *((size, batch, SOME) for size, batch in ((64, 32), (128, 16), (700, 48))),
+    ],
 )
 def test_the_rows_are_those_of_a_shuffle_in_each_lane(
     path: Path, size: int, batch: int, part_bytes: int, monkeypatch: pytest.MonkeyPatch
