@@ -236,10 +236,12 @@ def _ticks() -> tuple[int, int]:
 
 def _in_own_process(name: str, contender: str, *, checking: bool = False) -> Measurement:
     wait_until_idle()
+    env = os.environ | ({CHECKING: "1"} if checking else {})
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # users compile the library once, and not in each process
     done = subprocess.run(
         [sys.executable, "-m", f"benchmarks.{name}", "--contender", contender],
         cwd=Path(__file__).parent.parent,
-        env={**os.environ, CHECKING: "1"} if checking else None,
+        env=env,
         stdout=subprocess.PIPE,
         text=True,
         check=False,

@@ -14,11 +14,10 @@ Who owns what
 
 What is sent
 ------------
-A lane's kernel asks its worker for the next *piece*. These are record batches, each with its lane's position after it. They end
-where they have enough bytes or took long enough. The first piece of a run ends with its first batch. The kernel asks for one
-piece while the executor takes the one before, and not for more. So a worker whose lanes nobody asks stops reading, as any
-run does. The requests of one run of a lane never overlap: a worker
-has one call at a time for it.
+A lane's kernel asks its worker for the next *piece*. These are record batches, each with its lane's position after it. A
+piece ends where it has enough bytes or took long enough. The first piece of a run ends with its first batch. The kernel
+asks for one piece while the executor takes the one before, and not for more. So a worker whose lanes nobody asks stops
+reading, as any run does. The requests of one run of a lane never overlap: a worker has one call at a time for it.
 
 Pieces take a quarter of the object store at most: an eighth on their way, which decides how large a piece may be, and an
 eighth in use. A larger batch comes in several pieces (`parts.py`). The consumer's batches lie in the store as long as that

@@ -100,11 +100,11 @@ guards every queue, counter and flag of stages, streams and ledger. Kernels are 
 are methods whose docstrings say so; these do no work worth mentioning. Workers close abandoned iterators, without the
 lock: a generator's `finally` is user code, and may block or raise.
 
-A worker waits parked in `Pool._rest`, where the watch and the guard wait for some milliseconds at a time, and before a call
-for its turn (`workers.turns`). The consumer waits only in `Consumer._wait`. No thread waits for anything while it holds the lock. (`cores` has a lock of
-its own, inside of the run's lock. No thread waits under that lock either.) A worker leaves when the run is stopped or
-over. A ticket's finalizer releases the ticket into a lock-free queue. The finalizer can run in any thread at any time,
-the lock's holder included.
+A worker waits parked in `Pool._rest`, where the watch and the guard wait for some milliseconds at a time. It also waits
+before a call for its turn (`workers.turns`). The consumer waits only in `Consumer._wait`. No thread waits for anything
+while it holds the lock. (`cores` and `turns` have locks of their own, the first inside of the run's lock. No thread waits
+under those either.) A worker leaves when the run is stopped or over. A ticket's finalizer releases the ticket into a
+lock-free queue. The finalizer can run in any thread at any time, the lock's holder included.
 
 The engine does not reference the iterator that consumes it, and workers reference only the engine. So an abandoned
 iterator is collected, and its finalizer stops the run.
