@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -228,6 +229,31 @@ def test_other_stages_are_refused(files: Path) -> None:
 
     state = state_after_one(twice())
     refused(af.StateError, lambda: loaded(twice(2), state), "stages", "num_parallel_calls")
+
+
+AFTER: dict[str, Callable[[af.Dataset], af.Dataset]] = {
+    "one call": lambda ds: ds.map(same, schema={"id": pa.int64()}, num_parallel_calls=1),
+    "calls": lambda ds: ds.map(same, schema={"id": pa.int64()}),
+    "expression": lambda ds: ds.with_columns(more=pl.col("id") + 1),
+}
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+@pytest.mark.parametrize("name", AFTER)
+def test_a_state_also_fits_once_a_cache_is_complete(
+    files: Path, tmp_path: Path, name: str, compression: Any
+) -> None:
+    def make() -> af.Dataset:
+        return AFTER[name](rows_in_files(files).batch(32).cache(tmp_path / "cache", compression=compression))
+
+    with iter(make()) as iterator:
+        rows = ids(next(iterator)) + ids(next(iterator))
+        state = iterator.state_dict()
+    assert make().to_table().num_rows == ROWS
+    with iter(make()) as iterator:
+        iterator.load_state_dict(state)
+        rows += [row for batch in iterator for row in ids(batch)]
+    assert sorted(rows) == list(range(ROWS))
 
 
 @pytest.mark.parametrize("name", ["repeat", "concatenate", "interleave", "split_by_rank"])

@@ -53,6 +53,7 @@ class KernelSpec:
             calls in place of this thread, not beside it.
         process: Whether its calls, of a stateless kernel that computes, run in worker processes. `make` is then pickled
             and called there, one call at a time. The context there has `epoch` and `run_storage` alone.
+        fuses: Whether a stateless kernel after this one may run in the same call.
         title: Its name in `explain`, statistics and timelines; empty for the operator's name. The planner sets it.
     """
 
@@ -78,6 +79,7 @@ class KernelSpec:
     facts: Callable[[], tuple[str, ...]] = tuple
     holds_lock: bool = False
     process: bool = False
+    fuses: bool = True
     title: str = ""
 
 

@@ -127,12 +127,13 @@ def _append(chain: Chain, spec: KernelSpec, children: Sequence[Chain]) -> Chain:
 def _fuses(stage: StagePlan, spec: KernelSpec) -> bool:
     """Whether a stateless kernel runs in the same call as the stage before it.
 
-    The kernel does unless the two have limits of their own, only one of them runs in worker processes, or a `prefetch`
-    asked for a buffer in between.
+    The kernel does unless the two have limits of their own, only one of them runs in worker processes, the one before says
+    no, or a `prefetch` asked for a buffer in between.
     """
     return (
         stage.kind == "parallel"
         and stage.buffer_items is None
+        and all(before.fuses for before in stage.specs)
         and stage.max_calls == spec.max_calls
         and stage.cost == spec.cost
         and stage.process == spec.process

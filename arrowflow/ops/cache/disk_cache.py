@@ -242,6 +242,8 @@ class DiskCache(RowOperator):
                 max_calls=None if is_complete else self.calls_to_fill,
                 cost=self.reads if is_complete else "unknown",
                 connections=self._connections,
+                # A state of rows in any order fits only the same stages, whether the entry is complete or not.
+                fuses=options.deterministic,
                 facts=self._costs,
             ),
         )
