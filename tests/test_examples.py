@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.warm import Server
+from tests.warm import Server, close_cached
 
 ROOT = Path(__file__).resolve().parent.parent
 MAX_SECONDS = 100
@@ -45,9 +45,7 @@ def server() -> Server:
 @pytest.fixture(scope="module", autouse=True)
 def _closed() -> Iterator[None]:
     yield
-    if server.cache_info().currsize:
-        server().close()
-        server.cache_clear()
+    close_cached(server)
 
 
 def trained(name: str, data: Path, *arguments: str) -> tuple[int, str, str]:

@@ -6,6 +6,7 @@ it, in `__main__`; where the script ends, the interpreter ends, with status and 
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import select
@@ -83,3 +84,10 @@ class Server:
         """Ends the server, and a script that hangs."""
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.communicate()
+
+
+def close_cached(server: functools._lru_cache_wrapper[Server]) -> None:
+    """Ends the server that a cached function has started, if it was called."""
+    if server.cache_info().currsize:
+        server().close()
+        server.cache_clear()

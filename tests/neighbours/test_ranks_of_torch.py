@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 
 from tests.neighbours.ranks import rows
-from tests.warm import Server
+from tests.warm import Server, close_cached
 
 pytestmark = pytest.mark.torch
 
@@ -44,9 +44,7 @@ def server() -> Server:
 @pytest.fixture(scope="module", autouse=True)
 def _closed() -> Iterator[None]:
     yield
-    if server.cache_info().currsize:
-        server().close()
-        server.cache_clear()
+    close_cached(server)
 
 
 def trained(framework: str, size: int, folder: Path, *, resumes: bool) -> dict[str, list[dict[str, Any]]]:
