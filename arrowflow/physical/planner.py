@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Sequence
-from typing import cast
+from typing import Final, cast
 
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.options import ResolvedOptions
@@ -25,6 +25,10 @@ MAX_WAITING_THREADS = 2 * MAX_WAITING_CALLS
 
 SERIAL_READY_ITEMS = 16
 """Serial kernels put out slices, which hold no memory of their own. So many slices wake the next stage rarely."""
+
+WAITING_PARTS: Final = 4
+"""The parts of the byte budget that a stage that waits gets, where another that allocates gets one. What is on its way
+over a network waits longest, and the rate is the bytes on their way over the time that they need."""
 
 
 def plan_chain(node: Node, options: ResolvedOptions) -> Chain:
@@ -143,14 +147,14 @@ def _fuses(stage: StagePlan, spec: KernelSpec) -> bool:
 def default_limits(chain: Chain, index: int, options: ResolvedOptions, share: float = 1.0) -> StageLimits:
     """Returns the limits of stage `index` of a chain as the plan alone suggests them, before anything is measured.
 
-    A stage may use the byte budget up to its share: of n stages that allocate, the k-th from the source gets
-    k/n. So whatever a fast source has read ahead, what is downstream still finds room to work. `share` is what all
-    of the chain may use: less than 1 for the inputs of a boundary that stages follow.
+    A stage may use the byte budget up to its share: of n stages that allocate, the k-th from the source gets k/n,
+    where a stage that waits counts as `WAITING_PARTS`. So whatever a fast source has read ahead, what is downstream
+    still finds room to work. `share` is what all of the chain may use: less than 1 for the inputs of a boundary that
+    stages follow.
     """
     stage = chain.stages[index]
-    before, allocating = _inputs_depth(chain), _allocating(chain)
-    rank = before + sum(i <= index for i in allocating)
-    share *= max(1, rank) / max(1, before + len(allocating))
+    before = _inputs_parts(chain)
+    share *= max(1, before + _parts(chain.stages[: index + 1])) / max(1, before + _parts(chain.stages))
     if stage.kind != "parallel":
         ready = stage.buffer_items or SERIAL_READY_ITEMS
         return StageLimits(max_calls=1, max_ready_items=ready, ledger_share=share)
@@ -175,19 +179,21 @@ def default_limits(chain: Chain, index: int, options: ResolvedOptions, share: fl
 
 def inputs_share(chain: Chain) -> float:
     """Returns what of a chain's share of the byte budget is for the inputs of its boundary."""
-    before = _inputs_depth(chain)
-    return before / (before + len(_allocating(chain)))
+    before = _inputs_parts(chain)
+    return before / (before + _parts(chain.stages))
 
 
-def _allocating(chain: Chain) -> list[int]:
-    return [i for i, stage in enumerate(chain.stages) if stage.kind == "parallel" and stage.phase != "open"]
+def _parts(stages: Sequence[StagePlan]) -> int:
+    """Returns the parts of the byte budget that some stages of a chain get: of those that allocate."""
+    allocating = (stage for stage in stages if stage.kind == "parallel" and stage.phase != "open")
+    return sum(WAITING_PARTS if stage.cost == "waits" else 1 for stage in allocating)
 
 
-def _inputs_depth(chain: Chain) -> int:
-    """Returns how many stages that allocate follow each other before a chain; 0 only for one that begins itself."""
+def _inputs_parts(chain: Chain) -> int:
+    """Returns the parts that the longest input of a chain gets; 0 only for a chain that begins itself."""
     if chain.stages[0].kind != "boundary":
         return 0
-    return max([1, *(_inputs_depth(child) + len(_allocating(child)) for child in chain.children)])
+    return max([1, *(_inputs_parts(child) + _parts(child.stages) for child in chain.children)])
 
 
 def _weight(stage: StagePlan, options: ResolvedOptions) -> float:
