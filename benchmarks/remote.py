@@ -5,6 +5,7 @@
 
 * A wide table in files of 50 MB: the rate with latency against the rate without, with 1 % of the requests failed, 0.5 %
   cut and 0.5 % reset against none, and through `s3fs` against pyarrow's client. Rates begin after a third of the batches.
+* What both clients deliver by themselves, which is the limit of the last one.
 * 200 small files against `pyarrow.dataset`.
 * 10,000 files: the first batch.
 
@@ -17,7 +18,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,7 +35,9 @@ FAULTS: Final = ("unavailable=0.01", "cut=0.005", "reset=0.005")
 BATCH_ROWS: Final = 8_192
 
 LARGE_FILES, LARGE_ROWS, LARGE_COLUMNS, GROUP_ROWS = 12, 320_000, 40, 64_000
-EPOCHS, RAM_BUDGET = 2, "512MiB"
+EPOCHS, RAM_BUDGET = 8, "512MiB"
+THREADS: Final = 24
+"""Requests beside each other where a client is measured alone: as many row groups as the budget has room for."""
 SMALL_FILES, SMALL_ROWS = 200, 500
 SHARDS: Final = 10_000
 
@@ -119,6 +124,31 @@ def large(*faults: str, delay_seconds: float = DELAY_SECONDS, by_s3fs: bool = Fa
     return found
 
 
+def bytes_alone(*, by_s3fs: bool = False) -> harness.Measurement:
+    """Measures what a client itself delivers of the same files: ranges as large as row groups, which nobody decodes."""
+    import pyarrow.fs as pafs
+
+    pa.set_io_thread_count(THREADS)
+    paths = [f"bucket/remote-large/{number:05}.parquet" for number in range(LARGE_FILES)]
+    size = GROUP_ROWS * LARGE_COLUMNS * 4
+    starts = range(0, LARGE_ROWS // GROUP_ROWS * size, size)
+    with served("remote-large") as host, ThreadPoolExecutor(THREADS) as pool:
+        if by_s3fs:
+            client = s3fs_of(host)
+            calls = [
+                partial(client.cat_file, path, start=start, end=start + size)
+                for path in paths
+                for start in starts
+            ]
+        else:
+            client = pafs.FileSystem.from_uri(url_of(host, "remote-large"))[0]
+            handles = [client.open_input_file(path) for path in paths]
+            calls = [partial(handle.read_at, size, start) for handle in handles for start in starts]
+        watch = harness.Stopwatch()
+        sizes = pool.map(lambda call: len(call()), EPOCHS * calls)
+        return watch.measurement(sum(sizes) // (LARGE_COLUMNS * 4))
+
+
 def small() -> harness.Measurement:
     """Measures an epoch over small files."""
     import arrowflow as af
@@ -161,6 +191,12 @@ def judge(rounds: harness.Rounds) -> list[harness.Bar]:
     bars = [
         bar for title, ours, theirs, needed in races for bar in _race(rounds, title, ours, theirs, needed)
     ]
+    if {"bytes-s3fs", "bytes"} <= rounds.keys():
+        limit = harness.ratio(rounds, "bytes-s3fs", "bytes")
+        shown = (
+            f"{harness.millions(rounds, 'bytes-s3fs')} against {harness.millions(rounds, 'bytes')} M rows/s"
+        )
+        bars.append(harness.Bar("the clients alone, s3fs against pyarrow's", "no bar", shown, True, limit))
     if {"small", "small-dataset"} <= rounds.keys():
         share = 1 / harness.ratio(rounds, "small", "small-dataset")
         shown = f"{_seconds(rounds, 'small'):.2f} against {_seconds(rounds, 'small-dataset'):.2f} s"
@@ -200,6 +236,8 @@ CONTENDERS: Final[dict[str, harness.Contender]] = {
     "large": large,
     "large-faults": lambda: large(*FAULTS),
     "large-s3fs": lambda: large(by_s3fs=True),
+    "bytes": bytes_alone,
+    "bytes-s3fs": lambda: bytes_alone(by_s3fs=True),
     "small": small,
     "small-dataset": small_dataset,
     "shards": shards,
