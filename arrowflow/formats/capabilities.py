@@ -111,6 +111,20 @@ class Sifted(NamedTuple):
     bad: tuple[BadRow, ...] = ()
 
 
+class Hints:
+    """What a `SiftingFormat` found out about the bad rows of a source, for later splits and epochs of this process."""
+
+    def __init__(self) -> None:
+        self._of_columns: dict[pa.Schema, set[str]] = {}
+
+    def of(self, columns: pa.Schema) -> set[str]:
+        """Returns the hints of readers of some columns: which rows are bad depends on what is read. Any thread."""
+        return self._of_columns.setdefault(columns, set())
+
+    def __reduce__(self) -> tuple[type[Hints], tuple[()]]:
+        return Hints, ()  # threads may add some meanwhile
+
+
 @runtime_checkable
 class SiftingFormat(Protocol):
     """A capability of a `Format` that tells the good rows of a split from the bad ones. Others leave out whole splits."""
@@ -138,8 +152,8 @@ class SiftingFormat(Protocol):
             schema: As for `read`.
             offset_rows: Rows of the split, good and bad, that need not be read.
             keep: Whether bad rows are kept, so that their bytes and what is wrong with them are of use.
-            hints: Texts that the format keeps for later splits, such as columns with bad values. They may save time, and
-                change no row. Any thread.
+            hints: Texts that the format keeps for later splits of the same columns, such as those with bad values. They
+                may save time, and change no row. Any thread.
 
         Raises:
             SourceError: Nothing more of the split can be decoded.

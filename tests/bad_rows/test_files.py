@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import pickle
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,8 @@ import pytest
 from pyarrow import ipc
 
 import arrowflow as af
+from arrowflow.formats.capabilities import Hints
+from arrowflow.formats.text.csv import CsvFormat
 from arrowflow.storage.requests import Requests
 from arrowflow.testing import assert_same_batches, assert_same_rows, batches_of, check_dataset
 from tests.formats.tfrecords import encoded, framed
@@ -340,6 +343,25 @@ def test_a_store_that_delivers_nothing_always_raises(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Requests, "fetch", failing)
     ds = af.read_parquet("memory://of_a_store/*.parquet", on_error="skip")
     refused(af.SourceError, lambda: batches_of(ds), "the storage did not deliver it")
+
+
+def test_later_epochs_know_what_the_first_one_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.csv").write_text("x,y\n" + "1,2\n3\nnone,4\n" * 100)
+    ds = af.read_csv(
+        tmp_path / "a.csv", schema={"x": pa.int64(), "y": pa.int64()}, block_bytes=BLOCK, on_error="skip"
+    )
+    expected = rows_of(ds, "x")
+    decoded: list[str] = []
+    monkeypatch.setattr(CsvFormat, "decode", lambda *_: decoded.append("a block as a whole"))
+    assert (rows_of(ds, "x"), decoded) == (expected, [])
+
+
+def test_hints_are_of_the_columns_read_and_stay_in_their_process() -> None:
+    hints, columns = Hints(), pa.schema(SCHEMA)
+    hints.of(columns).add("half")
+    assert hints.of(pa.schema(SCHEMA)) == {"half"}
+    assert not hints.of(columns.remove(0))
+    assert not pickle.loads(pickle.dumps(hints)).of(columns)
 
 
 def test_files_of_other_columns_always_raise(tmp_path: Path) -> None:

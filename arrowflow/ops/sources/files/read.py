@@ -29,6 +29,7 @@ from arrowflow.errors import PlanError, SchemaError, shown
 from arrowflow.expr import Expr
 from arrowflow.formats import Footer, Format, arguments, match
 from arrowflow.formats.capabilities import (
+    Hints,
     InPlaceFormat,
     PooledFormat,
     SiftingFormat,
@@ -79,6 +80,7 @@ class Read(Operator):
         order: The order that a later `shuffle` wants of the source.
         lanes: Lanes that read the source side by side. With more than one, `rows` are those of the lane, in the order.
         counts: Bound: the rows of all splits, which are read when a lane, or a user, asks for them.
+        hints: Bound: what readers found out about bad rows.
         kept: The rows that are left of them after later operators, by which lanes are dealt; None for all.
         fields: For structs the only fields that are read. Set by a rule.
         stored: Decimals that may come as integers, since only the next operator's arithmetic reads them. Set by a rule.
@@ -106,6 +108,7 @@ class Read(Operator):
     order: SourceOrder | None = None
     lanes: int = field(default=1, compare=False)
     counts: FileRows | None = field(default=None, compare=False, repr=False)
+    hints: Hints = field(default_factory=Hints, compare=False, repr=False)
     kept: RowCounts | None = field(default=None, compare=False, repr=False)
     fields: Mapping[str, frozenset[str]] = field(default_factory=dict, hash=False)
     stored: frozenset[str] = frozenset()
@@ -194,6 +197,7 @@ class Read(Operator):
             partitions=folders,
             first=first,
             counts=FileRows(self.operator, format, store, files, policy),
+            hints=Hints(),
         )
         if target is not None:
             match(target, first, widen=True, operator=self.operator)

@@ -221,7 +221,7 @@ class SiftingReader(SplitReader):
     ) -> None:
         super().__init__(node, num_threads, sizes, survivors)
         self._quarantine = node.policy.quarantine(node.operator)
-        self._hints: set[str] = set()
+        self._hints = node.hints.of(self._stored)
 
     def read(self, payload: SplitTask) -> Iterator[Made]:
         """Yields the good rows of the splits."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut, Policy, is_bad_data
 from arrowflow.errors import ArrowflowError, SourceError
 from arrowflow.expr import Expr
-from arrowflow.formats.capabilities import Unsure
+from arrowflow.formats.capabilities import Hints, Unsure
 from arrowflow.formats.protocol import Footer, Format, MayMatch, Split, footer_of, match, prune, reading
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Item, Made, Origin, Task
@@ -104,6 +104,10 @@ class FileScan(Protocol):
     @property
     def policy(self) -> Policy:
         """What becomes of bad rows."""
+
+    @property
+    def hints(self) -> Hints:
+        """What readers found out about bad rows."""
 
     @property
     def num_parallel_calls(self) -> int | None:
