@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from arrowflow.errors import SchemaError
 from arrowflow.formats.tfrecord.proto import KINDS, VALUES
-from arrowflow.formats.tfrecord.wire import PADDING, Bytes, Ints, varints
+from arrowflow.formats.tfrecord.wire import PADDING, Bytes, Flags, Ints, varints
 from arrowflow.lazy import compute as pc
 
 BYTES, FLOATS, INTS = 1, 2, 3
@@ -55,7 +55,10 @@ class Lists(NamedTuple):
 
     def without(self, rows: Ints) -> Lists:
         """Returns the lists of the other records; these lack the feature."""
-        kept = ~np.isin(self.rows, rows)
+        return self.only(~np.isin(self.rows, rows))
+
+    def only(self, kept: Flags) -> Lists:
+        """Returns the lists of those of `rows` that are flagged; the other records lack the feature."""
         places = np.cumsum(kept) - 1
         values = kept[self.owners]
         owners = places[self.owners[values]]

@@ -20,8 +20,17 @@ import pyarrow as pa
 from arrowflow.bad_rows import without
 from arrowflow.errors import ArrowflowError, DataError, SchemaError, SourceError
 from arrowflow.formats.tfrecord import proto
-from arrowflow.formats.tfrecord.columns import INTS, Column, Lists, Unfit, column_of
-from arrowflow.formats.tfrecord.wire import PADDING, Bytes, Elements, Ints, elements, fields_at, lone_varints
+from arrowflow.formats.tfrecord.columns import FLOATS, INTS, Column, Lists, Unfit, column_of
+from arrowflow.formats.tfrecord.wire import (
+    PADDING,
+    Bytes,
+    Elements,
+    Flags,
+    Ints,
+    elements,
+    fields_at,
+    lone_varints,
+)
 
 _FIRST: Final = 0x0A
 """Tag of field 1 with a length: an `Example`'s features, an entry of the features, its key, a value of a list."""
@@ -212,49 +221,47 @@ class ExampleDecoder:
         found = _in_order(found)
         borders = np.searchsorted(cells.columns, np.arange(len(self._columns) + 1))
         parts = np.searchsorted(found.owners, borders)
-        single = self._single(records.data, cells, found)
+        numbers, is_odd = self._numbers(records.data, cells, found)
         arrays: list[pa.Array] = []
         misfits: list[Misfit] = []
         for number, column in enumerate(self._columns):
             own = slice(borders[number], borders[number + 1])
             values = slice(parts[number], parts[number + 1])
-            if number in single:
-                arrays.append(column.place(single[number][values], cells.rows[own], len(records)))
+            rows = cells.rows[own]
+            if column.is_number and not is_odd[own].any():
+                arrays.append(column.place(numbers[column.kind][values], rows, len(records)))
                 continue
-            lists = Lists(
-                len(records),
-                cells.rows[own],
-                cells.kinds[own],
-                found.owners[values] - borders[number],
-                found.starts[values],
-                found.stops[values],
-            )
+            owners = found.owners[values] - borders[number]
+            starts, stops = found.starts[values], found.stops[values]
+            lists = Lists(len(records), rows, cells.kinds[own], owners, starts, stops)
+            array = None
             try:
-                arrays.append(_column(column, records.data, lists, bad))
+                if column.is_number:
+                    array = _placed(
+                        column, records.data, lists, numbers[column.kind][values], is_odd[own], bad
+                    )
+                arrays.append(_column(column, records.data, lists, bad) if array is None else array)
             except Misfit as misfit:
                 misfits.append(misfit)
         if misfits:
             raise min(misfits, key=lambda misfit: misfit.row)
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def _single(self, data: Bytes, cells: _Cells, found: Elements) -> dict[int, Any]:
-        """Decodes numbers, one for each record, for all columns at once: 15 µs a column instead of 80.
+    def _numbers(self, data: Bytes, cells: _Cells, found: Elements) -> tuple[dict[int, Any], Flags]:
+        """Decodes lists of one number, for all columns at once: 15 µs a column instead of 80.
 
-        Returns the numbers of all elements, for each column that is nothing else.
+        Returns: The numbers of all elements, by kind; and flags of the cells that are anything else than one number of the
+            column's kind.
         """
         if not self._is_number.any():
-            return {}
+            return {}, np.zeros(0, np.bool_)
         words, sizes = data.words(found.starts), found.stops - found.starts
         whole, is_whole = lone_varints(words, sizes)
-        columns, num = cells.columns[found.owners], len(self._columns)
-        usual = np.where(self._kinds[columns] == INTS, is_whole, sizes == 4)
-        odd = np.bincount(columns[~usual], minlength=num)
-        counts = np.bincount(found.owners, minlength=len(cells.rows))
-        others = (counts != 1) | (cells.kinds != self._kinds[cells.columns])
-        odd += np.bincount(cells.columns[others], minlength=num)
-        numbers = np.flatnonzero(self._is_number & (odd == 0))
-        floats = words.astype(np.uint32).view(np.float32)
-        return {number: whole if self._kinds[number] == INTS else floats for number in numbers.tolist()}
+        kinds = self._kinds[cells.columns]
+        is_odd = np.bincount(found.owners, minlength=len(cells.rows)) != 1
+        is_odd |= cells.kinds != kinds
+        is_odd[found.owners[~np.where(kinds[found.owners] == INTS, is_whole, sizes == 4)]] = True
+        return {INTS: whole, FLOATS: words.astype(np.uint32).view(np.float32)}, is_odd
 
     def _cells(self, records: Records) -> _Cells:
         """Walks from examples to their lists."""
@@ -277,6 +284,31 @@ class ExampleDecoder:
         columns, rows = np.nonzero(table >= 0)
         cells = table[columns, rows]
         return _Cells(columns, rows, *_lists(data, rows, keys.stops[cells], entries.stops[cells]))
+
+
+def _placed(
+    column: Column,
+    data: Bytes,
+    lists: Lists,
+    numbers: Any,
+    is_odd: Flags,
+    bad: dict[int, ArrowflowError] | None,
+) -> pa.Array | None:
+    """Returns a column of numbers of which some lists are odd; None if most are, or if one of them has a value.
+
+    Args:
+        column: The column.
+        data: The block.
+        lists: The lists of the column.
+        numbers: The number of each element.
+        is_odd: Whether each list is anything else than one number.
+        bad: As for `_column`.
+    """
+    if 2 * np.count_nonzero(is_odd) > len(is_odd):
+        return None
+    if _column(column, data, lists.only(is_odd), bad).null_count < lists.num_rows:
+        return None
+    return column.place(numbers[~is_odd[lists.owners]], lists.rows[~is_odd], lists.num_rows)
 
 
 def _column(column: Column, data: Bytes, lists: Lists, bad: dict[int, ArrowflowError] | None) -> pa.Array:

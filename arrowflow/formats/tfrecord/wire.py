@@ -25,6 +25,7 @@ _PIECE_BYTES: Final = 1 << 16
 
 
 Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 
 class Bytes:
