@@ -26,7 +26,7 @@ NEEDED_WORKERS: Final = 1.8
 NEEDED_PEER: Final = 3.0
 NEEDED_START: Final = 1.0
 SETTLED_SECONDS: Final = 4.0
-"""Time for the processes of a node to import what they preload."""
+"""Time for a node to start its idle processes, which import what they preload: a warm cluster has them."""
 
 
 def _ray() -> Any:
@@ -123,7 +123,7 @@ def _start(*, clustered: bool, preloads: bool = False) -> harness.Contender:
             os.environ.update({"RAY_preload_python_modules": "arrowflow.cluster.worker"})
         if clustered:
             _ray()
-            time.sleep(SETTLED_SECONDS if preloads else 0.0)
+            time.sleep(SETTLED_SECONDS)
             plan = plan.with_engine(_engine(1, CORES))
         watch = harness.Stopwatch()
         with iter(plan) as batches:
