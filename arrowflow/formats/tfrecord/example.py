@@ -234,13 +234,12 @@ class ExampleDecoder:
             owners = found.owners[values] - borders[number]
             starts, stops = found.starts[values], found.stops[values]
             lists = Lists(len(records), rows, cells.kinds[own], owners, starts, stops)
-            array = None
             try:
                 if column.is_number:
-                    array = _placed(
-                        column, records.data, lists, numbers[column.kind][values], is_odd[own], bad
-                    )
-                arrays.append(_column(column, records.data, lists, bad) if array is None else array)
+                    own_numbers = numbers[column.kind][values]
+                    arrays.append(_number_column(column, records.data, lists, own_numbers, is_odd[own], bad))
+                else:
+                    arrays.append(_column(column, records.data, lists, bad))
             except Misfit as misfit:
                 misfits.append(misfit)
         if misfits:
@@ -286,15 +285,15 @@ class ExampleDecoder:
         return _Cells(columns, rows, *_lists(data, rows, keys.stops[cells], entries.stops[cells]))
 
 
-def _placed(
+def _number_column(
     column: Column,
     data: Bytes,
     lists: Lists,
     numbers: Any,
     is_odd: Flags,
     bad: dict[int, ArrowflowError] | None,
-) -> pa.Array | None:
-    """Returns a column of numbers of which some lists are odd; None if most are, or if one of them has a value.
+) -> pa.Array:
+    """Returns a column of numbers of which some lists are odd. Unless one of them has a value, it builds these alone.
 
     Args:
         column: The column.
@@ -304,11 +303,10 @@ def _placed(
         is_odd: Whether each list is anything else than one number.
         bad: As for `_column`.
     """
-    if 2 * np.count_nonzero(is_odd) > len(is_odd):
-        return None
-    if _column(column, data, lists.only(is_odd), bad).null_count < lists.num_rows:
-        return None
-    return column.place(numbers[~is_odd[lists.owners]], lists.rows[~is_odd], lists.num_rows)
+    is_rare = 2 * np.count_nonzero(is_odd) <= len(is_odd)
+    if is_rare and _column(column, data, lists.only(is_odd), bad).null_count == lists.num_rows:
+        return column.place(numbers[~is_odd[lists.owners]], lists.rows[~is_odd], lists.num_rows)
+    return _column(column, data, lists, bad)
 
 
 def _column(column: Column, data: Bytes, lists: Lists, bad: dict[int, ArrowflowError] | None) -> pa.Array:
