@@ -4,9 +4,9 @@
     python -m benchmarks.bad_rows --only csv json --rounds 5
 
 Each contender takes turns between three ways to bad rows: `raise` and `none` read rows without a bad one, the second with
-`on_error="skip"`; `skip` reads them with 1 % of bad ones, of the kinds that `_spoilt` makes. The bars compare the CPU time of
-a row, good or bad, of epochs that follow each other, which other load disturbs less than wall time. The first epoch of each
-way imports modules and does not count.
+`on_error="skip"`; `skip` reads them with 1 % of bad ones, of the kinds that `_spoilt` makes. The bars compare epochs that follow
+each other, by the CPU time of a row, good or bad: other load disturbs it less than wall time. The first epoch of each way
+imports modules and does not count.
 """
 
 from __future__ import annotations
@@ -173,19 +173,21 @@ def _calling(name: str, way: str) -> tuple[Any, int]:
 def _measured(name: str) -> harness.Measurement:
     """Measures epochs of all ways in turn."""
     made = {way: (_reading if name in FORMATS else _calling)(name, way) for way in WAYS}
-    epochs: list[dict[str, harness.Measurement]] = [
-        {way: _epoch(ds, rows, way) for way, (ds, rows) in made.items()} for _ in range(1 + EPOCHS)
-    ]
-    spent = {way: [epoch[way].cpu_seconds for epoch in epochs[1:]] for way in WAYS}
-    seconds, cpu_seconds = (
-        sum(getattr(epoch["skip"], figure) for epoch in epochs[1:]) for figure in ("seconds", "cpu_seconds")
+    epochs = [{way: _epoch(ds, rows, way) for way, (ds, rows) in made.items()} for _ in range(1 + EPOCHS)]
+    counted = {way: [epoch[way] for epoch in epochs[1:]] for way in WAYS}
+    ratios = {
+        ours: statistics.median(
+            a.cpu_seconds / b.cpu_seconds for a, b in zip(counted[theirs], counted[ours], strict=True)
+        )
+        for ours, theirs in (("none", "raise"), ("skip", "none"))
+    }
+    skipping = counted["skip"]
+    return harness.Measurement(
+        sum(one.rows for one in skipping),
+        sum(one.seconds for one in skipping),
+        sum(one.cpu_seconds for one in skipping),
+        ratios,
     )
-    ratios = {"none": _ratio(spent["raise"], spent["none"]), "skip": _ratio(spent["none"], spent["skip"])}
-    return harness.Measurement(EPOCHS * made["skip"][1], seconds, cpu_seconds, ratios)
-
-
-def _ratio(theirs: list[float], ours: list[float]) -> float:
-    return statistics.median(a / b for a, b in zip(theirs, ours, strict=True))
 
 
 def _epoch(ds: Any, rows: int, way: str) -> harness.Measurement:

@@ -1,7 +1,7 @@
 """A pipeline on a Ray cluster against one machine, and against Ray Data. Each contender has a local cluster of its own.
 
-All run two epochs, of which the second one counts, but for the time to the first batch: there workers start while the cluster
-runs already. `wide` comes in lanes with an engine; the local run has the plan without lanes.
+Of two epochs the second one counts. The time to the first batch is that of a cluster that runs already, and of workers that
+start. `wide` comes in lanes with an engine; the local run has the plan without lanes.
 """
 
 from __future__ import annotations

@@ -193,9 +193,7 @@ def judge(rounds: harness.Rounds) -> list[harness.Bar]:
     ]
     if {"bytes-s3fs", "bytes"} <= rounds.keys():
         limit = harness.ratio(rounds, "bytes-s3fs", "bytes")
-        shown = (
-            f"{harness.millions(rounds, 'bytes-s3fs')} against {harness.millions(rounds, 'bytes')} M rows/s"
-        )
+        shown = _rates(rounds, "bytes-s3fs", "bytes")
         bars.append(harness.Bar("the clients alone, s3fs against pyarrow's", "no bar", shown, True, limit))
     if {"small", "small-dataset"} <= rounds.keys():
         share = 1 / harness.ratio(rounds, "small", "small-dataset")
@@ -220,11 +218,15 @@ def _race(rounds: harness.Rounds, title: str, ours: str, theirs: str, needed: fl
     if not {ours, theirs} <= rounds.keys():
         return []
     got = harness.ratio(rounds, ours, theirs)
-    shown = f"{harness.millions(rounds, ours)} against {harness.millions(rounds, theirs)} M rows/s"
+    shown = _rates(rounds, ours, theirs)
     retries = harness.median_extra(rounds[ours], "retries")
     return [
         harness.Bar(title, f">= {needed:g} x {theirs}", f"{shown}; {retries:.0f} retries", got >= needed, got)
     ]
+
+
+def _rates(rounds: harness.Rounds, ours: str, theirs: str) -> str:
+    return f"{harness.millions(rounds, ours)} against {harness.millions(rounds, theirs)} M rows/s"
 
 
 def _seconds(rounds: harness.Rounds, name: str) -> float:

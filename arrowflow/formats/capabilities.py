@@ -112,7 +112,7 @@ class Sifted(NamedTuple):
 
 
 class Hints:
-    """What a `SiftingFormat` found out about the bad rows of a source, for later splits and epochs of this process."""
+    """Hints about the bad rows of a source, which a `SiftingFormat` keeps for later splits and epochs of this process."""
 
     def __init__(self) -> None:
         self._of_columns: dict[pa.Schema, set[str]] = {}
