@@ -5,8 +5,8 @@
 
 Each contender takes turns between three ways to bad rows: `raise` and `none` read rows without a bad one, the second with
 `on_error="skip"`; `skip` reads them with 1 % of bad ones, of the kinds that `_spoilt` makes. The bars compare epochs that follow
-each other, by the CPU time of a row, good or bad: other load disturbs it less than wall time. The first epoch of each way
-imports modules and does not count.
+each other. They do so by the CPU time of a row, good or bad, since other load disturbs it less than wall time. The first epoch
+of each way imports modules and does not count.
 """
 
 from __future__ import annotations

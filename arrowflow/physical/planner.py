@@ -147,8 +147,8 @@ def _fuses(stage: StagePlan, spec: KernelSpec) -> bool:
 def default_limits(chain: Chain, index: int, options: ResolvedOptions, share: float = 1.0) -> StageLimits:
     """Returns the limits of stage `index` of a chain as the plan alone suggests them, before anything is measured.
 
-    A stage may use the byte budget up to its share: of n stages that allocate, the k-th from the source gets k/n,
-    where a stage that waits counts as `WAITING_PARTS`. So whatever a fast source has read ahead, what is downstream
+    A stage may use the byte budget up to its share: of n stages that allocate, the k-th from the source gets k/n.
+    A stage that waits counts as `WAITING_PARTS` of them. So whatever a fast source has read ahead, what is downstream
     still finds room to work. `share` is what all of the chain may use: less than 1 for the inputs of a boundary that
     stages follow.
     """
