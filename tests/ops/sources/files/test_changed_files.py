@@ -227,10 +227,14 @@ def of_subtree(path: Path) -> tuple[Any, str, Callable[[bytes | None], None]]:
     """The same for a file system of pyarrow that is not local."""
 
     def replace(data: bytes | None) -> None:
-        path.unlink()
-        if data is not None:
-            path.write_bytes(data)
-            os.utime(path, ns=(0, 0))
+        if data is None:
+            path.unlink()
+            return
+        # In one step: a run that reads meanwhile finds the old file or the new one.
+        new = path.with_name(f"{path.name}.new")
+        new.write_bytes(data)
+        os.utime(new, ns=(0, 0))
+        new.replace(path)
 
     return pafs.SubTreeFileSystem(str(path.parent), pafs.LocalFileSystem()), path.name, replace
 
