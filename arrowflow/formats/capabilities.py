@@ -112,17 +112,20 @@ class Sifted(NamedTuple):
 
 
 class Hints:
-    """Hints about the bad rows of a source, which a `SiftingFormat` keeps for later splits and epochs of this process."""
+    """What a `SiftingFormat` has learnt about the bad rows of a source.
+
+    In later splits and epochs of the same process it finds bad rows sooner with it.
+    """
 
     def __init__(self) -> None:
         self._of_columns: dict[pa.Schema, set[str]] = {}
 
     def of(self, columns: pa.Schema) -> set[str]:
-        """Returns the hints of readers of some columns: which rows are bad depends on what is read. Any thread."""
+        """Returns the hints for reads of these columns, which decide what rows are bad. The caller adds to them. Any thread."""
         return self._of_columns.setdefault(columns, set())
 
     def __reduce__(self) -> tuple[type[Hints], tuple[()]]:
-        return Hints, ()  # threads may add some meanwhile
+        return Hints, ()  # a copy could meet a set to which a thread adds
 
 
 @runtime_checkable
@@ -152,8 +155,8 @@ class SiftingFormat(Protocol):
             schema: As for `read`.
             offset_rows: Rows of the split, good and bad, that need not be read.
             keep: Whether bad rows are kept, so that their bytes and what is wrong with them are of use.
-            hints: Texts that the format keeps for later splits of the same columns, such as those with bad values. They
-                may save time, and change no row. Any thread.
+            hints: Texts that the format keeps for later splits of the same columns, such as the names of columns with bad
+                values. They save time, and never change which rows are good. Any thread.
 
         Raises:
             SourceError: Nothing more of the split can be decoded.

@@ -114,6 +114,8 @@ def _refused(records: Records, numbers: Sequence[int], key: str = "", kind: str 
         except RecursionError:
             continue  # pyarrow tells
         except ValueError as error:  # also for bytes that are no UTF-8
+            if _OBJECT.fullmatch(row):
+                continue  # pyarrow tells: it takes some objects that Python refuses
             refused[number] = f"expected an object of JSON: {error}"
             continue
         if value is None:
