@@ -27,7 +27,7 @@ import polars as pl
 import pyarrow as pa
 
 from arrowflow import run
-from arrowflow.cluster.engine import RayEngine, check_engine
+from arrowflow.cluster.engine import RayEngine
 from arrowflow.cluster.on_cluster import OnCluster
 from arrowflow.cluster.to_ray import ray_dataset
 from arrowflow.delivery import EpochCounter, RecordBatches
@@ -1590,7 +1590,8 @@ class Dataset:
             >>> [batch.num_rows for batch in ds][:3]  # doctest: +SKIP
             [10, 10, 10]
         """
-        check_engine("with_engine", engine)
+        if not isinstance(engine, RayEngine):
+            raise PlanError(f"with_engine: engine is an af.RayEngine, got {shown(engine)}")
         found = self._on_engine
         if found is None or found[0] != engine:
             # Kept, so that the loaders of all epochs have the same workers.

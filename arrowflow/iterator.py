@@ -298,7 +298,8 @@ class Iterator(Generic[T]):
             StateError: The pipeline cannot be resumed: a one-shot stream, or `deterministic=False` with `repeat`,
                 `concatenate`, `interleave` or `split_by_rank`.
         """
-        return run.state_of(self._prepared, self.progress)
+        progress = self.progress
+        return run.state_of(self._prepared, progress.epoch, progress.position, progress.batches)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *, strict: bool = True) -> None:
         """Goes on from a state: the next batch is the one after the state was taken.

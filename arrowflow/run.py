@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
-from typing import Any, Protocol
+from typing import Any
 
 from arrowflow import state
 from arrowflow.autotune import Policy
@@ -252,26 +252,10 @@ def length(prepared: Prepared, *, of_rows: bool = False) -> int:
     raise TypeError("this pipeline is endless, so it has no length: put take(n) before batch")
 
 
-class Place(Protocol):
-    """The place after the last delivered batch."""
-
-    @property
-    def epoch(self) -> int:
-        """The epoch."""
-
-    @property
-    def position(self) -> Position:
-        """The position of the batch."""
-
-    @property
-    def batches(self) -> int:
-        """Batches of the epoch that were delivered."""
-
-
-def state_of(prepared: Prepared, place: Place) -> dict[str, Any]:
-    """Returns the state after the last delivered batch."""
+def state_of(prepared: Prepared, epoch: int, position: Position, batches: int) -> dict[str, Any]:
+    """Returns the state at a place: the position of the last delivered batch, and how many were delivered in its epoch."""
     state.check_resumable(prepared.bound, prepared.chain, deterministic=prepared.options.deterministic)
-    return state.pack(prepared.identity, place.epoch, place.position, place.batches)
+    return state.pack(prepared.identity, epoch, position, batches)
 
 
 def place_of(

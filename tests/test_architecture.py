@@ -69,7 +69,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "plan": ("errors", "options", "random"),
     "workarounds": ("errors",),
     "types": ("errors", "workarounds"),
-    "kernels": ("bad_rows", "errors", "options", "plan", "workarounds"),
+    "kernels": ("bad_rows", "errors", "options", "plan", "storage", "workarounds"),
     "expr": ("errors", "memory", "options", "types", "workarounds"),
     "interchange": ("errors", "types"),
     "formats": ("bad_rows", "errors", "expr", "interchange", "options", "storage", "types", "workarounds"),

@@ -70,10 +70,3 @@ class RayEngine:
             )
         if self.workers != AUTOTUNE and self.max_workers is not None:
             raise PlanError("RayEngine: max_workers is for workers=AUTOTUNE; leave one of the two out")
-
-
-def check_engine(operator: str, engine: object) -> RayEngine:
-    """Returns the engine, or raises `PlanError`."""
-    if not isinstance(engine, RayEngine):
-        raise PlanError(f"{operator}: engine is an af.RayEngine, got {shown(engine)}")
-    return engine

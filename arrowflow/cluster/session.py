@@ -56,7 +56,6 @@ class Session:
         self._shared_name: str | None = None
         self._cores = 1
         self._lanes: tuple[int, ...] = ()
-        self._own = 1
         self._places: dict[int, int] = {}
         self._ram_budget = 0
         self._most_bytes = PIECE_BYTES
@@ -114,7 +113,7 @@ class Session:
                     f"{int(max(nodes, default=0))} CPUs; use fewer, or larger nodes"
                 )
             check_memory(engine, alive)
-            self._lanes, self._own, self._ram_budget = tuple(lanes), own, ram_budget
+            self._lanes, self._ram_budget = tuple(lanes), ram_budget
             self._shared_name = None
             if shared:
                 job = ray.get_runtime_context().get_job_id()

@@ -164,8 +164,6 @@ class Engine:
             waited_seconds=self.consumer.waited(now),
             rows=self.consumer.rows,
             chunks=self.consumer.chunks,
-            ledger_bytes=self.ledger.used,
-            ledger_budget_bytes=self.ledger.budget,
             stages=self.totals.statistics(self._stages()),
         )
         if changes := self._tuner.step(sample):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from arrowflow.bad_rows import LeftOut
 from arrowflow.kernels.items import Claim
 from arrowflow.plan.node import Node
 from arrowflow.plan.position import Position
+from arrowflow.storage import Services
 
 
 class SubPlan:
@@ -53,8 +54,8 @@ class Elsewhere(Protocol):
         """Takes the reasons for which workers were added or given up so far."""
 
 
-class Context(Protocol):
-    """The executor gives this to a kernel that it makes."""
+class Context(Services, Protocol):
+    """The executor gives this to a kernel that it makes. Its `Services` are for `read` and `apply`."""
 
     @property
     def epoch(self) -> int:
@@ -88,15 +89,6 @@ class Context(Protocol):
     def close(self, stream: StreamHandle) -> None:
         """Stops a stream and drops what it holds. Under the executor's lock."""
 
-    def now(self) -> float:
-        """Returns the time in seconds, by the clock of the run. Any thread."""
-
-    def wait(self, seconds: float) -> bool:
-        """Waits at most so long, and returns whether the run goes on. For what another process does. No lock held."""
-
-    def retried(self, why: str) -> None:
-        """Counts a read that failed and is tried again, by what failed. Any thread."""
-
     @property
     def elsewhere(self) -> Elsewhere:
         """Takes figures of what other processes do for the kernel."""
@@ -104,12 +96,3 @@ class Context(Protocol):
     @property
     def spans(self) -> Spans | None:
         """Takes spans that other processes recorded; None where nobody wants to see them."""
-
-    def together(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
-        """Makes a few calls that wait beside each other, and returns their results, or raises the first error.
-
-        The results are in the order of the calls. Called by `read` and `apply`. No lock held.
-        """
-
-    def hedged(self, call: Callable[[], Any], seconds: float) -> Any:
-        """Makes a call that waits, and once more beside it if it takes longer; returns what comes first, as `together`."""

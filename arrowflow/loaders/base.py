@@ -253,9 +253,12 @@ class Loader(Generic[T]):
     def state_dict(self) -> dict[str, Any]:
         """Returns the state after the last batch that the latest iterator delivered; see `Iterator.state_dict`."""
         progress = self._progress
+        place: tuple[int, Position, int] = (self._counter.next, None, 0)
         if self._resume is not None:
-            progress = Progress(*self._resume)
-        return run.state_of(self._latest_run or self._prepared(), progress or Progress(self._counter.next))
+            place = self._resume
+        elif progress is not None:
+            place = progress.epoch, progress.position, progress.batches
+        return run.state_of(self._latest_run or self._prepared(), *place)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *, strict: bool = True) -> None:
         """Makes the next `iter()` go on with the batch after the state was taken.

@@ -56,7 +56,6 @@ class ProgressBar:
     Args:
         total_rows: Rows of the epoch, or None where only running it tells.
         epoch: Number of the epoch.
-        initial_rows: Rows of the epoch that an earlier run delivered, from whose state this run goes on.
         file: The stream to draw on, of whatever kind. By default `sys.stderr`, if that is a terminal or belongs to a
             notebook.
 
@@ -70,13 +69,10 @@ class ProgressBar:
         epoch 2:  50%|#####     | 500,000 rows [00:00, 1.0M rows/s, waiting 12 %, memory 48 MiB]
     """
 
-    __slots__ = ("_bar", "_due", "_initial_rows", "_interval_seconds", "_latest", "_marks")
+    __slots__ = ("_bar", "_due", "_interval_seconds", "_latest", "_marks")
 
-    def __init__(
-        self, total_rows: int | None, epoch: int, *, initial_rows: int = 0, file: TextIO | None = None
-    ) -> None:
+    def __init__(self, total_rows: int | None, epoch: int, *, file: TextIO | None = None) -> None:
         self._bar: Any = None
-        self._initial_rows = initial_rows
         self._interval_seconds = math.inf
         self._due = -math.inf
         self._latest: tuple[int, float, float, int] = Mark()
@@ -89,7 +85,6 @@ class ProgressBar:
         bar = _bar_type()(
             desc=f"epoch {epoch}",
             total=total_rows,
-            initial=self._initial_rows,
             unit="rows",
             dynamic_ncols=True,
             delay=0,
@@ -134,7 +129,7 @@ class ProgressBar:
 
     def _fill(self, bar: Any, *, since: Mark) -> None:
         bar.since, bar.latest = since, Mark(*self._latest)
-        bar.n = self._initial_rows + bar.latest.rows
+        bar.n = bar.latest.rows
 
     def _try(self, draw: Callable[[], None]) -> None:
         try:

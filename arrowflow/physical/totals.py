@@ -10,6 +10,19 @@ from typing import Any
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
 from arrowflow.physical.tuning import StageKey, StageStatistics, WorkerStatistics
 
+_WORK = (
+    "calls",
+    "rows",
+    "bytes",
+    "chunks",
+    "busy_seconds",
+    "cpu_seconds",
+    "queued_seconds",
+    "capped",
+    "full",
+)
+"""The figures that grow while a stage runs. The others say what is now."""
+
 
 def summed(latest: StageStatistics, parts: Sequence[Any]) -> StageStatistics:
     """Returns the figures of stages of one plan, such as those of many lanes.
@@ -20,18 +33,8 @@ def summed(latest: StageStatistics, parts: Sequence[Any]) -> StageStatistics:
     """
     return replace(
         latest,
-        calls=sum([part.calls for part in parts]),
-        rows=sum([part.rows for part in parts]),
-        bytes=sum([part.bytes for part in parts]),
-        chunks=sum([part.chunks for part in parts]),
-        busy_seconds=sum([part.busy_seconds for part in parts]),
-        cpu_seconds=sum([part.cpu_seconds for part in parts]),
-        queued_seconds=sum([part.queued_seconds for part in parts]),
-        ready_items=sum([part.ready_items for part in parts]),
+        **{name: sum([getattr(part, name) for part in parts]) for name in (*_WORK, "ready_items", "running")},
         max_ready_items=max([part.max_ready_items for part in parts]),
-        running=sum([part.running for part in parts]),
-        capped=sum([part.capped for part in parts]),
-        full=sum([part.full for part in parts]),
         left_out=reduce(LeftOut.plus, [part.left_out for part in parts]),
     )
 
@@ -44,18 +47,7 @@ def since(before: StageStatistics | None, now: StageStatistics) -> StageStatisti
     at_rest = replace(now, ready_items=0, running=0, left_out=NO_BAD_ROWS)
     if before is None:
         return at_rest
-    return replace(
-        at_rest,
-        calls=now.calls - before.calls,
-        rows=now.rows - before.rows,
-        bytes=now.bytes - before.bytes,
-        chunks=now.chunks - before.chunks,
-        busy_seconds=now.busy_seconds - before.busy_seconds,
-        cpu_seconds=now.cpu_seconds - before.cpu_seconds,
-        queued_seconds=now.queued_seconds - before.queued_seconds,
-        capped=now.capped - before.capped,
-        full=now.full - before.full,
-    )
+    return replace(at_rest, **{name: getattr(now, name) - getattr(before, name) for name in _WORK})
 
 
 def stages_together(parts: Iterable[StageStatistics]) -> tuple[StageStatistics, ...]:

@@ -181,8 +181,6 @@ class RunSample:
         waited_seconds: Seconds that the consumer waited for an item.
         rows: Rows that the last stage handed to the consumer's thread.
         chunks: Chunks that it handed over.
-        ledger_bytes: Bytes charged now.
-        ledger_budget_bytes: The budget that they are held under now.
         stages: One entry a stage, the most downstream first.
     """
 
@@ -191,8 +189,6 @@ class RunSample:
     waited_seconds: float
     rows: int
     chunks: int
-    ledger_bytes: int
-    ledger_budget_bytes: int
     stages: tuple[StageStatistics, ...]
 
 

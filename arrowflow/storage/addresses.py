@@ -15,7 +15,14 @@ import pyarrow as pa
 
 from arrowflow.errors import ArrowflowError, PlanError, SourceError, shown
 from arrowflow.lazy import fs as pafs
-from arrowflow.storage.clients import connections_of, for_reads, open_by_fsspec, open_url, open_with
+from arrowflow.storage.clients import (
+    connections_of,
+    for_reads,
+    fsspec_client,
+    open_by_fsspec,
+    open_url,
+    open_with,
+)
 from arrowflow.storage.listing import as_files, list_paths, split_pattern
 from arrowflow.storage.local import local_path
 from arrowflow.storage.mounts import on_network
@@ -149,10 +156,9 @@ class _Opener:
         return posixpath.join(path, unquote(pattern)) if pattern else path
 
     def _strip(self, text: str) -> str:
-        if isinstance(self.filesystem, pafs.PyFileSystem) and isinstance(
-            self.filesystem.handler, pafs.FSSpecHandler
-        ):
-            return str(self.filesystem.handler.fs._strip_protocol(text))
+        client = fsspec_client(self.filesystem)
+        if client is not None:
+            return str(client._strip_protocol(text))
         if _URL.match(text):
             parts = urlsplit(text)
             text = unquote(parts.netloc + parts.path)

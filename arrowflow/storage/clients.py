@@ -145,7 +145,7 @@ def connections_of(filesystem: Any, *, is_own: bool) -> int | None:
     """
     if filesystem.type_name == "s3":
         return CONNECTIONS if is_own else max(pa.io_thread_count(), LEAST_CONNECTIONS_OF_S3)
-    client: Any = getattr(getattr(filesystem, "handler", None), "fs", None)
+    client = fsspec_client(filesystem)
     if type(client).__module__.partition(".")[0] == "s3fs":
         found = client.config_kwargs.get("max_pool_connections", CONNECTIONS_OF_S3FS)
         return found if isinstance(found, int) else None
@@ -154,6 +154,12 @@ def connections_of(filesystem: Any, *, is_own: bool) -> int | None:
 
 def forget_listings(filesystem: Any) -> None:
     """Makes a client of fsspec forget the listings that it keeps, in which files of other writers are missing."""
+    client = fsspec_client(filesystem)
+    if client is not None:
+        client.invalidate_cache()
+
+
+def fsspec_client(filesystem: Any) -> Any:
+    """Returns the file system of fsspec behind one of pyarrow, or None."""
     handler = getattr(filesystem, "handler", None)
-    if isinstance(handler, pafs.FSSpecHandler):
-        handler.fs.invalidate_cache()
+    return handler.fs if isinstance(handler, pafs.FSSpecHandler) else None

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from arrowflow.lazy import fs as pafs
 from arrowflow.options import ResolvedOptions
+from arrowflow.storage.clients import fsspec_client
 from arrowflow.storage.retries import Alone, Patience, Services, ShortRead
 from arrowflow.storage.settings import without_secrets
 
@@ -137,7 +138,7 @@ class Requests:
             ShortRead: The file ends before a range does.
             Exception: Whatever the client raises.
         """
-        client = _fsspec_client(filesystem)
+        client = fsspec_client(filesystem)
         if client is not None:
             calls = [partial(self._asked, client, path, start, end) for start, end in ranges]
             return self.services.together(calls) if len(calls) > 1 else [calls[0]()]
@@ -163,7 +164,7 @@ class Requests:
         """
         held = self.wholes.held(path)
         if held is None or held.size != size:
-            client = _fsspec_client(filesystem)
+            client = fsspec_client(filesystem)
             held = pa.py_buffer(self.persist(partial(_cat, client, path, 0, size)))
             self.wholes.hold(path, held)
         return held
@@ -221,11 +222,6 @@ def short_read(start: int, expected: int, found: int) -> ShortRead:
     return ShortRead(
         f"expected {expected} bytes at offset {start}, got {found}: the file is truncated or changed while it was read"
     )
-
-
-def _fsspec_client(filesystem: Any) -> Any:
-    handler = getattr(filesystem, "handler", None)
-    return handler.fs if isinstance(handler, pafs.FSSpecHandler) else None
 
 
 def _base(filesystem: Any) -> Any:

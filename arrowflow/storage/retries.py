@@ -186,13 +186,13 @@ def _word_of(error: BaseException) -> str | None:
 
 
 class Services(Protocol):
-    """What reads ask of the code that runs them: a run (`Context`), or the planning of one."""
+    """What reads ask of the code that runs them: a run (`Context`), or the planning of one. Any thread; no lock held."""
 
     def now(self) -> float:
-        """Returns the time in seconds."""
+        """Returns the time in seconds, by the clock of the run."""
 
     def wait(self, seconds: float) -> bool:
-        """Waits at most so long; returns whether to go on."""
+        """Waits at most so long; returns whether to go on: the run may be closed meanwhile."""
 
     def retried(self, why: str) -> None:
         """Is told what failed, once for each retry."""

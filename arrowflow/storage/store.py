@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -121,6 +121,11 @@ class Store:
     def is_python(self) -> bool:
         """Whether the file system is written in Python (fsspec): Arrow's own threads must not enter it."""
         return isinstance(self.filesystem, pafs.PyFileSystem)
+
+    @property
+    def unmapped(self) -> Store:
+        """The store that reads local files. A map counts as memory of this process, which ends if its file is shortened."""
+        return replace(self, memory_map=False) if self.is_local else self
 
     def together(self, calls: Sequence[Callable[[], T]]) -> list[T]:
         """Makes calls that read, beside each other where they wait for a network; returns their results, in order."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping, MutableMapping
 from typing import Any, Final
 
 from arrowflow.lazy import fs as pafs
+from arrowflow.storage.clients import fsspec_client
 from arrowflow.storage.store import File, Store
 
 _STAMPS: Final = (
@@ -64,11 +65,11 @@ def remote_change(store: Store, file: File, known: MutableMapping[str, str | Non
 
 
 def _told(store: Store, file: File) -> tuple[int | None, str | None]:
-    handler = getattr(store.filesystem, "handler", None)
-    if isinstance(handler, pafs.FSSpecHandler):
+    client = fsspec_client(store.filesystem)
+    if client is not None:
         # Clients that keep listings would answer from them.
-        fresh = {"refresh": True} if "refresh" in inspect.signature(handler.fs.info).parameters else {}
-        info = handler.fs.info(file.path, **fresh)
+        fresh = {"refresh": True} if "refresh" in inspect.signature(client.info).parameters else {}
+        info = client.info(file.path, **fresh)
         return info.get("size"), told_stamp(info)
     info = store.filesystem.get_file_info(file.path)
     if info.type == pafs.FileType.NotFound:

@@ -64,7 +64,5 @@ def sample(now: float, *stages: StageStatistics, **fields: Any) -> RunSample:
         "waited_seconds": 0.0,
         "rows": 0,
         "chunks": 0,
-        "ledger_bytes": 0,
-        "ledger_budget_bytes": 1 << 30,
     }
     return RunSample(**(seen | {"now": now, "stages": stages} | fields))

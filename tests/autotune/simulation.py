@@ -464,8 +464,6 @@ class Simulation:
             waited_seconds=self.waited_seconds + waiting,
             rows=self.stages[0].work.rows * len(self.deliveries),
             chunks=len(self.deliveries),
-            ledger_bytes=0,
-            ledger_budget_bytes=1 << 30,
             stages=tuple(stage.statistics() for stage in self.stages),
         )
         self.samples.append(sample)

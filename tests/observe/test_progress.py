@@ -89,18 +89,6 @@ def test_more_rows_than_the_total(screen: io.StringIO) -> None:
     assert "15 rows" in frames(screen)[-1]
 
 
-def test_a_resumed_epoch_starts_where_it_was_left(screen: io.StringIO) -> None:
-    bar = ProgressBar(1_000, 1, initial_rows=600, file=screen)
-    bar.update(100, 0.0, 0.0, 1.0, 0)
-    bar.update(400, 9.0, 0.0, 4.0, 0)
-    assert [frame.partition(",")[0] for frame in frames(screen)] == [
-        "epoch 1:  60%|######    | 600/1.0k [00:00<?",
-        "epoch 1:  70%|#######   | 700/1.0k [00:01<00:03",
-        "epoch 1: 100%|##########| 1.0k/1.0k [00:04<00:00",
-    ]
-    assert all("100 rows/s" in frame for frame in frames(screen)[1:])
-
-
 def test_it_draws_ten_times_a_second(screen: io.StringIO) -> None:
     bar = ProgressBar(1_000, 0, file=screen)
     for step in range(1_000):

@@ -74,36 +74,18 @@ def _write_node(encoder: Encoder, node: Node) -> None:
 WRITERS: Final = (write_plain, write_container, _write_dataset, write_data, write_code, write_object)
 
 
-def fingerprint(plan: Node, options: ResolvedOptions) -> str:
+def fingerprint(plan: Node, options: ResolvedOptions, key: str | None = None) -> str:
     """Returns 32 hexadecimal digits that two plans share only if they yield the same rows.
 
     Args:
         plan: The part of the plan before the cache: bound and as written, not optimised.
         options: The options of the whole pipeline.
+        key: A text that stands for user functions, for streams, and for sources that have no identity. Plans share digits
+            only if their keys are equal, and all else that decides their rows is, too.
 
     Raises:
-        FingerprintError: A source, or something that a function refers to, has no identity.
+        FingerprintError: A source, or something that a function refers to, has no identity, and no key stands for it.
     """
-    return _digits(None, plan, options)
-
-
-def fingerprint_of_key(key: str, plan: Node, options: ResolvedOptions) -> str:
-    """Returns 32 hexadecimal digits for a plan with a key.
-
-    Two plans share them only if their keys are equal, and all else that decides their rows is, too.
-
-    Args:
-        key: The text that stands for user functions, for streams, and for sources that have no identity.
-        plan: The part of the plan before the cache: bound and as written, not optimised.
-        options: The options of the whole pipeline.
-
-    Raises:
-        FingerprintError: An argument that the key does not stand for has no identity.
-    """
-    return _digits(key, plan, options)
-
-
-def _digits(key: str | None, plan: Node, options: ResolvedOptions) -> str:
     encoder = Encoder(WRITERS)
     encoder.write(("arrowflow fingerprint", VERSION, key, _versions()))
     encoder.write((options.seed, options.max_chunk_rows, sorted(options.disabled_rules)))

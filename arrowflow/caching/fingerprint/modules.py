@@ -8,7 +8,7 @@ import types
 from pathlib import Path
 
 from arrowflow.caching.fingerprint.encoder import Encoder
-from arrowflow.caching.fingerprint.installed import is_installed, version_of
+from arrowflow.caching.fingerprint.installed import is_installed
 
 
 def write_whole_module(encoder: Encoder, module: types.ModuleType) -> None:
@@ -16,9 +16,6 @@ def write_whole_module(encoder: Encoder, module: types.ModuleType) -> None:
 
     A module without a file, made while the program runs, counts by its values.
     """
-    if is_installed(module.__name__):
-        encoder.put("module", module.__name__, version_of(module.__name__))
-        return
     if encoder.is_known(module):
         return
     files = _files(module)

@@ -244,7 +244,7 @@ class ParquetFormat(Format):
         details: Details = footer.details
         group = details.row_groups[split.index]
         found = []
-        with _unmapped(store).open(footer.file) as source:
+        with store.unmapped.open(footer.file) as source:
             for leaf in (details.leaves[name][0] for name in columns if name in details.leaves):
                 table = details.pages.get((split.index, leaf))
                 if table is None:
@@ -288,27 +288,17 @@ class ParquetFormat(Format):
             together.setdefault((table.rows[first], table.rows[before]), {})[leaf] = (table, first, before)
         stored = frozenset(details.leaves[name][0] for name in integers)
         columns: dict[str, pa.ChunkedArray] = {}
-        with _unmapped(store).open(footer.file) as source:
+        with store.unmapped.open(footer.file) as source:
             for (start, _), leaves in together.items():
                 data = file_of(
                     lambda at, to: source.read_at(to - at, at), details.stored, split.index, leaves
                 )
-                part = ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
-                if stored:
-                    part = ParquetFile(
-                        pa.BufferReader(data),
-                        metadata=as_integers(stored_footer(data), stored),
-                        page_checksum_verification=True,
-                    )
+                metadata = as_integers(stored_footer(data), stored) if stored else None
+                part = ParquetFile(pa.BufferReader(data), metadata=metadata, page_checksum_verification=True)
                 table = part.reader.read_row_group(0, column_indices=list(leaves), use_threads=False)
                 wanted = table.slice(rows[0] - start, rows[1] - rows[0])
                 columns |= dict(zip(wanted.column_names, wanted.columns, strict=True))
         return columns
-
-
-def _unmapped(store: Store) -> Store:
-    """Returns the store that reads local files: what is mapped would count as memory of this process."""
-    return replace(store, memory_map=False)
 
 
 def _with_integers(schema: pa.Schema, footer: Footer, integers: frozenset[str]) -> pa.Schema:

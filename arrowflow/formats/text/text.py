@@ -39,7 +39,6 @@ from arrowflow.formats.text.blocks import (
     inflated,
     opened,
     owned,
-    unmapped,
 )
 from arrowflow.formats.text.scan import Bytes, Scanner
 from arrowflow.formats.text.sifting import Decode, Records, good_rows, listed, rows_in_front
@@ -442,7 +441,7 @@ def _read_block(store: Store, file: File, blocks: Blocks, index: int) -> pa.Buff
     start, stop = int(blocks.starts[index]), int(blocks.stops[index])
     if not store.is_local:
         return owned(as_bytes(store.fetch(file, [(start, stop)])[0]))
-    with unmapped(store).open(file) as source:
+    with store.unmapped.open(file) as source:
         source.seek(start)
         return source.read_buffer(stop - start)
 

@@ -170,25 +170,15 @@ def masked_crc(data: bytes) -> int:
     return masked
 
 
-def unframe(data: memoryview, base: int, num_rows: int) -> tuple[Ints, Ints, Fault | None]:
-    """Returns starts and stops of the first records in a block, up to the first damaged record.
+def framed(data: memoryview, base: int, num_rows: int) -> tuple[Ints, Ints, dict[int, Fault]]:
+    """Returns starts and stops of records in a block, and those that are damaged.
+
+    If the block is cut off, the first record that it does not hold is among the damaged ones, and has no start.
 
     Args:
         data: The block, and any bytes after it.
         base: Number of its first byte, for errors.
         num_rows: The number of records to look at.
-    """
-    starts, stops, faults = framed(data, base, num_rows)
-    if faults:
-        row = min(faults)
-        return starts[:row], stops[:row], faults[row]
-    return starts, stops, None
-
-
-def framed(data: memoryview, base: int, num_rows: int) -> tuple[Ints, Ints, dict[int, Fault]]:
-    """Returns starts and stops of records in a block, and those that are damaged; arguments as of `unframe`.
-
-    If the block is cut off, the first record that it does not hold is among the damaged ones, and has no start.
     """
     crc32c, unpack, last = crc_function(), _LENGTH.unpack_from, len(data)
     borders, crcs, position = [0], [], 0

@@ -43,28 +43,24 @@ def example_class() -> Any:
         name="arrowflow/example.proto", package="arrowflow", syntax="proto3"
     )
     for number, (name, type) in enumerate((("Bytes", "bytes"), ("Float", "float"), ("Int64", "int64"))):
-        _field(_message(file.message_type, f"{name}List"), f"{type} value", 1, repeated=True)
+        _field(file.message_type.add(name=f"{name}List"), f"{type} value", 1, repeated=True)
         assert KINDS[number + 1] == f"{name.lower()}_list"
-    feature = _message(file.message_type, "Feature")
+    feature = file.message_type.add(name="Feature")
     feature.oneof_decl.add(name="kind")
     for number, type in enumerate(("BytesList", "FloatList", "Int64List"), 1):
         _field(feature, f".arrowflow.{type} {KINDS[number]}", number).oneof_index = 0
-    features = _message(file.message_type, "Features")
-    entry = _message(features.nested_type, "FeatureEntry")
+    features = file.message_type.add(name="Features")
+    entry = features.nested_type.add(name="FeatureEntry")
     entry.options.map_entry = True
     _field(entry, "string key", 1)
     _field(entry, ".arrowflow.Feature value", 2)
     _field(features, ".arrowflow.Features.FeatureEntry feature", 1, repeated=True)
-    message = _message(file.message_type, "Example")
+    message = file.message_type.add(name="Example")
     _field(message, ".arrowflow.Features features", 1)
     _field(message, f"bytes {_SEQUENCE}", 2)
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("arrowflow.Example"))
-
-
-def _message(messages: Any, name: str) -> Any:
-    return messages.add(name=name)
 
 
 def _field(message: Any, text: str, number: int, *, repeated: bool = False) -> Any:

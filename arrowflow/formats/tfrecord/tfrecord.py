@@ -35,7 +35,6 @@ from arrowflow.formats.tfrecord.framing import (
     compression_of,
     framed,
     inflate,
-    unframe,
 )
 from arrowflow.formats.tfrecord.wire import PADDING, Bytes
 from arrowflow.formats.types import width_bits
@@ -321,8 +320,12 @@ def _raw(records: Records, schema: pa.Schema) -> pa.RecordBatch:
 
 def _unframed(data: memoryview, base: int, num_rows: int) -> tuple[Records, Fault | None]:
     """Returns the records of a padded block, up to the first damaged record."""
-    starts, stops, fault = unframe(data, base, num_rows)
-    return Records(Bytes(np.frombuffer(data, np.uint8)), starts, stops), fault
+    starts, stops, faults = framed(data, base, num_rows)
+    records = Records(Bytes(np.frombuffer(data, np.uint8)), starts, stops)
+    if not faults:
+        return records, None
+    row = min(faults)
+    return records.until(row), faults[row]
 
 
 def _look(store: Store, file: File) -> str:

@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from arrowflow.caching.fingerprint.fingerprint import fingerprint, fingerprint_of_key
+from arrowflow.caching.fingerprint.fingerprint import fingerprint
 from arrowflow.caching.fingerprint.installed import version_of
 from arrowflow.caching.store.entry import entry
 from arrowflow.errors import PlanError
@@ -95,7 +95,7 @@ class DiskCache(RowOperator):
     def _named(self, plan: Node) -> Node:
         options = self.bound_options
         assert options is not None
-        name = fingerprint(plan, options) if self.key is None else fingerprint_of_key(self.key, plan, options)
+        name = fingerprint(plan, options, self.key)
         return dataclasses.replace(self, fingerprint=name).on(plan)
 
     @property

@@ -277,7 +277,7 @@ class SplitByRank(Operator):
         """Returns the rows of this rank."""
         batch, most = self._batch, self.steps().most
         if batch is None or most is None:
-            return None if batch is None else inputs[0] if inputs[0] is None else None
+            return None
         own = most - most % (batch.size // self.lanes) if self._drops else most
         return own * len(self.own_lanes)
 

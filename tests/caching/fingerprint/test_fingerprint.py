@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import arrowflow as af
-from arrowflow.caching.fingerprint.fingerprint import fingerprint, fingerprint_of_key
+from arrowflow.caching.fingerprint.fingerprint import fingerprint
 from arrowflow.ops.cache.cache import Cache
 from arrowflow.ops.sources.files.file_identity import files_identity, system_identity
 from arrowflow.plan.bind import bind, options_of
@@ -41,7 +41,7 @@ def bound(dataset: af.Dataset) -> Node:
 def of(dataset: af.Dataset, key: str | None = None) -> str:
     options = options_of(dataset._plan)
     plan = bound(dataset)
-    return fingerprint(plan, options) if key is None else fingerprint_of_key(key, plan, options)
+    return fingerprint(plan, options, key)
 
 
 def all_differ(*datasets: af.Dataset) -> None:
