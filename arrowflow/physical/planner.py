@@ -26,9 +26,9 @@ MAX_WAITING_THREADS = 2 * MAX_WAITING_CALLS
 SERIAL_READY_ITEMS = 16
 """Serial kernels put out slices, which hold no memory of their own. So many slices wake the next stage rarely."""
 
-WAITING_PARTS: Final = 4
-"""The parts of the byte budget that a stage that waits gets, where another that allocates gets one. A network with a delay
-delivers more, the more bytes are on their way: 1.1 x with four parts in place of one (`benchmarks.remote`)."""
+WAITING_PORTION: Final = 4
+"""How much of the byte budget a stage that waits gets, where another that allocates gets 1. A network with a delay delivers more,
+the more bytes are on their way: 1.1 x by 4 in place of 1 (`benchmarks.remote`)."""
 
 
 def plan_chain(node: Node, options: ResolvedOptions) -> Chain:
@@ -147,14 +147,14 @@ def _fuses(stage: StagePlan, spec: KernelSpec) -> bool:
 def default_limits(chain: Chain, index: int, options: ResolvedOptions, share: float = 1.0) -> StageLimits:
     """Returns the limits of stage `index` of a chain as the plan alone suggests them, before anything is measured.
 
-    A stage may use the byte budget up to its share: of n stages that allocate, the k-th from the source gets k/n.
-    A stage that waits counts as `WAITING_PARTS` of them. So whatever a fast source has read ahead, what is downstream
-    still finds room to work. `share` is what all of the chain may use: less than 1 for the inputs of a boundary that
-    stages follow.
+    A stage may fill the byte budget up to the portions of all stages up to it, divided by the sum of all portions. So
+    where one stage fetches and one decodes, the first may fill 4/5 of it and the second 5/5: whatever a fast source has
+    read ahead, what is downstream still finds room to work. `share` is what all of the chain may use: less than 1 for the
+    inputs of a boundary that stages follow.
     """
     stage = chain.stages[index]
-    before = _inputs_parts(chain)
-    share *= max(1, before + _parts(chain.stages[: index + 1])) / max(1, before + _parts(chain.stages))
+    before = _inputs_portion(chain)
+    share *= max(1, before + _portion(chain.stages[: index + 1])) / max(1, before + _portion(chain.stages))
     if stage.kind != "parallel":
         ready = stage.buffer_items or SERIAL_READY_ITEMS
         return StageLimits(max_calls=1, max_ready_items=ready, ledger_share=share)
@@ -179,21 +179,21 @@ def default_limits(chain: Chain, index: int, options: ResolvedOptions, share: fl
 
 def inputs_share(chain: Chain) -> float:
     """Returns what of a chain's share of the byte budget is for the inputs of its boundary."""
-    before = _inputs_parts(chain)
-    return before / (before + _parts(chain.stages))
+    before = _inputs_portion(chain)
+    return before / (before + _portion(chain.stages))
 
 
-def _parts(stages: Sequence[StagePlan]) -> int:
-    """Returns the parts of the byte budget that some stages of a chain get: of those that allocate."""
+def _portion(stages: Sequence[StagePlan]) -> int:
+    """Returns how much of the byte budget some stages of a chain get: nothing but for those that allocate."""
     allocating = (stage for stage in stages if stage.kind == "parallel" and stage.phase != "open")
-    return sum(WAITING_PARTS if stage.cost == "waits" else 1 for stage in allocating)
+    return sum(WAITING_PORTION if stage.cost == "waits" else 1 for stage in allocating)
 
 
-def _inputs_parts(chain: Chain) -> int:
-    """Returns the parts that the longest input of a chain gets; 0 only for a chain that begins itself."""
+def _inputs_portion(chain: Chain) -> int:
+    """Returns the portion of the longest input of a chain; 0 only for a chain that begins itself."""
     if chain.stages[0].kind != "boundary":
         return 0
-    return max([1, *(_inputs_parts(child) + _parts(child.stages) for child in chain.children)])
+    return max([1, *(_inputs_portion(child) + _portion(child.stages) for child in chain.children)])
 
 
 def _weight(stage: StagePlan, options: ResolvedOptions) -> float:

@@ -20,7 +20,7 @@ import pyarrow as pa
 from arrowflow.errors import ArrowflowError, PlanError, SourceError, WriteError, said
 from arrowflow.lazy import fs as pafs
 from arrowflow.storage.clients import as_s3fs, connections_of, open_by_fsspec
-from arrowflow.storage.requests import PART_BYTES, Requests, time_limit
+from arrowflow.storage.requests import Requests, time_limit
 from arrowflow.storage.retries import Services, status_of
 from arrowflow.storage.settings import Settings, without_secrets
 from arrowflow.storage.store import File, Store
@@ -29,6 +29,9 @@ T = TypeVar("T")
 
 _CLIENTS: Final = ("s3fs", "gcsfs", "adlfs", "fsspec.implementations.memory")
 """Modules whose clients put an object by one request if there is none. That of fsspec itself asks first, and then writes."""
+
+UPLOAD_BYTES: Final = 8 << 20
+"""So many bytes of an object may take as long to put as any other request may take."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -192,7 +195,7 @@ def _found(client: Any, path: str, seconds: float) -> dict[str, Any]:
 
 
 def _put(client: Any, path: str, data: bytes, seconds: float) -> bool:
-    limit = time_limit(client, seconds * max(1.0, len(data) / PART_BYTES))
+    limit = time_limit(client, seconds * max(1.0, len(data) / UPLOAD_BYTES))
     try:
         client.pipe_file(path, data, mode="create", **limit)
     except FileExistsError:

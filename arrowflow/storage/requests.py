@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import pyarrow as pa
 
 from arrowflow.lazy import fs as pafs
 from arrowflow.options import ResolvedOptions
 from arrowflow.storage.clients import fsspec_client
+from arrowflow.storage.line import Line
 from arrowflow.storage.retries import Alone, Patience, Services, ShortRead
 from arrowflow.storage.settings import without_secrets
 
@@ -27,8 +28,8 @@ logger = logging.getLogger("arrowflow")
 T = TypeVar("T")
 
 PART_BYTES: Final = 16 << 20
-"""A longer range is asked for in parts of this size, beside each other. Measured: a request of a client in Python holds the
-interpreter lock for 2 to 3 ms, as long as some 2 MB of its bytes do; one connection of S3 gives some 90 MB/s."""
+"""A longer range is asked for in parts of this size, beside each other. A request of a client in Python costs 2 to 3 ms of the
+interpreter lock, as much as 2 MB of its bytes do, so it should bring many more; one connection of S3 gives some 90 MB/s."""
 
 MAX_HANDLES: Final = 512
 """Files of which an open handle is kept for the next read."""
@@ -102,12 +103,14 @@ class Requests:
         services: Those of the run.
         handles: Open files, by path.
         wholes: Files of servers that send no parts.
+        line: The line to the store, of all runs.
     """
 
     patience: Patience = field(default_factory=Patience)
     services: Services = field(default_factory=Alone)
     handles: dict[str, Any] = field(default_factory=dict, repr=False)
     wholes: Wholes = field(default_factory=Wholes, repr=False)
+    line: Line = field(default_factory=Line, repr=False)
 
     def __reduce__(self) -> tuple[type[Requests], tuple[Patience]]:
         return Requests, (self.patience,)
@@ -125,7 +128,7 @@ class Requests:
 
     def served_by(self, services: Services) -> Requests:
         """Returns the same for a run, which has open files of its own."""
-        return Requests(self.patience, services, wholes=Wholes(is_told=bool(self.wholes)))
+        return Requests(self.patience, services, wholes=Wholes(is_told=bool(self.wholes)), line=self.line)
 
     def persist(self, request: Callable[[float], T]) -> T:
         """Makes a request until it succeeds, as long as `patience` allows; it is given the seconds that it may take."""
@@ -165,14 +168,14 @@ class Requests:
         held = self.wholes.held(path)
         if held is None or held.size != size:
             client = fsspec_client(filesystem)
-            held = pa.py_buffer(self.persist(partial(_cat, client, path, 0, size)))
+            held = pa.py_buffer(self.persist(partial(self._cat, client, path, 0, size)))
             self.wholes.hold(path, held)
         return held
 
     def _asked(self, client: Any, path: str, start: int, end: int) -> pa.Buffer:
         """Returns a range from a client of fsspec; a long one in parts."""
         if end - start <= PART_BYTES:
-            return pa.py_buffer(self.persist(partial(_cat, client, path, start, end)))
+            return pa.py_buffer(self.persist(partial(self._cat, client, path, start, end)))
         lows = range(start, end, PART_BYTES)
         calls = [partial(self._asked, client, path, low, min(low + PART_BYTES, end)) for low in lows]
         whole = pa.allocate_buffer(end - start)
@@ -180,6 +183,19 @@ class Requests:
         for low, part in zip(lows, self.services.together(calls), strict=True):
             view[low - start : low - start + part.size] = memoryview(part).cast("B")
         return whole
+
+    def _cat(self, client: Any, path: str, start: int, end: int, seconds: float) -> bytes:
+        """Returns bytes from a client of fsspec. A request of an asynchronous client that hangs is cut."""
+        if _is_limited(client):
+            sync = sys.modules["fsspec.asyn"].sync
+            (data,) = sync(client.loop, self.line.cat_ranges, client, path, start, end, seconds)
+        else:
+            (data,) = client.cat_ranges([path], [start], [end], on_error="raise")
+        if len(data) < end - start:
+            raise short_read(start, end - start, len(data))
+        if len(data) > end - start:
+            raise SentWhole(data)
+        return cast(bytes, data)
 
     def _read(self, filesystem: Any, path: str, place: Place) -> None:
         """Fills memory from a native client."""
@@ -228,20 +244,12 @@ def _base(filesystem: Any) -> Any:
     return filesystem.base_fs if isinstance(filesystem, pafs.SubTreeFileSystem) else filesystem
 
 
-def _cat(client: Any, path: str, start: int, end: int, seconds: float) -> bytes:
-    """Returns bytes from a client of fsspec. A request of an asynchronous client that hangs is cut."""
-    (data,) = client.cat_ranges([path], [start], [end], on_error="raise", **time_limit(client, seconds))
-    if len(data) < end - start:
-        raise short_read(start, end - start, len(data))
-    if len(data) > end - start:
-        raise SentWhole(data)
-    return data
-
-
 def time_limit(client: Any, seconds: float) -> dict[str, float]:
     """Returns the argument by which fsspec waits for a coroutine of a client for so long; nothing for other clients."""
+    return {"timeout": seconds} if _is_limited(client) else {}
+
+
+def _is_limited(client: Any) -> bool:
+    """Whether calls of a client are coroutines that fsspec waits for."""
     asynchronous = sys.modules["fsspec.asyn"].AsyncFileSystem if "fsspec.asyn" in sys.modules else ()
-    is_limited = isinstance(client, asynchronous) and "cat_ranges" in object.__getattribute__(
-        client, "__dict__"
-    )
-    return {"timeout": seconds} if is_limited else {}
+    return isinstance(client, asynchronous) and "cat_ranges" in object.__getattribute__(client, "__dict__")

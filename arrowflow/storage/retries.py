@@ -26,7 +26,7 @@ LAST_PAUSE_SECONDS: Final = 10.0
 """The longest wait before the first retry, and before any other."""
 
 REQUEST_SECONDS: Final = 30.0
-"""The time that a request may take: a part of a file, 16 MiB, by a line of 4.5 Mbit/s."""
+"""The time that a request may take. A read of a client of fsspec may take longer while other reads of its store go on."""
 
 SHORT_RETRIES: Final = 3
 """Retries of a read that got fewer bytes than it asked for. If all get fewer, the file itself is shorter."""

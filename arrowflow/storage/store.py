@@ -21,7 +21,7 @@ HOLE_BYTES: Final = 1 << 20
 """Bytes between two ranges that are fetched along instead of by a second request: the cost of a round trip."""
 
 MAX_RANGE_BYTES: Final = PART_BYTES
-"""Most bytes of a merged range: ranges are fetched beside each other."""
+"""Most bytes of a merged range, with the holes in it: ranges are fetched beside each other."""
 
 AHEAD_BYTES: Final = 4 << 20
 """What is fetched at once of a file that is read from its start to its end, such as a compressed one."""

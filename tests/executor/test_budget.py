@@ -15,7 +15,7 @@ from arrowflow.kernels.held import Held
 from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.operator import Cost
 from arrowflow.ops.batches.batch import BatchKernel
-from arrowflow.physical.planner import WAITING_PARTS
+from arrowflow.physical.planner import WAITING_PORTION
 from arrowflow.physical.stage import Chain, StagePlan
 from arrowflow.physical.tuning import MAX_WAITING_CALLS
 from tests.executor.fakes import (
@@ -246,13 +246,13 @@ def test_inputs_of_a_boundary_leave_room_for_what_follows() -> None:
     assert len(values_of(engine)) == 100
 
 
-@pytest.mark.parametrize(("cost", "parts"), [("computes", 1), ("waits", WAITING_PARTS)])
-def test_what_waits_may_use_more_of_the_budget(cost: Cost, parts: int) -> None:
+@pytest.mark.parametrize(("cost", "portion"), [("computes", 1), ("waits", WAITING_PORTION)])
+def test_what_waits_may_use_more_of_the_budget(cost: Cost, portion: int) -> None:
     budget = 40 * SIZE
     engine = stepper(source(100, sized, task_bytes=SIZE, cost=cost), function(max_calls=1), ram_budget=budget)
     (slow,) = hold(engine, "function", 1)
     engine.settle()
-    share = budget * parts // (parts + 1)
+    share = budget * portion // (portion + 1)
     assert share - SIZE <= used(engine) <= share + SIZE
     engine.finish(slow)
     assert values_of(engine) == list(range(100))
