@@ -38,6 +38,6 @@ What may happen
 Who may block
 -------------
 Only the calls of a lane's kernel wait for Ray, on threads of the executor that wait. They look five times a second whether the
-run goes on. The session's lock guards its lists. Only the first lane waits for Ray under it, while it connects to the cluster: the others
-need what comes of that.
+run goes on. The session's lock guards its lists. A lane waits for Ray's head node under it while it connects to the cluster, and while
+workers are added or replaced: the others need what comes of that.
 """

@@ -30,7 +30,7 @@ class RayEngine:
         lanes: How many lanes there are; it decides the order of rows, as in `split_by_rank`. Left out where the plan has a
             `split_by_rank` of its own. Default: 16, or the largest divisor of the batch size below.
         placement: `"spread"` over nodes, `"pack"` on few nodes, or `"near_consumer"`: on its node as long as that has room.
-        max_workers: The most workers with `AUTOTUNE`. Default: as many as the cluster has cores for.
+        max_workers: The most workers with `AUTOTUNE`. Default: all cores of the cluster, busy or not, by those of a worker.
         address: The cluster to connect to, as in `ray.init`, unless this process is connected already. Default: a local
             one is started.
 

@@ -206,7 +206,6 @@ class RemoteKernel(SourceKernel):
         """Yields what the lane's worker sends, and goes on in another worker where one dies."""
         session, context = self._node.session, self._context
         start = Start(self._node.number, context.epoch, task.payload, 0)
-        joined = Joined(session.kept)
         asked: Asked | None = None
 
         def ask(before: Asked | None) -> Asked:
@@ -214,7 +213,8 @@ class RemoteKernel(SourceKernel):
 
         try:
             self._connect()
-            if not session.await_workers(start.lane, context):
+            joined = Joined(session.kept)
+            if not session.await_workers(context):
                 return
             asked = ask(None)
             while True:
@@ -225,6 +225,7 @@ class RemoteKernel(SourceKernel):
                         return
                     context.retried("a worker of the cluster died")
                     joined.clear()
+                    session.close(asked)  # Ray may have lost a piece, and not the worker
                     asked = ask(None)
                     continue
                 self._tell(asked, piece, context.now() - began)
@@ -248,8 +249,10 @@ class RemoteKernel(SourceKernel):
                 if asked is None:
                     return
         finally:
-            session.close(asked)
-            session.leave()
+            try:
+                session.close(asked)
+            finally:
+                session.leave()
 
     def _tell(self, asked: Asked, piece: Piece, waited_seconds: float) -> None:
         """Hands on what a piece tells of the worker's side of the run."""
@@ -279,7 +282,9 @@ class RemoteKernel(SourceKernel):
         split, engine = node.work, node.session.engine
         memory = engine.memory_per_worker
         ram_budget = memory if isinstance(memory, int) else options.ram_budget
-        work = Work(split, dataclasses.replace(options, ram_budget=ram_budget))
+        # What differs between machines is left out: consumers on all of them send the same, and so share workers.
+        same = dataclasses.replace(options, ram_budget=1, cpu_budget=1, shares_ram=False, progress=False)
+        work = Work(split, same)
         node.session.connect(
             lambda: packed(work),
             lanes=split.own_lanes,

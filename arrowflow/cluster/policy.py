@@ -110,6 +110,11 @@ class Policy:
             return self._move(count, count - 1, f"lanes waited {look.waited:.0%} of the time")
         return count
 
+    def refused(self, count: int, why: str) -> None:
+        """Is told that the cluster has no room for more than so many workers."""
+        self.most, self._before = count, None
+        self._move(count + 1, count, f"worker {count} {why}")
+
     def _move(self, old: int, new: int, why: str) -> int:
         self.reasons.append(f"{old} -> {new} workers: {why}")
         return new
@@ -142,19 +147,20 @@ class Looks:
             rows: The rows that came from them until now.
         """
         if self._then is None:
-            self._begin(now, cpu_seconds, rows)
+            self.begin(now, cpu_seconds, rows)
             return None
         then, cpu_then, rows_then = self._then
         elapsed = now - then
         if elapsed < PERIOD_SECONDS:
             return None
         waited = self.waited / (elapsed * self.own)
-        self._begin(now, cpu_seconds, rows)
+        self.begin(now, cpu_seconds, rows)
         if elapsed > REST_PERIODS * PERIOD_SECONDS and waited > IDLES:
             return None  # the mean of a rest and of the time around it says nothing
         busy = (cpu_seconds - cpu_then) / (elapsed * self.cores * workers)
         look = Look(workers=workers, waited=waited, busy=busy, rate=(rows - rows_then) / elapsed)
         return self.policy.step(look)
 
-    def _begin(self, now: float, cpu_seconds: float, rows: int) -> None:
+    def begin(self, now: float, cpu_seconds: float, rows: int) -> None:
+        """Measures from now on."""
         self._then, self.waited = (now, cpu_seconds, rows), 0.0

@@ -17,6 +17,7 @@ SOON_SECONDS: Final = 1.0
 TELL_SECONDS: Final = 10.0
 START_SECONDS: Final = 120.0
 """Time for a worker to start until a line in the log says what it may lack, and until that is an error: the cluster may grow."""
+DEFAULT_CORES: Final = 4
 GIB: Final = 2**30
 
 logger: Final = logging.getLogger("arrowflow")
@@ -33,6 +34,17 @@ def connect(ray: Any, engine: RayEngine) -> None:
             engine.address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
         )
     )
+
+
+def cores_of(engine: RayEngine, nodes: Iterable[Mapping[str, Any]]) -> int:
+    """Returns the cores of a worker; raises `PlanError` if no node has so many. `nodes` are as `ray.nodes()` tells of them."""
+    most = int(max((node["Resources"].get("CPU", 0) for node in nodes), default=0))
+    cores = engine.cpus_per_worker or max(1, min(DEFAULT_CORES, most))
+    if cores > most:
+        raise PlanError(
+            f"RayEngine: cpus_per_worker={cores}, but the largest node of the cluster has {most} CPUs; use fewer, or larger nodes"
+        )
+    return cores
 
 
 def check_memory(engine: RayEngine, nodes: Iterable[Mapping[str, Any]]) -> None:
@@ -85,7 +97,8 @@ class Patience:
             return True
         if context.wait(0.0):
             lack = self._lack(ray, cores)
-            raise WorkerError(f"not all workers started within {START_SECONDS:.0f} s: {lack}")
+            waited = SOON_SECONDS + TELL_SECONDS + START_SECONDS
+            raise WorkerError(f"not all workers started within {waited:.0f} s: {lack}")
         return False
 
     def _is_first_to(self, act: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import itertools
 import os
@@ -14,19 +13,20 @@ from typing import Any, Final
 from arrowflow.cluster.engine import RayEngine
 from arrowflow.cluster.parts import Kept
 from arrowflow.cluster.policy import Looks, Policy, dealt
-from arrowflow.cluster.remote import PING_SECONDS, PINGS, Asked, Remote, ahead_by, place_of
-from arrowflow.cluster.room import Patience, check_memory, connect
-from arrowflow.cluster.worker import LaneWorker, Piece, Ready, Request, Start
+from arrowflow.cluster.remote import Asked, Remote, measured_ahead, place_of, started
+from arrowflow.cluster.room import Patience, check_memory, connect, cores_of
+from arrowflow.cluster.worker import Piece, Ready, Request, Start
 from arrowflow.errors import PlanError, WorkerError, said
 from arrowflow.kernels.context import Context
 from arrowflow.optional import optional
 from arrowflow.options import AUTOTUNE
 
-DEFAULT_CORES: Final = 4
 MAX_DEATHS: Final = 3
 """Workers of a lane that may die one after the other without a piece of that lane in between."""
 LOOK_SECONDS: Final = 0.2
 """A wait for Ray looks so often whether its run goes on."""
+COMING_SECONDS: Final = 10.0
+"""Time for a worker that the policy adds: a cluster without room for it goes on with those that there are."""
 PIECE_BYTES: Final = 16 << 20
 """A piece is sent from so many bytes on, if the store has room for it. 16 lanes of a worker make 3 GB in the time of ten."""
 STORE_SHARE: Final = 4
@@ -53,6 +53,7 @@ class Session:
         self._name = f"{os.getpid()}-{os.urandom(4).hex()}"
         self._workers: list[Remote] = []
         self._packed: Any = None
+        self._job = ""
         self._shared_name: str | None = None
         self._cores = 1
         self._lanes: tuple[int, ...] = ()
@@ -60,12 +61,13 @@ class Session:
         self._ram_budget = 0
         self._most_bytes = PIECE_BYTES
         self.kept = Kept(0)
-        self._deaths: dict[int, int] = {}  # of each lane since its latest piece
+        self._deaths: dict[int | str, int] = {}  # of each lane since its latest piece, and of each start
         self._is_lost = False
         self._patience = Patience(engine)
         self._looks: Looks | None = None  # where it is this consumer that decides
         self._resized = (0, 0)  # the latest change of the workers: its number, and how many there are
         self._leaving: list[Remote] = []
+        self._coming: tuple[Remote, float] | None = None  # a worker that the policy adds, and since when
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Session, (self.engine,)
@@ -95,7 +97,7 @@ class Session:
         with self._lock:
             self._lanes_open += 1
             self._goes = False
-            if self._workers and not self._is_lost:
+            if self._workers and not self._is_lost and self._is_connected():
                 return
             self._deaths, self._is_lost = {}, False  # a run after one that failed may find a better cluster
             packed = pack()
@@ -105,19 +107,13 @@ class Session:
                 connect(ray, engine)
             total = ray.cluster_resources()
             alive = [node for node in ray.nodes() if node["Alive"]]
-            nodes = [node["Resources"].get("CPU", 0) for node in alive]
-            self._cores = engine.cpus_per_worker or max(1, min(DEFAULT_CORES, int(max(nodes, default=1))))
-            if self._cores > max(nodes, default=0):
-                raise PlanError(
-                    f"RayEngine: cpus_per_worker={self._cores}, but the largest node of the cluster has "
-                    f"{int(max(nodes, default=0))} CPUs; use fewer, or larger nodes"
-                )
+            self._cores = cores_of(engine, alive)
             check_memory(engine, alive)
             self._lanes, self._ram_budget = tuple(lanes), ram_budget
+            self._job = ray.get_runtime_context().get_job_id()
             self._shared_name = None
             if shared:
-                job = ray.get_runtime_context().get_job_id()
-                self._shared_name = f"{job}-{hashlib.blake2b(packed, digest_size=8).hexdigest()}"
+                self._shared_name = f"{self._job}-{hashlib.blake2b(packed, digest_size=8).hexdigest()}"
             # All pieces meet on the consumer's node, which may be any one.
             stores = [node["Resources"].get("object_store_memory", 1 << 30) for node in alive]
             share = min(int(min(stores, default=1 << 30)) // STORE_SHARE, ram_budget)
@@ -130,6 +126,11 @@ class Session:
             count = 1 if engine.workers == AUTOTUNE else min(engine.workers, len(lanes))
             self._workers = [self._started(number) for number in range(count)]
             self._places = dealt({}, self._lanes, count)
+
+    def _is_connected(self) -> bool:
+        """Whether this process still is in the job of Ray in which the workers were started."""
+        ray = self._ray
+        return bool(ray.is_initialized() and ray.get_runtime_context().get_job_id() == self._job)
 
     def leave(self) -> None:
         """A run of a lane is over."""
@@ -146,34 +147,14 @@ class Session:
     def _go(self) -> None:
         if self._goes and not self._lanes_open:
             # Ray ends an actor that no handle refers to, after its calls.
-            self._workers, self._leaving, self._places = [], [], {}
+            self._workers, self._leaving, self._coming, self._places = [], [], None, {}
+            self._packed = None
 
     def _started(self, number: int) -> Remote:
         """Begins to start a worker."""
-        ray, engine = self._ray, self.engine
-        strategies = ray.util.scheduling_strategies
-        places: dict[str, Callable[[], Any]] = {
-            "spread": lambda: "SPREAD",
-            "pack": lambda: "DEFAULT",
-            "near_consumer": lambda: strategies.NodeAffinitySchedulingStrategy(
-                ray.get_runtime_context().get_node_id(), soft=True
-            ),
-        }
-        options: dict[str, Any] = {
-            "num_cpus": self._cores,
-            "max_concurrency": len(self._lanes) + SPARE_CALLS,
-            "max_restarts": 0,
-            "scheduling_strategy": places[engine.placement](),
-        }
-        if engine.memory_per_worker is not None:
-            options["memory"] = engine.memory_per_worker
-        if self._shared_name is not None:
-            options |= {
-                "name": f"{self._shared_name}-{number}",
-                "namespace": "arrowflow",
-                "get_if_exists": True,
-            }
-        handle = ray.remote(LaneWorker).options(**options).remote(self._packed, self._cores)
+        name = None if self._shared_name is None else f"{self._shared_name}-{number}"
+        calls = len(self._lanes) + SPARE_CALLS
+        handle = started(self._ray, self.engine, self._packed, cores=self._cores, calls=calls, name=name)
         return Remote(number, handle, handle.ready.remote())
 
     def worker_of(self, lane: int) -> Remote:
@@ -186,26 +167,30 @@ class Session:
         """The part of a worker's byte budget that a lane has."""
         return self._ram_budget // -(-len(self._lanes) // len(self._workers))
 
-    def _replace(self, lost: Remote, lane: int, error: BaseException) -> None:
+    def _replace(self, lost: Remote, lane: int | None, error: BaseException) -> None:
         """Starts a worker in place of one that has died. All its lanes ask for this, the first one does it.
 
-        Deaths count by lane. Others deliver between two deaths that the rows of one lane bring about.
+        Deaths count by lane: others deliver between two deaths that the rows of one lane bring about. Without a lane it
+        died when it started, and deaths count by its place among the workers.
         """
         with self._lock:
-            deaths = self._deaths[lane] = self._deaths.get(lane, 0) + 1
-            if deaths > MAX_DEATHS:
-                self._is_lost = True
-                raise WorkerError(
-                    f"workers die again and again and deliver nothing, the last one{place_of(lost)} with lane {lane}: "
-                    f"{said(error)}; ray's logs of that node may tell more"
-                ) from error
-            if lost in self._workers:
+            is_here = lost in self._workers
+            if lane is not None or is_here:
+                what = f"at the start of worker {lost.number}" if lane is None else f"with lane {lane}"
+                deaths = self._deaths[what] = self._deaths.get(what, 0) + 1
+                if deaths > MAX_DEATHS:
+                    self._is_lost = True
+                    raise WorkerError(
+                        f"workers die again and again and deliver nothing, the last one{place_of(lost)} {what}: "
+                        f"{said(error)}; ray's logs of that node may tell more"
+                    ) from error
+            if is_here:
                 self._workers[lost.number] = self._started(lost.number)
                 self._tell(self._workers[lost.number])
 
     # ------------------------------------------------------------------ requests
 
-    def await_workers(self, lane: int, context: Context) -> bool:
+    def await_workers(self, context: Context) -> bool:
         """Waits until all workers have started, before any of them reads; False if the run is over.
 
         Raises:
@@ -218,9 +203,10 @@ class Session:
                 if not self._starts(remote, context):
                     return False
             except errors.RayTaskError as error:
+                self._is_lost = True  # the next run asks again
                 raise WorkerError(f"a worker failed at its start: {said(error)}") from error
             except errors.RayError as error:
-                self._replace(remote, lane, error)
+                self._replace(remote, None, error)
         return True
 
     def _starting(self) -> Remote | None:
@@ -232,11 +218,12 @@ class Session:
         if remote.ready is not None:
             return True
         ray = self._ray
-        arrives = partial(self._arrives, remote.starting, context)
+        arrives = partial(self._arrives, remote.starting, context=context)
         if not self._patience.starts(ray, self._cores, arrives, context):
             return False
         ready = Ready._make(ray.get(remote.starting))
         if ready.missing is not None:
+            self._is_lost = True  # the file may be there at the next run
             raise PlanError(
                 f"RayEngine: the worker on {ready.host} does not see {ready.missing}; put the files where all nodes "
                 "see them, or use placement='near_consumer' on a cluster of one node"
@@ -247,6 +234,8 @@ class Session:
     def ask(self, start: Start, before: Asked | None, *, records: bool) -> Asked:
         """Asks for the next piece of a lane; in a new run, closing the one before, where the lane moves or begins.
 
+        It also begins anew where its worker got more lanes, and so less memory for each.
+
         Args:
             start: Where the lane goes on, if it is not in this very worker already.
             before: The latest request of the lane; None if there is no run of it.
@@ -254,14 +243,15 @@ class Session:
         """
         remote = self.worker_of(start.lane)
         request = Request(min(PIECE_BYTES, self._most_bytes), self._most_bytes, records)
-        if before is not None and before.remote is remote:
+        share = self.share_bytes
+        if before is not None and before.remote is remote and before.ram_budget <= share:
             promise = remote.handle.pull.remote(before.name, None, request)
-            return Asked(start.lane, remote, before.name, promise)
+            return Asked(start.lane, remote, before.name, before.ram_budget, promise)
         self.close(before)
         name = f"{self._name}-{next(self._numbers)}"
-        start = start._replace(ram_budget=self.share_bytes)
+        start = start._replace(ram_budget=share)
         request = request._replace(num_bytes=1)  # the loop waits for the first rows
-        return Asked(start.lane, remote, name, remote.handle.pull.remote(name, start, request))
+        return Asked(start.lane, remote, name, share, remote.handle.pull.remote(name, start, request))
 
     def close(self, asked: Asked | None) -> None:
         """Ends a run of a lane. Waits for nothing."""
@@ -278,7 +268,7 @@ class Session:
         ray, remote = self._ray, asked.remote
         began = context.now()
         try:
-            if not (self._starts(remote, context) and self._arrives(asked.promise, context, None)):
+            if not (self._starts(remote, context) and self._arrives(asked.promise, None, context)):
                 return None
             piece = Piece._make(ray.get(asked.promise))
             asked.promise = None  # the store frees the piece once nothing refers to its bytes
@@ -288,27 +278,51 @@ class Session:
             self._replace(remote, asked.lane, error)
             return None
         with self._lock:
-            self._deaths.pop(asked.lane, None)
-            self._count(remote, piece)
+            self._deaths.pop(f"with lane {asked.lane}", None)
+            remote.cpu_seconds = piece.cpu_seconds
+            remote.rows += piece.rows
+            remote.num_bytes += piece.num_bytes
             if self._looks is not None:
                 self._looks.waited += context.now() - began
                 self._look(self._looks, context.now())
             elif piece.resized > self._resized:
-                self._resized = piece.resized
-                self._resize(piece.resized[1])
+                self._follow(*piece.resized)
         return piece
 
-    def _count(self, remote: Remote, piece: Piece) -> None:
-        remote.cpu_seconds = piece.cpu_seconds
-        remote.rows += piece.rows
-        remote.num_bytes += piece.num_bytes
-
     def _look(self, looks: Looks, now: float) -> None:
-        """Lets the policy say how many workers there shall be, if it is time."""
+        """Lets the policy say how many workers there shall be, if it is time and none is coming."""
+        if self._coming is not None:
+            self._welcome(looks, *self._coming, now)
+            return
         count = looks.step(now, len(self._workers), *self._totals())
-        if count is not None:
-            self._leaving.clear()
-            self._change(count)
+        if count is None:
+            return
+        self._leaving.clear()
+        if count > len(self._workers):
+            self._coming = self._started(count - 1), now
+        else:
+            self._change(self._workers[:count])
+
+    def _welcome(self, looks: Looks, coming: Remote, since: float, now: float) -> None:
+        """Deals lanes to a worker that the policy adds once it has started, or goes on without it."""
+        ray = self._ray
+        has_come = bool(ray.wait([coming.starting], timeout=0)[0])
+        if not has_come and now - since < COMING_SECONDS:
+            return
+        self._coming = None
+        why: str | None = f"did not start within {COMING_SECONDS:.0f} s"
+        if has_come:
+            try:
+                coming.ready = Ready._make(ray.get(coming.starting))
+                missing = coming.ready.missing
+                why = None if missing is None else f"on {coming.ready.host} does not see {missing}"
+            except ray.exceptions.RayError as error:
+                why = f"failed: {said(error)}"
+        if why is None:
+            self._change([*self._workers, coming])
+        else:
+            looks.policy.refused(len(self._workers), why)
+        looks.begin(now, *self._totals())
 
     def _totals(self) -> tuple[float, int]:
         """Returns the CPU time and the rows of all workers until now."""
@@ -317,35 +331,42 @@ class Session:
     def resize(self, count: int) -> None:
         """Has so many workers from now on. Lanes move when they ask for their next piece."""
         with self._lock:
-            self._change(count)
+            more = [self._started(number) for number in range(len(self._workers), count)]
+            self._change([*self._workers[:count], *more])
 
-    def _change(self, count: int) -> None:
-        """Resizes, and has all workers tell the other consumers that share them."""
-        before = len(self._workers)
-        if count == before:
+    def _change(self, workers: list[Remote]) -> None:
+        """Has these workers from now on, and all tell the other consumers that share them."""
+        if len(workers) == len(self._workers):
             return
         if self._shared_name is not None:
-            # A worker ends once the process that made it needs it no more. These stay until their consumers have left.
-            self._leaving = self._workers[count:]
-        self._resize(count)
-        self._resized = (self._resized[0] + 1, count)
-        for remote in (*self._workers, *self._leaving):
+            # A worker ends once the process that made it needs it no more. These stay until the next look, so that
+            # other consumers have left them; one that is later finds its worker dead.
+            self._leaving = self._workers[len(workers) :]
+        self._workers = workers
+        self._places = dealt(self._places, self._lanes, len(workers))
+        self._resized = (self._resized[0] + 1, len(workers))
+        for remote in (*workers, *self._leaving):
             self._tell(remote)
 
     def _tell(self, remote: Remote) -> None:
         if self._shared_name is not None and self._resized[0]:
             remote.handle.resized.remote(*self._resized)
 
-    def _resize(self, count: int) -> None:
+    def _follow(self, number: int, count: int) -> None:
+        """Has as many workers as the consumer that decides. One that goes ends with the last piece that is on its way."""
+        self._resized = number, count
         workers = self._workers
-        # A worker that goes ends with the last piece of it that is on its way.
-        workers[count:] = [self._started(number) for number in range(len(workers), count)]
+        workers[count:] = [self._started(each) for each in range(len(workers), count)]
         self._places = dealt(self._places, self._lanes, count)
 
-    def _arrives(self, promise: Any, context: Context, seconds: float | None) -> bool:
+    def _arrives(self, promise: Any, seconds: float | None, context: Context) -> bool:
         """Waits until a promise is kept or broken; False if the run is over before, or the time."""
         looks = None if seconds is None else int(seconds / LOOK_SECONDS)
         while looks is None or looks > 0:
+            if not self._ray.is_initialized():  # to wait would start another cluster
+                raise WorkerError(
+                    "ray.shutdown() was called while the run waited for its workers; iterate anew"
+                )
             if self._ray.wait([promise], timeout=LOOK_SECONDS)[0]:
                 return True
             if not context.wait(0.0):
@@ -354,19 +375,11 @@ class Session:
         return False
 
     def ahead(self, remote: Remote, context: Context) -> float:
-        """Returns by how much the clock of a worker is ahead, from the quickest of a few pings."""
+        """Returns by how much the clock of a worker is ahead."""
         if remote.ahead_seconds is None:
-            ray = self._ray
-            pings: list[tuple[float, float]] = []
-            for _ in range(PINGS):
-                sent = context.now()
-                promise = remote.handle.now.remote()
-                if not self._arrives(promise, context, PING_SECONDS):
-                    break
-                with contextlib.suppress(ray.exceptions.RayError):  # its lane finds out that it has died
-                    found = ray.get(promise)
-                    pings.append(ahead_by(sent, found, context.now()))
-            remote.ahead_seconds = min(pings, default=(0.0, 0.0))[1]
+            remote.ahead_seconds = measured_ahead(
+                self._ray, remote, partial(self._arrives, context=context), context.now
+            )
         return remote.ahead_seconds
 
     def moves(self) -> list[str]:

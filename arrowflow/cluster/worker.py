@@ -46,7 +46,7 @@ class Work(NamedTuple):
 
     Attributes:
         split: The lanes' plan.
-        options: The pipeline's; the byte budget is that of a worker.
+        options: The pipeline's, without budgets: those are the worker's.
     """
 
     split: SplitByRank
@@ -189,7 +189,7 @@ class LaneWorker:
 
     def __init__(self, packed: bytes, num_cores: int) -> None:
         self._split, self._options = Work._make(unpack(packed))
-        self._options = replace(self._options, cpu_budget=num_cores, shares_ram=False, progress=False)
+        self._options = replace(self._options, cpu_budget=num_cores)
         self._clock = WallClock()
         self._plans: dict[int, Prepared] = {}
         # All lanes begin at once. The first one compiles what the others then find compiled.

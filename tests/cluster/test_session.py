@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -11,30 +11,99 @@ import arrowflow as af
 from arrowflow.cluster.policy import Looks, Policy, dealt
 from arrowflow.cluster.remote import Asked, Remote
 from arrowflow.cluster.session import MAX_DEATHS, Session
-from arrowflow.cluster.worker import Piece, Ready
+from arrowflow.cluster.worker import Piece, Ready, Start
 from arrowflow.errors import PlanError, WorkerError
 from arrowflow.ops.ranks.rank import found_rank
 
 
-def test_a_session_has_as_many_workers_as_the_policy_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Session, "_started", lambda self, number: Remote(number, None, None))
-    session, looks = Session(af.RayEngine(cpus_per_worker=1)), Looks(Policy(most=2), own=4, cores=1)
+class RayError(Exception):
+    """Stands for what Ray raises where a worker has died."""
+
+
+class Ray:
+    """The part of Ray that waits: a promise is kept if it is not None, and broken if it is an exception."""
+
+    exceptions = types.SimpleNamespace(RayError=RayError, RayTaskError=ZeroDivisionError)
+
+    def __init__(self) -> None:
+        self.initialized = True
+        self.waits: list[float] = []
+
+    def is_initialized(self) -> bool:
+        return self.initialized
+
+    def wait(self, promises: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
+        assert self.initialized, "it would start another cluster"
+        self.waits.append(timeout)
+        return ([], promises) if promises == [None] else (promises, [])
+
+    def get(self, promise: Any) -> Any:
+        if isinstance(promise, Exception):
+            raise promise
+        return promise
+
+    def cluster_resources(self) -> dict[str, float]:
+        return {"CPU": 4.0, "memory": 8.0 * 2**30}
+
+    def available_resources(self) -> dict[str, float]:
+        return {"CPU": 1.0, "memory": 2.0 * 2**30}
+
+
+HERE = Ready("here", 1, None)
+
+
+def tuned(monkeypatch: pytest.MonkeyPatch, coming: Any) -> tuple[Session, Looks]:
+    """Returns a session of four lanes with one busy worker whose policy has just added another one."""
+    monkeypatch.setattr(Session, "_started", lambda self, number: Remote(number, None, coming))
+    session, looks = Session(af.RayEngine(cpus_per_worker=1)), Looks(Policy(most=3), own=4, cores=1)
+    session._ray = Ray()
     session._lanes, session._places = (0, 1, 2, 3), dealt({}, range(4), 1)
-    session._workers = [only] = [Remote(0, None, None)]
+    session._workers = [only] = [Remote(0, None, HERE, HERE)]
     session._look(looks, 0.0)
     only.cpu_seconds, only.rows, looks.waited = 0.9, 100, 3.0
-    session._look(looks, 1.0)
-    assert len(session._workers) == 1, "it is too early for a look"
+    session._look(looks, 1.0)  # too early
     only.cpu_seconds, looks.waited = 2.4, 8.0
     session._look(looks, 2.5)
+    assert [since for _, since in filter(None, [session._coming])] == [2.5]
+    session._looks = looks
+    return session, looks
+
+
+def test_a_session_has_as_many_workers_as_the_policy_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, looks = tuned(monkeypatch, HERE)
+    (only,) = session._workers
+    session._look(looks, 3.5)
     assert [each.number for each in session._workers] == [0, 1]
     assert session._places == {0: 0, 1: 0, 2: 1, 3: 1}
     assert session.worker_of(3) is session._workers[1]
     only.cpu_seconds, only.rows, looks.waited = 3.0, 110, 8.0
     session._look(looks, 5.0)
+    assert len(session._workers) == 2, "what was before it came does not count"
+    session._look(looks, 6.0)
     assert session._workers == [only] and set(session._places.values()) == {0}
-    session._looks = looks
     assert session.facts()[-1].startswith("2 -> 1 workers: 2 brought 0.")
+
+
+@pytest.mark.parametrize(
+    ("promise", "why"),
+    [
+        (None, "did not start within 10 s"),
+        (Ready("there", 2, "/data/7.parquet"), "on there does not see /data/7.parquet"),
+        (RayError("no such process"), "failed: RayError: no such process"),
+    ],
+)
+def test_a_run_goes_on_without_a_worker_that_does_not_come(
+    monkeypatch: pytest.MonkeyPatch, promise: Any, why: str
+) -> None:
+    session, looks = tuned(monkeypatch, promise)
+    for now in (3.5, 7.0, 13.0):
+        session._look(looks, now)
+        assert set(session._places.values()) == {0}, "no lane waits for it"
+    assert session._coming is None
+    assert session.facts()[-1] == f"2 -> 1 workers: worker 1 {why}"
+    session._workers[0].cpu_seconds, looks.waited = 30.0, 80.0
+    session._look(looks, 18.0)
+    assert session._coming is None, "it is not tried again"
 
 
 def cluster_of(cpus: int, job: str = "01") -> Any:
@@ -100,94 +169,135 @@ def test_workers_stay_as_long_as_a_lane_uses_them(monkeypatch: pytest.MonkeyPatc
     assert session._workers == []
 
 
-class RayError(Exception):
-    """Stands for what Ray raises where a worker has died."""
-
-
 def test_deaths_count_by_lane(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of one lane that end each worker end the run, however much other lanes deliver in between."""
 
-    def got(promise: Any) -> Any:
-        if promise == "dead":
-            raise RayError("no such process")
-        return promise
-
+    dead = RayError("no such process")
     monkeypatch.setattr(
         Session, "_started", lambda self, number: Remote(number, None, None, Ready("a", 1, None))
     )
     session = Session(af.RayEngine())
-    session._ray = types.SimpleNamespace(
-        wait=lambda promises, timeout: (promises, []),
-        get=got,
-        exceptions=types.SimpleNamespace(RayError=RayError, RayTaskError=ZeroDivisionError),
-    )
+    session._ray = Ray()
     session._lanes, session._places = (0, 1), {0: 0, 1: 0}
     session._workers = [session._started(0)]
     context: Any = types.SimpleNamespace(now=lambda: 0.0, wait=lambda seconds: True)
 
     def take(lane: int, promise: Any) -> Any:
-        return session.take(Asked(lane, session.worker_of(lane), "run", promise), context)
+        return session.take(Asked(lane, session.worker_of(lane), "run", 0, promise), context)
 
     piece = Piece([], False, None, 0.0)
     for _ in range(MAX_DEATHS):
         before = session.worker_of(0)
-        assert take(0, "dead") is None
+        assert take(0, dead) is None
         assert session.worker_of(0) is not before, "there is another worker"
         assert take(1, piece) == piece
     with pytest.raises(
         WorkerError, match=r"again and again and deliver nothing, the last one on a .* with lane 0"
     ):
-        take(0, "dead")
+        take(0, dead)
     session._deaths = {}
     for _ in range(3 * MAX_DEATHS):
-        assert take(0, "dead") is None
+        assert take(0, dead) is None
         assert take(0, piece) == piece, "a lane that goes on may lose any number of workers"
 
 
 def test_workers_that_do_not_start(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """The log says what they may lack, once, and so does the error."""
     session = Session(af.RayEngine(workers=2, cpus_per_worker=2, memory_per_worker="3GiB"))
-    waits = []
-
-    def nothing(promises: Any, timeout: float) -> Any:
-        waits.append(timeout)
-        return [], promises
-
     session._cores, session._lanes, session._places = 2, (0,), {0: 0}
     session._workers = [Remote(0, None, None)]
-    session._ray = types.SimpleNamespace(
-        wait=nothing,
-        cluster_resources=lambda: {"CPU": 4.0, "memory": 8.0 * 2**30},
-        available_resources=lambda: {"CPU": 1.0, "memory": 2.0 * 2**30},
-        exceptions=types.SimpleNamespace(RayError=RayError, RayTaskError=ZeroDivisionError),
-    )
+    session._ray = ray = Ray()
     context: Any = types.SimpleNamespace(now=lambda: 0.0, wait=lambda seconds: True)
     lacks = "each asks one node for 2 CPUs and 3.0 GiB, and all nodes together have 1 of 4 CPUs and 2.0 of 8.0 GiB free"
     for _ in range(2):
-        with pytest.raises(WorkerError, match=f"not all workers started within 120 s: {lacks}"):
-            session.take(Asked(0, session.worker_of(0), "run", None), context)
+        with pytest.raises(WorkerError, match=f"not all workers started within 131 s: {lacks}"):
+            session.take(Asked(0, session.worker_of(0), "run", 0, None), context)
     assert [record.getMessage().split(";")[0] for record in caplog.records] == [
         f"RayEngine waits for workers: {lacks}"
     ]
-    assert sum(waits) / 2 == pytest.approx(131.0)
+    assert sum(ray.waits) / 2 == pytest.approx(131.0)
 
 
 def test_no_worker_reads_before_all_see_the_files() -> None:
     """The second worker, on another node, does not see a file: the first one, which does, gets no request."""
     session = Session(af.RayEngine())
-    session._ray = types.SimpleNamespace(
-        wait=lambda promises, timeout: (promises, []),
-        get=lambda promise: promise,
-        exceptions=types.SimpleNamespace(RayError=RayError, RayTaskError=ZeroDivisionError),
-    )
+    session._ray = Ray()
     session._workers = [Remote(0, None, ("here", 1, None)), Remote(1, None, ("there", 2, "/data/7.parquet"))]
     context: Any = types.SimpleNamespace(now=lambda: 0.0, wait=lambda seconds: True)
     with pytest.raises(
         PlanError, match=r"the worker on there does not see /data/7\.parquet; put the files where"
     ):
-        session.await_workers(0, context)
+        session.await_workers(context)
+    assert session._is_lost, "the next run asks anew, for the file may be there by then"
     session._workers.pop()
-    assert session.await_workers(0, context)
+    assert session.await_workers(context)
+
+
+def test_workers_that_die_while_they_start_count_by_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node with all of them may go, whichever lane waits for them; one place that loses each of its workers ends the run."""
+    session, context = (
+        Session(af.RayEngine()),
+        types.SimpleNamespace(now=lambda: 0.0, wait=lambda seconds: True),
+    )
+    session._ray = Ray()
+    session._workers = [Remote(number, None, RayError("lost")) for number in range(2 * MAX_DEATHS)]
+    monkeypatch.setattr(Session, "_started", lambda self, number: Remote(number, None, HERE))
+    assert session.await_workers(cast(Any, context))
+    session._workers = [Remote(0, None, RayError("lost"))]
+    session._deaths = {}
+    monkeypatch.setattr(Session, "_started", lambda self, number: Remote(number, None, RayError("lost")))
+    with pytest.raises(
+        WorkerError, match="again and again and deliver nothing, the last one at the start of worker 0"
+    ):
+        session.await_workers(cast(Any, context))
+
+
+def test_a_lane_begins_anew_where_its_share_of_memory_shrinks() -> None:
+    class Worker:
+        def __init__(self) -> None:
+            self.calls: list[tuple[Any, ...]] = []
+            self.pull = types.SimpleNamespace(remote=lambda *call: self.calls.append(("pull", *call[:2])))
+            self.close = types.SimpleNamespace(remote=lambda *call: self.calls.append(("close", *call)))
+
+    worker, other = Worker(), Worker()
+    session = Session(af.RayEngine())
+    session._ray, session._ram_budget, session._lanes = Ray(), 1 << 30, (0, 1)
+    session._workers = [Remote(0, worker, HERE, HERE), Remote(1, other, HERE, HERE)]
+    session._places = {0: 0, 1: 1}
+    start = Start(0, 3, ("a position",), 0)
+    first = session.ask(start, None, records=False)
+    again = session.ask(start, first, records=False)
+    assert (again.name, again.ram_budget) == (first.name, 1 << 30)
+    session._follow(1, 1)
+    last = session.ask(start, again, records=False)
+    assert last.name != again.name and last.ram_budget == 1 << 29
+    opened = start._replace(ram_budget=1 << 29)
+    assert worker.calls[1:] == [
+        ("pull", first.name, None),
+        ("close", first.name),
+        ("pull", last.name, opened),
+    ]
+
+
+def test_after_a_shutdown_of_ray_a_wait_raises_and_a_run_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Session, "_started", lambda self, number: Remote(number, None, None))
+    session, job = Session(af.RayEngine(workers=1, cpus_per_worker=1)), ["01"]
+    cluster = cluster_of(4)
+    cluster.get_runtime_context = lambda: types.SimpleNamespace(get_job_id=lambda: job[0])
+    monkeypatch.setattr("arrowflow.cluster.session.optional", lambda *_, **__: cluster)
+
+    def connected() -> Remote:
+        session.connect(lambda: b"", lanes=range(2), own=2, ram_budget=1 << 30, shared=False)
+        return session.worker_of(0)
+
+    first = connected()
+    assert connected() is first
+    job[0] = "02"
+    assert connected() is not first
+    cluster.is_initialized = lambda: False
+    context: Any = types.SimpleNamespace(now=lambda: 0.0, wait=lambda seconds: True)
+    with pytest.raises(WorkerError, match=r"ray\.shutdown\(\) was called"):
+        session._arrives(None, None, context)
 
 
 def test_the_rank_in_a_worker_of_ray_train(monkeypatch: pytest.MonkeyPatch) -> None:
