@@ -13,9 +13,11 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-_USER: Final = re.compile(r"(://)[^/?#@\s'\"]*:[^@'\"]*@")
+_USER: Final = re.compile(r"(://)[^/?#@\s'\"]*:[^@'\"]*@(?:[^/?#@\s'\"]*@)*|(https?://)[^/?#@\s'\"]+@")
+"""A user and a password; of web servers the user alone may be a token, where others have the name of a bucket."""
 _QUERY: Final = re.compile(
-    r"([?&][^=&\s'\"]*(?:key|secret|token|pass|sig|credential)[^=&\s'\"]*=)[^&\s'\"]+", re.IGNORECASE
+    r"([?&;][^=&;\s'\"]*(?:key|secret|token|pass|sig|credential|auth|jwt)[^=&;\s'\"]*=)[^&;\s'\"]+",
+    re.IGNORECASE,
 )
 
 
@@ -137,7 +139,7 @@ def without_credentials(text: str) -> str:
         >>> without_credentials("no s3://AKIA:s3cr3t@bucket/a and https://host/a?sig=Zm9v&v=1")
         'no s3://…@bucket/a and https://host/a?sig=…&v=1'
     """
-    return _QUERY.sub(r"\1…", _USER.sub(r"\1…@", text)) if "://" in text or "?" in text else text
+    return _QUERY.sub(r"\1…", _USER.sub(r"\1\2…@", text)) if "://" in text or "?" in text else text
 
 
 def repeated(names: Iterable[str]) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from arrowflow.errors import WriteError
+from arrowflow.errors import ArrowflowError, WriteError, said, without_credentials
 from arrowflow.lazy import fs as pafs
 from arrowflow.storage import locate
 
@@ -32,9 +32,11 @@ OF_FILES: Final = pa.schema(
 """The columns of what readers leave out. `_part` is the number of the row group, batch or block, `_row` that of the first
 row in it, and `data` the bytes of the row; null for what is left out whole, as a row group is."""
 
-OF_FUNCTIONS: Final = pa.schema({"_split": pa.int64(), "_row": pa.int64(), "_error": pa.string()})
-"""The columns that come after those of the rows for which a function raised: the split that they came in, and the row's
-number in the piece that the function was given."""
+OF_FUNCTIONS: Final = pa.schema(
+    {"_split": pa.int64(), "_piece": pa.int64(), "_row": pa.int64(), "_error": pa.string()}
+)
+"""The columns that come after those of the rows for which a function raised: the split that they came in, the number of the
+piece of it that the function was given, and the row's number in that piece."""
 
 
 class BadRow(NamedTuple):
@@ -66,6 +68,7 @@ class Quarantine:
     def keep_rows(self, file: str, part: int, rows: Sequence[BadRow]) -> None:
         """Writes bad rows of one part of a file."""
         first, *_ = rows
+        file = without_credentials(file)
         columns = [
             pa.array([bad.data for bad in rows], pa.binary()),
             pa.array([file] * len(rows), pa.string()),
@@ -79,18 +82,20 @@ class Quarantine:
 
     def keep_part(self, file: str, part: int | None, rows: int | None, error: str) -> None:
         """Writes that a part of a file was left out, or all of it."""
+        file = without_credentials(file)
         values: list[Any] = [None, file, part, None if part is None else 0, rows, error]
         columns = [pa.array([value], field.type) for value, field in zip(values, OF_FILES, strict=True)]
         name = f"{_digest(file.encode())}-{'file' if part is None else f'{part:06d}-part'}"
         self._write(name, pa.record_batch(columns, schema=OF_FILES))
 
-    def keep_given(self, given: pa.RecordBatch, split: int, bad: Sequence[BadRow]) -> None:
+    def keep_given(self, given: pa.RecordBatch, split: int, piece: int, bad: Sequence[BadRow]) -> None:
         """Writes rows that a function was given.
 
         Rows of a window differ from epoch to epoch, so their digest is part of the name, too.
         """
         more = [
             pa.array([split] * len(bad), pa.int64()),
+            pa.array([piece] * len(bad), pa.int64()),
             pa.array([each.row for each in bad], pa.int64()),
             pa.array([each.error for each in bad], pa.string()),
         ]
@@ -102,7 +107,7 @@ class Quarantine:
             ).locate(operator=self._operator)
         digest = _digest(_bytes_of(given))
         rows = pa.RecordBatch.from_arrays([*given.columns, *more], schema=schema)
-        self._write(f"{split:012d}-{bad[0].row:06d}-{digest}", rows)
+        self._write(f"{split:012d}-{piece:06d}-{bad[0].row:06d}-{digest}", rows)
 
     def _write(self, name: str, rows: pa.RecordBatch) -> None:
         filesystem, place = locate(self._folder, operator=self._operator)
@@ -118,10 +123,10 @@ class Quarantine:
                     part.unlink(missing_ok=True)
             else:  # there a file is seen once it is closed
                 _put(filesystem, f"{place}/{name}.arrow", rows)
-        except OSError as error:
-            text = (
-                f"cannot write bad rows to the folder {self._folder!r}: {error}; name one that can be written"
-            )
+        except ArrowflowError:
+            raise
+        except Exception as error:  # clients have errors of their own; that a row is bad is another matter
+            text = f"cannot write bad rows to the folder {self._folder!r}: {said(error)}; name one that can be written"
             raise WriteError(text).locate(operator=self._operator) from error
 
 

@@ -277,7 +277,7 @@ def reading(
 def _is_of_storage(error: Exception, file: File) -> bool:
     """Whether the file could not be read, for whatever it holds. Errors of the system have a number, those of Arrow none."""
     numbered = isinstance(error, OSError) and error.errno is not None
-    return numbered or isinstance(error, MemoryError) or file.is_changed
+    return numbered or isinstance(error, FileNotFoundError | MemoryError) or file.is_changed
 
 
 def _fault(error: Exception, file: File) -> str:

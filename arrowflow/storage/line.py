@@ -1,12 +1,22 @@
 """`Line`: tells a request that hangs from one that has to wait for others. For the asynchronous clients of fsspec.
 
 Requests that share a line may all take minutes, and end at the same time. So each may take twice the time that the line needs
-for all bytes on their way, as fast as it was so far, and then some seconds more.
+for all bytes on their way, as fast as it was so far, and then some seconds more. Small requests, of which the delay takes most,
+tell nothing of the line.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
+
+LARGE_BYTES: Final = 1 << 20
+"""Requests of so many bytes count."""
+
+FIRST_BYTES, FIRST_SECONDS = 4 << 20, 4.0
+"""What a line is taken for at first: 1 MiB a second."""
+
+LOOK_SECONDS: Final = 5.0
+"""A request that waits looks so often how fast the line is by now."""
 
 
 class Line:
@@ -15,8 +25,8 @@ class Line:
     __slots__ = ("_came", "_on_their_way", "_seconds", "_since")
 
     def __init__(self) -> None:
-        self._came = self._on_their_way = 0
-        self._seconds = 0.0  # in which these bytes came
+        self._came, self._seconds = FIRST_BYTES, FIRST_SECONDS
+        self._on_their_way = 0
         self._since = 0.0  # when the first of what is on its way was asked for, or the latest came
 
     async def cat_ranges(self, client: Any, path: str, start: int, end: int, seconds: float) -> list[bytes]:
@@ -24,24 +34,27 @@ class Line:
         import asyncio  # 30 ms; fsspec has imported it by now
 
         now = asyncio.get_running_loop().time
-        began = now()
+        began, size = now(), end - start if end - start >= LARGE_BYTES else 0
         if not self._on_their_way:
             self._since = began
-        self._on_their_way += end - start
+        self._on_their_way += size
         request = asyncio.ensure_future(client._cat_ranges([path], [start], [end], on_error="raise"))
         try:
             while (left := began + seconds + 2 * self._needed() - now()) > 0:
-                if (await asyncio.wait([request], timeout=left))[0]:
+                done, _ = await asyncio.wait([request], timeout=min(left, LOOK_SECONDS))
+                if done:
                     found: list[bytes] = request.result()
-                    self._came += end - start
-                    self._seconds += now() - self._since
-                    self._since = now()
+                    if size:
+                        self._came += size
+                        self._seconds += now() - self._since
                     return found
             raise TimeoutError
         finally:
             request.cancel()
-            self._on_their_way -= end - start
+            if size:
+                self._on_their_way -= size
+                self._since = now()
 
     def _needed(self) -> float:
-        """Returns the seconds that the line needs for what is on its way, 0 until something came."""
-        return self._on_their_way * self._seconds / self._came if self._came else 0.0
+        """Returns the seconds that the line needs for what is on its way."""
+        return self._on_their_way * self._seconds / self._came

@@ -263,13 +263,14 @@ class Patience:
         """Makes a request until it succeeds, or no other try may help or is allowed; then raises what it raised last.
 
         Args:
-            request: Is given the seconds that it may take.
+            request: Is given the seconds that it may take. What it takes beyond them, as others on its line were before
+                it, is no part of the deadline.
             services: Where it waits, and who is told.
         """
-        began, failures = services.now(), 0
+        spent, failures = 0.0, 0
         while True:
-            left = self.deadline_seconds - (services.now() - began)
-            limit = min(REQUEST_SECONDS, max(left, FIRST_PAUSE_SECONDS))
+            limit = min(REQUEST_SECONDS, max(self.deadline_seconds - spent, FIRST_PAUSE_SECONDS))
+            began = services.now()
             try:
                 if self.hedge_seconds is None:
                     return request(limit)
@@ -283,7 +284,8 @@ class Patience:
                     raise
                 now = services.now()
                 pause = max(self.bucket.delay(now), _pause(failures))
-                if now - began + pause >= self.deadline_seconds or not services.wait(pause):
+                spent += min(now - began, limit) + pause
+                if spent >= self.deadline_seconds or not services.wait(pause):
                     raise
             services.retried(why)
 

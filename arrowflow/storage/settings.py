@@ -84,5 +84,10 @@ def _secrets(value: Any, *, is_secret: bool) -> Iterator[str]:
     if isinstance(value, Mapping):
         for name, each in value.items():
             yield from _secrets(each, is_secret=is_secret or bool(_SECRET.search(str(name))))
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _secrets(each, is_secret=is_secret)
+    elif isinstance(value, bytes):
+        yield from _secrets(value.decode(errors="replace"), is_secret=is_secret)
     elif isinstance(value, str) and is_secret and value:
         yield value

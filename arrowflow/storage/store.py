@@ -201,7 +201,7 @@ class Store:
                 return self.requests.fetch(self.filesystem, file.path, ranges)
             except SentWhole as sent:
                 if len(sent.data) != file.size:
-                    raise SourceError(NO_RANGES) from None
+                    raise _failed(NO_RANGES, file) from None
                 self.requests.wholes.hold(file.path, pa.py_buffer(sent.data))
                 return self._from_whole(file, ranges)
         except ArrowflowError as error:

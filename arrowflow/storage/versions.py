@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from arrowflow.lazy import fs as pafs
 from arrowflow.storage.clients import fsspec_client
+from arrowflow.storage.requests import time_limit
 from arrowflow.storage.store import File, Store
 
 _STAMPS: Final = (
@@ -40,19 +41,22 @@ def told_stamp(info: Mapping[str, Any]) -> str | None:
     return next((f"{name} {told[name]}" for name in (*_STAMPS, "created") if told.get(name)), None)
 
 
-def remote_change(store: Store, file: File, known: MutableMapping[str, str | None]) -> str | None:
+def remote_change(
+    store: Store, file: File, known: MutableMapping[str, str | None], seconds: float
+) -> str | None:
     """Asks a store, by one request, how a file differs from its listing and from earlier answers; None if it does not.
 
     Args:
         store: Its store.
         file: The file.
         known: The stamps of the first answers, by path; this one is added where there is none. Many threads may share it.
+        seconds: The time that the answer may take, where its client can be told.
 
     Raises:
         Exception: Whatever the client raises if it gets no answer.
     """
     try:
-        size, stamp = _told(store, file)
+        size, stamp = _told(store, file, seconds)
     except FileNotFoundError:
         return "it was removed"
     if size not in (None, file.size):
@@ -64,12 +68,12 @@ def remote_change(store: Store, file: File, known: MutableMapping[str, str | Non
     return None
 
 
-def _told(store: Store, file: File) -> tuple[int | None, str | None]:
+def _told(store: Store, file: File, seconds: float) -> tuple[int | None, str | None]:
     client = fsspec_client(store.filesystem)
     if client is not None:
         # Clients that keep listings would answer from them.
         fresh = {"refresh": True} if "refresh" in inspect.signature(client.info).parameters else {}
-        info = client.info(file.path, **fresh)
+        info = client.info(file.path, **fresh, **time_limit(client, seconds))
         return info.get("size"), told_stamp(info)
     info = store.filesystem.get_file_info(file.path)
     if info.type == pafs.FileType.NotFound:

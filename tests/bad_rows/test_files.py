@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -343,6 +344,80 @@ def test_a_store_that_delivers_nothing_always_raises(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Requests, "fetch", failing)
     ds = af.read_parquet("memory://of_a_store/*.parquet", on_error="skip")
     refused(af.SourceError, lambda: batches_of(ds), "the storage did not deliver it")
+
+
+def test_a_file_that_is_gone_from_a_store_always_raises() -> None:
+    """Its error has no number there, and so looks like one of the data."""
+    store = fsspec.filesystem("memory")
+    for number in range(3):
+        with store.open(f"/gone/{number}.parquet", "wb") as file:
+            pq.write_table(pa.table({"row": range(10)}), file)
+    ds = af.read_parquet("memory://gone/*.parquet", on_error="skip")
+    assert ds.schema is not None
+    store.rm("/gone/1.parquet")
+    refused(af.SourceError, lambda: batches_of(ds), "removed after it was listed")
+
+
+def test_a_quarantine_whose_client_fails_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients have errors of their own, and none of them makes good rows bad."""
+
+    def fails(*_: object) -> None:
+        raise type("HttpError", (Exception,), {})("503")
+
+    (tmp_path / "a.csv").write_text("row\n1\nx\n")
+    ds = af.read_csv(
+        tmp_path / "a.csv", schema={"row": pa.int64()}, on_error="quarantine", quarantine=tmp_path / "q"
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr("arrowflow.bad_rows.quarantine._put", fails)
+        refused(af.WriteError, lambda: batches_of(ds), "cannot write bad rows", "HttpError: 503")
+    assert rows_of(ds) == [1]
+
+
+@pytest.mark.parametrize("head_bytes", range(60, 72))
+def test_quotes_over_lines_where_the_quick_look_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head_bytes: int
+) -> None:
+    monkeypatch.setattr("arrowflow.formats.text.csv._HEAD_BYTES", head_bytes)
+    rows = [f'{number},"line\n{number}"' for number in range(100)]
+    rows[3] = '3,"x"y'
+    (tmp_path / "a.csv").write_text("row,text\n" + "\n".join(rows))
+    ds = af.read_csv(tmp_path / "a.csv", schema={"row": pa.int64(), "text": pa.string()}, on_error="skip")
+    for _ in range(2):
+        assert rows_of(ds) == [number for number in range(100) if number != 3]
+
+
+def test_objects_over_lines_are_judged_alike_in_each_epoch(tmp_path: Path) -> None:
+    """A block whose objects are as many as its lines is good as a whole, whatever is known of other blocks."""
+    first = '{"row": 1}\n' * 20 + '{"row": "x"}\n{"row": 1, "oops\n'
+    first += '{"row": 1}\n' * 100
+    (tmp_path / "a.json").write_text(first + '{"row":2}{"row":\n3}\n{"row":4}\n')
+    for block_bytes in range(1_300, len(first), 11):
+        ds = af.read_json(
+            tmp_path / "a.json", schema={"row": pa.int64()}, block_bytes=block_bytes, on_error="skip"
+        )
+        found = [rows_of(ds) for _ in range(3)]
+        assert found[0] == found[1] == found[2]
+
+
+def test_damage_in_row_groups_that_a_filter_leaves_out_counts_alike(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    groups, size = 60, 50
+    row = [2 * (number * 7_919 % 1_000) + (number % size == 0) for number in range(groups * size)]
+    for number in range(0, groups, 5):
+        row[number * size] -= 1  # none of these rows passes, and bounds do not tell
+    text = [f"{number * 7_919 % 1_000}" * 9 for number in range(groups * size)]
+    pq.write_table(pa.table({"row": row, "text": text}), path, row_group_size=size, use_dictionary=False)
+    data = bytearray(path.read_bytes())
+    for number in range(0, groups, 10):
+        at = pq.read_metadata(path).row_group(number).column(1).data_page_offset
+        data[at : at + 20] = b"\xff" * 20
+    path.write_bytes(data)
+    ds = af.read_parquet(path, on_error="skip").filter(pl.col("row") % 2 == 1)
+    for cpu_budget in (1, 2):
+        iterator = iter(ds.with_options(af.Options(cpu_budget=cpu_budget)))
+        assert sum(batch.num_rows for batch in iterator) == groups - groups // 5
+        assert iterator.stats().skipped_rows == groups // 10 * size
 
 
 def test_later_epochs_know_what_the_first_one_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

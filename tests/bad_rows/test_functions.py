@@ -281,6 +281,18 @@ def test_a_quarantine_has_each_row_once(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.part"))
 
 
+def test_a_quarantine_tells_pieces_apart(tmp_path: Path) -> None:
+    """Pieces of one split with the same bad rows at the same places are files of their own."""
+    same = af.from_arrow(pa.table({"row": [min(BAD), 5] * 3})).with_options(af.Options(max_chunk_rows=2))
+    assert rows_of(same.map_rows(row, on_error="quarantine", quarantine=tmp_path / "rows")) == [5] * 3
+    kept = af.read_quarantine(tmp_path / "rows").to_table()
+    assert kept.select(["row", "_piece", "_row"]).to_pylist() == [
+        {"row": min(BAD), "_piece": number, "_row": 0} for number in range(3)
+    ]
+    assert not batches_of(same.map(lambda batch: 1, on_error="quarantine", quarantine=tmp_path / "pieces"))
+    assert rows_of(af.read_quarantine(tmp_path / "pieces")) == [min(BAD), 5] * 3
+
+
 def test_a_quarantine_of_several_operators(tmp_path: Path) -> None:
     keep: Any = {"on_error": "quarantine", "quarantine": tmp_path}
     ds = numbers(30, 25).with_options(SMALL).map_rows(row, **keep).batch(10).map(lambda batch: 1, **keep)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from arrowflow.storage.line import Line
+from arrowflow.storage.line import LOOK_SECONDS, Line
 from arrowflow.storage.retries import REQUEST_SECONDS
 
 MEGABYTE = 1 << 20
@@ -66,12 +66,14 @@ def loop() -> Iterator[Loop]:
     loop.close()
 
 
-def asked(loop: Loop, line: Line, client: Client, *paths: str) -> list[tuple[object, float]]:
-    """Asks for a megabyte of each file at the same time; returns what came, or the type of the error, and when."""
+def asked(
+    loop: Loop, line: Line, client: Client, *paths: str, num_bytes: int = MEGABYTE
+) -> list[tuple[object, float]]:
+    """Asks for bytes of each file at the same time; returns what came, or the type of the error, and when."""
 
     async def one(path: str) -> tuple[object, float]:
         try:
-            (found,) = await line.cat_ranges(client, path, 0, MEGABYTE, REQUEST_SECONDS)
+            (found,) = await line.cat_ranges(client, path, 0, num_bytes, REQUEST_SECONDS)
             return found, loop.time()
         except (TimeoutError, ConnectionResetError) as error:
             return type(error), loop.time()
@@ -85,25 +87,44 @@ def asked(loop: Loop, line: Line, client: Client, *paths: str) -> list[tuple[obj
 def test_requests_that_share_a_slow_line_are_not_cut(loop: Loop) -> None:
     """One takes 10 s alone, and a hundred at a time take 1,000 s, in which none ends."""
     line, client = Line(), Client(MEGABYTE / 10)
-    asked(loop, line, client, "a")
-    assert asked(loop, line, client, *["a"] * 100) == [(b"some bytes", 1_010)] * 100
+    for _ in range(20):
+        asked(loop, line, client, "a")
+    assert asked(loop, line, client, *["a"] * 100) == [(b"some bytes", 1_200)] * 100
 
 
-def test_where_nothing_ever_came_a_request_hangs_after_its_seconds(loop: Loop) -> None:
-    assert asked(loop, Line(), Client(MEGABYTE), *["hangs"] * 3) == [(TimeoutError, REQUEST_SECONDS)] * 3
+def test_a_line_is_taken_for_slow_at_first(loop: Loop) -> None:
+    """32 MiB, which a run asks for at first."""
+    found = asked(loop, Line(), Client(MEGABYTE), *["hangs"] * 32)
+    # Those that are cut are no longer on their way.
+    assert found[0] == (TimeoutError, REQUEST_SECONDS + 2 * 32)
+    assert all(what is TimeoutError for what, _ in found)
 
 
-def test_what_fails_is_nothing_that_came(loop: Loop) -> None:
+def test_a_line_that_turns_out_fast_cuts_sooner(loop: Loop) -> None:
+    found = asked(loop, Line(), Client(100 * MEGABYTE), "hangs", *["a"] * 100)
+    assert found[1:] == [(b"some bytes", 1)] * 100
+    assert found[0][0] is TimeoutError
+    assert REQUEST_SECONDS < found[0][1] < REQUEST_SECONDS + LOOK_SECONDS
+
+
+def test_small_requests_tell_nothing_of_the_line(loop: Loop) -> None:
+    """The delay takes most of their time."""
     line = Line()
-    asked(loop, line, Client(MEGABYTE / 10), "fails")
-    assert asked(loop, line, Client(MEGABYTE / 10), "hangs") == [(TimeoutError, 10 + REQUEST_SECONDS)]
+    for _ in range(100):
+        asked(loop, line, Client(100.0), "a", num_bytes=100)
+    began = loop.time()
+    assert asked(loop, line, Client(1.0), "hangs") == [(TimeoutError, began + REQUEST_SECONDS + 2)]
+    began = loop.time()
+    assert asked(loop, line, Client(1.0), "hangs", num_bytes=100) == [(TimeoutError, began + REQUEST_SECONDS)]
 
 
-def test_one_that_hangs_may_take_twice_the_time_that_the_line_needs(loop: Loop) -> None:
-    line, client = Line(), Client(MEGABYTE)
-    asked(loop, line, client, *["a"] * 20)
-    found = asked(loop, line, client, "hangs", "a", "a")
-    assert found == [(TimeoutError, 20 + REQUEST_SECONDS + 2), (b"some bytes", 22), (b"some bytes", 22)]
+@pytest.mark.parametrize("path", ["fails", "hangs"])
+def test_what_fails_or_hangs_makes_no_line_slower(loop: Loop, path: str) -> None:
+    line = Line()
+    for _ in range(3):
+        asked(loop, line, Client(MEGABYTE / 10), path)
+    began = loop.time()
+    assert asked(loop, line, Client(MEGABYTE), "hangs") == [(TimeoutError, began + REQUEST_SECONDS + 2)]
 
 
 def test_a_pause_of_the_consumer_makes_no_line_slower(loop: Loop) -> None:

@@ -183,6 +183,18 @@ def test_the_deadline_counts_all_tries() -> None:
     assert request.limits[0] == REQUEST_SECONDS > request.limits[-1], "what is left of the deadline"
 
 
+def test_what_a_slow_line_takes_is_no_part_of_the_deadline() -> None:
+    """A request that waited for others for ten minutes may fail, and is made again."""
+    hand, answers = Hand(), Answers(ConnectionResetError(), b"data")
+
+    def slow(limit: float) -> object:
+        hand.time += 600
+        return answers(limit)
+
+    assert Patience(deadline_seconds=60).persist(slow, hand) == b"data"
+    assert hand.told == ["lost connection"]
+
+
 def test_a_file_that_is_shorter_is_not_asked_for_long() -> None:
     hand, request = Hand(), Answers(ShortRead("expected 9 bytes, got 5"))
     with pytest.raises(ShortRead):

@@ -165,6 +165,9 @@ def test_arguments() -> None:
         ("hdfs://user@host/x", "hdfs://user@host/x"),
         ("https://h/a?X-Amz-Signature=abc&v=1", "https://h/a?X-Amz-Signature=…&v=1"),
         ("/data/a:b@c", "/data/a:b@c"),
+        ("s3://key:s@e@bucket/x@y", "s3://…@bucket/x@y"),
+        ("https://token@h/a", "https://…@h/a"),
+        ("https://h/a?v=1;sig=abc&auth=x", "https://h/a?v=1;sig=…&auth=…"),
     ],
 )
 def test_urls_without_secrets(text: str, shown: str) -> None:
@@ -236,3 +239,9 @@ def test_missing_drivers_name_their_package(
         monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, scheme, raising=False)
     monkeypatch.setitem(sys.modules, module, None)
     refused(af.MissingPackageError, lambda: af.read_parquet(url).schema, f"pip install {package}")
+
+
+@pytest.mark.parametrize("secret", [("user", "s3cret"), ["s3cret"], b"s3cret"])
+def test_secrets_in_lists_and_bytes(secret: Any) -> None:
+    settings = Settings({"client_kwargs": {"auth": secret}})
+    assert without_secrets("the server said s3cret", settings) == "the server said …"

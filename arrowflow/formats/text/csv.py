@@ -254,7 +254,10 @@ def _check_quotes(text: Bytes, parse: csv.ParseOptions) -> None:
     lines = CsvLines(parse.delimiter, parse.quote_char or None)
     found = lines.misplaced(text)
     if found.size:
-        ends, is_row = lines.scan(text, True)
+        try:
+            ends, is_row = lines.scan(text, True)
+        except SourceError as error:  # it is cut inside of quoted text
+            raise pa.ArrowInvalid(str(error)) from error
         row = int(is_row[: np.searchsorted(ends, found[0], side="right")].sum())
         raise pa.ArrowInvalid(
             f"Row #{row + 1}: a quote closes a field, and text follows it: double each quote inside of quoted text"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Final
@@ -12,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import json
 
-from arrowflow.errors import SourceError
+from arrowflow.errors import ArrowflowError, SourceError
 from arrowflow.formats.protocol import Footer, check_names
 from arrowflow.formats.text.blocks import Source, as_bytes, first_records, opened, owned, with_codecs
 from arrowflow.formats.text.json_rows import Misfit, no_objects
@@ -110,9 +111,16 @@ class JsonFormat(TextFormat):
         if block.layout.kind == _ARRAY:
             return None
         records = block.records
-        bad = no_objects(records, keep=block.keep)
+        wrong: dict[int, str] = {}
         for hint in sorted(hints):
-            bad |= Misfit.of(hint).rows(records)
+            wrong |= Misfit.of(hint).rows(records)
+        bad = no_objects(records, keep=block.keep)
+        if hints and bad and not wrong:  # objects over several lines are good where all of the block is
+            with suppress(pa.ArrowInvalid, ArrowflowError):
+                batch = self.decode(block.data, block.layout, block.types, block.file)
+                if batch.num_rows == len(records):
+                    return batch, {}
+        bad |= wrong
         for _ in range(_KINDS_TRIED):
             if len(bad) == len(records):
                 break

@@ -141,7 +141,7 @@ class ResultsKernel(SerialKernel):
         if bad:
             self.left_out = self.left_out.plus(LeftOut(len(bad), int(outcome.is_whole)))
             if self._quarantine is not None and outcome.given is not None:
-                self._quarantine.keep_given(outcome.given, origin.split, bad)
+                self._quarantine.keep_given(outcome.given, origin.split, origin.piece, bad)
 
 
 def results_specs(

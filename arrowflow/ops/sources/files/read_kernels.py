@@ -82,8 +82,10 @@ def _decode_spec(
 ) -> KernelSpec:
     assert node.store is not None and node.first is not None
     sizes = SplitSizes(node.operator, node.format, options.ram_budget)
-    format, survivors = node.decoder(options.cpu_budget), Survivors.of(node, options.cpu_budget)
-    reader = SiftingReader if node.policy.leaves_out else SplitReader
+    format, leaves_out = node.decoder(options.cpu_budget), node.policy.leaves_out
+    # Which row groups are bad must not depend on what a look at others has saved.
+    survivors = None if leaves_out else Survivors.of(node, options.cpu_budget)
+    reader = SiftingReader if leaves_out else SplitReader
     return KernelSpec(
         operator=node.operator,
         kind="reader",

@@ -62,7 +62,7 @@ class SplitFetcher(ReaderKernel):
         yield Made(payload, None)
 
     def _change(self, file: File) -> str | None:
-        return self._store.requests.persist(lambda _: remote_change(self._store, file, self._versions))
+        return self._store.requests.persist(partial(remote_change, self._store, file, self._versions))
 
 
 class SplitReader(ReaderKernel):

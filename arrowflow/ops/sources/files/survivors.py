@@ -6,7 +6,9 @@ Where a row passes, the columns of the filter are decoded twice. So this goes on
 looked at changes the share of those without survivors, and the share has to exceed what the look costs. After that one
 split in 64 is looked at, since the next files may be others.
 
-The filter itself stays where it is. A split that cannot be told is read, so its error is the same as without a look.
+The filter itself stays where it is. A split that cannot be told is read, so its error is the same as without a look. Of a
+split without survivors nothing else is read, and so damage in its other columns is not met. Where bad row groups are left
+out, there is no look: they are counted the same in each epoch.
 """
 
 from __future__ import annotations

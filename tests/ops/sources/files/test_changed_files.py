@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -305,12 +306,27 @@ def test_times_of_a_listing_may_be_finer_than_other_answers() -> None:
 
     store = Store(Coarse())
     known: dict[str, str | None] = {}
-    assert remote_change(store, File("a", "a", 3, mtime_ns=5_123_456_789), known) is None
+    assert remote_change(store, File("a", "a", 3, mtime_ns=5_123_456_789), known, 30.0) is None
     assert (
-        remote_change(store, File("b", "b", 3, mtime_ns=7_123_456_789), known)
+        remote_change(store, File("b", "b", 3, mtime_ns=7_123_456_789), known, 30.0)
         == "it was written again, with the same size"
     )
-    assert remote_change(store, File("c", "c", 3), known) is None
+    assert remote_change(store, File("c", "c", 3), known, 30.0) is None
+
+
+def test_a_question_after_changes_that_hangs_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fsspec.asyn import AsyncFileSystem
+
+    class Client(AsyncFileSystem):
+        cachable = False
+
+        async def _info(self, path: str, **_: object) -> dict[str, Any]:
+            await asyncio.Future()
+            return {}
+
+    store = Store(pafs.PyFileSystem(pafs.FSSpecHandler(Client())))
+    with pytest.raises(TimeoutError):
+        remote_change(store, File("a", "a", 3), {}, 0.01)
 
 
 SHORTEN = """
