@@ -13,8 +13,8 @@ from arrowflow.sources import read
 def read_quarantine(folder: str | PathLike[str], *, operator: str | None = None) -> Dataset:
     """Reads the bad rows that `on_error="quarantine"` wrote to a folder, for another try.
 
-    Rows for which a function raised come with their own columns, and three more: `_split`, `_row` (the number in the piece
-    that the function was given) and `_error`. Rows that a reader could not decode come as `data`, the bytes of the line or
+    Rows for which a function raised come with their own columns, and four more: `_split`, `_piece` (the number of the piece
+    of it that the function was given), `_row` (the number in the piece) and `_error`. Rows that a reader could not decode come as `data`, the bytes of the line or
     the record, with `_file`, `_part` (the number of the block or row group), `_row` (the number in it), `_rows` and
     `_error`. Where a part or a file was left out whole, `data` is null.
 
