@@ -106,6 +106,10 @@ class Format(Protocol):
             SourceError: The file is missing, truncated, corrupt, encrypted or of another format.
         """
 
+    def footer_bytes(self, file: File) -> int:
+        """Returns the bytes that `footer` holds at a time, besides what it returns: of a file that it reads through."""
+        return 0
+
     @abstractmethod
     def read(
         self, store: Store, footer: Footer, split: Split, schema: pa.Schema, offset_rows: int = 0

@@ -38,6 +38,7 @@ from arrowflow.formats.text.blocks import (
     ending_of,
     inflated,
     opened,
+    opened_bytes,
     owned,
 )
 from arrowflow.formats.text.scan import Bytes, Scanner
@@ -214,13 +215,18 @@ class TextFormat(Format):
         sizes = _decoded_bytes(footer.details, columns, split.index)
         return max(sizes)
 
+    def footer_bytes(self, file: File) -> int:
+        """See `Format.footer_bytes`: records are counted in one pass."""
+        return opened_bytes(file)
+
     def scratch_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
         """See `Format.scratch_bytes`: parsed values, their starts, and decompressed bytes."""
         details: _Details = footer.details
-        blocks = details.blocks
+        blocks, file = details.blocks, footer.file
         if details.codec is None:
             return 2 * int(blocks.stops[split.index] - blocks.starts[split.index])
-        return 4 * int((blocks.stops - blocks.starts).max())
+        opened = min(opened_bytes(file), file.size + 2 * int(blocks.stops[-1]))
+        return 4 * int((blocks.stops - blocks.starts).max()) + opened
 
     def ranges(self, footer: Footer, split: Split, columns: Sequence[str]) -> list[Range]:
         """See `Format.ranges`: the block, or the whole file if it is compressed; nothing if no column is read."""

@@ -186,6 +186,10 @@ class TfrecordFormat(Format):
         share = _DECODED * size * len(columns) // max(1, len(footer.schema))
         return max(share, _least_bytes(details, num_rows, columns))
 
+    def footer_bytes(self, file: File) -> int:
+        """See `Format.footer_bytes`: windows in which records are counted."""
+        return min(file.size, WINDOW_BYTES)
+
     def scratch_bytes(self, footer: Footer, split: Split, columns: Sequence[str]) -> int:
         """See `Format.scratch_bytes`."""
         details: _Details = footer.details

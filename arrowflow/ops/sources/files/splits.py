@@ -154,7 +154,9 @@ class FooterSource(SourceKernel):
     def tasks(self, position: Position) -> Iterator[Task]:
         """Yields one task for a few files, from the first file of a block on."""
         for number, bundle in enumerate(self._bundles(self._files(position))):
-            yield Task(bundle, Origin(number), FOOTER_BYTES * len(bundle))
+            files = [self._node.files[each.number] for each in bundle]
+            scanned = max(map(self._node.format.footer_bytes, files))  # one after the other
+            yield Task(bundle, Origin(number), FOOTER_BYTES * len(bundle) + scanned)
 
     def _files(self, position: Position) -> Iterator[FileTask]:
         files = len(self._node.files)

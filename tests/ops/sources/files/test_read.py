@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
+import types
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,7 +30,7 @@ from arrowflow.ops.sources.files import splits
 from arrowflow.ops.sources.files.read import Read
 from arrowflow.ops.sources.files.split_readers import SplitFetcher, SplitReader
 from arrowflow.ops.sources.files.split_tasks import OpenFile, SplitTask
-from arrowflow.ops.sources.files.splits import FOOTER_BYTES, SplitPlanner
+from arrowflow.ops.sources.files.splits import FOOTER_BYTES, FooterSource, SplitPlanner
 from arrowflow.plan.walk import post_order
 from arrowflow.run import prepare
 from arrowflow.storage import Range, Store
@@ -328,6 +329,16 @@ def test_fetched_bytes_are_in_the_ledger_until_they_are_decoded(
         del first
         assert sum(batch.num_rows for batch in iterator) == (GROUPS - 1) * ROWS
         assert iterator.stats().ledger_bytes == 0
+
+
+def test_files_that_are_read_through_count_while_they_are_opened() -> None:
+    """Text files have no footer: their records are counted, window by window."""
+    data = b"x\n" + b"1\n" * 5_000
+    for name in "ab":
+        fsspec.filesystem("memory").pipe(f"/lines/{name}.csv", data)
+    context: Any = types.SimpleNamespace(run_storage={}, epoch=0)
+    source = FooterSource(node_of(af.read_csv("memory://lines/*.csv")), context)
+    assert [task.num_bytes for task in source.tasks(None)] == [FOOTER_BYTES + len(data)] * 2
 
 
 def test_the_floor_of_the_budget_counts_what_is_fetched(remote: Remote, tmp_path: Path) -> None:
