@@ -90,6 +90,7 @@ def test_clocks_are_compared_by_the_quickest_ping(monkeypatch: pytest.MonkeyPatc
 
     session = Session(af.RayEngine())
     session._ray = types.SimpleNamespace(
+        is_initialized=lambda: True,
         wait=lambda promises, timeout: (promises, []),
         get=lambda promise: promise,
         exceptions=types.SimpleNamespace(RayError=ZeroDivisionError),
