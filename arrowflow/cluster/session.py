@@ -14,7 +14,7 @@ from arrowflow.cluster.engine import RayEngine
 from arrowflow.cluster.parts import Kept
 from arrowflow.cluster.policy import Looks, Policy, dealt
 from arrowflow.cluster.remote import Asked, Remote, measured_ahead, place_of, started
-from arrowflow.cluster.room import Patience, check_memory, connect, cores_of
+from arrowflow.cluster.room import START_SECONDS, Patience, check_memory, connect, cores_of
 from arrowflow.cluster.worker import Piece, Ready, Request, Start
 from arrowflow.errors import PlanError, WorkerError, said
 from arrowflow.kernels.context import Context
@@ -25,8 +25,6 @@ MAX_DEATHS: Final = 3
 """Workers of a lane that may die one after the other without a piece of that lane in between."""
 LOOK_SECONDS: Final = 0.2
 """A wait for Ray looks so often whether its run goes on."""
-COMING_SECONDS: Final = 10.0
-"""Time for a worker that the policy adds: a cluster without room for it goes on with those that there are."""
 PIECE_BYTES: Final = 16 << 20
 """A piece is sent from so many bytes on, if the store has room for it. 16 lanes of a worker make 3 GB in the time of ten."""
 STORE_SHARE: Final = 4
@@ -307,10 +305,10 @@ class Session:
         """Deals lanes to a worker that the policy adds once it has started, or goes on without it."""
         ray = self._ray
         has_come = bool(ray.wait([coming.starting], timeout=0)[0])
-        if not has_come and now - since < COMING_SECONDS:
+        if not has_come and now - since < START_SECONDS:
             return
         self._coming = None
-        why: str | None = f"did not start within {COMING_SECONDS:.0f} s"
+        why: str | None = f"did not start within {START_SECONDS:.0f} s"
         if has_come:
             try:
                 coming.ready = Ready._make(ray.get(coming.starting))

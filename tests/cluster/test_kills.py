@@ -52,5 +52,5 @@ def test_what_is_killed_changes_no_batch(
     )
     assert told.starts == ["on Ray", "here", "on Ray"][: 1 + victims.count("consumer")]
     assert told.batches == expected
-    until(lambda: not cluster.left(), seconds=10)
+    until(lambda: not cluster.left(), seconds=60)
     assert cluster.left() == []

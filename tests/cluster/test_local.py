@@ -36,4 +36,5 @@ def test_the_cluster_outlives_the_run_that_started_it() -> None:
             check=False,
         )
     assert ran.returncode == 0, ran.stderr
-    assert ran.stderr == "", "the library says nothing of its own accord"
+    said = [line for line in ran.stderr.splitlines() if not line.startswith("RayEngine waits for workers")]
+    assert not said, "but for a machine that is busy, the library says nothing of its own accord"

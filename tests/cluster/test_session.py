@@ -87,7 +87,7 @@ def test_a_session_has_as_many_workers_as_the_policy_says(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("promise", "why"),
     [
-        (None, "did not start within 10 s"),
+        (None, "did not start within 120 s"),
         (Ready("there", 2, "/data/7.parquet"), "on there does not see /data/7.parquet"),
         (RayError("no such process"), "failed: RayError: no such process"),
     ],
@@ -96,13 +96,13 @@ def test_a_run_goes_on_without_a_worker_that_does_not_come(
     monkeypatch: pytest.MonkeyPatch, promise: Any, why: str
 ) -> None:
     session, looks = tuned(monkeypatch, promise)
-    for now in (3.5, 7.0, 13.0):
+    for now in (3.5, 7.0, 123.0):
         session._look(looks, now)
         assert set(session._places.values()) == {0}, "no lane waits for it"
     assert session._coming is None
     assert session.facts()[-1] == f"2 -> 1 workers: worker 1 {why}"
     session._workers[0].cpu_seconds, looks.waited = 30.0, 80.0
-    session._look(looks, 18.0)
+    session._look(looks, 128.0)
     assert session._coming is None, "it is not tried again"
 
 

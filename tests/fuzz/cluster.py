@@ -51,7 +51,7 @@ def killed(
         told = run_killed(cluster, folder, name, victims[: wanted - total.total()], draw)
         total += told.killed
         time.sleep(SETTLED_SECONDS)
-        until(lambda: not cluster.left(), seconds=10)
+        until(lambda: not cluster.left(), seconds=60)
         left = cluster.left()
         wrong += told.batches != expected or bool(left)
         print(shown(name, told, expected, left), flush=True)
