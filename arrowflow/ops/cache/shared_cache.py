@@ -35,7 +35,8 @@ class SharedCache(DiskCache):
         objects: Bound: the prefix of the address.
     """
 
-    # A put takes some round trips. A run that is killed leaves as many gaps at the most, and computes their rows alone.
+    # A put takes some round trips. A run that is killed leaves as many gaps at the most. The next run computes their rows,
+    # and what it reads ahead behind each gap.
     calls_to_fill: ClassVar[int] = 4
     reads: ClassVar[Cost] = "waits"
 

@@ -579,17 +579,17 @@ def program(server: S3Server, bucket: str, pause: str = "") -> subprocess.Popen[
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe)
 
 
-def same_here(server: S3Server, bucket: str) -> int:
-    """Reads the rows of the program in this process, and returns how many batches were computed for it."""
-    computed: list[pa.RecordBatch] = []
+def same_here(server: S3Server, bucket: str) -> list[int]:
+    """Reads the rows of the program in this process, and returns those that were computed for it."""
+    computed: list[int] = []
 
     def noted(batch: pa.RecordBatch) -> pa.RecordBatch:
-        computed.append(batch)
+        computed.extend(batch["id"].to_pylist())
         return batch
 
     ds = af.range(300).with_options(af.Options(max_chunk_rows=10)).map(noted, num_parallel_calls=1)
     assert ids(ds.cache(key="program", **in_s3(server, bucket))) == list(range(300))
-    return len(computed)
+    return computed
 
 
 def test_two_processes_that_fill_one_entry_at_once(s3_server: S3Server) -> None:
@@ -603,7 +603,7 @@ def test_two_processes_that_fill_one_entry_at_once(s3_server: S3Server) -> None:
     for each in both:
         _, seen = each.communicate(timeout=60)
         assert [int(row) for row in seen.split()] == list(range(300))
-    assert same_here(s3_server, bucket) == 0, "all of it is there"
+    assert same_here(s3_server, bucket) == [], "all of it is there"
 
 
 def test_a_process_that_is_killed_leaves_what_it_delivered(s3_server: S3Server) -> None:
@@ -617,4 +617,5 @@ def test_a_process_that_is_killed_leaves_what_it_delivered(s3_server: S3Server) 
     killed.send_signal(signal.SIGKILL)
     killed.communicate(timeout=60)
     assert seen == list(range(100))
-    assert same_here(s3_server, bucket) <= 20, "the first hundred rows are not computed again"
+    # Puts that were on their way leave gaps. A run reads ahead where it fills one, and may compute rows twice, but not these.
+    assert min(same_here(s3_server, bucket)) >= 100, "the first hundred rows are not computed again"
