@@ -27,7 +27,8 @@ Success
     i. In the first run of a pipeline, calls that wait ask for few bytes beside each other, and for more as bytes come.
  4. The consumer's thread runs the last serial kernel (slicing batches) and the consumer's own code. If the consumer
     comes back at once, and all that is left is known to be cheap, its thread runs every call (see `consumer`).
- 5. A call that computes takes a token of the CPU budget, serial calls too. A call that waits takes none.
+ 5. A call that computes takes a token of the CPU budget, serial calls too. A call that waits takes none, nor does a
+    serial call that tells such calls what to do.
     A call that is not known to do either takes a token, until an idle worker, the watch, finds it waiting (see
     `workers.pool`). A token comes back when its call ends or waits. So a call that lacks a token only waits for others
     to finish.

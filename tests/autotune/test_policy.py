@@ -12,7 +12,7 @@ import pytest
 
 from arrowflow.autotune import Policy
 from arrowflow.autotune.policy import LAST_REST_SECONDS
-from arrowflow.physical.tuning import Setting, StageKey
+from arrowflow.physical.tuning import WAITS, Setting, StageKey
 from tests.autotune.measured import sample, stage
 from tests.autotune.simulation import Simulation, Work, best_fixed
 from tests.effort import scaled
@@ -232,6 +232,25 @@ def test_work_of_others_does_not_make_a_computing_call_look_like_a_waiting_one(
     assert all(weight >= 0.75 for weight in weights(run, "map")), run.changes
     assert "interpreter lock" not in reasons(run, "map")
     assert run.rate(7, 8) >= 0.9 * 2 / (cost + DECODE.cpu_seconds)
+
+
+def test_a_few_calls_that_find_all_in_memory_tell_little_of_many_that_wait() -> None:
+    """Each epoch opens files, the first few of which are known already, while other calls use all cores."""
+    policy = Policy({})
+    weight, calls, busy, cpu = 0.02, 0, 0.0, 0.0
+    for number in range(40):
+        known = number % 2 == 1
+        calls += 4 if known else 10
+        busy += 0.0004 if known else 0.8
+        cpu += 0.0004 if known else 0.01
+        now = 0.1 * number
+        decodes = stage(
+            "decode", cost="computes", calls=10 * number, busy_seconds=2 * now, cpu_seconds=2 * now
+        )
+        opens = stage("open", weight=weight, calls=calls, busy_seconds=busy, cpu_seconds=cpu)
+        found = policy.step(sample(now, decodes, opens)).get(("open",))
+        weight = weight if found is None else found.weight
+    assert weight < WAITS
 
 
 # ---------------------------------------------------------------- the interpreter lock

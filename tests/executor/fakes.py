@@ -175,6 +175,7 @@ def _stage(kind: Any, name: str, kernel: Callable[[Context], Kernel], **plan: An
         operator=name,
         kind=spec_kind,
         make=kernel,
+        phase=plan.pop("phase", None),
         max_calls=plan.pop("max_calls", None),
         cost=plan.pop("cost", "computes"),
         holds_lock=plan.pop("holds_lock", False),

@@ -258,6 +258,22 @@ def test_what_waits_may_use_more_of_the_budget(cost: Cost, portion: int) -> None
     assert values_of(engine) == list(range(100))
 
 
+def test_what_tells_reads_what_to_read_goes_on_as_long_as_they_may() -> None:
+    engine = stepper(
+        source(100, phase="open", cost="waits"),
+        serial(),
+        reader(lambda batch: sized(value_of(batch)), call_bytes=SIZE, cost="waits"),
+        function(max_calls=1),
+        ram_budget=40 * SIZE,
+    )
+    reads = hold(engine, "reader", 20)
+    opens = hold(engine, "source", 3)
+    assert 20 * SIZE <= used(engine) <= 21 * SIZE
+    for call in opens + reads:
+        engine.finish(call)
+    assert values_of(engine) == list(range(100))
+
+
 def test_a_serial_stage_does_not_collect_what_does_not_fit() -> None:
     engine = stepper(
         source(100, sized, task_bytes=SIZE), serial(), function(max_calls=1), ram_budget=4 * SIZE

@@ -24,12 +24,15 @@ from tests.executor.fakes import (
     function,
     hold,
     items_of,
+    once,
+    reader,
     running,
     same,
     serial,
     source,
     stages_of,
     stepper,
+    value_of,
     values_of,
 )
 
@@ -81,6 +84,22 @@ def test_calls_of_unknown_cost_begin_within_the_cpu_budget() -> None:
     engine.settle()
     assert engine.pool.tokens == 2
     assert [stage.running for stage in stages_of(engine)] == [2, 0]
+
+
+def test_reads_are_asked_for_while_all_cores_decode() -> None:
+    engine = stepper(
+        source(100, phase="open", cost="waits"),
+        serial(),
+        reader(lambda batch: once(value_of(batch)), cost="waits"),
+        function(),
+        cpu_budget=2,
+    )
+    hold(engine, "function", 2)
+    engine.settle()
+    assert engine.pool.tokens == 2
+    decoding, *others = stages_of(engine)
+    assert decoding.running == 2
+    assert all(len(stage.out) >= stage.limits.max_ready_items for stage in others)
 
 
 def test_calls_that_wait_give_their_tokens_back_in_the_middle() -> None:
