@@ -71,6 +71,14 @@ class StageWindow:
         return max(self.in_flight - self.queued, self.cores)
 
     @property
+    def trust(self) -> float:
+        """How much it says of the CPU time of calls, from 0 to 1: 1/2 where one call is always in flight.
+
+        A few calls that find all in memory say little of many that wait.
+        """
+        return self.alive / (1 + self.alive)
+
+    @property
     def may_wait(self) -> bool:
         """Whether its calls may wait for something, and how many there are is the tuner's to choose."""
         stage = self.stage

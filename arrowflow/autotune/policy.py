@@ -202,9 +202,7 @@ class Policy:
         if not part.calls or part.stage.cost == "computes" or memory.lock or trying:
             return
         if part.share > memory.share or self._quiet(recent, window):
-            # One half where one call is always in flight. A few calls that find all in memory tell little of many that wait.
-            believed = part.alive / (1 + part.alive)
-            self._believe(key, memory.share + believed * (part.share - memory.share))
+            self._believe(key, memory.share + part.trust * (part.share - memory.share))
 
     def _quiet(self, recent: RunWindow, window: RunWindow | None) -> bool:
         """Whether calls neither wait for a core nor for the interpreter lock, for sure."""
