@@ -109,17 +109,21 @@ class MapRowsKernel(StatelessKernel):
             raise error
         places = sorted(bad)
         kept = given.take(pa.array(places, pa.int64())) if bad and node.policy.folder is not None else None
-        listed = tuple(BadRow(row, str(bad[row])) for row in places)
+        listed = tuple(BadRow(row, bad[row]) for row in places)
         return Outcome(given.slice(0, 0) if batch is None else batch, listed, kept, error)
 
     def _called(
         self, chunk: pa.RecordBatch, more: tuple[Any, ...]
-    ) -> tuple[dict[int, dict[str, Any]], dict[int, ArrowflowError], ArrowflowError | None]:
-        """Returns the results of good rows by their numbers, the errors of bad ones, and the error that ends the run."""
+    ) -> tuple[dict[int, dict[str, Any]], dict[int, str], ArrowflowError | None]:
+        """Returns the results of good rows by their numbers, what is wrong with bad ones, and the error that ends the run.
+
+        No error of a bad row is kept: the frames that it holds would keep Python's collector of garbage busy for longer
+        than all else that a bad row costs.
+        """
         leaves_out, types = self._node.policy.leaves_out, self._node.types
         expected = None if types is None else set(types.names)
         rows: dict[int, dict[str, Any]] = {}
-        bad: dict[int, ArrowflowError] = {}
+        bad: dict[int, str] = {}
         for number, row in enumerate(chunk.to_pylist()):
             try:
                 result = self._call(row, more)
@@ -130,7 +134,7 @@ class MapRowsKernel(StatelessKernel):
             except ArrowflowError as error:
                 if not (leaves_out and is_bad_data(error)):
                     return rows, bad, error
-                bad[number] = error
+                bad[number] = str(error)
             else:
                 rows[number] = result
         return rows, bad, None
@@ -150,7 +154,7 @@ class MapRowsKernel(StatelessKernel):
         self,
         rows: dict[int, dict[str, Any]],
         names: list[str],
-        bad: dict[int, ArrowflowError],
+        bad: dict[int, str],
         refused: ArrowflowError,
     ) -> ArrowflowError | None:
         """Takes the results out whose values make no column. Returns the error that ends the run, if one does."""
@@ -162,7 +166,7 @@ class MapRowsKernel(StatelessKernel):
         # Without declared types, which of two kinds of values is the wrong one cannot be told.
         if self._node.policy.leaves_out and self._node.types is not None:
             for place, error in bad_among(len(values), check):
-                bad[numbers[place]] = error
+                bad[numbers[place]] = str(error)
                 del rows[numbers[place]]
             return None
         place, error = first_bad(len(values), check, refused)
@@ -177,15 +181,19 @@ class MapRowsKernel(StatelessKernel):
             # Rows are made into columns together, so no row may change when the next row is made.
             result = self._function(row, *more, then=lambda returned: copied_value(returned.pop()))
         except FunctionError as error:
-            failed = FunctionError(f"{error} (for the row {_shown(row)})")
-            failed.of_data = error.of_data
-            raise failed from error.__cause__
+            raise _for_row(error, row) from error.__cause__
         if not isinstance(result, dict) or not result or not all(type(key) is str for key in result):
             raise FunctionError(
                 f"what {self._function.name} returned is {_shown(result)}, expected a dict of values by column for "
                 f"each row; record batches are for `map`, and {FASTER}"
             )
         return result
+
+
+def _for_row(error: FunctionError, row: dict[str, Any]) -> FunctionError:
+    failed = FunctionError(f"{error} (for the row {_shown(row)})")
+    failed.of_data = error.of_data
+    return failed
 
 
 def _check_units(schema: pa.Schema) -> None:
