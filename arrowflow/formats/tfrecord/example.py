@@ -314,7 +314,7 @@ def _number_column(
 
 def _column(column: Column, data: Bytes, lists: Lists, bad: dict[int, ArrowflowError] | None) -> pa.Array:
     """Returns a column; with `bad`, notes the records there whose lists do not fit, and makes nulls of them."""
-    while True:
+    while len(lists.rows):
         try:
             return column.build(data, lists)
         except Unfit as unfit:
@@ -326,6 +326,7 @@ def _column(column: Column, data: Bytes, lists: Lists, bad: dict[int, ArrowflowE
             for row, error in zip(unfit.rows.tolist(), errors, strict=True):
                 bad.setdefault(row, error)
             lists = lists.without(unfit.rows)
+    return pa.nulls(lists.num_rows, column.type)
 
 
 def has_feature(records: Records, name: str) -> bool:
