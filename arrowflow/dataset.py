@@ -79,7 +79,7 @@ from arrowflow.ops.functions.map_rows import MapRows
 from arrowflow.ops.functions.reduce import Reduce, fold_batches
 from arrowflow.ops.order.sample import Sample
 from arrowflow.ops.order.shuffle import Shuffle
-from arrowflow.ops.ranks.split_by_rank import SplitByRank
+from arrowflow.ops.ranks.split_by_rank import How, SplitByRank
 from arrowflow.ops.ranks.split_by_worker import SplitByWorker
 from arrowflow.ops.ranks.steps import EqualSteps
 from arrowflow.ops.rows.assert_cardinality import AssertCardinality
@@ -1048,6 +1048,7 @@ class Dataset:
         rank: int | None = None,
         world_size: int | None = None,
         *,
+        how: How | None = None,
         lanes: int | None = None,
         equal_steps: EqualSteps | None = None,
         coordinator: Any = None,
@@ -1100,7 +1101,13 @@ class Dataset:
         """
         return Dataset(
             SplitByRank.of(
-                self._plan, rank, world_size, lanes=lanes, equal_steps=equal_steps, coordinator=coordinator
+                self._plan,
+                rank,
+                world_size,
+                how=how,
+                lanes=lanes,
+                equal_steps=equal_steps,
+                coordinator=coordinator,
             )
         )
 

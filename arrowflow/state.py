@@ -219,6 +219,9 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         raise StateError("merge_states: expected the states of all ranks, got none")
     first = found[0]
     position = first["position"]
+    is_whole = (
+        lanes_in(tupled(position)) is None
+    )  # then each rank has the plan's own position, in its own chunks
     for number, state in enumerate(found[1:], start=1):
         for key in ("plan", "epoch", "batches"):
             if state[key] != first[key]:
@@ -227,7 +230,8 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
                     f"merge_states: state {number} is of {what} than state 0; take the states of all ranks after the same "
                     "step"
                 )
-        position = _merged(position, state["position"], number)
+        if not is_whole:
+            position = _merged(position, state["position"], number)
     moving = {"epoch": first["epoch"], "position": position, "batches": first["batches"]}
     return {**first, **moving, "digest": digest([first["plan"], moving])}
 

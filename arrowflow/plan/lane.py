@@ -1,20 +1,75 @@
-"""`Lane`: one of the equal parts that `split_by_rank` runs a plan in, so that many processes deliver one stream.
+"""`Lane`: one of the equal parts in which `split_by_rank` runs a plan, so that many processes deliver one stream.
 
 The plan as written describes the *global* stream, and its batches are the global ones. It runs as `count` lanes that do
 not see each other. Each lane is the whole plan on its part of the source's rows. A step of the global stream takes
 equally many rows of each lane, lane after lane. The number of lanes belongs to the plan, the number of processes does
-not: what a lane delivers depends on its own number alone. So the same batches come, whoever runs which lanes.
+not: the rows of a lane follow from its own number alone. So the same batches come, whichever process runs which lanes.
 
-The rows of an epoch are dealt once, for all lanes: each lane gets rows that follow each other in the epoch's order. Its
-operators are those of the plan, with three differences. Sizes that count rows of a buffer are divided by `count`. Seeds
-get the number of the lane. And an operator that would need to know the rows of other lanes is refused.
+Three decisions matter:
+
+* **The plan without lanes is the truth.** Lanes run a plan only where each operator is *local*: it treats a row by that
+  row alone, or by neighbours that are free by its definition, as in a `shuffle`. `Node.obstacle` tells which operator is
+  not local. Such a plan runs as a whole, see `arrowflow.ops.ranks.whole`.
+* **Rows are dealt once**, by the operator that decides their order: a source, or a global `shuffle` after it. Each lane
+  gets rows that follow each other in the epoch's order.
+* **Remainders rotate.** A source whose rows do not divide evenly gives one row more to some lanes. The next source, the
+  next repetition and the next epoch go on with the lane after them. So all lanes have equally many rows of an epoch, up
+  to one, however many sources the plan has.
+
+The operators of a lane are those of the plan, with two differences. Sizes that count rows of a buffer are divided by
+`count`. Seeds get the number of the lane.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 from arrowflow.random import LANE_SEEDS, philox
+
+FOREVER: Final = 1 << 62
+"""More epochs than there ever are."""
+MIN_WINDOW_ROWS: Final = 100
+"""The least rows of a lane's part of a window: 20 rows in 16 lanes would be windows of one row, in plain order."""
+
+
+class Obstacle(NamedTuple):
+    """The reason for which a plan cannot run in lanes.
+
+    Attributes:
+        operator: The name of the operator that is not local.
+        reason: What lanes would change, as the rest of a sentence about the operator.
+        remedy: The change to the plan that would let it run in lanes; empty where there is none.
+        most_lanes: The most lanes in which it could run as it is; 0 where the number makes no difference.
+    """
+
+    operator: str
+    reason: str
+    remedy: str = ""
+    most_lanes: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.operator} {self.reason}{f' ({self.remedy})' if self.remedy else ''}"
+
+
+def too_few(operator: str, rows: float | None, lanes: int, times: float | None) -> Obstacle | None:
+    """Returns the obstacle of a source with fewer rows than lanes; rows that are repeated go to one lane after another."""
+    if rows is None or rows >= lanes or times != 1:
+        return None
+    return Obstacle(operator, f"has {rows:,} rows for {lanes} lanes", f"lanes={max(rows, 1)} or fewer")
+
+
+def small_windows(operator: str, rows: int, lanes: int) -> Obstacle | None:
+    """Returns the obstacle of an operator whose windows of so many rows are too small to be divided."""
+    if lanes == 1 or rows // lanes >= MIN_WINDOW_ROWS:
+        return None
+    least = MIN_WINDOW_ROWS * lanes
+    return Obstacle(
+        operator,
+        f"works on {rows:,} rows at a time, which would be {rows // lanes:,} in each of {lanes} lanes",
+        f"give it {least:,} rows or more, or fewer lanes=",
+        most_lanes=rows // MIN_WINDOW_ROWS,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,27 +80,57 @@ class Lane:
         number: Its number, from 0.
         count: How many lanes there are.
         step_rows: Rows that each lane gives to a step; 0 where that is no fixed number.
-        unit: Rows of a source that are dealt together, so that a lane ends in no short batch but the last one of all.
+        before: Rows that other sources deal earlier in each epoch.
+        turns: How many epochs of a source make one epoch of the operators after it, and the rows that each epoch of the
+            source deals: from the source to the end of the plan.
     """
 
     number: int
     count: int
     step_rows: int = 0
-    unit: int = 1
+    before: int = 0
+    turns: tuple[tuple[int, int], ...] = ()
 
-    def rows(self, num_rows: int) -> tuple[int, int]:
-        """Returns its part of so many rows, as (first, before). No lane has fewer rows than a later one.
+    def after(self, rows: int) -> Lane:
+        """Returns the lane for a source whose rows are dealt after so many others."""
+        return replace(self, before=self.before + rows)
+
+    def repeated(self, times: int, rows: int) -> Lane:
+        """Returns the lane for a source that deals so many rows `times` in a row."""
+        return replace(self, turns=((times, rows), *self.turns))
+
+    def _dealt(self, epoch: int) -> int:
+        """Returns how many rows were dealt before those of an epoch of its source, in all epochs so far."""
+        dealt = self.before
+        for times, rows in self.turns:
+            epoch, turn = divmod(epoch, times)
+            dealt += turn * rows
+        return dealt
+
+    def rows(self, num_rows: int, epoch: int = 0) -> tuple[int, int]:
+        """Returns its part of the rows of a source in an epoch, as (first, before).
+
+        Lanes have equally many rows, up to one. Of fewer rows than lanes each goes to the lane that follows the one before.
 
         Example:
             >>> [Lane(number, 3).rows(8) for number in range(3)]
             [(0, 3), (3, 6), (6, 8)]
-            >>> [Lane(number, 3, unit=4).rows(10) for number in range(3)]
-            [(0, 4), (4, 8), (8, 10)]
+            >>> [Lane(number, 3, turns=((FOREVER, 8),)).rows(8, epoch=1) for number in range(3)]
+            [(0, 3), (3, 5), (5, 8)]
+            >>> [Lane(number, 3, turns=((FOREVER, 2),)).rows(2, epoch=1) for number in range(3)]
+            [(1, 2), (2, 2), (0, 1)]
         """
-        share, more = divmod(-(-num_rows // self.unit), self.count)
-        start = self.number * share + min(self.number, more)
-        before = start + share + (self.number < more)
-        return min(start * self.unit, num_rows), min(before * self.unit, num_rows)
+        share, more = divmod(num_rows, self.count)
+        begins = self._dealt(epoch) % self.count
+        turn = (self.number - begins) % self.count
+        if not share:
+            return min(turn, num_rows), min(turn + 1, num_rows)
+        ends = (
+            begins + more - self.count
+        )  # lanes before this number have one row more, too, if it is positive
+        earlier = max(0, min(self.number, begins + more) - begins) + max(0, min(self.number, ends))
+        start = self.number * share + earlier
+        return start, start + share + (turn < more)
 
     def size(self, rows: int) -> int:
         """Returns its part of a buffer of so many rows, at least one row."""

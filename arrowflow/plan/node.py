@@ -24,7 +24,7 @@ from arrowflow.errors import PlanError
 from arrowflow.options import Options, ResolvedOptions
 from arrowflow.plan.change import Change
 from arrowflow.plan.identity import Code
-from arrowflow.plan.lane import Lane
+from arrowflow.plan.lane import Lane, Obstacle
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, Resume, SharedByEpochs, Traits
 
@@ -322,28 +322,42 @@ class Node(ABC):
 
     # ---- `split_by_rank` asks these, see `arrowflow.plan.lane`.
 
-    def in_lane(self, lane: Lane, inputs: tuple[Node, ...]) -> Node:
-        """Returns itself for one lane, on its inputs for that lane. Called on optimised nodes; may read footers.
+    def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
+        """Returns why it, or an operator before it, would mean something else in so many lanes; None where all is local.
 
-        Raises:
-            PlanError: A lane cannot tell what it would do, since that depends on the rows of other lanes.
+        Called on bound nodes as written; may read footers. An operator that is local under a condition checks that, and
+        asks its inputs by `Node.obstacle`.
+
+        Args:
+            lanes: How many lanes there are.
+            times: How often its rows are repeated by operators after it.
         """
         traits = self.traits
-        if not inputs:
-            raise PlanError(
-                f"{self.name}: split_by_rank deals the rows of a source to {lane.count} lanes, and the rows of this one "
-                "cannot be found by their numbers; write them to files first, and read these"
+        if not self.inputs:
+            return Obstacle(
+                self.name, "has rows that cannot be found by their numbers", "write them to files first"
             )
-        if not (traits.one_to_one or traits.drops_rows or traits.per_lane):
-            raise PlanError(
-                f"{self.name}: it counts or compares the rows of the whole stream, and split_by_rank runs it in "
-                f"{lane.count} lanes, which do not see each other's rows; write its result to files first, and read "
-                "these"
-            )
-        changes: dict[str, Any] = {name: lane.size(getattr(self, name)) for name in traits.row_sizes}
+        if not (traits.one_to_one or traits.drops_rows or traits.local):
+            return Obstacle(self.name, "counts or compares the rows of the whole stream")
+        return next(filter(None, (child.obstacle(lanes, times) for child in self.inputs)), None)
+
+    def in_lane(self, lane: Lane) -> Node:
+        """Returns the plan up to here as one lane runs it. Called on optimised nodes without an `obstacle`; no I/O."""
+        changes: dict[str, Any] = {name: lane.size(getattr(self, name)) for name in self.traits.row_sizes}
         if (seed := self.arguments().get("seed")) is not None:
             changes["seed"] = lane.seed(seed)
+        inputs, own = [], lane
+        for child in self.inputs:
+            inputs.append(child.in_lane(own))
+            own = own.after(child.dealt_rows())
         return dataclasses.replace(self, **changes).on(*inputs)
+
+    def dealt_rows(self) -> int:
+        """Returns how many rows its sources deal to lanes in one epoch; 0 where that is not known."""
+        if self.inputs:
+            return sum(child.dealt_rows() for child in self.inputs)
+        rows = self.count_rows(())
+        return rows if isinstance(rows, int) else 0
 
     @property
     def planned_inputs(self) -> tuple[Node, ...]:

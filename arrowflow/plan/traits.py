@@ -57,8 +57,9 @@ class Traits:
         needs_rows: Counts or chooses single rows, so it is refused after `batch`: there `take(3)` could mean rows or
             batches, and so could the numbers of `enumerate`. An operator that takes and gives whole batches, such as
             `map` and `scan`, is allowed.
-        per_lane: Does the same to the rows of each lane as to those of the whole stream, see `arrowflow.plan.lane`. So
-            does every operator that is `one_to_one` or `drops_rows`.
+        local: Treats a row by that row alone, or by neighbours that are free by its definition, as in a `shuffle`. So does
+            every operator that is `one_to_one` or `drops_rows`. Only local operators run in lanes, see `arrowflow.plan.lane`.
+        collects: Sees all rows of its input before it puts out the first one.
         in_turn: Makes rows of each split of its input after the other, and keeps none back for later splits. So does every
             operator that is `one_to_one`, `drops_rows` or `counts_alone`. See `Node.rows_again`.
         row_sizes: Its fields that count the rows of a buffer or a batch; each lane has its part of them.
@@ -72,7 +73,8 @@ class Traits:
     borders: Borders = Borders.KEEP
     gathers: bool = False
     needs_rows: bool = False
-    per_lane: bool = False
+    local: bool = False
+    collects: bool = False
     in_turn: bool = False
     row_sizes: tuple[str, ...] = ()
     resume: Resume = Resume.SEEK

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from arrowflow.plan.lane import Lane
 from arrowflow.plan.node import Count, Node
 
 T = TypeVar("T")
@@ -56,10 +55,13 @@ def count(plan: Node) -> tuple[Count, Count]:
     return fold(plan, combine)
 
 
-def in_lane(plan: Node, lane: Lane) -> Node:
-    """Returns an optimised plan as one lane runs it, see `arrowflow.plan.lane`.
+def rows_in_lanes(plan: Node) -> Count:
+    """Returns the rows of one epoch of a bound plan, where lanes have equal parts of them; None where only a run tells.
 
-    Raises:
-        PlanError: An operator cannot run in lanes.
+    Operators that keep each row have as many in each lane as their input, whatever they have learnt of all rows together.
     """
-    return plan.in_lane(lane, tuple(in_lane(child, lane) for child in plan.inputs))
+
+    def combine(node: Node, inputs: Sequence[Count]) -> Count:
+        return inputs[0] if inputs and node.traits.one_to_one else node.count_rows(inputs)
+
+    return fold(plan, combine)

@@ -10,18 +10,18 @@ import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
 from arrowflow.dataset import Dataset
 from arrowflow.kernels.items import Made, Origin, Task
 from arrowflow.kernels.kinds import SourceKernel
-from arrowflow.kernels.operator import KernelSpec, Operator
+from arrowflow.kernels.operator import KernelSpec
+from arrowflow.ops.sources.dealt import DealtSource
 from arrowflow.ops.sources.from_memory import same_batches
 from arrowflow.options import ResolvedOptions
-from arrowflow.plan.lane import Lane
-from arrowflow.plan.node import Count, Node
+from arrowflow.plan.node import Count
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, Traits
 
@@ -29,7 +29,7 @@ Splits = Sequence[Sequence[pa.RecordBatch]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chunks(Operator):
+class Chunks(DealtSource):
     """Record batches unchanged, also without rows, in the given splits.
 
     Row order: as given. Memory: none of its own. Deterministic. Resume: seeks to the chunk.
@@ -44,6 +44,7 @@ class Chunks(Operator):
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, Chunks)
+            and self.lane == other.lane
             and list(map(len, self.splits)) == list(map(len, other.splits))
             and same_batches(list(itertools.chain(*self.splits)), list(itertools.chain(*other.splits)))
         )
@@ -63,9 +64,8 @@ class Chunks(Operator):
         """Returns the rows of all chunks."""
         return sum(chunk.num_rows for split in self.splits for chunk in split)
 
-    def in_lane(self, lane: Lane, inputs: tuple[Node, ...]) -> Node:
-        """Takes the lane's part of the rows."""
-        first, before = lane.rows(self.count_rows(()))
+    def part(self, first: int, before: int) -> Self:
+        """Returns some of the rows."""
         at, splits = 0, []
         for split in self.splits:
             chunks = []
@@ -85,7 +85,11 @@ class Chunks(Operator):
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns a source of one task per split."""
         return (
-            KernelSpec(operator=self.name, kind="source", make=lambda context: ChunksKernel(self.splits)),
+            KernelSpec(
+                operator=self.name,
+                kind="source",
+                make=lambda context: ChunksKernel(self.of_epoch(context.epoch).splits),
+            ),
         )
 
 

@@ -49,9 +49,7 @@ class Batch(RowOperator):
     """
 
     name: ClassVar[str] = "batch"
-    traits: ClassVar[Traits] = Traits(
-        borders=Borders.CUT, counts_alone=True, per_lane=True, row_sizes=("size",)
-    )
+    traits: ClassVar[Traits] = Traits(borders=Borders.CUT, counts_alone=True, local=True, row_sizes=("size",))
 
     size: int
     drop_remainder: bool = False

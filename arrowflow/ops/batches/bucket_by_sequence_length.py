@@ -66,7 +66,7 @@ class BucketBySequenceLength(Operator):
     """
 
     name: ClassVar[str] = "bucket_by_sequence_length"
-    traits: ClassVar[Traits] = Traits(borders=Borders.CUT, per_lane=True, row_sizes=("max_lag_rows",))
+    traits: ClassVar[Traits] = Traits(borders=Borders.CUT, local=True, row_sizes=("max_lag_rows",))
 
     column: str
     bucket_boundaries: tuple[int, ...]

@@ -54,7 +54,7 @@ class GroupByWindow(Operator):
     """
 
     name: ClassVar[str] = "group_by_window"
-    traits: ClassVar[Traits] = Traits(borders=Borders.CUT, per_lane=True, row_sizes=("max_lag_rows",))
+    traits: ClassVar[Traits] = Traits(borders=Borders.CUT)
 
     key: Expr
     window_size: int

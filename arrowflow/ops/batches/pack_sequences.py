@@ -25,7 +25,8 @@ from arrowflow.ops.batches.packing import Pieces, cut, document_lengths, documen
 from arrowflow.ops.batches.padding import padding_value, plain
 from arrowflow.ops.columns.column_program import check_columns, check_names, column_names
 from arrowflow.options import MAX_LIST_SIZE, ResolvedOptions, check_size
-from arrowflow.plan.node import Columns, Names, Node
+from arrowflow.plan.lane import Obstacle, small_windows
+from arrowflow.plan.node import Columns, Count, Names, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.plan.widths import row_bytes
@@ -57,7 +58,7 @@ class PackSequences(Operator):
     """
 
     name: ClassVar[str] = "pack_sequences"
-    traits: ClassVar[Traits] = Traits(borders=Borders.CUT, per_lane=True, row_sizes=("window_rows",))
+    traits: ClassVar[Traits] = Traits(borders=Borders.CUT, local=True, row_sizes=("window_rows",))
 
     column: str
     length: int
@@ -116,6 +117,11 @@ class PackSequences(Operator):
             "segment_ids": self.segment_ids,
             "positions": self.positions,
         }
+
+    def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
+        """A lane packs its part of a window, which has to be large enough to fill rows well."""
+        small = small_windows(self.name, self.window_rows, lanes) if self.strategy == "first_fit" else None
+        return small or Operator.obstacle(self, lanes, times)
 
     def foresee(self, names: Sequence[Names]) -> Names:
         """Returns the columns of tokens, segment ids and positions."""

@@ -62,7 +62,7 @@ class PaddedBatch(Operator):
     """
 
     name: ClassVar[str] = "padded_batch"
-    traits: ClassVar[Traits] = Traits(counts_alone=True, per_lane=True)
+    traits: ClassVar[Traits] = Traits(counts_alone=True, local=True)
 
     padding_values: tuple[tuple[str, Any], ...] = ()
     padding_value: Any = None

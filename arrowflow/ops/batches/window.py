@@ -39,7 +39,7 @@ class Window(Operator):
     """
 
     name: ClassVar[str] = "window"
-    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True, per_lane=True)
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True)
 
     size: int
     shift: int

@@ -38,10 +38,11 @@ from arrowflow.ops.cache.memory_store import (
     Shelf,
 )
 from arrowflow.options import ResolvedOptions
+from arrowflow.plan.lane import Obstacle
 from arrowflow.plan.node import BindContext, Columns, Count, Node, SourceOrder
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Traits
-from arrowflow.plan.walk import fold, post_order
+from arrowflow.plan.walk import fold, post_order, rows_in_lanes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +92,10 @@ class Cache(RowOperator):
         """All rows stay in memory, or in mapped files."""
         return self
 
+    def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
+        """See `kept_rows_obstacle`."""
+        return kept_rows_obstacle(self.inputs[0], lanes, times)
+
     def rows_again(self, rows: int) -> int | None:
         """Returns none, if none are asked for: rows that are stored come again, whatever its input has become."""
         return None if rows else 0
@@ -118,6 +123,21 @@ class Cache(RowOperator):
                 facts=lambda: (*facts_before(self.inputs[0]), shelf.prefix.describe()),
             ),
         )
+
+
+def kept_rows_obstacle(plan: Node, lanes: int, times: Count) -> Obstacle | None:
+    """Returns the obstacle of a cache after a plan, see `Node.obstacle`.
+
+    A lane keeps its rows of epoch 0, so their remainder never goes to another lane, and finite repetitions add it up.
+    """
+    rows = rows_in_lanes(plan)
+    if isinstance(times, int) and times > 1 and isinstance(rows, int) and rows % lanes:
+        return Obstacle(
+            Cache.name,
+            f"keeps {rows:,} rows, which {lanes} lanes cannot share evenly, and {times} repetitions add the difference up",
+            "put repeat() without a number after it, or take another number of lanes",
+        )
+    return plan.obstacle(lanes, 1)
 
 
 def _can_be_written(folder: str) -> bool:

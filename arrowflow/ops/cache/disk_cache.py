@@ -32,11 +32,11 @@ from arrowflow.caching.store.entry import entry
 from arrowflow.errors import PlanError
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.operator import Cost, KernelSpec, RowOperator
-from arrowflow.ops.cache.cache import facts_before
+from arrowflow.ops.cache.cache import facts_before, kept_rows_obstacle
 from arrowflow.ops.cache.chunks import INFLATION, AnyEntry, ChunkKernel, progress_of
 from arrowflow.ops.cache.serving import DiskCacheKernel
 from arrowflow.options import ResolvedOptions
-from arrowflow.plan.lane import Lane
+from arrowflow.plan.lane import Lane, Obstacle
 from arrowflow.plan.node import BindContext, Columns, Count, Node, SourceOrder
 from arrowflow.plan.traits import Traits
 from arrowflow.plan.walk import post_order
@@ -103,10 +103,15 @@ class DiskCache(RowOperator):
         """The name of the entry, which stands for all operators before the cache."""
         return self.fingerprint
 
-    def in_lane(self, lane: Lane, inputs: tuple[Node, ...]) -> Node:
+    def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
+        """See `kept_rows_obstacle`."""
+        return kept_rows_obstacle(self.inputs[0], lanes, times)
+
+    def in_lane(self, lane: Lane) -> Node:
         """Keeps the rows of each lane in an entry of their own."""
+        (child,) = self.inputs
         name = hashlib.blake2b(repr((self.fingerprint, lane)).encode(), digest_size=16).hexdigest()
-        return dataclasses.replace(self, fingerprint=name).on(*inputs)
+        return dataclasses.replace(self, fingerprint=name).on(child.in_lane(lane))
 
     def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
         """Returns all columns: other epochs and other datasets may want others."""

@@ -126,7 +126,7 @@ class FilterBy(Operator):
     """
 
     name: ClassVar[str] = Filter.name
-    traits: ClassVar[Traits] = Traits(opaque=True, needs_rows=True, per_lane=True, in_turn=True)
+    traits: ClassVar[Traits] = Traits(opaque=True, needs_rows=True, local=True, in_turn=True)
 
     fn: Callable[..., Any] = field(hash=False)
     format: BatchFormat = "arrow"

@@ -38,7 +38,7 @@ class ChooseFromDatasets(MixOperator):
     """
 
     name: ClassVar[str] = "choose_from_datasets"
-    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True, per_lane=True)
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True)
 
     @property
     def num_sources(self) -> int:

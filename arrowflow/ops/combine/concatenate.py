@@ -33,7 +33,7 @@ class Concatenate(SameColumnsOperator):
     """
 
     name: ClassVar[str] = "concatenate"
-    traits: ClassVar[Traits] = Traits(borders=Borders.KEEP, per_lane=True)
+    traits: ClassVar[Traits] = Traits(borders=Borders.KEEP, local=True)
 
     def __post_init__(self) -> None:
         SameColumnsOperator.__post_init__(self)

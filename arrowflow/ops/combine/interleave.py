@@ -68,7 +68,7 @@ class Interleave(Operator):
     """
 
     name: ClassVar[str] = "interleave"
-    traits: ClassVar[Traits] = Traits(opaque=True, borders=Borders.FREE, needs_rows=True, per_lane=True)
+    traits: ClassVar[Traits] = Traits(opaque=True, borders=Borders.FREE, needs_rows=True, local=True)
 
     fn: ElementFunction = field(hash=False)
     plan_of: Callable[[object], Node | None] = field(compare=False, repr=False)
@@ -182,7 +182,7 @@ class Turns(RowOperator):
     """
 
     name: ClassVar[str] = Interleave.name
-    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, per_lane=True)
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, local=True)
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns nothing."""

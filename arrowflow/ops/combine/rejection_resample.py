@@ -33,6 +33,7 @@ from arrowflow.ops.columns.column_program import check_columns, check_names
 from arrowflow.ops.combine.classes import Classed, numbers_of, values_of
 from arrowflow.ops.combine.shares import Shares, acceptance, check_shares
 from arrowflow.options import ResolvedOptions, check_seed
+from arrowflow.plan.lane import Obstacle
 from arrowflow.plan.node import BindContext, Columns, Count, Names, Node
 from arrowflow.plan.position import Counted, Position
 from arrowflow.plan.traits import Borders, Traits
@@ -68,7 +69,7 @@ class RejectionResample(RowOperator):
     """
 
     name: ClassVar[str] = "rejection_resample"
-    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True, per_lane=True)
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True, local=True)
 
     label: Expr
     target: Shares
@@ -111,6 +112,12 @@ class RejectionResample(RowOperator):
         if seed is None:
             seed = int(philox((context.options.seed, context.place)).random_raw())
         return dataclasses.replace(self, seed=seed, place=context.place).on(*inputs)
+
+    def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
+        """Shares that are not given are estimated from the rows of the whole stream."""
+        if self.initial is None:
+            return Obstacle(self.name, "estimates shares from the whole stream", "give it initial_dist=")
+        return RowOperator.obstacle(self, lanes, times)
 
     def foresee(self, names: Sequence[Names]) -> Names:
         """Returns its input's names."""

@@ -25,9 +25,11 @@ from arrowflow.kernels.operator import KernelSpec
 from arrowflow.ops.combine.mixing import BLOCK_ROWS, Choices, Draws, MixKernel, MixOperator
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.change import Change
+from arrowflow.plan.lane import Lane, Obstacle
 from arrowflow.plan.node import BindContext, Count, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, Traits
+from arrowflow.plan.walk import rows_in_lanes
 from arrowflow.random import SAMPLE_DRAWS, bits, philox
 
 _STRATA = 16
@@ -50,7 +52,7 @@ class SampleFromDatasets(MixOperator):
     """
 
     name: ClassVar[str] = "sample_from_datasets"
-    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True, per_lane=True)
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True, local=True)
 
     weights: tuple[float, ...] | None = None
     seed: int | None = None
@@ -103,6 +105,34 @@ class SampleFromDatasets(MixOperator):
         total = sum(known)
         stops = self.stop_on_empty_dataset and len(known) > 1 and total and min(known) < math.inf
         return None if stops else total
+
+    def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
+        """Each lane draws from its part of each input; a lane whose part is empty would end, or never draw from it."""
+        for number, (child, share) in enumerate(zip(self.inputs, self.shares, strict=True)):
+            if not share:
+                continue
+            rows = rows_in_lanes(child)
+            if rows is None or rows < lanes:
+                known = "rows that only a run counts" if rows is None else f"{rows:,} rows for {lanes} lanes"
+                return Obstacle(
+                    self.name, f"has {known} in dataset {number}", "repeat() it, or count its rows once"
+                )
+            if (found := child.obstacle(lanes, times)) is not None:
+                return found
+        return None
+
+    def in_lane(self, lane: Lane) -> Node:
+        """Deals the rows of each input after those of the inputs before it; an input that is never drawn has none."""
+        assert self.seed is not None
+        inputs, own = [], lane
+        for child, share in zip(self.inputs, self.shares, strict=True):
+            inputs.append(child.in_lane(own))
+            own = own.after(child.dealt_rows() if share else 0)
+        return dataclasses.replace(self, seed=lane.seed(self.seed)).on(*inputs)
+
+    def dealt_rows(self) -> int:
+        """Returns the rows of the inputs that are drawn."""
+        return sum(child.dealt_rows() for child, share in zip(self.inputs, self.shares, strict=True) if share)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the collector of blocks and the gatherer."""

@@ -19,11 +19,10 @@ from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.kinds import BoundaryKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.options import ResolvedOptions
-from arrowflow.plan.lane import Lane
+from arrowflow.plan.lane import Lane, Obstacle
 from arrowflow.plan.node import Columns, Count, Node
 from arrowflow.plan.position import Mark, Position
 from arrowflow.plan.traits import Borders, Traits
-from arrowflow.plan.walk import count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,15 +64,20 @@ class Zip(Operator):
         """The output owns its memory if all inputs own theirs."""
         return all(inputs)
 
-    def in_lane(self, lane: Lane, inputs: tuple[Node, ...]) -> Node:
-        """Zips the lanes of its inputs, whose rows stand side by side if all inputs have as many rows."""
-        counts = {count(child)[0] for child in self.inputs}
-        if len(counts) > 1 or None in counts:
-            raise PlanError(
-                f"zip: split_by_rank deals the rows of each input to {lane.count} lanes, which fit together only where all "
-                f"inputs are known to have as many rows; got {', '.join(map(str, sorted(counts, key=str)))}"
-            )
-        return self.on(*inputs)
+    def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
+        """Rows of different inputs stand side by side in each lane only if all inputs are columns of the same rows."""
+        first, *others = (_rows_of(child) for child in self.inputs)
+        if any(other != first for other in others):
+            return Obstacle(self.name, "pairs rows of different inputs by their numbers")
+        return first.obstacle(lanes, times)
+
+    def in_lane(self, lane: Lane) -> Node:
+        """Zips columns of the lane's rows."""
+        return self.on(*(child.in_lane(lane) for child in self.inputs))
+
+    def dealt_rows(self) -> int:
+        """Returns the rows that all inputs have in common."""
+        return self.inputs[0].dealt_rows()
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns one boundary kernel."""
@@ -86,6 +90,13 @@ class Zip(Operator):
                 facts=lambda: ("slices of all inputs side by side, no copy",),
             ),
         )
+
+
+def _rows_of(plan: Node) -> Node:
+    """Returns the plan of the rows of which a plan has columns."""
+    while plan.inputs and plan.traits.one_to_one and not plan.traits.opaque:
+        (plan,) = plan.inputs
+    return plan
 
 
 def joint_schema(schemas: Sequence[pa.Schema]) -> pa.Schema:

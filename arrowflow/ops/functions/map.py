@@ -44,7 +44,7 @@ class Map(MappingOperator):
     """
 
     name: ClassVar[str] = "map"
-    traits: ClassVar[Traits] = Traits(opaque=True, per_lane=True, in_turn=True)
+    traits: ClassVar[Traits] = Traits(opaque=True, local=True, in_turn=True)
 
     format: BatchFormat = "arrow"
     keeps_rows: bool = False

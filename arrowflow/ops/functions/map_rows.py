@@ -52,8 +52,8 @@ class MapRows(MappingOperator):
     def traits(self) -> Traits:  # type: ignore[override]  # bad rows may be left out
         """One row out per row in, unless bad rows are left out."""
         if self.policy.leaves_out:
-            return Traits(opaque=True, per_lane=True, in_turn=True)
-        return Traits(one_to_one=True, opaque=True)
+            return Traits(opaque=True, local=True, in_turn=True)
+        return Traits(one_to_one=True, opaque=True, local=True)
 
     @property
     def by_row(self) -> bool:

@@ -26,10 +26,11 @@ from arrowflow.ops.order.random_access import AllRows, InPlaceRows, Rows
 from arrowflow.ops.order.source_order import bound_seed
 from arrowflow.ops.order.spans import Places
 from arrowflow.options import ResolvedOptions
-from arrowflow.plan.lane import Lane
+from arrowflow.plan.lane import Lane, Obstacle, too_few
 from arrowflow.plan.node import BindContext, Count, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, SharedByEpochs, Traits
+from arrowflow.plan.walk import count
 from arrowflow.plan.widths import RowWidth, row_width
 from arrowflow.random import GLOBAL_ORDER, Permutation
 
@@ -56,7 +57,7 @@ class GlobalShuffle(RowOperator):
 
     name: ClassVar[str] = "shuffle"
     # The shuffle does gather, but nothing may be moved before it: its input has to stay in place.
-    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True)
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True, collects=True)
 
     seed: int | None = None
     reshuffle_each_iteration: bool = True
@@ -76,14 +77,22 @@ class GlobalShuffle(RowOperator):
             plan = node.on(plan)
         return plan
 
-    def in_lane(self, lane: Lane, inputs: tuple[Node, ...]) -> Node:
+    def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
+        """It deals the places of its order, and reads its input where that lies."""
+        return too_few(self.name, count(self)[0], lanes, times)
+
+    def in_lane(self, lane: Lane) -> Node:
         """Takes the lane's places of each batch, so that the batches are those of one process."""
-        return dataclasses.replace(self, lane=lane).on(*inputs)
+        return dataclasses.replace(self, lane=lane)
+
+    def dealt_rows(self) -> int:
+        """Returns the rows of its order."""
+        rows = count(self)[0]
+        return rows if isinstance(rows, int) else 0
 
     def count_rows(self, inputs: Sequence[Count]) -> Count:
-        """Returns its input's rows, or those of the lane."""
-        rows = inputs[0]
-        return rows if self.lane is None or not isinstance(rows, int) else places_of(self.lane, rows).num_rows
+        """Returns its input's rows."""
+        return inputs[0]
 
     def shared_by_epochs(self, share: SharedByEpochs) -> SharedByEpochs:
         """Returns the number of rows, if all epochs have that."""
@@ -100,10 +109,7 @@ class GlobalShuffle(RowOperator):
     def _order(self, context: Context) -> Callable[[AllRows], Order]:
         assert self.seed is not None
         key = (self.seed, GLOBAL_ORDER, context.epoch if self.reshuffle_each_iteration else 0)
-        lane = self.lane
-        if lane is None:
-            return lambda rows: Permutation(rows.num_rows, key)
-        return lambda rows: LaneOrder(Permutation(rows.num_rows, key), lane)
+        return lambda rows: in_lane(Permutation(rows.num_rows, key), self.lane, context.epoch)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the collector of descriptors and the gatherer."""
@@ -175,6 +181,13 @@ class Order(Protocol):
         """Returns the rows at the places from `start` to before `stop`. Any worker, several at once."""
 
 
+class WholeOrder(Order, Protocol):
+    """An order that lanes can have their places of."""
+
+    def at(self, places: Places) -> Places:
+        """Returns the rows at some places. Any worker, several at once."""
+
+
 class LanePlaces(NamedTuple):
     """The places of the order that one lane fills.
 
@@ -204,12 +217,12 @@ class LanePlaces(NamedTuple):
         return found
 
 
-def places_of(lane: Lane, num_rows: int) -> LanePlaces:
+def places_of(lane: Lane, num_rows: int, epoch: int) -> LanePlaces:
     """Returns the places of a lane among so many, cut into batches of all lanes."""
     part = lane.step_rows or 1
     size = part * lane.count
     batches, short = divmod(num_rows, size)
-    first, before = lane.rows(short)
+    first, before = lane.rows(short, epoch)
     return LanePlaces(
         batches * part + before - first,
         size,
@@ -223,9 +236,9 @@ def places_of(lane: Lane, num_rows: int) -> LanePlaces:
 class LaneOrder:
     """The places of one lane in an order."""
 
-    def __init__(self, order: Permutation, lane: Lane) -> None:
+    def __init__(self, order: WholeOrder, lane: Lane, epoch: int) -> None:
         self._order = order
-        self._places = places_of(lane, order.num_rows)
+        self._places = places_of(lane, order.num_rows, epoch)
         self.num_rows = self._places.num_rows
 
     @property
@@ -236,6 +249,11 @@ class LaneOrder:
     def part(self, start: int, stop: int) -> Places:
         """See `Order.part`."""
         return self._order.at(self._places.numbers(start, stop))
+
+
+def in_lane(order: WholeOrder, lane: Lane | None, epoch: int) -> Order:
+    """Returns the places of a lane in the order of an epoch, or all places where there are no lanes."""
+    return order if lane is None else LaneOrder(order, lane, epoch)
 
 
 class OutputPart(NamedTuple):

@@ -35,12 +35,15 @@ from arrowflow.ops.order.global_shuffle import (
     Order,
     OutputPartKernel,
     RowCollectKernel,
+    WholeOrder,
+    in_lane,
     split_source,
 )
 from arrowflow.ops.order.random_access import AllRows, InPlaceRows, Rows
 from arrowflow.ops.order.source_order import bound_seed
 from arrowflow.ops.order.spans import Places
 from arrowflow.options import ResolvedOptions, check_seed, check_size
+from arrowflow.plan.lane import Lane, Obstacle, too_few
 from arrowflow.plan.node import BindContext, Columns, Count, Names, Node
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.plan.walk import fold
@@ -74,10 +77,11 @@ class Sample(RowOperator):
         reshuffle_each_iteration: Whether each epoch draws anew.
         width: Bound: bytes of a row by the plan as written.
         weighing: Bound: the steps from the rows of the source to their weights.
+        lane: The lane that takes its places of each batch, or None for all places.
     """
 
     name: ClassVar[str] = "sample"
-    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True)
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True, collects=True)
 
     count: int
     weights: Expr
@@ -86,6 +90,7 @@ class Sample(RowOperator):
     reshuffle_each_iteration: bool = True
     width: RowWidth = dataclasses.field(default=RowWidth(), compare=False)
     weighing: tuple[Step, ...] = dataclasses.field(default=(), compare=False)
+    lane: Lane | None = None
 
     @classmethod
     def of(
@@ -183,6 +188,18 @@ class Sample(RowOperator):
         """Returns the rows to draw."""
         return self.count
 
+    def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
+        """It deals the places of its draws, and reads its input where that lies."""
+        return too_few(self.name, self.count, lanes, times)
+
+    def in_lane(self, lane: Lane) -> Node:
+        """Takes the lane's places of each batch, so that the batches are those of one process."""
+        return dataclasses.replace(self, lane=lane)
+
+    def dealt_rows(self) -> int:
+        """Returns the rows to draw."""
+        return self.count
+
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
         """Gathered rows are new memory."""
         return True
@@ -241,8 +258,9 @@ class DrawKernel(RowCollectKernel):
 
     def __init__(self, node: Sample, budget_bytes: int, context: Context) -> None:
         assert node.seed is not None
-        super().__init__(node.width, self._draw, budget_bytes)
+        super().__init__(node.width, self._order, budget_bytes)
         self._node = node
+        self._context = context
         self._key = (node.seed, WEIGHTED_DRAWS, context.epoch if node.reshuffle_each_iteration else 0)
 
     def finish(self) -> Iterator[Item]:
@@ -251,7 +269,18 @@ class DrawKernel(RowCollectKernel):
             raise DataError(f"its input has no rows, expected some to draw {self._node.count:,} from")
         return super().finish() if self._node.count else iter(())
 
-    def _draw(self, rows: AllRows) -> Order:
+    def _order(self, rows: AllRows) -> Order:
+        """Returns the draws. Lanes of one run share them: each has its places of the same draws."""
+        node, context = self._node, self._context
+        if node.lane is None:
+            return self._draw(rows)
+        drawn = (DrawKernel, id(node.inputs[0]), self._key)
+        order = context.run_storage.get(drawn)
+        if order is None:
+            order = context.run_storage[drawn] = self._draw(rows)
+        return in_lane(order, node.lane, context.epoch)
+
+    def _draw(self, rows: AllRows) -> WholeOrder:
         num_bytes = rows.num_rows * self._node.row_bytes
         if num_bytes > self._budget_bytes:
             raise BudgetError(
@@ -325,8 +354,17 @@ class Again:
 
     def part(self, start: int, stop: int) -> Places:
         """See `Order.part`."""
-        draws = uniforms(self._key, start, stop) * self._ends[-1]
-        return np.minimum(np.searchsorted(self._ends, draws, side="right"), self._last)
+        return self._rows(uniforms(self._key, start, stop))
+
+    def at(self, places: Places) -> Places:
+        """See `WholeOrder.at`."""
+        if not len(places):
+            return places
+        first, last = int(places.min()), int(places.max())
+        return self._rows(uniforms(self._key, first, last + 1)[places - first])
+
+    def _rows(self, draws: Floats) -> Places:
+        return np.minimum(np.searchsorted(self._ends, draws * self._ends[-1], side="right"), self._last)
 
 
 class Once:
@@ -353,3 +391,7 @@ class Once:
     def part(self, start: int, stop: int) -> Places:
         """See `Order.part`."""
         return self._numbers[start:stop]
+
+    def at(self, places: Places) -> Places:
+        """See `WholeOrder.at`."""
+        return self._numbers[places]

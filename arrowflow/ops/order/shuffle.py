@@ -30,6 +30,7 @@ from arrowflow.ops.order.global_shuffle import GlobalShuffle
 from arrowflow.ops.order.scatter import reordered
 from arrowflow.ops.order.source_order import bound_seed
 from arrowflow.options import ResolvedOptions, check_seed, check_size
+from arrowflow.plan.lane import Obstacle, small_windows
 from arrowflow.plan.node import BindContext, Count, Node, SourceOrder
 from arrowflow.plan.traits import Borders, SharedByEpochs, Traits
 from arrowflow.plan.widths import row_bytes
@@ -52,7 +53,7 @@ class Shuffle(RowOperator):
 
     name: ClassVar[str] = "shuffle"
     traits: ClassVar[Traits] = Traits(
-        borders=Borders.FREE, gathers=True, needs_rows=True, per_lane=True, row_sizes=("size",)
+        borders=Borders.FREE, gathers=True, needs_rows=True, local=True, row_sizes=("size",)
     )
 
     size: int
@@ -101,6 +102,10 @@ class Shuffle(RowOperator):
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
         """A gathered window is new memory."""
         return True
+
+    def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
+        """A lane permutes its part of a window, which has to be large enough to mix its rows."""
+        return small_windows(self.name, self.size, lanes) or RowOperator.obstacle(self, lanes, times)
 
     def rows_again(self, rows: int) -> int:
         """Returns the rows of the window at its position, and of the windows with the rows after this window."""

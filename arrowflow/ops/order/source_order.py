@@ -73,11 +73,6 @@ class Blocks:
         """Returns the part of a lane, of blocks that mix well in its smaller windows."""
         return replace(Blocks.of(replace(self.order, window=lane.size(self.order.window))), lane=lane)
 
-    def count(self, num_rows: int) -> int:
-        """Returns how many of so many rows it reads."""
-        first, before = (0, num_rows) if self.lane is None else self.lane.rows(num_rows)
-        return before - first
-
     def behind(self, row: int, num_rows: int, epoch: int) -> tuple[int, int]:
         """Returns the turn of the block with a row of its part, by the row's number there, and the rows before the block."""
         counted = turn = 0
@@ -90,7 +85,7 @@ class Blocks:
 
     def of_epoch(self, num_rows: int, epoch: int) -> Iterator[Block]:
         """Yields the blocks of so many rows in their order. A lane's first and last block may be cut."""
-        first, before = (0, num_rows) if self.lane is None else self.lane.rows(num_rows)
+        first, before = (0, num_rows) if self.lane is None else self.lane.rows(num_rows, epoch)
         seen = 0
         for turn, number in enumerate(permuted(-(-num_rows // self.size), self.order, BLOCK_ORDER, epoch)):
             if seen >= before:

@@ -1,16 +1,19 @@
-"""Ranks agree where to end, if only a run tells how many rows they have.
+"""Ranks agree where to end, if only a run tells how many rows they have, and that they are in the same epoch.
 
 Before each 64 steps all ranks take part in one small reduction: how many steps has the rank that has the fewest? So all
 make that many, and end where one of them has none. The first reductions come after 1, 4 and 16 steps, so that the first
 batch comes soon. Each is made in `next()`, on the thread of the consumer, before the same step on all ranks. So ranks
 that leave their loops at the same step leave no reduction behind. A number in it tells its epoch and place: ranks that
 are out of step notice it.
+
+Where the steps are known, there is one reduction, before the second step of a run: ranks compare their epochs. A look at
+a first batch, on one rank alone, leaves the others out of it.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -19,6 +22,7 @@ from arrowflow.kernels.items import PAUSE, Item
 from arrowflow.kernels.kinds import SerialKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.ops.ranks.coordinator import Coordinator
+from arrowflow.ops.ranks.steps import no_step
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.position import Position, lanes_in, settled
 
@@ -35,11 +39,16 @@ class AgreedSteps(RowOperator):
 
     Row order: its input's. Memory: batches of 64 steps, or an eighth of the byte budget. Deterministic. Resume: its
     input's position.
+
+    Attributes:
+        coordinator: What the ranks agree by.
+        ends: Whether the ranks have to agree on their last step, or only on the epoch.
     """
 
     name: ClassVar[str] = "agreed_steps"
 
     coordinator: Coordinator = field(compare=False, repr=False)
+    ends: bool = True
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns nothing: it decides no row of a step."""
@@ -48,16 +57,74 @@ class AgreedSteps(RowOperator):
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns one serial kernel."""
         most_bytes = options.ram_budget // HELD_IN_BUDGET
-        return (
-            KernelSpec(
-                operator=self.name,
-                kind="serial",
-                make=lambda context: AgreedStepsKernel(self.coordinator, most_bytes),
-                splits=True,
-                has_position=False,
-                facts=lambda: ("agrees with the other ranks where to end",),
-            ),
+        steps = KernelSpec(
+            operator=self.name,
+            kind="serial",
+            make=lambda context: AgreedStepsKernel(self.coordinator, most_bytes),
+            splits=True,
+            has_position=False,
+            facts=lambda: (f"agrees with the other ranks where to end, by {self.coordinator}",),
         )
+        epochs = KernelSpec(
+            operator=self.name,
+            kind="serial",
+            make=lambda context: SameEpochKernel(self.coordinator),
+            has_position=False,
+            facts=lambda: (f"compares its epoch with the other ranks, by {self.coordinator}",),
+        )
+        return (steps if self.ends else epochs,)
+
+
+class SameEpochKernel(SerialKernel):
+    """Compares the epochs of all ranks before the second step of a run.
+
+    Args:
+        coordinator: What the ranks compare them by.
+    """
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        self._epoch = 0
+        self._steps = 0
+
+    def open(self, position: Position, epoch: int) -> Position:
+        """Notes the epoch."""
+        self._epoch = epoch
+        return position
+
+    def push(self, item: Item) -> Iterator[Item]:
+        """Passes the batch on.
+
+        Raises:
+            RankError: Another rank failed, or is in another epoch.
+        """
+        if item.chunk.num_rows:
+            self._steps += 1
+            if self._steps == 2:
+                yield PAUSE
+                least, most = agreed(self._coordinator, [self._epoch, -self._epoch], "on the epoch")
+                if least != -most:
+                    other = -most if least == self._epoch else least
+                    raise RankError(
+                        f"this rank is in epoch {self._epoch}, another one in epoch {other}; all ranks have to run the same "
+                        "epoch: call set_epoch on all of them, and load states of the same step"
+                    )
+        yield item
+
+
+def agreed(coordinator: Coordinator, numbers: Sequence[int], on: str) -> Sequence[int]:
+    """Returns the least of the numbers of all ranks.
+
+    Raises:
+        RankError: Another rank failed.
+    """
+    try:
+        return coordinator.all_min(numbers)
+    except Exception as error:
+        raise RankError(
+            f"the ranks could not agree {on} ({said(error)}): another rank failed, ended, or did not answer in time; look at "
+            "its error, and start all ranks again from their last states"
+        ) from error
 
 
 class AgreedStepsKernel(SerialKernel):
@@ -118,17 +185,16 @@ class AgreedStepsKernel(SerialKernel):
             RankError: Another rank failed, or is at another place.
         """
         place = (self._epoch << 32) + self._number
-        try:
-            least, most, fewest = self._coordinator.all_min([place, -place, steps])
-        except Exception as error:
-            raise RankError(
-                f"the ranks could not agree on the steps after step {self._number:,} ({said(error)}): another rank failed, "
-                "ended, or did not answer in time; look at its error, and start all ranks again from their last states"
-            ) from error
+        numbers = [place, -place, steps, -steps]
+        least, most, fewest, longest = agreed(
+            self._coordinator, numbers, f"on the steps after step {self._number:,}"
+        )
         if least != -most:
             epoch, step = divmod(-most if least == place else least, 1 << 32)
             raise RankError(
                 f"this rank is in epoch {self._epoch} at step {self._number:,}, another one in epoch {epoch} at step "
                 f"{step:,}; all ranks have to make the same steps, and to load states of the same step"
             )
+        if longest and not fewest and not self._number:
+            raise no_step("another rank has no batch")
         return fewest

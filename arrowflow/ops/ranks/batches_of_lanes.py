@@ -13,7 +13,7 @@ from arrowflow.kernels.context import Context, StreamHandle
 from arrowflow.kernels.cutting import Parts
 from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.kinds import BoundaryKernel
-from arrowflow.ops.ranks.steps import Steps
+from arrowflow.ops.ranks.steps import Steps, no_step
 from arrowflow.plan.position import LaneMark, LanesPosition, Position, lanes_of
 
 
@@ -24,13 +24,17 @@ class TurnsKernel(BoundaryKernel):
         lanes: The numbers of the lanes, in order; input number i is lane `lanes[i]`.
         steps: How many batches each lane delivers.
         joins: Whether the batches of a turn are put out as `Parts` of one batch.
+        collects: Whether a lane sees all rows before it puts out the first one; see `LanesKernel`.
         context: The stream's.
     """
 
-    def __init__(self, lanes: Sequence[int], steps: Steps, *, joins: bool, context: Context) -> None:
+    def __init__(
+        self, lanes: Sequence[int], steps: Steps, *, joins: bool, collects: bool, context: Context
+    ) -> None:
         self._lanes = lanes
         self._steps = steps
         self._joins = joins
+        self._collects = collects
         self._context = context
         self._epoch = 0
         self._streams: list[StreamHandle | None] = []  # None: it has ended
@@ -54,16 +58,19 @@ class TurnsKernel(BoundaryKernel):
 
     def next_input(self) -> StreamHandle | None:
         """Returns the stream of the lane whose turn it is; None at the end."""
-        if not self._streams:
-            self._streams = [
-                None if ended else self._context.open(index, self._epoch, place)
-                for index, (ended, place) in enumerate(zip(self._ended, self._places, strict=True))
-            ]
         turn = self._turn()
-        return None if turn is None else self._streams[turn]
+        if turn is None:
+            return None
+        if turn >= len(self._streams):
+            stop = 1 if self._collects and not self._streams else len(self._lanes)
+            for index in range(len(self._streams), stop):
+                ended, place = self._ended[index], self._places[index]
+                self._streams.append(None if ended else self._context.open(index, self._epoch, place))
+        return self._streams[turn]
 
     def _turn(self) -> int | None:
-        if self._is_over():
+        """Returns the next lane; without a step so far also one that tells whether there should be any."""
+        if self._is_over() and self._number:
             return None
         left = [index for index in range(len(self._lanes)) if not self._ended[index]]
         return min(left, key=lambda index: (self._taken[index], index), default=None)
@@ -82,6 +89,8 @@ class TurnsKernel(BoundaryKernel):
         self._places[index] = item.position
         if not item.chunk.num_rows:
             return
+        if self._is_over():
+            raise no_step("a lane has ended before its first batch, and others have one")
         self._taken[index] += 1
         if not self._joins:
             yield self._made(item)

@@ -20,15 +20,20 @@ class Coordinator(Protocol):
         """
 
 
-def coordinator_of(given: Any) -> Coordinator | None:
-    """Returns the coordinator that a user gave: one of their own, or for a process group of PyTorch.
+def coordinator_of(given: Any, world_size: int) -> Coordinator | None:
+    """Returns the coordinator that a user gave, one of their own or for a process group of PyTorch; else the default group.
+
+    The default group is taken where it is initialised, and as large as the plan is split.
 
     Raises:
         PlanError: It is neither.
     """
-    if given is None or isinstance(given, Coordinator):
-        return given
     distributed: Any = sys.modules.get("torch.distributed")
+    if given is None:
+        ready = distributed is not None and distributed.is_available() and distributed.is_initialized()
+        return DefaultGroup() if ready and 1 < world_size == distributed.get_world_size() else None
+    if isinstance(given, Coordinator):
+        return given
     if distributed is not None and isinstance(given, distributed.ProcessGroup):
         return TorchCoordinator(given)
     raise PlanError(
@@ -43,6 +48,9 @@ class TorchCoordinator:
     def __init__(self, group: Any) -> None:
         self._group = group
 
+    def __repr__(self) -> str:
+        return "the given process group"
+
     def all_min(self, numbers: Sequence[int]) -> Sequence[int]:
         """See `Coordinator.all_min`."""
         import torch
@@ -52,3 +60,16 @@ class TorchCoordinator:
         values = torch.tensor(numbers, dtype=torch.int64, device=device)
         distributed.all_reduce(values, distributed.ReduceOp.MIN, group=self._group)
         return [int(value) for value in values.tolist()]
+
+
+class DefaultGroup(TorchCoordinator):
+    """The group of all processes of `torch.distributed`. Picklable: it is looked up when it is used."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def __reduce__(self) -> tuple[type[DefaultGroup], tuple[()]]:
+        return DefaultGroup, ()
+
+    def __repr__(self) -> str:
+        return "the default process group of torch.distributed"

@@ -1,27 +1,23 @@
-"""How many lanes a plan runs in, which depends on the operator that makes its batches."""
+"""In how many lanes a plan runs, or why it cannot run in lanes at all."""
 
 from __future__ import annotations
 
 from arrowflow.errors import PlanError
 from arrowflow.ops.batches.batch import Batch
 from arrowflow.options import check_size
+from arrowflow.plan.lane import Obstacle
 from arrowflow.plan.node import Node
 from arrowflow.plan.traits import Borders
+from arrowflow.plan.walk import post_order, rows_in_lanes
 
 DEFAULT_LANES = 16
+FEWEST_LANES = 8
+"""So many lanes are still shared by most numbers of processes. A plan that has room for fewer by itself runs whole."""
 
 
 def maker_of(plan: Node) -> Node:
-    """Returns the operator that makes the batches that a plan ends in.
-
-    Raises:
-        PlanError: There are several.
-    """
-    while plan.traits.borders is Borders.KEEP:
-        if len(plan.inputs) > 1:
-            raise PlanError(
-                f"split_by_rank: {plan.name} joins the batches of several datasets; put batch after {plan.name}"
-            )
+    """Returns the operator that makes the batches that a plan ends in, or one that joins the batches of several inputs."""
+    while plan.traits.borders is Borders.KEEP and len(plan.inputs) == 1:
         (plan,) = plan.inputs
     return plan
 
@@ -32,27 +28,74 @@ def batch_rows(plan: Node) -> int | None:
     return made_by.size if isinstance(made_by, Batch) else None
 
 
-def lane_count(lanes: int | None, size: int | None, world_size: int) -> int:
-    """Returns the number of lanes, given or found.
+def lanes_of_plan(plan: Node, given: int | None, world_size: int) -> int | Obstacle:
+    """Returns the number of lanes, given or found, that a bound plan runs in; or why it means something else in lanes.
+
+    By default there are 16, or down to 8 where windows of a `shuffle` are small, or the largest divisor of the batch size up to that.
 
     Raises:
-        PlanError: It does not divide the batch, or the processes do not divide it.
+        PlanError: The number does not divide the batch, or the processes do not divide it.
     """
+    maker = maker_of(plan)
+    if maker.traits.borders is Borders.KEEP:
+        return Obstacle(maker.name, "joins batches of several datasets", f"put batch after {maker.name}")
+    size, most = batch_rows(plan), DEFAULT_LANES
+    while True:
+        lanes = divisor(size, most) if given is None else given
+        obstacle = plan.obstacle(lanes, 1) or _cut_anew(maker) or _too_few(maker, lanes)
+        if obstacle is None:
+            return checked_lanes(lanes, size, world_size)
+        if given is not None or obstacle.most_lanes < FEWEST_LANES:
+            return obstacle
+        most = obstacle.most_lanes
+
+
+def divisor(size: int | None, most: int) -> int:
+    """Returns the largest number of lanes up to a limit that divides a batch.
+
+    Example:
+        >>> divisor(24, 16), divisor(None, 16)
+        (12, 16)
+    """
+    return most if size is None else max(count for count in range(1, most + 1) if not size % count)
+
+
+def checked_lanes(lanes: int, size: int | None, world_size: int) -> int:
+    """Returns a number of lanes that divides the batch, and that the processes divide.
+
+    Raises:
+        PlanError: It does not, or they do not.
+    """
+    check_size("split_by_rank", "lanes", lanes)
     fits = [count for count in range(1, (size or DEFAULT_LANES) + 1) if not (size or 0) % count]
-    if lanes is None:
-        count = max(count for count in fits if count <= DEFAULT_LANES)
-    else:
-        count = check_size("split_by_rank", "lanes", lanes)
-    if size is not None and size % count:
-        near = min(fits, key=lambda fit: abs(fit - count))
+    if size is not None and size % lanes:
+        near = min(fits, key=lambda fit: abs(fit - lanes))
         raise PlanError(
-            f"split_by_rank: each of {count} lanes gives equally many rows to a batch, and {size:,} rows cannot be divided "
-            f"so; use lanes={near}, or a batch size that is a multiple of {count}"
+            f"split_by_rank: each of {lanes} lanes gives equally many rows to a batch, and {size:,} rows cannot be divided "
+            f"so; use lanes={near}, or a batch size that is a multiple of {lanes}"
         )
-    if count % world_size:
+    if lanes % world_size:
         good = [fit for fit in fits if not fit % world_size]
         advice = f"use lanes={good[0]}" if good else f"use a batch size that is a multiple of {world_size}"
         raise PlanError(
-            f"split_by_rank: {world_size} processes cannot share {count} lanes equally; {advice} in all of them"
+            f"split_by_rank: {world_size} processes cannot share {lanes} lanes equally; {advice} in all of them, or "
+            'how="whole"'
         )
-    return count
+    return lanes
+
+
+def _cut_anew(maker: Node) -> Obstacle | None:
+    """Returns the obstacle of functions that see batches which are cut anew after them: lanes would give them other rows."""
+    seen = (
+        node for child in maker.inputs for node in post_order(child) if node.traits.opaque and node.batched
+    )
+    found = next(seen, None)
+    return None if found is None else Obstacle(found.name, f"sees batches that {maker.name} cuts anew")
+
+
+def _too_few(maker: Node, lanes: int) -> Obstacle | None:
+    """Returns the obstacle of a plan that has not a row for each lane, such as a small source that is repeated."""
+    rows = rows_in_lanes(maker.inputs[0])
+    if rows is None or rows >= lanes:
+        return None
+    return Obstacle(maker.name, f"gets {rows:,} rows for {lanes} lanes")

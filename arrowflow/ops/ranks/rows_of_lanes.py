@@ -11,6 +11,9 @@ as the borders of steps allow.
 
 Where batches are padded, a lane that has ended repeats its last row. So its position stays before that row. A part with
 padding has one step only, so that no position lies in the middle of it.
+
+A state of another rank lacks some lanes. Such a lane begins near its place, or at its start. Where batches are padded it may
+turn out to have ended before the place. So it begins one row early, and its last row is kept.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from arrowflow.kernels.items import Item, Origin, Ticket
 from arrowflow.kernels.kinds import BoundaryKernel
 from arrowflow.ops.order.shuffle import Shuffle
 from arrowflow.ops.ranks.merge import LaneRows, zeros
-from arrowflow.ops.ranks.steps import Steps
+from arrowflow.ops.ranks.steps import Steps, no_step
 from arrowflow.ops.ranks.windows_of_lanes import Window, WindowCutter
 from arrowflow.plan.position import LaneMark, LanesPosition, Position, lanes_of
 from arrowflow.plan.widths import RowWidth
@@ -49,12 +52,15 @@ class LanesKernel(BoundaryKernel):
         step_rows: Rows of a lane in a whole step.
         steps: How many rows each lane delivers.
         drop: Whether a short last step is left out.
+        drop_remainder: Whether the plan without lanes leaves a short last batch out.
         schema: The columns of lanes, if known.
         width: Bytes of a row by the plan as written.
         part_bytes: The most bytes of a part that is more than one step.
         behind: Returns a position of a lane with at most so many rows in front of it, in an epoch, and how many, if that
             can be told.
         shuffles: The operators that the lanes end in, which are left to this kernel; empty where they do not end in one.
+        collects: Whether a lane sees all rows before it puts out the first one. Then the first lane does so alone, and fills
+            the caches that the others read.
         context: The stream's.
     """
 
@@ -67,17 +73,21 @@ class LanesKernel(BoundaryKernel):
         steps: Steps,
         *,
         drop: bool,
+        drop_remainder: bool,
         schema: pa.Schema | None,
         width: RowWidth,
         part_bytes: int,
         behind: Callable[[int, int, int], tuple[Any, int] | None],
         shuffles: Sequence[Shuffle],
+        collects: bool,
         context: Context,
     ) -> None:
         self._lanes = lanes
+        self._collects = collects
         self._step_rows = step_rows
         self._steps = steps
         self._drop = drop
+        self._drop_remainder = drop_remainder
         self._schema = schema
         self._width = width
         self._part_bytes = part_bytes
@@ -88,13 +98,18 @@ class LanesKernel(BoundaryKernel):
         # Whether windows end with steps. Then parts end with windows: a window in two parts would be joined twice.
         self._is_aligned = bool(shuffles) and not self._window_rows % step_rows
         self._epoch = 0
-        self._streams: list[StreamHandle | None] = []  # None: it has ended
+        self._streams: list[
+            StreamHandle | None
+        ] = []  # None: it has ended; those after the last one are not open yet
         self._held = [Held() for _ in lanes]
         self._starts: list[Position] = [None] * len(lanes)
         # The last row of a lane that is used up, and the mark before it; a lane that resumes so reads that row again.
         self._spares: list[pa.RecordBatch | None] = [None] * len(lanes)
         self._marks: list[LaneMark | None] = [None] * len(lanes)
         self._spent = [False] * len(lanes)
+        # Of a lane whose place was not in the state: rows that come before its place, and its position before them.
+        self._early: dict[int, tuple[int, LaneMark]] = {}
+        self._began = False  # a step was delivered in this epoch
         self._done = 0  # rows of each lane that were put out
         self._part_steps = self._least_steps = max(1, -(-self._window_rows // step_rows))
         self._number = 0
@@ -105,9 +120,10 @@ class LanesKernel(BoundaryKernel):
         if position is not None:
             at = lanes_of(position)
             self._done = at.step * self._step_rows
+            self._began = at.step > 0
             marks = {mark.lane: mark for mark in at.lanes}
             for index, lane in enumerate(self._lanes):
-                mark = marks.get(lane) or self._followed(lane)
+                mark = marks.get(lane) or self._followed(index)
                 self._held[index] = Held(mark.before, mark.offset)
                 self._starts[index] = mark.before
                 self._spent[index] = mark.spent
@@ -116,10 +132,15 @@ class LanesKernel(BoundaryKernel):
             self._starts[index] = cutter.open(self._starts[index], epoch)
         return None
 
-    def _followed(self, lane: int) -> LaneMark:
+    def _followed(self, index: int) -> LaneMark:
         """Returns the place of a lane that the state lacks: it follows from the steps, near it or at the lane's start."""
-        before, rows = self._behind(lane, self._done, self._epoch) or (None, 0)
-        return LaneMark(lane, before, self._done - rows)
+        lane, done = self._lanes[index], self._done
+        near = min(done, self._steps.least) - 1 if self._steps.pads else done
+        before, rows = self._behind(lane, max(0, near), self._epoch) or (None, 0)
+        if not self._steps.pads or not done:
+            return LaneMark(lane, before, done - rows)
+        self._early[index] = done - rows, LaneMark(lane, before, 0)
+        return LaneMark(lane, before, 0)
 
     def begin(self) -> Iterator[Item]:
         """Yields the start of all lanes, without rows: a state from within the first part names the place of each lane."""
@@ -132,12 +153,18 @@ class LanesKernel(BoundaryKernel):
         """Returns the stream of the first lane that lacks rows of the next part; None at the end."""
         if self.done:
             return None
-        if not self._streams:
-            self._streams = [
-                self._context.open(index, self._epoch, start) for index, start in enumerate(self._starts)
-            ]
         lacking = self._lacking()
-        return None if lacking is None else self._streams[lacking]
+        if lacking is None:
+            return next(filter(None, self._streams), None)  # to tell whether there is a step at all
+        if lacking >= len(self._streams):
+            stop = 1 if self._collects and not self._streams else len(self._lanes)
+            for index in range(len(self._streams), stop):
+                self._streams.append(self._context.open(index, self._epoch, self._starts[index]))
+        return self._streams[lacking]
+
+    def _goes_on(self, index: int) -> bool:
+        """Whether more rows of a lane may come."""
+        return index >= len(self._streams) or self._streams[index] is not None
 
     def _lacking(self) -> int | None:
         """Returns the first lane to pull from: it lacks rows, or the row that it repeats has to be read again.
@@ -147,7 +174,7 @@ class LanesKernel(BoundaryKernel):
         need = self._most_rows()
         for index, held in enumerate(self._held):
             again = self._spent[index] and self._spares[index] is None
-            if (held.rows < need + self._steps.pads or again) and self._streams[index] is not None:
+            if (held.rows < need + self._steps.pads or again) and self._goes_on(index):
                 return index
         return None
 
@@ -176,6 +203,8 @@ class LanesKernel(BoundaryKernel):
         index = self._streams.index(stream)
         self._streams[index] = None
         self._keep(index, self._cutters[index].finish() if self._cutters else ())
+        if index in self._early:
+            self._spend(index)
         return self._parts()
 
     def _keep(self, index: int, items: Iterable[Item]) -> None:
@@ -184,6 +213,31 @@ class LanesKernel(BoundaryKernel):
             held.add(item)
             if self._spent[index] and held.rows and self._spares[index] is None:
                 self._spares[index] = _copied(held.pop(1)[0][0])
+            if index in self._early:
+                self._arrive(index)
+
+    def _arrive(self, index: int) -> None:
+        """Drops rows before the place of a lane, but for the last one: the lane may end with it."""
+        (rows, mark), held = self._early[index], self._held[index]
+        drop = min(held.rows, rows + 1) - 1
+        if drop > 0:
+            held.pop(drop)
+            rows -= drop
+            mark = mark._replace(offset=mark.offset + drop)
+            self._early[index] = rows, mark
+        if held.rows > rows:
+            if rows:
+                held.pop(rows)
+            del self._early[index]
+
+    def _spend(self, index: int) -> None:
+        """Takes note that a lane has ended before its place: it repeats the row that is left."""
+        _, mark = self._early.pop(index)
+        held = self._held[index]
+        self._spent[index] = True
+        if held.rows:
+            self._marks[index] = mark._replace(spent=True)
+            self._spares[index] = _copied(held.pop(1)[0][0])
 
     # ------------------------------------------------------------------ parts
 
@@ -192,8 +246,24 @@ class LanesKernel(BoundaryKernel):
         while not self.done and self._lacking() is None:
             rows = self._next_rows()
             if rows:
+                self._began = True
                 yield self._put(rows)
+            elif not self._began and not self._is_empty():
+                return
             self.done = not rows or self._done == self._steps.most
+
+    def _is_empty(self) -> bool:
+        """Returns whether an epoch without a step is right; False as long as more rows have to come to tell.
+
+        Raises:
+            DataError: The plan has a step.
+        """
+        rows = sum(held.rows for held in self._held)
+        if rows >= (self._step_rows * len(self._lanes) if self._drop_remainder else 1):
+            raise no_step(
+                f"a lane has ended with fewer than {self._step_rows:,} rows, and others have {rows:,}"
+            )
+        return not any(map(self._goes_on, range(len(self._lanes))))
 
     def _most_rows(self) -> int:
         """Returns the rows of each lane in the next part, if no lane ends."""
@@ -217,7 +287,7 @@ class LanesKernel(BoundaryKernel):
         """Returns the rows that a lane has; without the last one, as long as that may not be the last of all."""
         if self._spent[index]:
             return 0
-        kept = self._steps.pads and self._streams[index] is not None
+        kept = self._steps.pads and self._goes_on(index)
         return self._held[index].rows - kept
 
     def _put(self, rows: int) -> Item:
@@ -245,7 +315,7 @@ class LanesKernel(BoundaryKernel):
         held = self._held[index]
         if not need:
             return [], []
-        ends = self._steps.pads and need == held.rows and self._streams[index] is None
+        ends = self._steps.pads and need == held.rows and not self._goes_on(index)
         if not ends:
             return held.pop(need)
         chunks, tickets = held.pop(need - 1)

@@ -1,8 +1,12 @@
 """`split_by_rank`: each of several processes delivers its part of the same batches.
 
-The plan is run in lanes, see `arrowflow.plan.lane`. When a plan is bound, the operator moves down to the `batch` that
-makes the global batches: columns can be computed and batches padded on what a rank delivers, to the same result. Three
-things may then be right before it:
+When a plan is bound, the operator decides between two ways to run it. The plan without it is the truth for both.
+
+* **In parts**, where every operator before the batches is local. The plan runs in lanes, see `arrowflow.plan.lane`: here.
+* **Whole**, for every other plan: each process runs all of it, and takes its rows of each batch: `whole.py`.
+
+In both cases the operator moves down to the `batch` that makes the global batches: columns can be computed and batches
+padded for the rows that a process delivers, to the same result. In parts, three things may then be right before it:
 
 * `batch`. Lanes run the plan before it, and their rows are merged: `rows_of_lanes.py`.
 * A function after `batch`. Lanes run it on batches of their own, which are joined: `batches_of_lanes.py`.
@@ -12,13 +16,14 @@ things may then be right before it:
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import pyarrow as pa
 
-from arrowflow.errors import PlanError, StateError
+from arrowflow.errors import PlanError, StateError, shown
 from arrowflow.expr import untyped
 from arrowflow.kernels.cutting import CutPosition
 from arrowflow.kernels.operator import KernelSpec, Operator
@@ -28,37 +33,40 @@ from arrowflow.ops.order.shuffle import Shuffle
 from arrowflow.ops.ranks.agreed_steps import AgreedSteps
 from arrowflow.ops.ranks.batches_of_lanes import TurnsKernel
 from arrowflow.ops.ranks.coordinator import Coordinator, coordinator_of
-from arrowflow.ops.ranks.lane_count import DEFAULT_LANES, batch_rows, lane_count, maker_of
+from arrowflow.ops.ranks.lane_count import batch_rows, checked_lanes, lanes_of_plan, maker_of
 from arrowflow.ops.ranks.merge import MergeKernel
 from arrowflow.ops.ranks.rank import found_rank
 from arrowflow.ops.ranks.rows_of_lanes import PART_BYTES, PARTS_IN_BUDGET, LanesKernel
 from arrowflow.ops.ranks.steps import EqualSteps, Steps, check_equal_steps, steps_of
+from arrowflow.ops.ranks.whole import DEFAULT_MASK, ShareOfBatches, share_of_batches
 from arrowflow.ops.rows.take import Take
 from arrowflow.options import ResolvedOptions
-from arrowflow.plan.lane import Lane
+from arrowflow.plan.lane import FOREVER, Lane, Obstacle
 from arrowflow.plan.node import BindContext, Columns, Count, Names, Node
 from arrowflow.plan.position import LanesPosition, Position
 from arrowflow.plan.row_ranges import push_row_ranges
 from arrowflow.plan.traits import Borders, Traits
-from arrowflow.plan.walk import count, in_lane, post_order
+from arrowflow.plan.walk import count, post_order, rows_in_lanes
 from arrowflow.plan.widths import row_width
 
-DEFAULT_MASK = "mask"
+How = Literal["parts", "whole"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitByRank(Operator):
     """The part of the global batches that belongs to one of several processes.
 
-    Row order: at each step rows of each lane of the rank, lane after lane. Memory: at least one chunk of each lane, and
-    two parts of some 16 MiB. Deterministic: what a lane delivers does not depend on ranks. Resume: (steps, of each
-    lane its position, rows and whether it has ended).
+    Row order: in parts, at each step rows of each lane of the rank, lane after lane; whole, that of its input. Memory: in
+    parts at least one chunk of each lane, and two parts of some 16 MiB; whole, its input's. Deterministic: the batches
+    of all ranks together do not depend on their number. Resume: in parts (steps, of each lane its position, rows and
+    whether it has ended); whole, its input's position.
 
     Attributes:
         rank: Number of this process.
         world_size: How many processes there are.
         local_world_size: How many of them share this machine.
-        lanes: How many lanes there are in all processes.
+        how: The way to run the plan; None for parts wherever they are right. Bound: always parts.
+        lanes: How many lanes there are in all processes; None until bound, unless given.
         equal_steps: What happens where lanes end at different steps.
         coordinator: What ranks agree by, where only a run tells how many steps they have.
     """
@@ -68,7 +76,8 @@ class SplitByRank(Operator):
     rank: int
     world_size: int
     local_world_size: int = 1
-    lanes: int = DEFAULT_LANES
+    how: How | None = None
+    lanes: int | None = None
     equal_steps: EqualSteps | None = None
     coordinator: Coordinator | None = field(default=None, compare=False, repr=False)
 
@@ -79,12 +88,12 @@ class SplitByRank(Operator):
         rank: int | None,
         world_size: int | None,
         *,
-        lanes: int | None,
-        equal_steps: Any,
-        coordinator: Any,
-        divides_batches: bool = True,
+        how: Any = None,
+        lanes: int | None = None,
+        equal_steps: Any = None,
+        coordinator: Any = None,
     ) -> Self:
-        """Returns the node, with arguments as users write them. Lanes of whole batches need not divide the rows of one."""
+        """Returns the node, with arguments as users write them."""
         if not below.batched:
             raise PlanError(
                 "split_by_rank: it comes last, after the batches of all processes together; write "
@@ -92,16 +101,24 @@ class SplitByRank(Operator):
             )
         if any(isinstance(node, cls) for node in post_order(below)):
             raise PlanError("split_by_rank: the plan is split by rank already; leave one of the two out")
+        if how is not None and how not in get_args(How):
+            raise PlanError(f"split_by_rank: how is 'parts', 'whole' or None, got {shown(how)}")
         found = found_rank(rank, world_size)
-        count = lane_count(lanes, batch_rows(below) if divides_batches else None, found.world_size)
+        if lanes is not None:
+            if how == "whole":
+                raise PlanError(
+                    'split_by_rank: lanes= is for a plan that runs in parts; leave it or how="whole" out'
+                )
+            checked_lanes(lanes, batch_rows(below), found.world_size)
         return cls(
             inputs=(below,),
             rank=found.rank,
             world_size=found.world_size,
             local_world_size=found.local_world_size,
-            lanes=count,
+            how=how,
+            lanes=lanes,
             equal_steps=check_equal_steps(equal_steps),
-            coordinator=coordinator_of(coordinator),
+            coordinator=coordinator_of(coordinator, found.world_size),
         )
 
     def settings(self) -> dict[str, Any]:
@@ -114,14 +131,15 @@ class SplitByRank(Operator):
 
     def describe(self) -> str:
         """Returns the rank and its lanes as one line."""
-        own = self.own_lanes
         ends = "" if self.equal_steps is None else f"; equal_steps={self.equal_steps!r}"
-        return f"split_by_rank(rank {self.rank} of {self.world_size}: lanes {own[0]} to {own[-1]} of {self.lanes}{ends})"
+        own = self.own_lanes
+        lanes = f": lanes {own[0]} to {own[-1]} of {self.lanes}" if own else ""
+        return f"split_by_rank(rank {self.rank} of {self.world_size}{lanes}{ends})"
 
     @property
     def own_lanes(self) -> range:
-        """The numbers of the lanes of this rank."""
-        share = self.lanes // self.world_size
+        """The numbers of the lanes of this rank; none until bound."""
+        share = (self.lanes or 0) // self.world_size
         return range(self.rank * share, (self.rank + 1) * share)
 
     @property
@@ -132,15 +150,34 @@ class SplitByRank(Operator):
     # ------------------------------------------------------------------ binding
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
-        """Moves down to the operator that makes the batches, through all that treat each batch for itself."""
-        return self._before(inputs[0])
+        """Decides how the plan runs, and moves down to the operator that makes the batches."""
+        plan = push_row_ranges(inputs[0])
+        lanes = None if self.how == "whole" else lanes_of_plan(plan, self.lanes, self.world_size)
+        if lanes is None or isinstance(lanes, Obstacle):
+            return self._whole(plan, lanes)
+        return dataclasses.replace(self, how="parts", lanes=lanes)._before(plan)
+
+    def _whole(self, plan: Node, obstacle: Obstacle | None) -> Node:
+        if self.how == "parts":
+            raise PlanError(
+                f'split_by_rank: how="parts" would change what the plan means: {obstacle}; leave how= out, and each process '
+                "runs the whole plan"
+            )
+        share = ShareOfBatches(
+            rank=self.rank,
+            world_size=self.world_size,
+            local_world_size=self.local_world_size,
+            because=obstacle,
+            coordinator=self.coordinator,
+        )
+        return share_of_batches(plan, share, self.equal_steps)
 
     def _before(self, node: Node) -> Node:
         traits = node.traits
         moves = traits.one_to_one or traits.drops_rows or traits.counts_alone
         if moves and not traits.opaque and traits.borders is Borders.KEEP:
             return node.on(self._before(node.inputs[0]))
-        split = self.on(push_row_ranges(node))
+        split = self.on(node)
         maker = maker_of(node)
         pads = self.equal_steps == "pad" or (isinstance(maker, Batch) and maker.mask is not None)
         if split._joins and split._batch is None and pads:
@@ -148,7 +185,10 @@ class SplitByRank(Operator):
                 f"split_by_rank: {node.name} comes after batch, so lanes call it on batches of their own, which cannot be "
                 "filled up; put it before batch"
             )
-        return split
+        ends: EqualSteps | None = (
+            "drop" if self.coordinator is not None and split._rows_to_deal is None else None
+        )
+        return dataclasses.replace(split, equal_steps=self.equal_steps or ends)
 
     @property
     def _batch(self) -> Batch | None:
@@ -197,12 +237,17 @@ class SplitByRank(Operator):
 
     # ------------------------------------------------------------------ lanes
 
+    @property
+    def _collects(self) -> bool:
+        """Whether a lane sees all rows before it puts out the first one."""
+        return any(node.traits.collects for node in post_order(self.inputs[0]))
+
     def _lane(self, number: int) -> Node:
         """Returns the plan of a lane: before `batch` where its rows are merged."""
-        batch, size = self._batch, batch_rows(self.inputs[0]) or 0
-        if batch is not None:
-            return in_lane(batch.inputs[0], Lane(number, self.lanes, size // self.lanes))
-        return in_lane(self.inputs[0], Lane(number, self.lanes, size // self.lanes))
+        assert self.lanes is not None
+        batch, step_rows = self._batch, (batch_rows(self.inputs[0]) or 0) // self.lanes
+        plan = self.inputs[0] if batch is None else batch.inputs[0]
+        return plan.in_lane(Lane(number, self.lanes, step_rows, turns=((FOREVER, plan.dealt_rows()),)))
 
     @property
     def _shuffles(self) -> tuple[Shuffle, ...]:
@@ -239,46 +284,46 @@ class SplitByRank(Operator):
                 f"split_by_rank: the state has no places for the lanes {', '.join(map(str, lanes))}, and they do not follow "
                 "from its steps, unless batch comes last; merge the states of all ranks by af.merge_states"
             )
-        rows = step * (batch.size // self.lanes)
+        rows = step * (batch.size // (self.lanes or 1))
         return [lane for lane in lanes if self._lane(lane).position_behind(rows, 0) is None]
+
+    @property
+    def _rows_to_deal(self) -> Count:
+        """The rows that reach the batches, of which all lanes have equally many up to one; None where only a run tells."""
+        before = maker_of(self.inputs[0]).inputs[0]
+        rows = rows_in_lanes(before)
+        return rows if self._joins or rows == math.inf else None
 
     def steps(self) -> Steps:
         """Returns what each lane delivers: rows where they are merged, else batches. Reads all footers, once."""
-        batch = self._batch
-        counts: list[Count]
-        if batch is not None:
-            counts, size = (
-                [count(self._lane(number))[0] for number in range(self.lanes)],
-                batch.size // self.lanes,
-            )
-        elif self._joins:
-            most = self._least_rows()
-            counts, size = [count(self._even(self._lane(number), most))[1] for number in range(self.lanes)], 1
-        else:
-            counts, size = [count(self._lane(number))[1] for number in range(self.lanes)], 1
+        batch, rows = self._batch, self._rows_to_deal
+        assert self.lanes is not None
+        size = 1 if batch is None else batch.size // self.lanes
+        if batch is None and isinstance(rows, int):  # each lane makes as many batches, of as many rows
+            each = count(self._even(self._lane(0), rows // self.lanes))[1]
+            rows = self.lanes * each if isinstance(each, int) else each
         pads = self._mask is not None or (batch is None and self.equal_steps == "pad")
         alone = self.world_size == 1 or (self.coordinator is not None and not pads)
-        return steps_of(counts, size, pads=pads, given=self.equal_steps, alone=alone)
+        return steps_of(rows, self.lanes, size, pads=pads, given=self.equal_steps, alone=alone)
 
     def _least_rows(self) -> int | None:
         """Returns the rows of the shortest lane before `batch`, where functions follow it; None if that is not known."""
-        counts = [count(maker_of(self._lane(number)).inputs[0])[0] for number in range(self.lanes)]
-        known = [count for count in counts if isinstance(count, int)]
-        return min(known) if len(known) == len(counts) else None
+        rows = self._rows_to_deal
+        return rows // (self.lanes or 1) if isinstance(rows, int) else None
 
     def _even(self, plan: Node, most: int | None) -> Node:
         """Returns a lane whose batches are as many, and as long, as those of all others: of so many rows at most."""
         if not isinstance(plan, Batch):
             return plan.on(self._even(plan.inputs[0], most))
-        whole = dataclasses.replace(plan, drop_remainder=plan.drop_remainder or self._drops)
-        return whole.on(*plan.inputs) if most is None else whole.on(FirstRows(count=most).on(*plan.inputs))
+        batch = dataclasses.replace(plan, drop_remainder=plan.drop_remainder or self._drops)
+        return batch.on(*plan.inputs) if most is None else batch.on(FirstRows(count=most).on(*plan.inputs))
 
     def count_rows(self, inputs: Sequence[Count]) -> Count:
         """Returns the rows of this rank."""
         batch, most = self._batch, self.steps().most
         if batch is None or most is None:
             return None
-        own = most - most % (batch.size // self.lanes) if self._drops else most
+        own = most - most % (batch.size // (self.lanes or 1)) if self._drops else most
         return own * len(self.own_lanes)
 
     def count_batches(self, rows: Sequence[Count], batches: Sequence[Count]) -> Count:
@@ -288,15 +333,14 @@ class SplitByRank(Operator):
             return None
         if batch is None:
             return most if self._joins else most * len(self.own_lanes)
-        size = batch.size // self.lanes
+        size = batch.size // (self.lanes or 1)
         return most // size if self._drops else -(-most // size)
 
     def at_end(self, plan: Node) -> Node:
-        """Has ranks agree on their last step, where only a run tells which it is."""
-        coordinator = self.coordinator
-        if coordinator is None or self.world_size == 1 or self.steps().most is not None:
+        """Has ranks agree on their last step, where only a run tells which it is, and on their epoch."""
+        if self.coordinator is None or self.world_size == 1:
             return plan
-        return AgreedSteps(coordinator=coordinator).on(plan)
+        return AgreedSteps(coordinator=self.coordinator, ends=self.steps().most is None).on(plan)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the boundary over the lanes, and what merges their rows or joins their batches."""
@@ -306,7 +350,9 @@ class SplitByRank(Operator):
             turns = KernelSpec(
                 operator=self.name,
                 kind="boundary",
-                make=lambda context: TurnsKernel(lanes, steps, joins=self._joins, context=context),
+                make=lambda context: TurnsKernel(
+                    lanes, steps, joins=self._joins, collects=self._collects, context=context
+                ),
                 pins_order=True,
                 splits=True,
                 alike=True,
@@ -320,7 +366,11 @@ class SplitByRank(Operator):
                 facts=lambda: ("join the batches of the lanes",),
             )
             return (turns, join) if self._joins else (turns,)
-        size, recycler, shuffles = batch.size // self.lanes, Recycler(options.ram_budget), self._shuffles
+        size, recycler, shuffles = (
+            batch.size // (self.lanes or 1),
+            Recycler(options.ram_budget),
+            self._shuffles,
+        )
         width = row_width(batch.inputs[0].schema)
         window_rows = max((shuffle.size for shuffle in shuffles), default=0)
         part_bytes = min(PART_BYTES, options.ram_budget // PARTS_IN_BUDGET)
@@ -333,11 +383,13 @@ class SplitByRank(Operator):
                     size,
                     steps,
                     drop=self._drops,
+                    drop_remainder=batch.drop_remainder,
                     schema=batch.inputs[0].schema,
                     width=width,
                     part_bytes=part_bytes,
                     behind=lambda lane, rows, epoch: self._lane(lane).position_behind(rows, epoch),
                     shuffles=shuffles,
+                    collects=self._collects,
                     context=context,
                 ),
                 runs_last=(Shuffle.name,) if shuffles else (),

@@ -21,7 +21,7 @@ from arrowflow.ops.ranks.split_by_rank import SplitByRank
 from arrowflow.ops.ranks.steps import Steps
 from arrowflow.plan.lane import Lane
 from arrowflow.plan.node import Count, Node
-from arrowflow.plan.walk import count, in_lane, post_order, rewritten
+from arrowflow.plan.walk import count, post_order, rewritten
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +46,7 @@ class SplitByWorker(SplitByRank):
             PlanError: Workers cannot share the plan.
         """
         if not any(isinstance(node, SplitByRank) for node in post_order(plan)):
-            plan = SplitByRank.of(
-                plan, 0, 1, lanes=lanes, equal_steps=None, coordinator=None, divides_batches=False
-            )
+            plan = SplitByRank.of(plan, 0, 1, lanes=lanes)
         elif lanes is not None:
             raise PlanError(
                 "to_torch_dataset: split_by_rank tells the number of lanes; leave lanes= out here"
@@ -97,7 +95,7 @@ class SplitByWorker(SplitByRank):
 
     def _lane(self, number: int) -> Node:
         rows = (batch_rows(self.inputs[0]) or 0) // self.world_size
-        lane = in_lane(self.inputs[0], Lane(number, self.lanes, rows, unit=max(1, rows)))
+        lane = self.inputs[0].in_lane(Lane(number, self.lanes or 1, rows))
         return self._rebatched(rows, lane) if rows else lane
 
     def _rebatched(self, rows: int, plan: Node) -> Node:

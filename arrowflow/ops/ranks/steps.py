@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from arrowflow.errors import PlanError, shown
+from arrowflow.errors import DataError, PlanError, shown
 from arrowflow.plan.node import Count
 
 EqualSteps = Literal["drop", "pad"]
@@ -29,12 +28,14 @@ class Steps:
         pads: Whether lanes go on with repeats of their last row, as long as any lane has rows.
         lost: Rows, or batches, that are left out; None where only a run tells.
         added: Those that are filled up; None where only a run tells.
+        least: The number that each lane has without repeats; 0 where only a run tells.
     """
 
     most: int | None
     pads: bool
     lost: int | None = None
     added: int | None = None
+    least: int = 0
 
     def facts(self, *, of_rows: bool) -> tuple[str, ...]:
         """Returns what equal steps cost, for `explain`."""
@@ -47,12 +48,13 @@ class Steps:
 
 
 def steps_of(
-    counts: Sequence[Count], size: int, *, pads: bool, given: EqualSteps | None, alone: bool
+    total: Count, lanes: int, size: int, *, pads: bool, given: EqualSteps | None, alone: bool
 ) -> Steps:
-    """Returns what each lane delivers, given what each of all lanes has.
+    """Returns what each lane delivers.
 
     Args:
-        counts: Rows or batches of every lane of every rank; None where only a run tells.
+        total: Rows or batches of all lanes, of which each has equally many, up to one; None where only a run tells.
+        lanes: How many lanes there are, on all ranks.
         size: Rows of a lane in a whole step.
         pads: Whether short lanes are filled up.
         given: The choice of the user.
@@ -61,25 +63,34 @@ def steps_of(
     Raises:
         PlanError: The lanes may end at different steps, and nothing tells all ranks when.
     """
-    known = [count for count in counts if isinstance(count, int)]
-    if len(known) < len(counts):
-        endless = all(count == math.inf for count in counts)
+    if not isinstance(total, int):
+        endless = total == math.inf
         if given is None and not endless:
             raise PlanError(
-                "split_by_rank: how many rows reach its batches is only known when they have come, and lanes may end at "
-                'different steps; say what happens then: equal_steps="drop" ends with the first lane, equal_steps="pad" '
-                "goes on until the last one has ended"
+                "split_by_rank: how many rows reach its batches is only known when they have come, and the lanes in which the "
+                'plan runs may end at different steps; write how="whole", with which each process runs the whole plan, or '
+                'say what happens then: equal_steps="drop" ends with the first lane, equal_steps="pad" goes on until the '
+                "last one has ended"
             )
         if not (alone or endless):
             raise PlanError(
                 "split_by_rank: how many rows reach its batches is only known when they have come, so that the processes "
-                "could end at different steps and wait for each other for ever; count them once, by "
-                '.assert_cardinality(af.count_rows(dataset)) after the filter, use equal_steps="drop" with a coordinator=, or '
-                "declare with map(…, keeps_rows=True) that a function keeps the number of rows"
+                'could end at different steps and wait for each other for ever; write how="whole", with which each process '
+                "runs the whole plan, count them once, by .assert_cardinality(af.count_rows(dataset)) after the filter, use "
+                'equal_steps="drop" with a coordinator=, or declare with map(…, keeps_rows=True) that a function keeps the '
+                "number of rows"
             )
         return Steps(None, pads)
     if not pads:
-        most = min(known)
-        return Steps(most, pads, lost=sum(known) - most * len(known), added=0)
-    most = -(-max(known) // size) * size
-    return Steps(most, pads, lost=0, added=most * len(known) - sum(known))
+        most = total // lanes
+        return Steps(most, pads, lost=total - most * lanes, added=0)
+    most = -(-total // (lanes * size)) * size
+    return Steps(most, pads, lost=0, added=most * lanes - total, least=total // lanes)
+
+
+def no_step(why: str) -> DataError:
+    """Returns the error of an epoch that has rows and no step."""
+    return DataError(
+        f"an epoch has rows, but equal steps leave all of them out: {why}; use fewer processes, a smaller batch size, "
+        'batch(…, pad_remainder=True), or how="whole"'
+    )

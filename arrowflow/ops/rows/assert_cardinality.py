@@ -14,11 +14,11 @@ from arrowflow.kernels.kinds import CountingKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.ops.sources.files.row_counts import RowCounts, known_as
 from arrowflow.options import ResolvedOptions, check_size
-from arrowflow.plan.lane import Lane
+from arrowflow.plan.lane import Lane, Obstacle, too_few
 from arrowflow.plan.node import BindContext, Count, Node, SourceOrder
 from arrowflow.plan.position import Counted
 from arrowflow.plan.traits import Borders, Traits
-from arrowflow.plan.walk import in_lane
+from arrowflow.plan.walk import rows_in_lanes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +33,7 @@ class AssertCardinality(RowOperator):
 
     count: int
     kept: RowCounts | None = field(default=None, compare=False, repr=False)
+    lane: Lane | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(cls, below: Node, count: object) -> Self:
@@ -56,17 +57,28 @@ class AssertCardinality(RowOperator):
             )
         return self.on(*inputs)
 
-    def in_lane(self, lane: Lane, inputs: tuple[Node, ...]) -> Node:
-        """Deals the rows that are left, where counts tell which these are."""
-        if self.kept is None:
-            raise PlanError(
-                f"assert_cardinality: split_by_rank deals rows to {lane.count} lanes, and a number does not tell which rows of "
-                "the files are left; declare assert_cardinality(af.count_rows(dataset)), where `dataset` is all that comes "
-                "before"
+    def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
+        """A number alone does not tell which rows are left, so that a lane cannot check its part of them."""
+        (child,) = self.inputs
+        if self.kept is not None:
+            return too_few(self.name, self.count, lanes, times)
+        if rows_in_lanes(child) != self.count:
+            return Obstacle(
+                self.name,
+                "counts the rows of the whole stream",
+                "declare assert_cardinality(af.count_rows(dataset)), where `dataset` is all that comes before",
             )
-        first, before = lane.rows(self.count)
-        counted = dataclasses.replace(self, count=before - first)
-        return counted.on(in_lane(_dealt_by(self.kept, self.inputs[0]), lane))
+        return child.obstacle(lanes, times)
+
+    def in_lane(self, lane: Lane) -> Node:
+        """Deals the rows that are left, where counts tell which these are."""
+        (child,) = self.inputs
+        plan = child if self.kept is None else _dealt_by(self.kept, child)
+        return dataclasses.replace(self, lane=lane).on(plan.in_lane(lane))
+
+    def dealt_rows(self) -> int:
+        """Returns the rows that are left."""
+        return self.count
 
     def count_rows(self, inputs: Sequence[Count]) -> Count:
         """Returns the declared number."""
@@ -90,9 +102,18 @@ class AssertCardinality(RowOperator):
         """Returns one serial kernel."""
         return (
             KernelSpec(
-                operator=self.name, kind="serial", make=lambda context: AssertCardinalityKernel(self.count)
+                operator=self.name,
+                kind="serial",
+                make=lambda context: AssertCardinalityKernel(self._count_in(context.epoch)),
             ),
         )
+
+    def _count_in(self, epoch: int) -> int:
+        """Returns the rows of an epoch, or those of the lane."""
+        if self.lane is None:
+            return self.count
+        first, before = self.lane.rows(self.count, epoch)
+        return before - first
 
 
 def _dealt_by(kept: RowCounts, plan: Node) -> Node:

@@ -39,7 +39,7 @@ class Explode(Operator):
     """
 
     name: ClassVar[str] = "explode"
-    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True, per_lane=True, in_turn=True)
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, needs_rows=True, local=True, in_turn=True)
 
     column: str
 

@@ -6,21 +6,27 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
+from arrowflow.errors import DataError
 from arrowflow.kernels.context import Context, StreamHandle
 from arrowflow.kernels.items import Item
 from arrowflow.kernels.kinds import BoundaryKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.ops.combine.same_columns import FirstSchema
 from arrowflow.options import ResolvedOptions, check_size
+from arrowflow.plan.lane import Lane, Obstacle
 from arrowflow.plan.node import Count, Node, SourceOrder
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Traits
+from arrowflow.plan.walk import rows_in_lanes
 
 EPOCH_BITS = 32
 ENDLESS_EPOCHS = 1 << EPOCH_BITS
 """Epochs of the input that each epoch of an endless `repeat` is given, so that no epoch ever comes twice."""
+
+Empty = Literal["ends", "goes on", "fails"]
+"""What an epoch without rows means: in the plan the end, in a lane perhaps that other lanes have its rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,12 +36,17 @@ class Repeat(RowOperator):
     The next epoch starts while the last rows of the epoch before are still under way. `repeat` ends after an epoch
     without rows. Row order: as its input. Memory: its input's, for two epochs at most. Deterministic. Resume: (number
     of the epoch, whether any epoch had rows so far, position in the epoch).
+
+    Attributes:
+        count: How often; None without end.
+        empty: What an epoch without rows means.
     """
 
     name: ClassVar[str] = "repeat"
-    traits: ClassVar[Traits] = Traits(counts_alone=True, per_lane=True)
+    traits: ClassVar[Traits] = Traits(counts_alone=True, local=True)
 
     count: int | None = None
+    empty: Empty = dataclasses.field(default="ends", compare=False)
 
     @classmethod
     def of(cls, below: Node, count: int | None) -> Self:
@@ -74,11 +85,33 @@ class Repeat(RowOperator):
         """Orders the source: each repetition is an epoch of its own."""
         return dataclasses.replace(self, inputs=(self.inputs[0].with_source_order(order),))
 
+    def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
+        """Its rows are dealt anew each time."""
+        return self.inputs[0].obstacle(lanes, _times(times, self.count))
+
+    def in_lane(self, lane: Lane) -> Node:
+        """Deals the rows of each repetition after those of the repetition before.
+
+        A lane that has no row of one repetition goes on. Where only a run tells the rows, it cannot know whether the other
+        lanes have any.
+        """
+        (child,) = self.inputs
+        rows = rows_in_lanes(child)
+        own = lane.repeated(self.count or ENDLESS_EPOCHS, child.dealt_rows())
+        empty: Empty = "fails" if rows is None else "goes on" if rows else "ends"
+        return dataclasses.replace(self, empty=empty).on(child.in_lane(own))
+
+    def dealt_rows(self) -> int:
+        """Returns the rows of all repetitions; nothing is dealt after an endless one."""
+        return (self.count or 0) * self.inputs[0].dealt_rows()
+
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns one boundary kernel."""
         return (
             KernelSpec(
-                operator=self.name, kind="boundary", make=lambda context: RepeatKernel(self.count, context)
+                operator=self.name,
+                kind="boundary",
+                make=lambda context: RepeatKernel(self.count, context, self.empty),
             ),
         )
 
@@ -109,8 +142,9 @@ class RepeatKernel(BoundaryKernel):
 
     reads_runs = True
 
-    def __init__(self, count: int | None, context: Context) -> None:
+    def __init__(self, count: int | None, context: Context, empty: Empty = "ends") -> None:
         self._count = count
+        self._empty = empty
         self._context = context
         self._first = FirstSchema()
         self._first_epoch = 0
@@ -170,7 +204,13 @@ class RepeatKernel(BoundaryKernel):
 
     def ended(self, stream: StreamHandle) -> None:
         """Moves to the next epoch, unless the current epoch had no rows."""
-        self.done = not self._had_rows
+        if not self._had_rows and self._empty == "fails":
+            raise DataError(
+                "one of the parts in which split_by_rank runs the plan has no row in this repetition, while others may have "
+                'some; use split_by_rank(how="whole"), fewer lanes=, or count the rows once, by '
+                ".assert_cardinality(af.count_rows(dataset)) after the filter"
+            )
+        self.done = not self._had_rows and self._empty == "ends"
         self._current = None
         self._index += 1
         self._had_rows = False

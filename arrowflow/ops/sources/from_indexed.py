@@ -10,7 +10,7 @@ import dataclasses
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -21,9 +21,9 @@ from arrowflow.kernels.kinds import SourceKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.ops.order.random_access import AllRows, InPlaceRows
 from arrowflow.ops.order.spans import Places
+from arrowflow.ops.sources.dealt import DealtSource
 from arrowflow.ops.sources.from_memory import FromMemory, from_batches
 from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
-from arrowflow.plan.lane import Lane
 from arrowflow.plan.node import BindContext, Count, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, Traits
@@ -33,7 +33,7 @@ SAMPLED_PLACES = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FromIndexed(Operator):
+class FromIndexed(DealtSource):
     """The rows of record batches in memory at these places, in this order; a row may come several times.
 
     Row order: by the places. Memory: one chunk of at most 65,536 rows a call. Deterministic. Resume: seeks to the
@@ -55,7 +55,7 @@ class FromIndexed(Operator):
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, FromIndexed)
-            and self.memory == other.memory
+            and (self.memory, self.lane) == (other.memory, other.lane)
             and np.array_equal(self.places, other.places)
         )
 
@@ -81,10 +81,9 @@ class FromIndexed(Operator):
         """Returns the number of places."""
         return len(self.places)
 
-    def in_lane(self, lane: Lane, inputs: tuple[Node, ...]) -> Node:
-        """Takes the lane's part of the places; all of them where a `shuffle` chooses them."""
-        first, before = lane.rows(len(self.places))
-        return self if self.in_place else dataclasses.replace(self, places=self.places[first:before])
+    def part(self, first: int, before: int) -> Self:
+        """Returns some of the places."""
+        return dataclasses.replace(self, places=self.places[first:before])
 
     def random_access(self) -> Node:
         """All rows are in memory."""
@@ -111,7 +110,7 @@ class FromIndexed(Operator):
             KernelSpec(
                 operator=self.name,
                 kind="source",
-                make=lambda context: IndexedKernel(self),
+                make=lambda context: IndexedKernel(self.of_epoch(context.epoch)),
                 engine="arrow",
             ),
         )

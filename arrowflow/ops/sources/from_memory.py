@@ -7,7 +7,7 @@ import itertools
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import polars as pl
 import pyarrow as pa
@@ -19,9 +19,10 @@ from arrowflow.interchange.enums import as_enum, enum_of
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Made, Origin, Task
 from arrowflow.kernels.kinds import SourceKernel
-from arrowflow.kernels.operator import KernelSpec, Operator
+from arrowflow.kernels.operator import KernelSpec
 from arrowflow.ops.order.random_access import InPlaceRows
 from arrowflow.ops.order.source_order import Blocks
+from arrowflow.ops.sources.dealt import DealtSource
 from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
 from arrowflow.plan.lane import Lane
 from arrowflow.plan.node import Count, Names, Node, SourceOrder
@@ -32,7 +33,7 @@ from arrowflow.workarounds.codes import masked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FromMemory(Operator):
+class FromMemory(DealtSource):
     """The rows of record batches in memory, without a copy.
 
     Row order: as given; before a windowed `shuffle` in blocks of rows, ordered by (seed, epoch). Memory: none of its
@@ -57,7 +58,7 @@ class FromMemory(Operator):
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, FromMemory)
-            and self.blocks == other.blocks
+            and (self.blocks, self.lane) == (other.blocks, other.lane)
             and self.types.equals(other.types, check_metadata=True)
             and same_batches(self.batches, other.batches)
         )
@@ -83,27 +84,29 @@ class FromMemory(Operator):
 
     def count_rows(self, inputs: Sequence[Count]) -> int:
         """Returns the rows of all batches."""
-        rows = sum(batch.num_rows for batch in self.batches)
-        return rows if self.blocks is None else self.blocks.count(rows)
+        return sum(batch.num_rows for batch in self.batches)
 
     def with_source_order(self, order: SourceOrder) -> Node:
         """Takes the order over, for blocks of rows."""
         return dataclasses.replace(self, blocks=Blocks.of(order))
 
-    def in_lane(self, lane: Lane, inputs: tuple[Node, ...]) -> Node:
-        """Takes the lane's part of the rows, in their order; all of them where a `shuffle` chooses them."""
-        if self.in_place:
-            return self
+    def in_lane(self, lane: Lane) -> Self:
+        """Takes the lane's part of the rows, or of the order of their blocks."""
         if self.blocks is not None:
             return dataclasses.replace(self, blocks=self.blocks.in_lane(lane))
-        first, before = lane.rows(self.count_rows(()))
+        return DealtSource.in_lane(self, lane)
+
+    def part(self, first: int, before: int) -> Self:
+        """Returns slices of some of the rows."""
         table = pa.Table.from_batches(self.batches, self.types).slice(first, before - first)
         return dataclasses.replace(self, batches=tuple(table.to_batches()))
 
     def position_behind(self, rows: int, epoch: int | None = None) -> tuple[tuple[int, int], int] | None:
         """Returns the position of this row, or of the block with it; blocks have an order of each epoch."""
-        if self.in_place or (self.blocks is not None and epoch is None):
+        if self.in_place or (epoch is None and not (self.blocks is None and self.lane is None)):
             return None
+        if self.lane is not None and epoch is not None:
+            return self.of_epoch(epoch).position_behind(rows, epoch)
         if self.blocks is not None and epoch is not None:
             turn, before = self.blocks.behind(rows, sum(batch.num_rows for batch in self.batches), epoch)
             return (turn, 0), before
@@ -136,7 +139,7 @@ class FromMemory(Operator):
         if self.in_place:
             return InPlaceKernel(self.batches)
         if self.blocks is None:
-            return MemoryKernel(self.batches)
+            return MemoryKernel(self.of_epoch(context.epoch).batches)
         return BlockKernel(self.batches, self.blocks, context.epoch)
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
 
 from arrowflow.kernels.items import Made, Origin, Task
 from arrowflow.kernels.kinds import SourceKernel
-from arrowflow.kernels.operator import KernelSpec, Operator
+from arrowflow.kernels.operator import KernelSpec
 from arrowflow.ops.order.source_order import Block, Blocks
 from arrowflow.ops.order.spans import Places
+from arrowflow.ops.sources.dealt import DealtSource
 from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
 from arrowflow.plan.lane import Lane
 from arrowflow.plan.node import Count, Names, Node, SourceOrder
@@ -25,7 +26,7 @@ SCHEMA = pa.schema([pa.field("id", pa.int64())])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Range(Operator):
+class Range(DealtSource):
     """The numbers of `range(start, stop, step)` as int64 in the column `id`.
 
     Row order: counting; before a windowed `shuffle` in blocks, ordered by (seed, epoch). Memory: one chunk of at most
@@ -62,22 +63,22 @@ class Range(Operator):
 
     def count_rows(self, inputs: Sequence[Count]) -> int:
         """Returns how many numbers there are."""
-        rows = len(range(self.start, self.stop, self.step))
-        return rows if self.blocks is None else self.blocks.count(rows)
+        return len(range(self.start, self.stop, self.step))
 
     def with_source_order(self, order: SourceOrder) -> Node:
         """Takes the order over, for blocks of numbers."""
         return dataclasses.replace(self, blocks=Blocks.of(order))
 
-    def in_lane(self, lane: Lane, inputs: tuple[Node, ...]) -> Node:
-        """Takes the lane's part of the numbers, in their order; all of them where a `shuffle` chooses them."""
-        if self.in_place:
-            return self
+    def in_lane(self, lane: Lane) -> Self:
+        """Takes the lane's part of the numbers, or of the order of their blocks."""
         if self.blocks is not None:
             return dataclasses.replace(self, blocks=self.blocks.in_lane(lane))
-        first, before = lane.rows(self.count_rows(()))
-        part = range(self.start, self.stop, self.step)[first:before]
-        return dataclasses.replace(self, start=part.start, stop=part.stop)
+        return DealtSource.in_lane(self, lane)
+
+    def part(self, first: int, before: int) -> Self:
+        """Returns some of the numbers."""
+        numbers = range(self.start, self.stop, self.step)[first:before]
+        return dataclasses.replace(self, start=numbers.start, stop=numbers.stop)
 
     def position_behind(self, rows: int, epoch: int | None = None) -> tuple[tuple[int], int] | None:
         """Returns the position of the split with this row; blocks have an order of each epoch."""
@@ -102,7 +103,7 @@ class Range(Operator):
             KernelSpec(
                 operator=self.name,
                 kind="source",
-                make=lambda context: RangeKernel(self, context.epoch),
+                make=lambda context: RangeKernel(self.of_epoch(context.epoch), context.epoch),
                 engine="numpy",
             ),
         )

@@ -18,7 +18,7 @@ import arrowflow as af
 Make = Callable[[Path], af.Dataset]
 Rows = list[dict[str, Any]]
 
-BATCH = 32
+BATCH = 320
 SIZES = (1, 2, 4, 8, 16)
 
 
@@ -55,35 +55,40 @@ PIPELINES: dict[str, Make] = {
     "map": lambda path: (
         of(path).map(doubled, keeps_rows=True).map(noisy, seed=5, keeps_rows=True).batch(BATCH)
     ),
-    "shuffle": lambda path: of(path).shuffle(200, seed=3).batch(BATCH),
+    "shuffle": lambda path: of(path).shuffle(3200, seed=3).batch(BATCH),
     "global shuffle": lambda path: (
-        af.range(1500).shuffle(seed=4).with_columns(x=pl.col("id") + 1).batch(BATCH)
+        af.range(15_000).shuffle(seed=4).with_columns(x=pl.col("id") + 1).batch(BATCH)
     ),
-    "memory": lambda path: af.from_arrow(of(path).to_table()).shuffle(700, seed=3).batch(BATCH),
-    "zip": lambda path: af.zip(of(path), of(path).rename({"id": "other"})).shuffle(64, seed=1).batch(BATCH),
-    "concatenate": lambda path: of(path).concatenate(af.range(333)).shuffle(80, seed=2).batch(BATCH),
-    "repeat below": lambda path: of(path).shuffle(100, seed=1).repeat(2).batch(BATCH),
-    "repeat above": lambda path: of(path).shuffle(100, seed=1).batch(BATCH).repeat(2),
-    "cache": lambda path: of(path).map(doubled, keeps_rows=True).cache().shuffle(90, seed=8).batch(BATCH),
-    "a range of rows": lambda path: of(path).skip(100).take(1000).shuffle(50, seed=1).batch(BATCH),
-    "function behind": lambda path: of(path).shuffle(64, seed=9).batch(BATCH).map(doubled, keeps_rows=True),
-    "lists": lambda path: documents(of(path)).shuffle(100, seed=1).batch(BATCH),
+    "memory": lambda path: af.from_arrow(of(path).to_table()).shuffle(7000, seed=3).batch(BATCH),
+    "zip": lambda path: af.zip(of(path), of(path).rename({"id": "other"})).shuffle(1600, seed=1).batch(BATCH),
+    "concatenate": lambda path: of(path).concatenate(af.range(3330)).shuffle(1600, seed=2).batch(BATCH),
+    "repeat below": lambda path: of(path).shuffle(1600, seed=1).repeat(2).batch(BATCH),
+    "repeat above": lambda path: of(path).shuffle(1600, seed=1).batch(BATCH).repeat(2),
+    "cache": lambda path: of(path).map(doubled, keeps_rows=True).cache().shuffle(1700, seed=8).batch(BATCH),
+    "a range of rows": lambda path: of(path).skip(1000).take(10_000).shuffle(1600, seed=1).batch(BATCH),
+    "function behind": lambda path: of(path).shuffle(1600, seed=9).batch(BATCH).map(doubled, keeps_rows=True),
+    "lists": lambda path: documents(of(path)).shuffle(1600, seed=1).batch(BATCH),
     "padded": lambda path: documents(of(path)).padded_batch(BATCH, padded_shapes={"tokens": 8}),
-    "remainder filled": lambda path: of(path).shuffle(100, seed=1).batch(BATCH, pad_remainder=True),
+    "remainder filled": lambda path: of(path).shuffle(1600, seed=1).batch(BATCH, pad_remainder=True),
 }
 """Pipelines whose counts are known."""
 
 UNCOUNTED: dict[str, Make] = {
-    "filter": lambda path: of(path).filter(pl.col("id") % 7 != 3).shuffle(100, seed=3).batch(BATCH),
-    "an uneven filter": lambda path: of(path).filter(pl.col("id") > 1200).batch(BATCH),
-    "a function filters": lambda path: (
-        of(path).filter(lambda batch: pc.less(batch.column("id"), 1500)).shuffle(64, seed=1).batch(BATCH)
+    "filter": lambda path: of(path).filter(pl.col("id") % 7 != 3).shuffle(1600, seed=3).batch(BATCH),
+    "an uneven filter": lambda path: (
+        of(path).filter(pl.col("id") % 100 > 30 + pl.col("id") // 400).batch(BATCH)
     ),
-    "mix": lambda path: af.sample_from_datasets([of(path), af.range(900)], seed=4).batch(BATCH),
+    "a function filters": lambda path: (
+        of(path)
+        .filter(lambda batch: pc.not_equal(pc.bit_wise_and(batch.column("id"), 7), 3))
+        .shuffle(1600, seed=1)
+        .batch(BATCH)
+    ),
+    "mix": lambda path: af.sample_from_datasets([of(path), af.range(9000)], seed=4).batch(BATCH),
     "bucket": lambda path: documents(of(path)).bucket_by_sequence_length("tokens", [3, 6], [8, 6, 4]),
     "pack": lambda path: documents(of(path)).select("tokens").pack_sequences("tokens", 16).batch(BATCH),
     "interleave": lambda path: (
-        af.range(40).interleave(lambda row: af.range(row["id"])).shuffle(50, seed=2).batch(BATCH)
+        af.range(130).interleave(lambda row: af.range(row["id"])).shuffle(1600, seed=2).batch(BATCH)
     ),
     "explode": lambda path: documents(of(path)).explode("tokens").batch(BATCH),
 }
@@ -91,9 +96,11 @@ UNCOUNTED: dict[str, Make] = {
 
 
 def write_shards(path: Path) -> Path:
-    """Writes 1,777 rows in seven files of unequal row groups."""
+    """Writes 17,770 rows in seven files of unequal row groups."""
     at = 0
-    for number, groups in enumerate([[100, 33], [64], [500, 1, 200], [7], [128, 300], [44], [250, 150]]):
+    for number, groups in enumerate(
+        [[1000, 330], [640], [5000, 10, 2000], [70], [1280, 3000], [440], [2500, 1500]]
+    ):
         ids = af.range(at, at + sum(groups)).to_table()
         at += sum(groups)
         with pq.ParquetWriter(path / f"{number}.parquet", ids.schema) as writer:

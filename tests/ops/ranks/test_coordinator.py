@@ -79,12 +79,12 @@ def test_all_ranks_make_the_steps_of_one_process(path: Path, name: str) -> None:
 
 
 def bucketed(path: Path) -> af.Dataset:
-    ds = documents(of(path)).filter(pl.col("id") % 100 > 30 + pl.col("id") // 40)  # lanes of unequal length
+    ds = documents(of(path)).filter(pl.col("id") % 100 > 30 + pl.col("id") // 400)  # lanes of unequal length
     return ds.bucket_by_sequence_length("tokens", [3, 6], [8, 6, 4]).with_columns(x=pl.col("id") + 1)
 
 
 def called(path: Path) -> af.Dataset:
-    ds = of(path).filter(pl.col("id") % 100 > 30 + pl.col("id") // 40)
+    ds = of(path).filter(pl.col("id") % 100 > 30 + pl.col("id") // 400)
     return ds.batch(BATCH).map(doubled, keeps_rows=True).with_columns(y=pl.col("x") + 1)
 
 

@@ -37,10 +37,10 @@ STEP, SOME, ALL = 1, 4096, rows_of_lanes.PART_BYTES
 @pytest.mark.parametrize(
     ("size", "batch", "part_bytes"),
     [
-        *((16, 16, part_bytes) for part_bytes in (STEP, SOME, ALL)),  # a window is a row of each lane
-        *((200, 32, part_bytes) for part_bytes in (STEP, SOME, ALL)),  # windows end within steps
-        *((10_000, 64, part_bytes) for part_bytes in (STEP, SOME, ALL)),  # one window has all rows
-        *((size, batch, SOME) for size, batch in ((64, 32), (128, 16), (700, 48))),
+        *((1600, 1600, part_bytes) for part_bytes in (STEP, SOME, ALL)),  # a window is a step
+        *((1630, 320, part_bytes) for part_bytes in (STEP, SOME, ALL)),  # windows end within steps
+        *((100_000, 640, part_bytes) for part_bytes in (STEP, SOME, ALL)),  # one window has all rows
+        *((size, batch, SOME) for size, batch in ((1600, 320), (2048, 160), (7000, 480))),
     ],
 )
 def test_the_rows_are_those_of_a_shuffle_in_each_lane(
@@ -54,16 +54,16 @@ def test_the_rows_are_those_of_a_shuffle_in_each_lane(
 
 
 @pytest.mark.parametrize("equal_steps", ["drop", "pad"])
-@pytest.mark.parametrize("size", [96, 200])
+@pytest.mark.parametrize("size", [1600, 2010])
 def test_lanes_of_unequal_length(path: Path, size: int, equal_steps: str) -> None:
-    straight, copied = both(of(path).filter(pl.col("id") % 7 < pl.col("id") // 300), size, 32)
+    straight, copied = both(of(path).filter(pl.col("id") % 7 < pl.col("id") // 3000), size, 320)
     options: dict[str, Any] = {"equal_steps": equal_steps}
     assert steps_of(ranks(lambda: straight, 1, **options)) == steps_of(ranks(lambda: copied, 1, **options))
 
 
-@pytest.mark.parametrize("size", [128, 200])
+@pytest.mark.parametrize("size", [1600, 2010])
 def test_states_from_within_windows_and_parts(path: Path, size: int) -> None:
-    plan, _ = both(of(path), size, 32)
+    plan, _ = both(of(path), size, 320)
     expected = steps_of(ranks(lambda: plan, 1))
     with iter(ranks(lambda: plan, 1)[0]) as run:
         states = []
@@ -78,7 +78,7 @@ def test_states_from_within_windows_and_parts(path: Path, size: int) -> None:
 
 
 def test_no_gather_of_its_own_and_no_copy_after_it(path: Path) -> None:
-    plan, _ = both(of(path), 128, 32)
+    plan, _ = both(of(path), 1600, 320)
     shown = plan.split_by_rank(0, 1).explain()
-    assert "permute windows of 8 rows of each lane, and gather them into their batches" in shown
+    assert "permute windows of 100 rows of each lane, and gather them into their batches" in shown
     assert "permute and gather, one call a window" not in shown

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike, fspath
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple, Self
 from urllib.parse import quote, unquote, urlsplit
 
 import polars as pl
@@ -16,11 +16,11 @@ import pyarrow as pa
 from arrowflow.errors import SourceError
 from arrowflow.kernels.items import Made, Origin, Task
 from arrowflow.kernels.kinds import SourceKernel
-from arrowflow.kernels.operator import KernelSpec, Operator
+from arrowflow.kernels.operator import KernelSpec
 from arrowflow.lazy import fs as pafs
+from arrowflow.ops.sources.dealt import DealtSource
 from arrowflow.ops.sources.files.file_identity import files_identity
 from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
-from arrowflow.plan.lane import Lane
 from arrowflow.plan.node import BindContext, Count, Names, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, Traits
@@ -41,7 +41,7 @@ _UNQUOTED: Final = "/=+,:;@&!$'()~"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListFiles(Operator):
+class ListFiles(DealtSource):
     """The paths of files as text in the column `path`, listed when the node is bound.
 
     Row order: as the paths are given; those of a directory or a glob are sorted. Memory: one chunk of at most 65,536 paths a call, and the listing. Deterministic. Resume:
@@ -112,9 +112,8 @@ class ListFiles(Operator):
         """Returns how many files there are."""
         return len(self.files)
 
-    def in_lane(self, lane: Lane, inputs: tuple[Node, ...]) -> Node:
-        """Takes the lane's part of the files."""
-        first, before = lane.rows(len(self.files))
+    def part(self, first: int, before: int) -> Self:
+        """Returns some of the files."""
         return dataclasses.replace(self, files=self.files[first:before], names=self.names[first:before])
 
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
@@ -127,7 +126,7 @@ class ListFiles(Operator):
             KernelSpec(
                 operator=self.name,
                 kind="source",
-                make=lambda context: ListFilesKernel(self.names),
+                make=lambda context: ListFilesKernel(self.of_epoch(context.epoch).names),
                 engine="polars",
             ),
         )

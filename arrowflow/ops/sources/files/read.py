@@ -48,7 +48,7 @@ from arrowflow.ops.sources.files.row_counts import RowCounts
 from arrowflow.ops.sources.files.split_tasks import ReadPosition
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.change import Change
-from arrowflow.plan.lane import Lane
+from arrowflow.plan.lane import Lane, Obstacle, too_few
 from arrowflow.plan.node import BindContext, Count, Names, Node, SourceOrder
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.storage import Contents, File, Requests, Store, lists_anew, resolve, shown_paths
@@ -78,7 +78,7 @@ class Read(Operator):
         predicates: Conditions that rows must meet to be of use; they only prune splits. Set by a rule.
         rows: The first row to deliver and the row to stop before. Set by a rule.
         order: The order that a later `shuffle` wants of the source.
-        lanes: Lanes that read the source side by side. With more than one, `rows` are those of the lane, in the order.
+        lane: The lane that reads its part of the rows, in the order; None for all of them.
         counts: Bound: the rows of all splits, which are read when a lane, or a user, asks for them.
         hints: Bound: what readers found out about bad rows.
         kept: The rows that are left of them after later operators, by which lanes are dealt; None for all.
@@ -106,7 +106,7 @@ class Read(Operator):
     predicates: tuple[Expr, ...] = ()
     rows: tuple[int, int | None] = (0, None)
     order: SourceOrder | None = None
-    lanes: int = field(default=1, compare=False)
+    lane: Lane | None = None
     counts: FileRows | None = field(default=None, compare=False, repr=False)
     hints: Hints = field(default_factory=Hints, compare=False, repr=False)
     kept: RowCounts | None = field(default=None, compare=False, repr=False)
@@ -230,21 +230,39 @@ class Read(Operator):
         total = self.counts.num_rows
         return max(0, (total if stop is None else min(stop, total)) - start)
 
-    def in_lane(self, lane: Lane, inputs: tuple[Node, ...]) -> Node:
-        """Takes the lane's part of the rows, in the order of each epoch; reads the footers of all files, once."""
-        if self.in_place:
-            return self
-        if self.kept is not None:
-            return replace(self, rows=lane.rows(self.kept.num_rows), lanes=lane.count)
-        first, before = lane.rows(self._num_rows())
-        start, _ = self.rows
-        return replace(self, rows=(start + first, start + before), lanes=lane.count)
+    def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
+        """A lane without a single row would end before the others; reads all footers only if the first one leaves doubt."""
+        assert self.first is not None
+        start, stop = self.rows
+        if self.policy.leaves_out or self.first.num_rows - start < lanes or stop is not None:
+            return too_few(self.operator, self._num_rows(), lanes, times)
+        return None
+
+    def in_lane(self, lane: Lane) -> Node:
+        """Takes the lane's part of the rows, in the order of each epoch."""
+        return replace(self, lane=lane)
+
+    def dealt_rows(self) -> int:
+        """Returns the rows of all files, bad ones too."""
+        return self._num_rows()
+
+    @property
+    def lanes(self) -> int:
+        """How many lanes read the source side by side."""
+        return 1 if self.lane is None else self.lane.count
+
+    def _dealt(self, lane: Lane, epoch: int) -> tuple[int, int]:
+        """Returns the lane's rows by their numbers: among those that are left, or among all that it reads."""
+        return lane.rows(self._num_rows() if self.kept is None else self.kept.num_rows, epoch)
 
     def rows_of(self, epoch: int) -> tuple[int, int | None]:
         """Returns the first row, by its number in the order of an epoch, and the row to stop before."""
-        first, before = self.rows
-        if self.kept is None or self.lanes == 1 or before is None:
+        if self.lane is None:
             return self.rows
+        first, before = self._dealt(self.lane, epoch)
+        if self.kept is None:
+            start, _ = self.rows
+            return start + first, start + before
         if first == before:
             return 0, 0
         assert self.counts is not None
@@ -253,7 +271,7 @@ class Read(Operator):
 
     def first_position(self, epoch: int) -> ReadPosition | None:
         """Returns where a lane begins in the order of an epoch."""
-        if self.lanes == 1:
+        if self.lane is None:
             return None
         assert self.counts is not None
         return self.counts.position(self.rows_of(epoch)[0], self.order, epoch)
@@ -263,8 +281,10 @@ class Read(Operator):
         if epoch is None or self.policy.leaves_out:
             return None
         assert self.counts is not None
-        number = rows if self.kept is not None and self.lanes == 1 else self.rows[0] + rows
-        if self.kept is not None:
+        number = rows + (0 if self.lane is None else self._dealt(self.lane, epoch)[0])
+        if self.kept is None:
+            number += self.rows[0]
+        else:
             last = number >= self.kept.num_rows
             number = self._num_rows() if last else self.counts.row_of(number, self.kept, self.order, epoch)
         return self.counts.position(number, self.order, epoch), rows

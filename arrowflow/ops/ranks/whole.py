@@ -1,0 +1,269 @@
+"""`split_by_rank` of a plan that cannot run in parts: each process runs all of it, and takes its rows of each batch.
+
+Of a batch of n rows, rank r of W takes rows rn/W to (r + 1)n/W. So all ranks make equally many steps, whatever the plan
+does and however many rows it has: neither counts nor a coordinator are needed. Batches that are groups, such as those
+of `group_by_window`, are not cut: batch number i goes to rank i mod W.
+
+The plan costs each process the work of all. So everything that may run on the rows of a rank alone does: what follows
+the batches, and row-wise operators right before them, which move after them.
+
+Positions are those of the plan, so any rank of any number of processes loads the state of any other rank.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
+
+from arrowflow.errors import PlanError
+from arrowflow.kernels.items import Item
+from arrowflow.kernels.kinds import SerialKernel
+from arrowflow.kernels.operator import KernelSpec, RowOperator
+from arrowflow.ops.batches.batch import Batch
+from arrowflow.ops.ranks.agreed_steps import AgreedSteps
+from arrowflow.ops.ranks.coordinator import Coordinator
+from arrowflow.ops.ranks.steps import EqualSteps, no_step
+from arrowflow.options import ResolvedOptions
+from arrowflow.plan.lane import Obstacle
+from arrowflow.plan.node import Count, Node
+from arrowflow.plan.position import Position
+from arrowflow.plan.traits import Borders, Traits
+
+DEFAULT_MASK: Final = "mask"
+_LOGGER: Final = logging.getLogger("arrowflow")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareOfBatches(RowOperator):
+    """The rows of one rank of each batch; or of whole batches in turn.
+
+    Row order: its input's. Memory: its input's; with whole batches in turn, those of one round. Deterministic. Resume: its
+    input's position.
+
+    Attributes:
+        rank: Number of this process.
+        world_size: How many processes there are.
+        local_world_size: How many of them share this machine.
+        cuts: Whether batches are divided. Otherwise they come in turn.
+        because: Why the plan does not run in parts; None if the user wants it so.
+        coordinator: What ranks compare their epochs by.
+    """
+
+    name: ClassVar[str] = "split_by_rank"
+    traits: ClassVar[Traits] = Traits(borders=Borders.KEEP)
+
+    rank: int
+    world_size: int
+    local_world_size: int = 1
+    cuts: bool = True
+    because: Obstacle | None = field(default=None, compare=False)
+    coordinator: Coordinator | None = field(default=None, compare=False, repr=False)
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns what all ranks have in common."""
+        return {"how": "whole"}
+
+    def describe(self) -> str:
+        """Returns the rank as one line."""
+        return f"split_by_rank(rank {self.rank} of {self.world_size}: whole)"
+
+    @property
+    def processes(self) -> int:
+        """The processes on this machine, which share its budgets."""
+        return self.local_world_size
+
+    def own(self, rows: int) -> tuple[int, int]:
+        """Returns the rows of this rank of a batch, as (first, before); no rows of a batch that has none for some rank."""
+        if rows < self.world_size:
+            return 0, 0
+        return self.rank * rows // self.world_size, (self.rank + 1) * rows // self.world_size
+
+    @property
+    def _size(self) -> int | None:
+        """Rows of a batch, if all but the last have as many."""
+        before = self.inputs[0]
+        return before.size if isinstance(before, Batch) else None
+
+    def count_rows(self, inputs: Sequence[Count]) -> Count:
+        """Returns the rows of this rank, where the batches are known."""
+        rows, size = inputs[0], self._size
+        if self.world_size == 1 or not isinstance(rows, int):
+            return rows
+        if size is None:
+            return None
+        whole, rest = divmod(rows, size)
+        return whole * self._num(size) + self._num(rest)
+
+    def count_batches(self, rows: Sequence[Count], batches: Sequence[Count]) -> Count:
+        """Returns the batches of this rank: those that have a row for each rank, or a part of all of them."""
+        number, total, size = batches[0], rows[0], self._size
+        if self.world_size == 1 or not isinstance(number, int):
+            return number
+        if not self.cuts:
+            return number // self.world_size
+        if size is None or not isinstance(total, int):
+            return None
+        return total // size + (total % size >= self.world_size)
+
+    def _num(self, rows: int) -> int:
+        first, before = self.own(rows)
+        return before - first
+
+    def at_end(self, plan: Node) -> Node:
+        """Has ranks compare their epochs, where they can."""
+        if self.coordinator is None or self.world_size == 1:
+            return plan
+        return AgreedSteps(coordinator=self.coordinator, ends=False).on(plan)
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns one serial kernel. Called once for each plan that is prepared, so it writes the line of the log."""
+        facts = self._facts()
+        if self.because is not None and self.world_size > 1:
+            _LOGGER.warning("split_by_rank: %s", "; ".join(facts))
+        return (
+            KernelSpec(
+                operator=self.name,
+                kind="serial",
+                make=lambda context: (SharesKernel if self.cuts else RoundsKernel)(self),
+                has_position=False,
+                facts=lambda: facts,
+            ),
+        )
+
+    def _facts(self) -> tuple[str, ...]:
+        takes = "takes its rows of each batch" if self.cuts else f"takes one batch in {self.world_size}"
+        why = 'how="whole"' if self.because is None else str(self.because)
+        return (f"each process runs the whole plan and {takes}: {why}",)
+
+
+def share_of_batches(plan: Node, share: ShareOfBatches, equal_steps: EqualSteps | None) -> Node:
+    """Returns a bound plan of which a rank takes its share: right after its batches, and before all that treats each batch.
+
+    Raises:
+        PlanError: A batch has not a row for each rank, or the operator that makes the batches cannot fill up the last one.
+    """
+    above: list[Node] = []
+    while _treats_batches(plan):
+        above.append(plan)
+        (plan,) = plan.inputs
+    below: list[Node] = []
+    if isinstance(plan, Batch):
+        if plan.size < share.world_size:
+            raise PlanError(
+                f"split_by_rank: {share.world_size} processes cannot share a batch of {plan.size:,} rows; use a batch size that "
+                f"is a multiple of {share.world_size}"
+            )
+        mask = plan.mask or (DEFAULT_MASK if equal_steps == "pad" and not plan.drop_remainder else None)
+        plan = dataclasses.replace(plan, mask=mask).on(*plan.inputs)
+        (rows,) = plan.inputs
+        while plan.mask is None and _treats_rows(rows):
+            below.append(rows)
+            (rows,) = rows.inputs
+        plan = plan.on(rows)
+    elif equal_steps == "pad":
+        raise PlanError(
+            f'split_by_rank: equal_steps="pad" fills up the last batch of batch(n), and {plan.name} makes others; leave it '
+            "out: each process runs the whole plan, so all make equally many steps"
+        )
+    cuts = all(isinstance(maker, Batch) for maker in _makers(plan))
+    plan = dataclasses.replace(share, cuts=cuts).on(plan)
+    for node in reversed([*above, *below]):
+        plan = node.on(plan)
+    return plan
+
+
+def _treats_batches(node: Node) -> bool:
+    """Whether an operator after `batch` treats each batch for itself, so that it can treat the rows of a rank alone."""
+    traits = node.traits
+    if traits.borders is not Borders.KEEP or len(node.inputs) != 1:
+        return False
+    return traits.local if traits.opaque else traits.one_to_one or traits.drops_rows or traits.counts_alone
+
+
+def _treats_rows(node: Node) -> bool:
+    """Whether an operator before `batch` treats each row for itself, so that it can do so after `batch`, too."""
+    traits = node.traits
+    alone = traits.one_to_one and len(node.inputs) == 1
+    return alone and (not traits.opaque or (traits.local and node.arguments().get("seed") is None))
+
+
+def _makers(plan: Node) -> Iterator[Node]:
+    """Yields the operators that make the batches of a plan, one for each input that it joins."""
+    if plan.traits.borders is not Borders.KEEP:
+        yield plan
+        return
+    for child in plan.inputs:
+        yield from _makers(child)
+
+
+class SharesKernel(SerialKernel):
+    """Takes the rows of a rank of each batch. A batch that has not a row for each rank is left out by all of them."""
+
+    def __init__(self, node: ShareOfBatches) -> None:
+        self._node = node
+        self._began = False  # a step was delivered in this epoch
+        self._left_out = 0
+
+    def open(self, position: Position, epoch: int) -> Position:
+        """Goes on behind a batch, or begins."""
+        self._began = position is not None
+        return position
+
+    def push(self, item: Item) -> Iterator[Item]:
+        """Yields the rank's rows of a batch."""
+        rows, world_size = item.chunk.num_rows, self._node.world_size
+        if world_size == 1 or not rows:
+            yield item
+            return
+        first, before = self._node.own(rows)
+        if before:
+            self._began = True
+        else:
+            self._left_out += rows
+        # The rows of another rank get other random numbers.
+        origin = item.origin._replace(piece=item.origin.piece + first)
+        yield item._replace(chunk=item.chunk.slice(first, before - first), origin=origin)
+
+    def finish(self) -> Iterator[Item]:
+        """Checks that an epoch with rows has a step."""
+        if self._left_out and not self._began:
+            raise no_step(
+                f"its batch of {self._left_out:,} rows has not a row for each of {self._node.world_size} processes"
+            )
+        return iter(())
+
+
+class RoundsKernel(SerialKernel):
+    """Takes one batch of each round of as many batches as there are ranks; an incomplete round is left out by all."""
+
+    def __init__(self, node: ShareOfBatches) -> None:
+        self._node = node
+        self._own: Item | None = None
+        self._number = 0  # in the round
+        self._began = False
+
+    def open(self, position: Position, epoch: int) -> Position:
+        """Goes on behind a round, or begins."""
+        self._began = position is not None
+        return position
+
+    def push(self, item: Item) -> Iterator[Item]:
+        """Yields the rank's batch at the end of a round, where all ranks have one."""
+        if not item.chunk.num_rows:
+            return
+        if self._number == self._node.rank:
+            self._own = item
+        self._number += 1
+        if self._number == self._node.world_size:
+            assert self._own is not None
+            own, self._own, self._number, self._began = self._own, None, 0, True
+            yield own._replace(position=item.position)
+
+    def finish(self) -> Iterator[Item]:
+        """Checks that an epoch with batches has a round."""
+        if self._number and not self._began:
+            raise no_step(f"{self._number:,} batches are fewer than the {self._node.world_size} processes")
+        return iter(())
