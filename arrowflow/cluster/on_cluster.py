@@ -1,11 +1,12 @@
-"""`OnCluster`: `split_by_rank` with lanes that run elsewhere."""
+"""`OnCluster`: `split_by_rank` with lanes that run elsewhere; `WholePlan`: a plan without lanes, which one worker runs."""
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
@@ -19,17 +20,21 @@ from arrowflow.executor.processes.wire import pack, unpack_error
 from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Made, Origin, Task
 from arrowflow.kernels.kinds import SourceKernel
-from arrowflow.kernels.operator import KernelSpec, Operator
+from arrowflow.kernels.operator import KernelSpec, Operator, RowOperator
 from arrowflow.ops.order.shuffle import Shuffle
 from arrowflow.ops.ranks.split_by_rank import SplitByRank
 from arrowflow.ops.ranks.steps import Steps
+from arrowflow.ops.ranks.whole import ShareOfBatches
 from arrowflow.options import ResolvedOptions
 from arrowflow.physical.planner import plan_chain
 from arrowflow.physical.tuning import WorkerStatistics
+from arrowflow.plan.lane import Obstacle
 from arrowflow.plan.node import BindContext, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, Resume, Traits
 from arrowflow.plan.walk import post_order, rewritten
+
+_LOGGER: Final = logging.getLogger("arrowflow")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +57,7 @@ class OnCluster(SplitByRank):
             PlanError: It has no lanes, or the engine's lanes contradict its own.
         """
         if not any(isinstance(node, SplitByRank) for node in post_order(plan)):
-            plan = SplitByRank.of(plan, 0, 1, lanes=engine.lanes, equal_steps=None, coordinator=None)
+            plan = SplitByRank.of(plan, 0, 1, lanes=engine.lanes)
         elif engine.lanes is not None:
             raise PlanError("RayEngine: split_by_rank tells the number of lanes; leave lanes= out here")
 
@@ -73,6 +78,11 @@ class OnCluster(SplitByRank):
         """Ends the workers once no run uses them."""
         if self.session is not None:
             self.session.let_go()
+
+    def _share(self, obstacle: Obstacle | None) -> ShareOfBatches:
+        share = SplitByRank._share(self, obstacle)
+        same = {each.name: getattr(share, each.name) for each in dataclasses.fields(share) if each.init}
+        return ShareOnCluster(**same, session=self.session)
 
     @property
     def _shuffles(self) -> tuple[Shuffle, ...]:
@@ -126,10 +136,7 @@ class OnCluster(SplitByRank):
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the kernels of `split_by_rank`."""
-        if not options.deterministic:
-            raise PlanError(
-                "RayEngine: rows come in one exact order; leave deterministic=False out, or run the plan without an engine"
-            )
+        _check_order(options)
         boundary, *rest = SplitByRank.lower(self, options)
         shape = tuple(plan_chain(self._first_lane, options).shape())
         facts, session = boundary.facts, self.session
@@ -139,6 +146,87 @@ class OnCluster(SplitByRank):
             facts=lambda: (*facts(), *(() if session is None else session.facts())),
         )
         return (boundary, *rest)
+
+
+def _check_order(options: ResolvedOptions) -> None:
+    if not options.deterministic:
+        raise PlanError(
+            "RayEngine: rows come in one exact order; leave deterministic=False out, or run the plan without an engine"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareOnCluster(ShareOfBatches):
+    """The rows of a rank of each batch of a plan that one worker of a cluster runs. See `ShareOfBatches`."""
+
+    session: Session | None = field(compare=False, repr=False)
+
+    def let_go(self) -> None:
+        """Ends the worker once no run uses it."""
+        if self.session is not None:
+            self.session.let_go()
+
+    def at_end(self, plan: Node) -> Node:
+        """Moves the whole plan to a worker."""
+        assert self.session is not None
+        moved = WholePlan(session=self.session, why=(f"one worker runs the whole plan: {self.why}",)).on(plan)
+        return ShareOfBatches.at_end(self, moved)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholePlan(RowOperator):
+    """A plan that one worker of a cluster runs: a plan of a single lane.
+
+    Row order: its input's. Memory: a piece, and one on its way. Resume: its input's position.
+
+    Attributes:
+        session: The worker.
+        why: Why it is a single worker, for `explain`.
+    """
+
+    name: ClassVar[str] = "ray"
+
+    session: Session | None = field(compare=False, repr=False)
+    why: tuple[str, ...] = ()
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns nothing: it decides no row."""
+        return {}
+
+    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
+        """Rows lie in the object store, which nobody may write."""
+        return False
+
+    @property
+    def own_lanes(self) -> range:
+        """The one lane."""
+        return range(1)
+
+    def lane_plans(self, numbers: Sequence[int]) -> tuple[Node, ...]:
+        """Returns the plan, for the worker."""
+        return self.inputs
+
+    @property
+    def planned_inputs(self) -> tuple[Node, ...]:
+        """The rows, as they come from the worker."""
+        assert self.session is not None
+        lane = RemoteLane(
+            number=0,
+            num_lanes=1,
+            is_shared=False,
+            decides=True,
+            work=dataclasses.replace(self, session=None),
+            session=self.session,
+            bound=True,
+            schema=self.schema,
+        )
+        return (lane,)
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns no kernel: it passes on what comes. Called once for each plan that is prepared: writes the line of the log."""
+        _check_order(options)
+        _LOGGER.warning("RayEngine: %s", "; ".join(self.why))
+        return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +251,7 @@ class RemoteLane(Operator):
     num_lanes: int
     is_shared: bool
     decides: bool
-    work: SplitByRank = field(repr=False)
+    work: SplitByRank | WholePlan = field(repr=False)
     session: Session = field(compare=False, repr=False)
 
     def arguments(self) -> Mapping[str, Any]:
@@ -176,6 +264,10 @@ class RemoteLane(Operator):
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns a source that waits for the worker."""
+        work = self.work
+        is_whole = isinstance(work, WholePlan)
+        shape = tuple(plan_chain(work.inputs[0], options).shape()) if is_whole else ()
+        facts = work.why if isinstance(work, WholePlan) else ()
         return (
             KernelSpec(
                 operator=self.name,
@@ -186,6 +278,8 @@ class RemoteLane(Operator):
                 max_calls=1,
                 cost="waits",
                 has_position=False,
+                runs_last=shape,  # type: ignore[arg-type]  # names, and lists of them
+                facts=lambda: facts,
             ),
         )
 

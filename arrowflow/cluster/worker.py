@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -23,11 +23,11 @@ from arrowflow.executor.processes.wire import pack_error, unpack
 from arrowflow.executor.workers import cores
 from arrowflow.kernels.items import Slices
 from arrowflow.observe.timeline import Timeline
-from arrowflow.ops.ranks.split_by_rank import SplitByRank
 from arrowflow.options import ResolvedOptions
 from arrowflow.physical.planner import plan_chain
 from arrowflow.physical.totals import since
 from arrowflow.physical.tuning import Setting, StageKey, StageStatistics
+from arrowflow.plan.node import Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.walk import post_order
 from arrowflow.run import Prepared
@@ -41,6 +41,21 @@ KEPT_NAMES: Final = 4096
 """Runs that were closed and that a worker remembers: more than it may have calls at a time."""
 
 
+class Lanes(Protocol):
+    """The part of a node that a worker needs to run its lanes."""
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """The plan."""
+
+    @property
+    def own_lanes(self) -> range:
+        """The numbers of its lanes."""
+
+    def lane_plans(self, numbers: Sequence[int]) -> tuple[Node, ...]:
+        """Returns the plans of some lanes."""
+
+
 class Work(NamedTuple):
     """What all workers of a session run.
 
@@ -49,7 +64,7 @@ class Work(NamedTuple):
         options: The pipeline's, without budgets: those are the worker's.
     """
 
-    split: SplitByRank
+    split: Lanes
     options: ResolvedOptions
 
 

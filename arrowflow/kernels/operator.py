@@ -43,8 +43,8 @@ class KernelSpec:
         random: Whether what it yields is drawn from a seed, so that a cache after it freezes one draw.
         splits: Whether what it yields are splits of its own (windows, batches), which lie in no one file.
         has_position: Whether a serial kernel or a boundary has a say in positions, so that a state fits only with it.
-        runs_last: Operators that the inputs of a boundary end in, and that the boundary itself runs: they have a say in
-            positions as if the inputs ran them.
+        runs_last: Operators that have a say in positions though this chain does not run them: those that the inputs of a
+            boundary end in, and that the boundary itself runs; of a source those that another machine runs.
         sees_borders: Whether the borders between the chunks that it gets, and their splits, decide anything.
         fixed: Makes the kernel to take instead where the consumer or a kernel after it sees borders; None where borders
             of its chunks do not depend on timing anyway.

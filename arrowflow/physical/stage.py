@@ -112,6 +112,8 @@ class Chain(SubPlan):
             if spec.kind in ("source", "serial", "boundary") and spec.has_position
         ]
         runs_last = self.stages[0].specs[0].runs_last
+        if not self.children:
+            names = [*runs_last, *names]
         return [*names, *last, *(child.shape(runs_last) for child in self.different_children)]
 
     def takes_any_order(self, index: int) -> bool:

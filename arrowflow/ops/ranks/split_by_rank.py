@@ -163,14 +163,17 @@ class SplitByRank(Operator):
                 f'split_by_rank: how="parts" would change what the plan means: {obstacle}; leave how= out, and each process '
                 "runs the whole plan"
             )
-        share = ShareOfBatches(
+        return share_of_batches(plan, self._share(obstacle), self.equal_steps)
+
+    def _share(self, obstacle: Obstacle | None) -> ShareOfBatches:
+        """Returns the operator that takes the rows of this rank of each batch of a whole plan."""
+        return ShareOfBatches(
             rank=self.rank,
             world_size=self.world_size,
             local_world_size=self.local_world_size,
             because=obstacle,
             coordinator=self.coordinator,
         )
-        return share_of_batches(plan, share, self.equal_steps)
 
     def _before(self, node: Node) -> Node:
         traits = node.traits

@@ -120,7 +120,7 @@ class ShareOfBatches(RowOperator):
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns one serial kernel. Called once for each plan that is prepared, so it writes the line of the log."""
-        facts = self._facts()
+        facts = self.facts()
         if self.because is not None and self.world_size > 1:
             _LOGGER.warning("split_by_rank: %s", "; ".join(facts))
         return (
@@ -133,10 +133,15 @@ class ShareOfBatches(RowOperator):
             ),
         )
 
-    def _facts(self) -> tuple[str, ...]:
+    def facts(self) -> tuple[str, ...]:
+        """Returns how the plan runs and why, for `explain` and the log."""
         takes = "takes its rows of each batch" if self.cuts else f"takes one batch in {self.world_size}"
-        why = 'how="whole"' if self.because is None else str(self.because)
-        return (f"each process runs the whole plan and {takes}: {why}",)
+        return (f"each process runs the whole plan and {takes}: {self.why}",)
+
+    @property
+    def why(self) -> str:
+        """Why the plan does not run in parts, and what would let it."""
+        return 'how="whole"' if self.because is None else str(self.because)
 
 
 def share_of_batches(plan: Node, share: ShareOfBatches, equal_steps: EqualSteps | None) -> Node:
