@@ -73,6 +73,10 @@ class Draft:
     def __repr__(self) -> str:
         return self.text
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """What Hypothesis prints, which else takes dataclasses apart."""
+        printer.text(repr(self))
+
 
 def made(text: str) -> af.Dataset:
     """Makes the plan of a text."""
@@ -106,7 +110,7 @@ def sources(draw: Draw, first: int = 0, counts: tuple[int, ...] = COUNTS) -> Dra
     """Draws a source."""
     kind = pick(draw, *SOURCES)
     count = pick(draw, *counts)
-    if kind in {"parquet", "ipc", "csv", "json"}:
+    if kind in named.KINDS:
         name = pick(draw, *named.FILES)
         return source(f'files("{kind}", "{name}")', _rows_of(name))
     if kind in {"listed", "scanned"}:

@@ -28,6 +28,7 @@ FILES: Final[dict[str, list[list[int]]]] = {
     "large": [[300, 300], [600], [150, 250]],
 }
 """Rows of the row groups of each file."""
+KINDS: Final = ("parquet", "ipc", "csv", "json")
 _FIRST: Final = {"few": 10_000, "many": 20_000, "large": 30_000}
 _FOLDERS: Final[list[Path]] = []
 
@@ -85,8 +86,10 @@ def stream(first: int, count: int) -> af.Dataset:
 
 @functools.cache
 def written(kind: str, name: str) -> Path:
-    """Writes files."""
+    """Writes files, unless another process did."""
     folder = _FOLDERS[0] / kind / name
+    if folder.exists():
+        return folder
     folder.mkdir(parents=True)
     first = _FIRST[name]
     for number, groups in enumerate(FILES[name]):
@@ -111,6 +114,13 @@ def _write(path: Path, kind: str, whole: pa.Table, groups: list[int]) -> None:
         pa_csv.write_csv(whole, path)
     else:
         path.write_text("".join(json.dumps(row) + "\n" for row in whole.to_pylist()))
+
+
+def write_all() -> None:
+    """Writes all files, so that other processes find them."""
+    for kind in KINDS:
+        for name in FILES:
+            written(kind, name)
 
 
 def files(kind: str, name: str) -> af.Dataset:
