@@ -1,0 +1,256 @@
+"""Plans that mean something only as a whole stream: their ranks and loaders deliver the rows of the plain plan.
+
+Each of these plans came out wrong without a word, as long as lanes were compared with lanes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import arrowflow as af
+from tests.loaders.frameworks import plain
+from tests.ops.ranks.pipelines import Rows, joined, ranks
+
+WORLD_SIZES = (1, 2, 4)
+EPISODE_ROWS = 28
+
+
+def plain_steps(plan: af.Dataset) -> list[Rows]:
+    """Returns the batches of the plan without the split."""
+    return [batch.to_pylist() for batch in plan]
+
+
+def steps_of(plan: af.Dataset, size: int, **options: Any) -> list[Rows]:
+    """Returns the global batches of so many ranks, which make equally many steps."""
+    found = [list(dataset) for dataset in ranks(lambda: plan, size, **options)]
+    assert len({len(batches) for batches in found}) == 1
+    return joined(zip(*found, strict=True))
+
+
+def rows_in(steps: Sequence[Rows]) -> Counter[str]:
+    """Returns how often each row comes."""
+    return Counter(str(row) for rows in steps for row in rows)
+
+
+def assert_whole(plan: af.Dataset, expected: list[Rows] | None = None) -> None:
+    """The global batches of any number of ranks are those of the plain plan, and their number is known alike."""
+    expected = expected or plain_steps(plan)
+    assert expected
+    for size in WORLD_SIZES:
+        assert steps_of(plan, size) == expected, size
+
+
+def assert_same_rows(plan: af.Dataset, lanes: int = 16) -> None:
+    """The rows of any number of ranks are those of the plain plan, but for a remainder of the lanes."""
+    expected = rows_in(plain_steps(plan))
+    for size in WORLD_SIZES:
+        found = rows_in(steps_of(plan, size))
+        assert not found - expected, size
+        assert (expected - found).total() < lanes, size
+
+
+@pytest.fixture
+def loaded() -> Callable[[af.Dataset], Any]:
+    """Reads a dataset as a `DataLoader` without workers does."""
+    with warnings.catch_warnings(action="ignore"):
+        data = pytest.importorskip("torch", reason="PyTorch is not installed").utils.data
+    return lambda plan: [plain(each) for each in data.DataLoader(plan.to_torch_dataset(), batch_size=None)]
+
+
+def assert_loaded(plan: af.Dataset, loaded: Callable[[af.Dataset], Any]) -> None:
+    """The batches of a `DataLoader` are those of `to_torch()`."""
+    expected = [plain(each) for each in plan.to_torch()]
+    assert expected
+    assert loaded(plan) == expected
+
+
+# ------------------------------------------------------------------------------------------- dealt once
+
+
+@pytest.mark.torch
+def test_a_global_shuffle_of_a_cache_is_dealt_once(loaded: Callable[[af.Dataset], Any]) -> None:
+    plan = af.range(100_000).cache().shuffle(seed=1).batch(1024)
+    expected = set(range(100_000))
+    for size in WORLD_SIZES:
+        ids = [row["id"] for rows in steps_of(plan, size) for row in rows]
+        assert len(ids) == len(set(ids)) > 100_000 - 16
+        assert set(ids) <= expected
+    assert_loaded(plan, loaded)
+
+
+MIXED = af.sample_from_datasets([af.range(24), af.range(24, 48)], stop_on_empty_dataset=False, seed=1)
+ZIPS: dict[str, tuple[af.Dataset, af.Dataset]] = {
+    "two sources against one": (af.range(16).concatenate(af.range(16, 48)), af.range(48)),
+    "repeated": (af.range(16).repeat(3), af.range(48).with_columns(id=pl.col("id") % 16)),
+    "two reads against one": (af.range(7).concatenate(af.range(7, 40), af.range(40, 48)), af.range(48)),
+    "mixed": (MIXED, af.from_arrow(MIXED.to_table())),
+}
+
+
+@pytest.mark.parametrize("name", ZIPS)
+def test_pairs_stay_pairs(name: str) -> None:
+    left, right = ZIPS[name]
+    plan = af.zip(left, right.rename({"id": "label"})).batch(16)
+    for size in WORLD_SIZES:
+        rows = list(itertools.chain(*steps_of(plan, size)))
+        assert all(row["id"] == row["label"] for row in rows)
+    assert_same_rows(plan)
+
+
+@pytest.mark.parametrize("batch", [32, 256])
+@pytest.mark.torch
+def test_a_small_class_that_is_repeated_serves_all_lanes(
+    batch: int, loaded: Callable[[af.Dataset], Any]
+) -> None:
+    large = range(1_000, 31_000)
+    plan = af.sample_from_datasets(
+        [af.range(300).repeat(), af.range(1_000, 31_000)], weights=[0.5, 0.5], seed=1
+    ).batch(batch)
+    filled = steps_of(plan, 1, equal_steps="pad")
+    ids = Counter(row["id"] for rows in filled for row in rows if row["mask"])
+    assert {number: ids[number] for number in large} == dict.fromkeys(large, 1)
+    assert abs(ids.total() - 60_000) < 16 * batch
+    expected = plain_steps(plan)
+    for size in WORLD_SIZES:
+        assert steps_of(plan, size, how="whole") == expected
+    assert_loaded(plan, loaded)
+
+
+# ------------------------------------------------------------------------------------------ schedules
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("drop", [False, True])
+def test_choices_keep_their_order(drop: bool, loaded: Callable[[af.Dataset], Any]) -> None:
+    choices = af.from_numpy({"choice": np.repeat([0, 1], 100)})
+    both = [af.range(100), af.range(1_000, 1_100)]
+    plan = af.choose_from_datasets(both, choices).batch(16, drop_remainder=drop)
+    expected = plain_steps(plan)
+    ids = [row["id"] for rows in expected for row in rows]
+    assert ids == [*range(100), *range(1_000, 1_100)][: 192 if drop else 200]
+    assert_whole(plan, expected)
+    assert_loaded(plan, loaded)
+
+
+def test_weights_that_follow_the_step_stay_a_schedule() -> None:
+    def draw(batch: pa.RecordBatch, rng: np.random.Generator) -> pa.RecordBatch:
+        share = 0.1 + 0.8 * batch["id"].to_numpy() / 10_000
+        return pa.record_batch({"choice": pa.array((rng.random(len(share)) < share).astype(np.int64))})
+
+    choices = af.range(10_000).map(draw, seed=3, schema=pa.schema({"choice": pa.int64()}))
+    both = [af.range(1).repeat(), af.range(1, 2).repeat()]
+    plan = af.choose_from_datasets(both, choices).batch(100)
+    expected = plain_steps(plan)
+    shares = np.array([[row["id"] for row in rows] for rows in expected]).reshape(10, -1).mean(axis=1)
+    assert np.all(np.diff(shares) > 0.03), shares
+    assert_whole(plan, expected)
+
+
+# ---------------------------------------------------------------------------------- windows and groups
+
+
+@pytest.mark.torch
+def test_windows_of_neighbours_are_all_there(loaded: Callable[[af.Dataset], Any]) -> None:
+    plan = af.range(1000).window(128, shift=1).batch(16)
+    assert sum(map(len, plain_steps(plan))) == 873
+    assert_whole(plan)
+    assert [len(dataset) for dataset in ranks(lambda: plan, 2)] == [55, 55]
+    assert_loaded(plan, loaded)
+
+
+def test_groups_stay_whole_and_are_dealt_in_turn() -> None:
+    episodes = af.range(100 * EPISODE_ROWS).with_columns(episode=pl.col("id") // EPISODE_ROWS)
+    plan = episodes.group_by_window("episode", EPISODE_ROWS)
+    expected = plain_steps(plan)
+    assert [len({row["episode"] for row in rows}) for rows in expected] == [1] * 100
+    for size in WORLD_SIZES:
+        found = [plain_steps(dataset) for dataset in ranks(lambda: plan, size)]
+        assert found == [expected[rank::size] for rank in range(size)]
+
+
+def test_windows_of_a_series_are_not_torn() -> None:
+    plan = af.range(2_800).window(EPISODE_ROWS).batch(20)
+    rows = [row["id"] for step in steps_of(plan, 2) for row in step]
+    assert rows == [[*range(start, start + EPISODE_ROWS)] for start in range(0, 2_800, EPISODE_ROWS)]
+
+
+# ------------------------------------------------------------------------------------------ remainders
+
+
+SHORT: dict[str, af.Dataset] = {
+    "ten sources": af.range(15).concatenate(*[af.range(15) for _ in range(9)]),
+    "repeated ten times": af.range(15).repeat(10),
+    "repeated a hundred times": af.range(31).repeat(100),
+}
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_remainders_do_not_add_up(name: str) -> None:
+    plan = SHORT[name].batch(16)
+    assert plan.num_rows in {150, 3_100}
+    assert_same_rows(plan)
+
+
+@pytest.mark.torch
+def test_files_that_are_interleaved_lose_nothing(tmp_path: Path, loaded: Callable[[af.Dataset], Any]) -> None:
+    for number in range(10):
+        af.range(number * 100, number * 100 + 100).write_parquet(tmp_path / f"{number}.parquet")
+    files = af.list_files(str(tmp_path / "**" / "*.parquet"))
+    plan = files.interleave(lambda row: af.read_parquet(row["path"]), cycle_length=4).batch(20)
+    assert sorted(row["id"] for rows in plain_steps(plan) for row in rows) == list(range(1_000))
+    for size in WORLD_SIZES:
+        found = [row["id"] for rows in steps_of(plan, size) for row in rows]
+        assert len(found) == len(set(found)) > 1_000 - 16
+    assert_loaded(plan, loaded)
+
+
+def test_small_windows_are_shuffled() -> None:
+    plan = af.range(640).shuffle(20, seed=1).batch(16)
+    ids = [row["id"] for rows in steps_of(plan, 1) for row in rows]
+    assert sorted(ids) == list(range(640))
+    kept = sum(after == before + 1 for before, after in itertools.pairwise(ids))
+    assert kept < 100, "most rows have the neighbours that they had"
+    assert_whole(plan)
+
+
+# --------------------------------------------------------------------------------------- the last batch
+
+
+@pytest.mark.parametrize("step", [0, 13, 27])
+def test_fillers_are_those_of_a_run_that_was_not_stopped(step: int) -> None:
+    plan = af.range(217).batch(8, pad_remainder=True)
+    (alone,) = ranks(lambda: plan, 1)
+    expected = [batch.to_pylist() for batch in alone]
+    assert len(expected) == 28
+    for rank in range(2):
+        with iter(ranks(lambda: plan, 2)[rank]) as run:
+            for _ in range(step):
+                next(run)
+            state = json.loads(json.dumps(run.state_dict()))
+        (again,) = ranks(lambda: plan, 1)
+        resumed = iter(again)
+        with warnings.catch_warnings(action="ignore"):
+            resumed.load_state_dict(state)
+            assert [batch.to_pylist() for batch in resumed] == expected[step:]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("drop", [False, True])
+@pytest.mark.parametrize("batch", [512, 1024])
+def test_a_data_loader_has_the_batches_of_a_filter(
+    tmp_path: Path, batch: int, drop: bool, loaded: Callable[[af.Dataset], Any]
+) -> None:
+    af.range(10_000).write_parquet(tmp_path / "rows")
+    even = af.read_parquet(tmp_path / "rows").filter(pl.col("id") % 2 == 0)
+    assert_loaded(even.batch(batch, drop_remainder=drop), loaded)
