@@ -219,9 +219,6 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         raise StateError("merge_states: expected the states of all ranks, got none")
     first = found[0]
     position = first["position"]
-    is_whole = (
-        lanes_in(tupled(position)) is None
-    )  # then each rank has the plan's own position, in its own chunks
     for number, state in enumerate(found[1:], start=1):
         for key in ("plan", "epoch", "batches"):
             if state[key] != first[key]:
@@ -230,7 +227,9 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
                     f"merge_states: state {number} is of {what} than state 0; take the states of all ranks after the same "
                     "step"
                 )
-        if not is_whole:
+        if (
+            lanes_in(tupled(position)) is not None
+        ):  # else each rank has a place of the plan, in chunks of its own
             position = _merged(position, state["position"], number)
     moving = {"epoch": first["epoch"], "position": position, "batches": first["batches"]}
     return {**first, **moving, "digest": digest([first["plan"], moving])}
@@ -362,10 +361,8 @@ def _changed_functions(found: Mapping[str, str], expected: Mapping[str, str]) ->
 
 def _without_last_options(operators: Sequence[Any]) -> Sequence[Any]:
     """Returns operators without `with_options` at the end, which changes no row and no number of an operator."""
-    end = len(operators)
-    while end and operators[end - 1][0] == "with_options":
-        end -= 1
-    return operators[:end]
+    numbers = (number for number, (name, _) in enumerate(operators, start=1) if name != "with_options")
+    return operators[: max(numbers, default=0)]
 
 
 def _shown(operator: Any) -> str:

@@ -130,6 +130,7 @@ LONG: dict[str, str] = {
     "formats/text/text.py": "one protocol for both formats, and how blocks with bad rows are read",
     "formats/tfrecord/tfrecord.py": "one protocol, and how blocks with bad records are read",
     "executor/stages/parallel.py": "one stage, and the calls that are suspended in it",
+    "ops/combine/interleave.py": "one operator: its node, the pieces for its turns, and its kernel",
     "plan/node.py": "one method a question to an operator, and mostly docstrings",
 }
 """Modules over 400 lines, and why. None but the first is over 600."""
@@ -332,7 +333,9 @@ SAME_WORD = {
     "disk_cache": "`cache(path)`: one method, two operators, too long for one module",
     "shared_cache": '`cache("s3://…")`: the same method',
     "agreed_steps": "`split_by_rank(coordinator=)`: at the end of the whole plan",
+    "parts": "`split_by_rank` in lanes: one method, two ways to run a plan",
     "split_by_worker": "`to_torch_dataset()`: no method of its own",
+    "whole": "`split_by_rank` of any plan: the other way",
     "global_shuffle": "`shuffle()`: one method, two operators, too long for one module",
 }
 """Modules of operators that another module's method makes, with a reason."""

@@ -1,40 +1,26 @@
-"""`OnCluster`: `split_by_rank` with lanes that run elsewhere; `WholePlan`: a plan without lanes, which one worker runs."""
+"""`OnCluster`: `split_by_rank` with lanes that run elsewhere."""
 
 from __future__ import annotations
 
 import dataclasses
-import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
-
-import pyarrow as pa
 
 from arrowflow.cluster.engine import RayEngine
-from arrowflow.cluster.parts import Joined
-from arrowflow.cluster.remote import Asked
+from arrowflow.cluster.remote_lane import RemoteLane, check_order
 from arrowflow.cluster.session import Session
-from arrowflow.cluster.worker import Piece, Start, Work
-from arrowflow.errors import PlanError, said
-from arrowflow.executor.processes.wire import pack, unpack_error
-from arrowflow.kernels.context import Context
-from arrowflow.kernels.items import Made, Origin, Task
-from arrowflow.kernels.kinds import SourceKernel
-from arrowflow.kernels.operator import KernelSpec, Operator, RowOperator
+from arrowflow.cluster.whole_plan import ShareOnCluster
+from arrowflow.errors import PlanError
+from arrowflow.kernels.operator import KernelSpec
 from arrowflow.ops.order.shuffle import Shuffle
 from arrowflow.ops.ranks.split_by_rank import SplitByRank
 from arrowflow.ops.ranks.steps import Steps
 from arrowflow.ops.ranks.whole import ShareOfBatches
 from arrowflow.options import ResolvedOptions
 from arrowflow.physical.planner import plan_chain
-from arrowflow.physical.tuning import WorkerStatistics
 from arrowflow.plan.lane import Obstacle
 from arrowflow.plan.node import BindContext, Node
-from arrowflow.plan.position import Position
-from arrowflow.plan.traits import Borders, Resume, Traits
 from arrowflow.plan.walk import post_order, rewritten
-
-_LOGGER: Final = logging.getLogger("arrowflow")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +122,7 @@ class OnCluster(SplitByRank):
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the kernels of `split_by_rank`."""
-        _check_order(options)
+        check_order(options)
         boundary, *rest = SplitByRank.lower(self, options)
         shape = tuple(plan_chain(self._first_lane, options).shape())
         facts, session = boundary.facts, self.session
@@ -146,270 +132,3 @@ class OnCluster(SplitByRank):
             facts=lambda: (*facts(), *(() if session is None else session.facts())),
         )
         return (boundary, *rest)
-
-
-def _check_order(options: ResolvedOptions) -> None:
-    if not options.deterministic:
-        raise PlanError(
-            "RayEngine: rows come in one exact order; leave deterministic=False out, or run the plan without an engine"
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShareOnCluster(ShareOfBatches):
-    """The rows of a rank of each batch of a plan that one worker of a cluster runs. See `ShareOfBatches`."""
-
-    session: Session | None = field(compare=False, repr=False)
-
-    def let_go(self) -> None:
-        """Ends the worker once no run uses it."""
-        if self.session is not None:
-            self.session.let_go()
-
-    def at_end(self, plan: Node) -> Node:
-        """Moves the whole plan to a worker."""
-        assert self.session is not None
-        moved = WholePlan(session=self.session, why=(f"one worker runs the whole plan: {self.why}",)).on(plan)
-        return ShareOfBatches.at_end(self, moved)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WholePlan(RowOperator):
-    """A plan that one worker of a cluster runs: a plan of a single lane.
-
-    Row order: its input's. Memory: a piece, and one on its way. Resume: its input's position.
-
-    Attributes:
-        session: The worker.
-        why: Why it is a single worker, for `explain`.
-    """
-
-    name: ClassVar[str] = "ray"
-
-    session: Session | None = field(compare=False, repr=False)
-    why: tuple[str, ...] = ()
-
-    def arguments(self) -> Mapping[str, Any]:
-        """Returns nothing: it decides no row."""
-        return {}
-
-    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
-        """Rows lie in the object store, which nobody may write."""
-        return False
-
-    @property
-    def own_lanes(self) -> range:
-        """The one lane."""
-        return range(1)
-
-    def lane_plans(self, numbers: Sequence[int]) -> tuple[Node, ...]:
-        """Returns the plan, for the worker."""
-        return self.inputs
-
-    @property
-    def planned_inputs(self) -> tuple[Node, ...]:
-        """The rows, as they come from the worker."""
-        assert self.session is not None
-        lane = RemoteLane(
-            number=0,
-            num_lanes=1,
-            is_shared=False,
-            decides=True,
-            work=dataclasses.replace(self, session=None),
-            session=self.session,
-            bound=True,
-            schema=self.schema,
-        )
-        return (lane,)
-
-    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns no kernel: it passes on what comes. Called once for each plan that is prepared: writes the line of the log."""
-        _check_order(options)
-        _LOGGER.warning("RayEngine: %s", "; ".join(self.why))
-        return ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteLane(Operator):
-    """The rows of one lane, which a worker of a cluster runs.
-
-    Row order: the lane's. Memory: a piece, and one on its way. Resume: the lane's positions.
-
-    Attributes:
-        number: Number of the lane.
-        num_lanes: How many lanes the consumer has.
-        is_shared: Whether other consumers use the same workers.
-        decides: Whether this consumer is the one of them that says how many workers there are.
-        work: The lanes' plan.
-        session: The workers.
-    """
-
-    name: ClassVar[str] = "ray"
-    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, resume=Resume.SEEK)
-
-    number: int
-    num_lanes: int
-    is_shared: bool
-    decides: bool
-    work: SplitByRank | WholePlan = field(repr=False)
-    session: Session = field(compare=False, repr=False)
-
-    def arguments(self) -> Mapping[str, Any]:
-        """Returns the lane."""
-        return {"lane": self.number}
-
-    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
-        """Returns the schema of the lane."""
-        return self.schema
-
-    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns a source that waits for the worker."""
-        work = self.work
-        is_whole = isinstance(work, WholePlan)
-        shape = tuple(plan_chain(work.inputs[0], options).shape()) if is_whole else ()
-        facts = work.why if isinstance(work, WholePlan) else ()
-        return (
-            KernelSpec(
-                operator=self.name,
-                kind="source",
-                make=lambda context: RemoteKernel(self, options, context),
-                phase="transfer",
-                engine="ray",
-                max_calls=1,
-                cost="waits",
-                has_position=False,
-                runs_last=shape,  # type: ignore[arg-type]  # names, and lists of them
-                facts=lambda: facts,
-            ),
-        )
-
-
-class RemoteKernel(SourceKernel):
-    """One task: the pieces of a lane, one after the other. The positions are the lane's own."""
-
-    def __init__(self, node: RemoteLane, options: ResolvedOptions, context: Context) -> None:
-        self._node = node
-        self._options = options
-        self._context = context
-
-    def tasks(self, position: Position) -> Iterator[Task]:
-        """Yields the one task."""
-        yield Task(position, Origin(0), streams=True)
-
-    def read(self, task: Task) -> Iterator[Made]:
-        """Yields what the lane's worker sends, and goes on in another worker where one dies."""
-        session, context = self._node.session, self._context
-        start = Start(self._node.number, context.epoch, task.payload, 0)
-        asked: Asked | None = None
-
-        def ask(before: Asked | None) -> Asked:
-            return session.ask(start, before, records=context.spans is not None)
-
-        try:
-            self._connect()
-            joined = Joined(session.kept)
-            if not session.await_workers(context):
-                return
-            asked = ask(None)
-            while True:
-                began = context.now()
-                piece = session.take(asked, context)
-                if piece is None:
-                    if not context.wait(0.0):
-                        return
-                    context.retried("a worker of the cluster died")
-                    joined.clear()
-                    session.close(asked)  # Ray may have lost a piece, and not the worker
-                    asked = ask(None)
-                    continue
-                self._tell(asked, piece, context.now() - began)
-                batches = joined.add(piece.parts)
-                error, ends = piece.error, piece.ended or piece.error is not None
-                del piece  # the store is to free what was copied, before the next piece needs room
-                if batches:
-                    start = start._replace(position=batches[-1][1])
-                # The next piece is made while the executor takes this one.
-                run = asked.name
-                asked = None if ends else ask(asked)
-                if asked is not None and asked.name != run:
-                    joined.clear()
-                batches.reverse()
-                while batches:
-                    batch, position = batches.pop()
-                    yield Made(batch, position, more=bool(batches))
-                    del batch
-                if error is not None:
-                    raise unpack_error(error)
-                if asked is None:
-                    return
-        finally:
-            try:
-                session.close(asked)
-            finally:
-                session.leave()
-
-    def _tell(self, asked: Asked, piece: Piece, waited_seconds: float) -> None:
-        """Hands on what a piece tells of the worker's side of the run."""
-        context, session, remote = self._context, self._node.session, asked.remote
-        assert remote.ready is not None
-        node, process, _ = remote.ready
-        context.elsewhere.add(
-            WorkerStatistics(
-                node=node,
-                process=process,
-                pieces=1,
-                rows=piece.rows,
-                bytes=piece.num_bytes,
-                waited_seconds=waited_seconds,
-                stages=piece.stages,
-            )
-        )
-        for operator, place, found in piece.bad_rows:
-            context.elsewhere.leave_out(operator, (asked.lane, place), found)
-        context.elsewhere.move(session.moves())
-        if piece.spans and context.spans is not None:
-            place = f"worker {remote.number} on {node} (process {process}), lane {asked.lane}"
-            context.spans.merge(piece.spans, place, session.ahead(remote, context))
-
-    def _connect(self) -> None:
-        node, options = self._node, self._options
-        split, engine = node.work, node.session.engine
-        memory = engine.memory_per_worker
-        ram_budget = memory if isinstance(memory, int) else options.ram_budget
-        # What differs between machines is left out: consumers on all of them send the same, and so share workers.
-        same = dataclasses.replace(options, ram_budget=1, cpu_budget=1, shares_ram=False, progress=False)
-        work = Work(split, same)
-        node.session.connect(
-            lambda: packed(work),
-            lanes=split.own_lanes,
-            own=node.num_lanes,
-            ram_budget=ram_budget,
-            shared=node.is_shared,
-            decides=node.decides,
-        )
-
-
-def packed(work: Work) -> bytes:
-    """Returns the work as bytes.
-
-    Raises:
-        PlanError: Something in it does not pickle.
-    """
-    try:
-        return pack(work)
-    except Exception as error:
-        faults = [node for node in post_order(work.split.inputs[0]) if not _packs(node)]
-        name = f"{faults[0].name}: " if faults else ""
-        raise PlanError(
-            f"{name}RayEngine sends the plan to workers, and it cannot be pickled: {said(error)}; what a function refers "
-            "to (a lock, an open file, a connection) has to be made where it is used, such as in the __init__ of a class, of "
-            "which each worker makes an instance"
-        ) from error
-
-
-def _packs(node: Node) -> bool:
-    try:
-        pack(dataclasses.replace(node, inputs=()))
-    except Exception:  # noqa: BLE001  (whatever it is that does not pickle)
-        return False
-    return True

@@ -22,6 +22,7 @@ The operators of a lane are those of the plan, with two differences. Sizes that 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -50,6 +51,12 @@ class Obstacle(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.operator} {self.reason}{f' ({self.remedy})' if self.remedy else ''}"
+
+
+def worst(obstacles: Iterable[Obstacle | None]) -> Obstacle | None:
+    """Returns an obstacle for any number of lanes, if there is one, else one for too many lanes."""
+    found = [each for each in obstacles if each is not None]
+    return min(found, key=lambda each: each.most_lanes > 0, default=None)
 
 
 def too_few(operator: str, rows: float | None, lanes: int, times: float | None) -> Obstacle | None:

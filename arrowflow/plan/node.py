@@ -24,7 +24,7 @@ from arrowflow.errors import PlanError
 from arrowflow.options import Options, ResolvedOptions
 from arrowflow.plan.change import Change
 from arrowflow.plan.identity import Code
-from arrowflow.plan.lane import Lane, Obstacle
+from arrowflow.plan.lane import Lane, Obstacle, worst
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, Resume, SharedByEpochs, Traits
 
@@ -339,7 +339,7 @@ class Node(ABC):
             )
         if not (traits.one_to_one or traits.drops_rows or traits.local):
             return Obstacle(self.name, "counts or compares the rows of the whole stream")
-        return next(filter(None, (child.obstacle(lanes, times) for child in self.inputs)), None)
+        return worst(child.obstacle(lanes, times) for child in self.inputs)
 
     def in_lane(self, lane: Lane) -> Node:
         """Returns the plan up to here as one lane runs it. Called on optimised nodes without an `obstacle`; no I/O."""

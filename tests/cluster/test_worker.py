@@ -16,7 +16,7 @@ import pytest
 
 import arrowflow as af
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
-from arrowflow.cluster.on_cluster import packed
+from arrowflow.cluster.remote_lane import packed
 from arrowflow.cluster.parts import Joined, Kept
 from arrowflow.cluster.worker import KEPT_NAMES, LaneWorker, Piece, Request, Start, Work
 from arrowflow.executor.stages.elsewhere import Elsewhere

@@ -121,7 +121,7 @@ PIPELINES: dict[str, Make] = {
         .batch(8)
     ),
     "overlapping and exploded": lambda folder: documents(60).explode("tokens").select("id").window(5, shift=3).batch(16),
-    "lanes": lambda folder: files(folder).shuffle(64, seed=3).batch(16).split_by_rank(0, 1, lanes=4),
+    "lanes": lambda folder: files(folder).shuffle(64, seed=3).batch(16).split_by_rank(0, 1, lanes=4, how="parts"),
     "lanes of a rank": lambda folder: files(folder).batch(16).map(doubled, keeps_rows=True).split_by_rank(1, 2, lanes=4),
 }  # fmt: skip
 

@@ -121,7 +121,7 @@ class PackSequences(Operator):
     def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
         """A lane packs its part of a window, which has to be large enough to fill rows well."""
         small = small_windows(self.name, self.window_rows, lanes) if self.strategy == "first_fit" else None
-        return small or Operator.obstacle(self, lanes, times)
+        return Operator.obstacle(self, lanes, times) or small
 
     def foresee(self, names: Sequence[Names]) -> Names:
         """Returns the columns of tokens, segment ids and positions."""

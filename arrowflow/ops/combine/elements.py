@@ -16,8 +16,10 @@ from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.kinds import StatelessKernel
 from arrowflow.kernels.operator import KernelSpec
 from arrowflow.ops.functions.function import function_name
+from arrowflow.plan.lane import Obstacle
 from arrowflow.plan.node import Node
 from arrowflow.plan.position import Position
+from arrowflow.plan.walk import rows_in_lanes
 
 ElementFunction = Callable[[dict[str, Any]], Any]
 """A function that gets a row as a dict of Python values and returns a dataset."""
@@ -27,6 +29,8 @@ ELEMENT_BITS = 40
 PLACE_BITS = 16
 """Bits of an operator's number in its element, in the operator's place."""
 SHOWN_CHARACTERS = 200
+MIN_LANE_ELEMENTS = 8
+"""The least elements of a lane. Equal steps end with the shortest lane, and of 20 files in 16 lanes four would be left out."""
 
 
 def operator_key(place: int) -> tuple[int, ...]:
@@ -53,6 +57,14 @@ class Row(NamedTuple):
     number: int
     before: Position
     num_rows: int = 1
+
+
+def few_elements(operator: str, plan: Node, lanes: int) -> Obstacle | None:
+    """Returns the obstacle of few elements, of which lanes have very different numbers of rows."""
+    rows = rows_in_lanes(plan)
+    if rows is None or rows >= MIN_LANE_ELEMENTS * lanes:
+        return None
+    return Obstacle(operator, f"opens {rows:,} datasets, few for each of {lanes} lanes")
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -34,11 +34,13 @@ from arrowflow.ops.combine.elements import (
     Place,
     RowsWanted,
     element_specs,
+    few_elements,
 )
 from arrowflow.ops.combine.same_columns import FirstSchema
 from arrowflow.ops.functions.function import code_digest, function_name
 from arrowflow.options import ResolvedOptions, check_size, parallel_calls
-from arrowflow.plan.node import BindContext, Node
+from arrowflow.plan.lane import Obstacle
+from arrowflow.plan.node import BindContext, Count, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, Resume, Traits
 
@@ -114,6 +116,10 @@ class Interleave(Operator):
             "cycle_length": self.cycle_length,
             "block_length": self.block_length,
         }
+
+    def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
+        """A lane opens its part of the elements."""
+        return few_elements(self.name, self.inputs[0], lanes) or Operator.obstacle(self, lanes, times)
 
     def functions(self) -> Mapping[str, str]:
         """Returns a digest of the function's code."""

@@ -25,7 +25,7 @@ from arrowflow.kernels.operator import KernelSpec
 from arrowflow.ops.combine.mixing import BLOCK_ROWS, Choices, Draws, MixKernel, MixOperator
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.change import Change
-from arrowflow.plan.lane import Lane, Obstacle
+from arrowflow.plan.lane import Lane, Obstacle, worst
 from arrowflow.plan.node import BindContext, Count, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, Traits
@@ -108,18 +108,17 @@ class SampleFromDatasets(MixOperator):
 
     def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
         """Each lane draws from its part of each input; a lane whose part is empty would end, or never draw from it."""
-        for number, (child, share) in enumerate(zip(self.inputs, self.shares, strict=True)):
-            if not share:
-                continue
+        drawn = [child for child, share in zip(self.inputs, self.shares, strict=True) if share]
+        for number, child in enumerate(drawn):
             rows = rows_in_lanes(child)
             if rows is None or rows < lanes:
                 known = "rows that only a run counts" if rows is None else f"{rows:,} rows for {lanes} lanes"
                 return Obstacle(
-                    self.name, f"has {known} in dataset {number}", "repeat() it, or count its rows once"
+                    self.name,
+                    f"has {known} in dataset {number + 1} of those that are drawn",
+                    "repeat() it, or count its rows once",
                 )
-            if (found := child.obstacle(lanes, times)) is not None:
-                return found
-        return None
+        return worst(child.obstacle(lanes, times) for child in drawn)
 
     def in_lane(self, lane: Lane) -> Node:
         """Deals the rows of each input after those of the inputs before it; an input that is never drawn has none."""

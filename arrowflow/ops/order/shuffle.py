@@ -105,7 +105,7 @@ class Shuffle(RowOperator):
 
     def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
         """A lane permutes its part of a window, which has to be large enough to mix its rows."""
-        return small_windows(self.name, self.size, lanes) or RowOperator.obstacle(self, lanes, times)
+        return RowOperator.obstacle(self, lanes, times) or small_windows(self.name, self.size, lanes)
 
     def rows_again(self, rows: int) -> int:
         """Returns the rows of the window at its position, and of the windows with the rows after this window."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from arrowflow.errors import PlanError
 from arrowflow.ops.batches.batch import Batch
+from arrowflow.ops.rows.repeat import Repeat
 from arrowflow.options import check_size
 from arrowflow.plan.lane import Obstacle
 from arrowflow.plan.node import Node
@@ -28,10 +29,10 @@ def batch_rows(plan: Node) -> int | None:
     return made_by.size if isinstance(made_by, Batch) else None
 
 
-def lanes_of_plan(plan: Node, given: int | None, world_size: int) -> int | Obstacle:
+def lanes_of_plan(plan: Node, given: int | None, world_size: int, *, small_windows: bool) -> int | Obstacle:
     """Returns the number of lanes, given or found, that a bound plan runs in; or why it means something else in lanes.
 
-    By default there are 16, or down to 8 where windows of a `shuffle` are small, or the largest divisor of the batch size up to that.
+    Small windows of a `shuffle` are no obstacle to a user who wants parts: they mix fewer rows. By default there are 16, or down to 8 where windows of a `shuffle` are small, or the largest divisor of the batch size up to that.
 
     Raises:
         PlanError: The number does not divide the batch, or the processes do not divide it.
@@ -42,8 +43,13 @@ def lanes_of_plan(plan: Node, given: int | None, world_size: int) -> int | Obsta
     size, most = batch_rows(plan), DEFAULT_LANES
     while True:
         lanes = divisor(size, most) if given is None else given
-        obstacle = plan.obstacle(lanes, 1) or _cut_anew(maker) or _too_few(maker, lanes)
-        if obstacle is None:
+        obstacle = (
+            plan.obstacle(lanes, 1)
+            or _cut_anew(maker)
+            or _too_few(maker, lanes)
+            or _repeats_uncounted(plan, maker)
+        )
+        if obstacle is None or (small_windows and obstacle.most_lanes):
             return checked_lanes(lanes, size, world_size)
         if given is not None or obstacle.most_lanes < FEWEST_LANES:
             return obstacle
@@ -91,6 +97,21 @@ def _cut_anew(maker: Node) -> Obstacle | None:
     )
     found = next(seen, None)
     return None if found is None else Obstacle(found.name, f"sees batches that {maker.name} cuts anew")
+
+
+def _repeats_uncounted(plan: Node, maker: Node) -> Obstacle | None:
+    """Returns the obstacle of batches that are repeated: if only a run counts them, ranks would agree on the last ones alone."""
+    if rows_in_lanes(maker.inputs[0]) is not None:
+        return None
+    while plan is not maker and not isinstance(plan, Repeat):
+        (plan,) = plan.inputs
+    if plan is maker:
+        return None
+    return Obstacle(
+        Repeat.name,
+        f"comes after {maker.name}, and only a run counts its rows",
+        f"put it before {maker.name}",
+    )
 
 
 def _too_few(maker: Node, lanes: int) -> Obstacle | None:

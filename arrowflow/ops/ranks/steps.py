@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Final, Literal, get_args
 
 from arrowflow.errors import DataError, PlanError, shown
 from arrowflow.plan.node import Count
 
 EqualSteps = Literal["drop", "pad"]
+
+DEFAULT_MASK: Final = "mask"
+"""Name of the column that is false for repeats, where `equal_steps="pad"` adds it."""
 
 
 def check_equal_steps(value: object) -> EqualSteps | None:

@@ -25,14 +25,13 @@ from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.ops.batches.batch import Batch
 from arrowflow.ops.ranks.agreed_steps import AgreedSteps
 from arrowflow.ops.ranks.coordinator import Coordinator
-from arrowflow.ops.ranks.steps import EqualSteps, no_step
+from arrowflow.ops.ranks.steps import DEFAULT_MASK, EqualSteps, no_step
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.lane import Obstacle
 from arrowflow.plan.node import Count, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, Traits
 
-DEFAULT_MASK: Final = "mask"
 _LOGGER: Final = logging.getLogger("arrowflow")
 
 
@@ -155,14 +154,15 @@ def share_of_batches(plan: Node, share: ShareOfBatches, equal_steps: EqualSteps 
         above.append(plan)
         (plan,) = plan.inputs
     below: list[Node] = []
+    adds_mask = False
     if isinstance(plan, Batch):
         if plan.size < share.world_size:
             raise PlanError(
                 f"split_by_rank: {share.world_size} processes cannot share a batch of {plan.size:,} rows; use a batch size that "
                 f"is a multiple of {share.world_size}"
             )
-        mask = plan.mask or (DEFAULT_MASK if equal_steps == "pad" and not plan.drop_remainder else None)
-        plan = dataclasses.replace(plan, mask=mask).on(*plan.inputs)
+        adds_mask = equal_steps == "pad" and not plan.drop_remainder and plan.mask is None
+        plan = dataclasses.replace(plan, mask=DEFAULT_MASK if adds_mask else plan.mask).on(*plan.inputs)
         (rows,) = plan.inputs
         while plan.mask is None and _treats_rows(rows):
             below.append(rows)
@@ -176,7 +176,7 @@ def share_of_batches(plan: Node, share: ShareOfBatches, equal_steps: EqualSteps 
     cuts = all(isinstance(maker, Batch) for maker in _makers(plan))
     plan = dataclasses.replace(share, cuts=cuts).on(plan)
     for node in reversed([*above, *below]):
-        plan = node.on(plan)
+        plan = (node.carrying([DEFAULT_MASK]) if adds_mask else node).on(plan)
     return plan
 
 

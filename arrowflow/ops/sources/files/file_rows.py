@@ -72,6 +72,15 @@ class FileRows:
         at, (file, split), rest = self._found(number, weights, _sums(weights), order, epoch)
         return at.counted + kept.row(file, split, rest)
 
+    def rows_of(
+        self, first: int, before: int, kept: RowCounts, order: SourceOrder | None, epoch: int
+    ) -> tuple[int, int]:
+        """Returns the range with some of the rows that are left, as (first, before), by numbers in the order of an epoch."""
+        if first == before:
+            return 0, 0
+        start, last = (self.row_of(row, kept, order, epoch) for row in (first, before - 1))
+        return start, last + 1
+
     def _found(
         self,
         number: int,

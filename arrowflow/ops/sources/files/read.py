@@ -233,23 +233,13 @@ class Read(Operator):
     def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
         """A lane without a single row would end before the others; reads all footers only if the first one leaves doubt."""
         assert self.first is not None
-        start, stop = self.rows
-        if self.policy.leaves_out or self.first.num_rows - start < lanes or stop is not None:
+        if self.policy.leaves_out or self.first.num_rows < lanes or self.rows != (0, None):
             return too_few(self.operator, self._num_rows(), lanes, times)
         return None
 
     def in_lane(self, lane: Lane) -> Node:
         """Takes the lane's part of the rows, in the order of each epoch."""
         return replace(self, lane=lane)
-
-    def dealt_rows(self) -> int:
-        """Returns the rows of all files, bad ones too."""
-        return self._num_rows()
-
-    @property
-    def lanes(self) -> int:
-        """How many lanes read the source side by side."""
-        return 1 if self.lane is None else self.lane.count
 
     def _dealt(self, lane: Lane, epoch: int) -> tuple[int, int]:
         """Returns the lane's rows by their numbers: among those that are left, or among all that it reads."""
@@ -263,11 +253,8 @@ class Read(Operator):
         if self.kept is None:
             start, _ = self.rows
             return start + first, start + before
-        if first == before:
-            return 0, 0
         assert self.counts is not None
-        start, last = (self.counts.row_of(row, self.kept, self.order, epoch) for row in (first, before - 1))
-        return start, last + 1
+        return self.counts.rows_of(first, before, self.kept, self.order, epoch)
 
     def first_position(self, epoch: int) -> ReadPosition | None:
         """Returns where a lane begins in the order of an epoch."""
@@ -281,7 +268,7 @@ class Read(Operator):
         if epoch is None or self.policy.leaves_out:
             return None
         assert self.counts is not None
-        number = rows + (0 if self.lane is None else self._dealt(self.lane, epoch)[0])
+        number = rows if self.lane is None else rows + self._dealt(self.lane, epoch)[0]
         if self.kept is None:
             number += self.rows[0]
         else:

@@ -59,7 +59,8 @@ def _call_bytes(node: FileScan, names: Sequence[str], options: ResolvedOptions) 
     if node.in_place:
         return CallBytes()
     format, files = node.format, len(node.files)
-    found = CallBytes.of(node.store, format, node.first, files, names, options, node.lanes)
+    lanes = 1 if node.lane is None else node.lane.count
+    found = CallBytes.of(node.store, format, node.first, files, names, options, lanes)
     # A row group that is left out is left out whole, whatever the budget.
     return found._replace(piece=0) if node.policy.leaves_out else found
 

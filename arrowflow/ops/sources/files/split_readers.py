@@ -188,7 +188,7 @@ class SplitReader(ReaderKernel):
     def _halves(self, chunk: Any, task: SplitTask, row: int, *, last: bool) -> Iterator[Made]:
         """Yields a chunk that begins at a row of its split; a large one of a lane in halves."""
         rows, half = chunk.num_rows, -(-chunk.num_rows // 2)
-        if self._node.lanes > 1 and not self._node.in_place and chunk.nbytes > LARGE_BYTES:
+        if self._node.lane is not None and chunk.nbytes > LARGE_BYTES:
             yield Made(chunk.slice(0, half), task.position(row + half), False, task.key, more=True)
             chunk = chunk.slice(half)
         yield Made(chunk, task.position(row + rows), last, task.key)

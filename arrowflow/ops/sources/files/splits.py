@@ -29,6 +29,7 @@ from arrowflow.ops.sources.files.split_tasks import (
     SplitTask,
     drawn,
 )
+from arrowflow.plan.lane import Lane
 from arrowflow.plan.node import SourceOrder
 from arrowflow.plan.position import Position
 from arrowflow.random import FILE_ORDER
@@ -94,8 +95,8 @@ class FileScan(Protocol):
         """Conditions that rows must meet to be of use."""
 
     @property
-    def lanes(self) -> int:
-        """How many lanes read the source side by side."""
+    def lane(self) -> Lane | None:
+        """The lane that reads its part of the rows; None for all of them."""
 
     @property
     def in_place(self) -> bool:

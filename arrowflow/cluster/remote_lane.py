@@ -1,0 +1,221 @@
+"""`RemoteLane`: the rows of a lane that a worker runs, as the consumer's run sees them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from arrowflow.cluster.parts import Joined
+from arrowflow.cluster.remote import Asked
+from arrowflow.cluster.session import Session
+from arrowflow.cluster.worker import Lanes, Piece, Start, Work
+from arrowflow.errors import PlanError, said
+from arrowflow.executor.processes.wire import pack, unpack_error
+from arrowflow.kernels.context import Context
+from arrowflow.kernels.items import Made, Origin, Task
+from arrowflow.kernels.kinds import SourceKernel
+from arrowflow.kernels.operator import KernelSpec, Operator
+from arrowflow.options import ResolvedOptions
+from arrowflow.physical.planner import plan_chain
+from arrowflow.physical.tuning import WorkerStatistics
+from arrowflow.plan.node import Node
+from arrowflow.plan.position import Position
+from arrowflow.plan.traits import Borders, Resume, Traits
+from arrowflow.plan.walk import post_order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteLane(Operator):
+    """The rows of one lane, which a worker of a cluster runs.
+
+    Row order: the lane's. Memory: a piece, and one on its way. Resume: the lane's positions.
+
+    Attributes:
+        number: Number of the lane.
+        num_lanes: How many lanes the consumer has.
+        is_shared: Whether other consumers use the same workers.
+        decides: Whether this consumer is the one of them that says how many workers there are.
+        work: The lanes' plan.
+        session: The workers.
+        why: Why a worker runs a whole plan, for `explain`.
+    """
+
+    name: ClassVar[str] = "ray"
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, resume=Resume.SEEK)
+
+    number: int
+    num_lanes: int
+    is_shared: bool
+    decides: bool
+    work: Lanes = field(repr=False)
+    why: tuple[str, ...] = ()
+    session: Session = field(compare=False, repr=False)
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns the lane."""
+        return {"lane": self.number}
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
+        """Returns the schema of the lane."""
+        return self.schema
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns a source that waits for the worker."""
+        shape = tuple(plan_chain(self.work.inputs[0], options).shape()) if self.why else ()
+        return (
+            KernelSpec(
+                operator=self.name,
+                kind="source",
+                make=lambda context: RemoteKernel(self, options, context),
+                phase="transfer",
+                engine="ray",
+                max_calls=1,
+                cost="waits",
+                has_position=False,
+                runs_last=shape,  # type: ignore[arg-type]  # names, and lists of them
+                facts=lambda: self.why,
+            ),
+        )
+
+
+class RemoteKernel(SourceKernel):
+    """One task: the pieces of a lane, one after the other. The positions are the lane's own."""
+
+    def __init__(self, node: RemoteLane, options: ResolvedOptions, context: Context) -> None:
+        self._node = node
+        self._options = options
+        self._context = context
+
+    def tasks(self, position: Position) -> Iterator[Task]:
+        """Yields the one task."""
+        yield Task(position, Origin(0), streams=True)
+
+    def read(self, task: Task) -> Iterator[Made]:
+        """Yields what the lane's worker sends, and goes on in another worker where one dies."""
+        session, context = self._node.session, self._context
+        start = Start(self._node.number, context.epoch, task.payload, 0)
+        asked: Asked | None = None
+
+        def ask(before: Asked | None) -> Asked:
+            return session.ask(start, before, records=context.spans is not None)
+
+        try:
+            self._connect()
+            joined = Joined(session.kept)
+            if not session.await_workers(context):
+                return
+            asked = ask(None)
+            while True:
+                began = context.now()
+                piece = session.take(asked, context)
+                if piece is None:
+                    if not context.wait(0.0):
+                        return
+                    context.retried("a worker of the cluster died")
+                    joined.clear()
+                    session.close(asked)  # Ray may have lost a piece, and not the worker
+                    asked = ask(None)
+                    continue
+                self._tell(asked, piece, context.now() - began)
+                batches = joined.add(piece.parts)
+                error, ends = piece.error, piece.ended or piece.error is not None
+                del piece  # the store is to free what was copied, before the next piece needs room
+                if batches:
+                    start = start._replace(position=batches[-1][1])
+                # The next piece is made while the executor takes this one.
+                run = asked.name
+                asked = None if ends else ask(asked)
+                if asked is not None and asked.name != run:
+                    joined.clear()
+                batches.reverse()
+                while batches:
+                    batch, position = batches.pop()
+                    yield Made(batch, position, more=bool(batches))
+                    del batch
+                if error is not None:
+                    raise unpack_error(error)
+                if asked is None:
+                    return
+        finally:
+            try:
+                session.close(asked)
+            finally:
+                session.leave()
+
+    def _tell(self, asked: Asked, piece: Piece, waited_seconds: float) -> None:
+        """Hands on what a piece tells of the worker's side of the run."""
+        context, session, remote = self._context, self._node.session, asked.remote
+        assert remote.ready is not None
+        node, process, _ = remote.ready
+        context.elsewhere.add(
+            WorkerStatistics(
+                node=node,
+                process=process,
+                pieces=1,
+                rows=piece.rows,
+                bytes=piece.num_bytes,
+                waited_seconds=waited_seconds,
+                stages=piece.stages,
+            )
+        )
+        for operator, place, found in piece.bad_rows:
+            context.elsewhere.leave_out(operator, (asked.lane, place), found)
+        context.elsewhere.move(session.moves())
+        if piece.spans and context.spans is not None:
+            place = f"worker {remote.number} on {node} (process {process}), lane {asked.lane}"
+            context.spans.merge(piece.spans, place, session.ahead(remote, context))
+
+    def _connect(self) -> None:
+        node, options = self._node, self._options
+        split, engine = node.work, node.session.engine
+        memory = engine.memory_per_worker
+        ram_budget = memory if isinstance(memory, int) else options.ram_budget
+        # What differs between machines is left out: consumers on all of them send the same, and so share workers.
+        same = dataclasses.replace(options, ram_budget=1, cpu_budget=1, shares_ram=False, progress=False)
+        work = Work(split, same)
+        node.session.connect(
+            lambda: packed(work),
+            lanes=split.own_lanes,
+            own=node.num_lanes,
+            ram_budget=ram_budget,
+            shared=node.is_shared,
+            decides=node.decides,
+        )
+
+
+def packed(work: Work) -> bytes:
+    """Returns the work as bytes.
+
+    Raises:
+        PlanError: Something in it does not pickle.
+    """
+    try:
+        return pack(work)
+    except Exception as error:
+        faults = [node for node in post_order(work.split.inputs[0]) if not _packs(node)]
+        name = f"{faults[0].name}: " if faults else ""
+        raise PlanError(
+            f"{name}RayEngine sends the plan to workers, and it cannot be pickled: {said(error)}; what a function refers "
+            "to (a lock, an open file, a connection) has to be made where it is used, such as in the __init__ of a class, of "
+            "which each worker makes an instance"
+        ) from error
+
+
+def _packs(node: Node) -> bool:
+    try:
+        pack(dataclasses.replace(node, inputs=()))
+    except Exception:  # noqa: BLE001  (whatever it is that does not pickle)
+        return False
+    return True
+
+
+def check_order(options: ResolvedOptions) -> None:
+    """Raises `PlanError` if rows may come in any order."""
+    if not options.deterministic:
+        raise PlanError(
+            "RayEngine: rows come in one exact order; leave deterministic=False out, or run the plan without an engine"
+        )
