@@ -51,36 +51,33 @@ class Asked:
     promise: Any
 
 
-def started(ray: Any, engine: RayEngine, packed: Any, *, cores: int, calls: int, name: str | None) -> Any:
+def started(
+    ray: Any, engine: RayEngine, packed: Any, *, asks: dict[str, int], calls: int, name: str | None
+) -> Any:
     """Begins to start a worker; returns its actor.
 
     Args:
         ray: The connected module.
         engine: What the user asked for.
         packed: The promise of the `Work`.
-        cores: Cores of the worker.
+        asks: What it asks its node for.
         calls: The most calls of it at the same time.
         name: By which other consumers find it, and this one finds the one that is there; None for a worker of its own.
     """
-    strategies = ray.util.scheduling_strategies
-    places: dict[str, Callable[[], Any]] = {
-        "spread": lambda: "SPREAD",
-        "pack": lambda: "DEFAULT",
-        "near_consumer": lambda: strategies.NodeAffinitySchedulingStrategy(
+    places = {"spread": "SPREAD", "pack": "DEFAULT"}
+    options: dict[str, Any] = {
+        "num_cpus": asks["CPU"],
+        "memory": asks.get("memory"),
+        "max_concurrency": calls,
+        "max_restarts": 0,
+        "scheduling_strategy": places.get(engine.placement)
+        or ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
             ray.get_runtime_context().get_node_id(), soft=True
         ),
     }
-    options: dict[str, Any] = {
-        "num_cpus": cores,
-        "max_concurrency": calls,
-        "max_restarts": 0,
-        "scheduling_strategy": places[engine.placement](),
-    }
-    if engine.memory_per_worker is not None:
-        options["memory"] = engine.memory_per_worker
     if name is not None:
         options |= {"name": name, "namespace": "arrowflow", "get_if_exists": True}
-    return ray.remote(LaneWorker).options(**options).remote(packed, cores)
+    return ray.remote(LaneWorker).options(**options).remote(packed, asks["CPU"])
 
 
 def measured_ahead(

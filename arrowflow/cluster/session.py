@@ -14,7 +14,7 @@ from arrowflow.cluster.engine import RayEngine
 from arrowflow.cluster.parts import Kept
 from arrowflow.cluster.policy import Looks, Policy, dealt
 from arrowflow.cluster.remote import Asked, Remote, measured_ahead, place_of, started
-from arrowflow.cluster.room import START_SECONDS, Patience, check_memory, connect, cores_of
+from arrowflow.cluster.room import START_SECONDS, Patience, asked, connect
 from arrowflow.cluster.worker import Piece, Ready, Request, Start
 from arrowflow.errors import PlanError, WorkerError, said
 from arrowflow.kernels.context import Context
@@ -53,7 +53,7 @@ class Session:
         self._packed: Any = None
         self._job = ""
         self._shared_name: str | None = None
-        self._cores = 1
+        self._asks: dict[str, int] = {}  # by a worker of its node
         self._lanes: tuple[int, ...] = ()
         self._places: dict[int, int] = {}
         self._ram_budget = 0
@@ -61,7 +61,7 @@ class Session:
         self.kept = Kept(0)
         self._deaths: dict[int | str, int] = {}  # of each lane since its latest piece, and of each start
         self._is_lost = False
-        self._patience = Patience(engine)
+        self._patience = Patience()
         self._looks: Looks | None = None  # where it is this consumer that decides
         self._resized = (0, 0)  # the latest change of the workers: its number, and how many there are
         self._leaving: list[Remote] = []
@@ -103,10 +103,8 @@ class Session:
             engine = self.engine
             if not ray.is_initialized():
                 connect(ray, engine)
-            total = ray.cluster_resources()
             alive = [node for node in ray.nodes() if node["Alive"]]
-            self._cores = cores_of(engine, alive)
-            check_memory(engine, alive)
+            self._asks, most = asked(engine, alive, len(lanes))
             self._lanes, self._ram_budget = tuple(lanes), ram_budget
             self._job = ray.get_runtime_context().get_job_id()
             self._shared_name = None
@@ -118,9 +116,8 @@ class Session:
             self._most_bytes = max(1, share // 2 // len(lanes))
             self.kept = Kept(share // 2 * own // len(lanes))
             self._packed = ray.put(packed)
-            most = engine.max_workers or max(1, int(total.get("CPU", 1)) // self._cores)
             if engine.workers == AUTOTUNE and decides:
-                self._looks = Looks(Policy(most=min(most, len(lanes))), own, self._cores)
+                self._looks = Looks(Policy(most=most), own, self._asks["CPU"])
             count = 1 if engine.workers == AUTOTUNE else min(engine.workers, len(lanes))
             self._workers = [self._started(number) for number in range(count)]
             self._places = dealt({}, self._lanes, count)
@@ -152,7 +149,7 @@ class Session:
         """Begins to start a worker."""
         name = None if self._shared_name is None else f"{self._shared_name}-{number}"
         calls = len(self._lanes) + SPARE_CALLS
-        handle = started(self._ray, self.engine, self._packed, cores=self._cores, calls=calls, name=name)
+        handle = started(self._ray, self.engine, self._packed, asks=self._asks, calls=calls, name=name)
         return Remote(number, handle, handle.ready.remote())
 
     def worker_of(self, lane: int) -> Remote:
@@ -217,7 +214,7 @@ class Session:
             return True
         ray = self._ray
         arrives = partial(self._arrives, remote.starting, context=context)
-        if not self._patience.starts(ray, self._cores, arrives, context):
+        if not self._patience.starts(ray, self._asks, arrives, context):
             return False
         ready = Ready._make(ray.get(remote.starting))
         if ready.missing is not None:

@@ -204,10 +204,10 @@ def test_plans_that_no_cluster_can_run(ray: Any, tmp_path: Path) -> None:
         first(af.range(100).filter(pl.col("id") > 5).batch(BATCH))
     with pytest.raises(PlanError, match="split_by_rank tells the number of lanes"):
         first(af.range(100).batch(BATCH).split_by_rank(0, 1), lanes=4)
-    with pytest.raises(PlanError, match="cpus_per_worker=99, but the largest node of the cluster has 8 CPUs"):
+    with pytest.raises(PlanError, match="workers=1 of 99 CPUs each, only for 0: its largest node has 8 CPUs"):
         next(iter(af.range(100).batch(BATCH).with_engine(af.RayEngine(workers=1, cpus_per_worker=99))))
     with pytest.raises(
-        PlanError, match=r"memory_per_worker=1,125,899,906,842,624, but the largest node .* has"
+        PlanError, match=r"workers=1 of 1 CPU and 1,073,741,824 MiB each.*take memory_per_worker='\d+MiB'"
     ):
         first(af.range(100).batch(BATCH), memory_per_worker="1024TiB")
 
@@ -303,6 +303,12 @@ def test_explain_tells_of_the_workers(ray: Any, shards: Path) -> None:
     assert len(rows_of(dataset)) == 56
     shown = dataset.explain()
     assert "worker 0 on" in shown and "1,777 rows" in shown, shown
+
+
+def test_workers_divide_the_cores_of_the_cluster(ray: Any) -> None:
+    dataset = af.range(320).batch(BATCH).with_engine(af.RayEngine(workers=3))
+    assert len(rows_of(dataset)) == 10
+    assert len(processes_of(dataset)) == 3 and session_of(dataset)._asks == {"CPU": 2}
 
 
 def test_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:

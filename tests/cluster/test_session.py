@@ -204,11 +204,11 @@ def test_deaths_count_by_lane(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_workers_that_do_not_start(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """The log says what they may lack, once, and so does the error."""
     session = Session(af.RayEngine(workers=2, cpus_per_worker=2, memory_per_worker="3GiB"))
-    session._cores, session._lanes, session._places = 2, (0,), {0: 0}
+    session._asks, session._lanes, session._places = {"CPU": 2, "memory": 3 << 30}, (0,), {0: 0}
     session._workers = [Remote(0, None, None)]
     session._ray = ray = Ray()
     context: Any = types.SimpleNamespace(now=lambda: 0.0, wait=lambda seconds: True)
-    lacks = "each asks one node for 2 CPUs and 3.0 GiB, and all nodes together have 1 of 4 CPUs and 2.0 of 8.0 GiB free"
+    lacks = "each asks one node for 2 CPUs and 3,072 MiB, and of 4 CPUs and 8,192 MiB of all nodes 1 CPU and 2,048 MiB are free"
     for _ in range(2):
         with pytest.raises(WorkerError, match=f"not all workers started within 131 s: {lacks}"):
             session.take(Asked(0, session.worker_of(0), "run", 0, None), context)
