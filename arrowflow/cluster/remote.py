@@ -42,13 +42,17 @@ class Remote:
 
 @dataclass(slots=True, eq=False)
 class Asked:
-    """A request on its way: of which lane and which run of it, to which worker, with which part of its byte budget."""
+    """A request on its way: of which lane and which run of it, to which worker, with which part of its byte budget.
+
+    `is_first` says whether it is the first one of that run.
+    """
 
     lane: int
     remote: Remote
     name: str
     ram_budget: int
     promise: Any
+    is_first: bool = True
 
 
 def started(

@@ -7,6 +7,7 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -22,7 +23,8 @@ from arrowflow.optional import optional
 from arrowflow.options import AUTOTUNE
 
 MAX_DEATHS: Final = 3
-"""Workers of a lane that may die one after the other without a piece of that lane in between."""
+"""So many workers of a lane that end one after the other, each before the lane's second piece, end the run. The first piece is one
+batch: a lane with a row that ends its worker delivers that much of what comes before the row, each time anew."""
 LOOK_SECONDS: Final = 0.2
 """A wait for Ray looks so often whether its run goes on."""
 PIECE_BYTES: Final = 16 << 20
@@ -59,7 +61,8 @@ class Session:
         self._ram_budget = 0
         self._most_bytes = PIECE_BYTES
         self.kept = Kept(0)
-        self._deaths: dict[int | str, int] = {}  # of each lane since its latest piece, and of each start
+        self._deaths: dict[str, int] = {}  # in a row, of each lane and of each start
+        self._functions: Sequence[str] = ()
         self._is_lost = False
         self._patience = Patience()
         self._looks: Looks | None = None  # where it is this consumer that decides
@@ -78,6 +81,7 @@ class Session:
         *,
         lanes: Sequence[int],
         own: int,
+        functions: Sequence[str],
         ram_budget: int,
         shared: bool,
         decides: bool = True,
@@ -88,6 +92,7 @@ class Session:
             pack: Returns the `Work` of all workers, as bytes.
             lanes: The lanes of all consumers, which share the workers.
             own: How many of them are this consumer's.
+            functions: The operators that call functions of the user, for errors.
             ram_budget: Byte budget of a worker.
             shared: Whether other consumers of the plan, in the same job of Ray, use the same workers, found by name.
             decides: Whether this consumer is the one that says how many workers there are; the others follow.
@@ -105,7 +110,7 @@ class Session:
                 connect(ray, engine)
             alive = [node for node in ray.nodes() if node["Alive"]]
             self._asks, most = asked(engine, alive, len(lanes))
-            self._lanes, self._ram_budget = tuple(lanes), ram_budget
+            self._lanes, self._functions, self._ram_budget = tuple(lanes), functions, ram_budget
             self._job = ray.get_runtime_context().get_job_id()
             self._shared_name = None
             if shared:
@@ -171,13 +176,15 @@ class Session:
         with self._lock:
             is_here = lost in self._workers
             if lane is not None or is_here:
-                what = f"at the start of worker {lost.number}" if lane is None else f"with lane {lane}"
+                what = f"started worker {lost.number}" if lane is None else f"ran lane {lane}"
                 deaths = self._deaths[what] = self._deaths.get(what, 0) + 1
-                if deaths > MAX_DEATHS:
+                if deaths >= MAX_DEATHS:
                     self._is_lost = True
+                    calls = f"which calls {', '.join(self._functions)}, " if self._functions else ""
                     raise WorkerError(
-                        f"workers die again and again and deliver nothing, the last one{place_of(lost)} {what}: "
-                        f"{said(error)}; ray's logs of that node may tell more"
+                        f"the worker process{place_of(lost)} ended while it {what}, {calls}as {deaths - 1} others did right before "
+                        f"it ({said(error).splitlines()[0]}); a function may end its process, such as by os._exit or a crash in C: "
+                        "map with executor='process' tells in which call; or the node lacks memory: ray's logs there tell more"
                     ) from error
             if is_here:
                 self._workers[lost.number] = self._started(lost.number)
@@ -241,7 +248,7 @@ class Session:
         share = self.share_bytes
         if before is not None and before.remote is remote and before.ram_budget <= share:
             promise = remote.handle.pull.remote(before.name, None, request)
-            return Asked(start.lane, remote, before.name, before.ram_budget, promise)
+            return replace(before, promise=promise, is_first=False)
         self.close(before)
         name = f"{self._name}-{next(self._numbers)}"
         start = start._replace(ram_budget=share)
@@ -273,7 +280,8 @@ class Session:
             self._replace(remote, asked.lane, error)
             return None
         with self._lock:
-            self._deaths.pop(f"with lane {asked.lane}", None)
+            if not asked.is_first:
+                self._deaths.pop(f"ran lane {asked.lane}", None)
             remote.cpu_seconds = piece.cpu_seconds
             remote.rows += piece.rows
             remote.num_bytes += piece.num_bytes

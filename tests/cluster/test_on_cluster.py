@@ -19,7 +19,8 @@ import pyarrow as pa
 import pytest
 
 import arrowflow as af
-from arrowflow.cluster.session import Session
+from arrowflow.cluster.remote import Remote
+from arrowflow.cluster.session import MAX_DEATHS, Session
 from arrowflow.errors import FunctionError, MissingPackageError, PlanError, WorkerError
 from tests.effort import scaled
 from tests.ops.ranks.pipelines import BATCH, PIPELINES, UNCOUNTED, of, ranks, steps_of
@@ -124,15 +125,29 @@ def test_a_worker_that_is_killed_is_replaced(ray: Any, shards: Path) -> None:
         assert list(killed_at(plan.with_engine(engine(2)), steps, generator)) == expected, name
 
 
-def test_workers_that_die_again_and_again(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arrowflow.cluster.session.MAX_DEATHS", 1)
+def test_a_function_that_ends_its_process(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where each worker delivers a batch of what comes before the row that ends it."""
+    starts = 0
+    started = Session._started
+
+    def count(session: Session, number: int) -> Remote:
+        nonlocal starts
+        starts += 1
+        return started(session, number)
 
     def ends(batch: pa.RecordBatch) -> pa.RecordBatch:
-        os._exit(3)
+        if 395_000 in batch["id"].to_pylist():
+            os._exit(3)
+        return batch
 
-    plan = af.range(1000).map(ends, keeps_rows=True).batch(BATCH)
-    with pytest.raises(WorkerError, match="workers die again and again and deliver nothing, the last one"):
-        next(iter(plan.with_engine(engine(1))))
+    options = af.Options(max_chunk_rows=64)
+    plan = af.range(400_000).map(ends, keeps_rows=True).batch(256).with_options(options)
+    monkeypatch.setattr(Session, "_started", count)
+    told = r"the worker process on .* ended while it ran lane 15, which calls map\(.*ends\), as 2 others did"
+    with pytest.raises(WorkerError, match=told) as raised:
+        list(plan.with_engine(engine(1)))
+    assert isinstance(raised.value.__cause__, ray.exceptions.RayActorError)
+    assert starts == MAX_DEATHS
 
 
 def test_ranks_share_workers(ray: Any, shards: Path) -> None:

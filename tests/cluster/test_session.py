@@ -124,7 +124,7 @@ def test_ranks_use_all_of_the_workers_that_they_share(monkeypatch: pytest.Monkey
     found: list[int] = []
     for rank in range(8):
         session = Session(af.RayEngine(workers=8, cpus_per_worker=1))
-        session.connect(lambda: b"", lanes=range(16), own=2, ram_budget=1 << 30, shared=True)
+        session.connect(lambda: b"", lanes=range(16), own=2, functions=(), ram_budget=1 << 30, shared=True)
         assert session.share_bytes == 1 << 29
         found += [session.worker_of(lane).number for lane in (2 * rank, 2 * rank + 1)]
     assert sorted(found) == sorted([*range(8)] * 2)
@@ -138,7 +138,9 @@ def test_two_jobs_on_a_cluster_do_not_share(monkeypatch: pytest.MonkeyPatch) -> 
             "arrowflow.cluster.session.optional", lambda *_, job=job, **__: cluster_of(64, job)
         )
         session = Session(af.RayEngine(workers=1, cpus_per_worker=1))
-        session.connect(lambda: b"the plan", lanes=range(16), own=2, ram_budget=1 << 30, shared=True)
+        session.connect(
+            lambda: b"the plan", lanes=range(16), own=2, functions=(), ram_budget=1 << 30, shared=True
+        )
         names.append(session._shared_name)
     assert names[0] == names[2] != names[1]
 
@@ -149,7 +151,7 @@ def test_workers_stay_as_long_as_a_lane_uses_them(monkeypatch: pytest.MonkeyPatc
     session = Session(af.RayEngine(workers=2, cpus_per_worker=1))
 
     def connect() -> None:
-        session.connect(lambda: b"", lanes=range(4), own=4, ram_budget=1 << 30, shared=False)
+        session.connect(lambda: b"", lanes=range(4), own=4, functions=(), ram_budget=1 << 30, shared=False)
 
     connect()
     first = session.worker_of(0)
@@ -177,23 +179,26 @@ def test_deaths_count_by_lane(monkeypatch: pytest.MonkeyPatch) -> None:
         Session, "_started", lambda self, number: Remote(number, None, None, Ready("a", 1, None))
     )
     session = Session(af.RayEngine())
-    session._ray = Ray()
+    session._ray, session._functions = Ray(), ["map(ends)"]
     session._lanes, session._places = (0, 1), {0: 0, 1: 0}
     session._workers = [session._started(0)]
     context: Any = types.SimpleNamespace(now=lambda: 0.0, wait=lambda seconds: True)
 
-    def take(lane: int, promise: Any) -> Any:
-        return session.take(Asked(lane, session.worker_of(lane), "run", 0, promise), context)
+    def take(lane: int, promise: Any, *, is_first: bool = False) -> Any:
+        asked = Asked(lane, session.worker_of(lane), "run", 0, promise, is_first=is_first)
+        return session.take(asked, context)
 
     piece = Piece([], False, None, 0.0)
-    for _ in range(MAX_DEATHS):
+    for _ in range(MAX_DEATHS - 1):
         before = session.worker_of(0)
         assert take(0, dead) is None
         assert session.worker_of(0) is not before, "there is another worker"
         assert take(1, piece) == piece
-    with pytest.raises(
-        WorkerError, match=r"again and again and deliver nothing, the last one on a .* with lane 0"
-    ):
+        assert take(0, piece, is_first=True) == piece, (
+            "a batch of what comes before the row that ends the next one"
+        )
+    told = rf"ended while it ran lane 0, which calls map\(ends\), as {MAX_DEATHS - 1} others did right before it "
+    with pytest.raises(WorkerError, match=told):
         take(0, dead)
     session._deaths = {}
     for _ in range(3 * MAX_DEATHS):
@@ -247,7 +252,7 @@ def test_workers_that_die_while_they_start_count_by_place(monkeypatch: pytest.Mo
     session._deaths = {}
     monkeypatch.setattr(Session, "_started", lambda self, number: Remote(number, None, RayError("lost")))
     with pytest.raises(
-        WorkerError, match="again and again and deliver nothing, the last one at the start of worker 0"
+        WorkerError, match="the worker process ended while it started worker 0, as 2 others did"
     ):
         session.await_workers(cast(Any, context))
 
@@ -287,7 +292,7 @@ def test_after_a_shutdown_of_ray_a_wait_raises_and_a_run_starts_anew(monkeypatch
     monkeypatch.setattr("arrowflow.cluster.session.optional", lambda *_, **__: cluster)
 
     def connected() -> Remote:
-        session.connect(lambda: b"", lanes=range(2), own=2, ram_budget=1 << 30, shared=False)
+        session.connect(lambda: b"", lanes=range(2), own=2, functions=(), ram_budget=1 << 30, shared=False)
         return session.worker_of(0)
 
     first = connected()
