@@ -25,7 +25,6 @@ class Remote:
         starting: The promise of its `Ready`.
         ready: What it said, once it has started.
         cpu_seconds: CPU time of its process, as it told last.
-        num_bytes: Bytes that came from it.
         rows: Rows that came from it.
         ahead_seconds: By how much its clock is ahead of the consumer's; None until somebody wants to know.
     """
@@ -35,7 +34,6 @@ class Remote:
     starting: Any
     ready: Ready | None = None
     cpu_seconds: float = 0.0
-    num_bytes: int = 0
     rows: int = 0
     ahead_seconds: float | None = None
 
@@ -56,7 +54,14 @@ class Asked:
 
 
 def started(
-    ray: Any, engine: RayEngine, packed: Any, *, asks: dict[str, int], calls: int, name: str | None
+    ray: Any,
+    engine: RayEngine,
+    packed: Any,
+    *,
+    asks: dict[str, int],
+    calls: int,
+    name: str | None,
+    careful: bool,
 ) -> Any:
     """Begins to start a worker; returns its actor.
 
@@ -67,6 +72,7 @@ def started(
         asks: What it asks its node for.
         calls: The most calls of it at the same time.
         name: By which other consumers find it, and this one finds the one that is there; None for a worker of its own.
+        careful: Whether it calls functions in other processes.
     """
     places = {"spread": "SPREAD", "pack": "DEFAULT"}
     options: dict[str, Any] = {
@@ -81,13 +87,13 @@ def started(
     }
     if name is not None:
         options |= {"name": name, "namespace": "arrowflow", "get_if_exists": True}
-    return ray.remote(LaneWorker).options(**options).remote(packed, asks["CPU"])
+    return ray.remote(LaneWorker).options(**options).remote(packed, asks["CPU"], careful)
 
 
 def measured_ahead(
     ray: Any, remote: Remote, arrives: Callable[[Any, float], bool], now: Callable[[], float]
 ) -> float:
-    """Returns by how much the clock of a worker is ahead, from the quickest of a few pings; 0 if none comes back.
+    """Returns by how much the clock of a worker is ahead, by the quickest of a few pings; 0 if none comes back.
 
     Args:
         ray: The connected module.
@@ -95,26 +101,16 @@ def measured_ahead(
         arrives: Waits for a promise, so many seconds at most.
         now: The clock here.
     """
-    pings: list[tuple[float, float]] = []
-    for _ in range(PINGS):
-        sent = now()
-        promise = remote.handle.now.remote()
-        if not arrives(promise, PING_SECONDS):
-            break
-        with contextlib.suppress(ray.exceptions.RayError):  # its lane finds out that it has died
-            found = ray.get(promise)
-            pings.append(ahead_by(sent, found, now()))
-    return min(pings, default=(0.0, 0.0))[1]
-
-
-def ahead_by(sent: float, found: float, back: float) -> tuple[float, float]:
-    """Returns the round trip of a ping, and by how much the other clock is ahead if both ways took as long.
-
-    Example:
-        >>> ahead_by(10.0, 110.5, 11.0)
-        (1.0, 100.0)
-    """
-    return back - sent, found - (sent + back) / 2
+    pings = [(PING_SECONDS, 0.0)]
+    with contextlib.suppress(ray.exceptions.RayError):  # its lane finds out that it has died
+        for _ in range(PINGS):
+            sent = now()
+            promise = remote.handle.now.remote()
+            if not arrives(promise, PING_SECONDS):
+                break
+            found, back = ray.get(promise), now()
+            pings.append((back - sent, found - (sent + back) / 2))
+    return min(pings)[1]
 
 
 def place_of(remote: Remote) -> str:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from arrowflow.cluster.engine import RayEngine
 from arrowflow.errors import PlanError, WorkerError
 from arrowflow.executor import lasting
-from arrowflow.kernels.context import Context
 from arrowflow.options import AUTOTUNE
 
-SOON_SECONDS: Final = 1.0
-"""On an idle node a worker starts in about as long."""
-TELL_SECONDS: Final = 10.0
-START_SECONDS: Final = 120.0
-"""Time for a worker to start until the log says what it may lack, and until that is an error: others may make room."""
+WAITS_SECONDS: Final = 1.0, 10.0, 120.0
+"""Time for a worker to start on an idle node, about; until the log says what it may lack; and until that is an error, as others
+may make room."""
 DEFAULT_CORES: Final = 4
 NODE_GROUP: Final = "ray.io/node-group"
 """Ray's label of nodes that KubeRay, `ray up` and their like start. No other cluster grows by itself."""
@@ -112,44 +109,24 @@ def told(resources: Mapping[str, float]) -> str:
     return f"{cores} CPU{'s' * (cores != 1)}" + ("" if memory is None else f" and {memory / 2**20:,.0f} MiB")
 
 
-class Patience:
-    """The wait of a session for its workers. Lanes of all workers wait at the same time, and one of them acts for all."""
+def lose_patience(ray: Any, asks: Mapping[str, int], waits: int, *, is_first: bool) -> None:
+    """Does what there is to do where a worker has not started after so many of `WAITS_SECONDS`.
 
-    def __init__(self) -> None:
-        self._acts: dict[str, object] = {}
+    Args:
+        ray: The connected module.
+        asks: What the worker asks its node for.
+        waits: How many of them it took already.
+        is_first: Whether no other lane has waited so long. All lanes wait at the same time, and one acts for all.
 
-    def starts(
-        self, ray: Any, asks: Mapping[str, int], arrives: Callable[[float], bool], context: Context
-    ) -> bool:
-        """Waits until a worker has started; False if the run is over before.
-
-        Args:
-            ray: The connected module.
-            asks: What a worker asks its node for.
-            arrives: Waits so many seconds for it at most, and says whether it has started.
-            context: Of the lane that waits.
-
-        Raises:
-            WorkerError: It does not start.
-        """
-        if arrives(SOON_SECONDS):
-            return True
-        if self._is_first_to("collect"):
-            gc.collect()  # runs have reference cycles: loaders that are gone may still hold their workers
-        if arrives(TELL_SECONDS):
-            return True
-        if context.wait(0.0) and self._is_first_to("tell"):
-            logger.warning("RayEngine waits for workers: %s", _lack(ray, asks))
-        if arrives(START_SECONDS):
-            return True
-        if context.wait(0.0):
-            waited = SOON_SECONDS + TELL_SECONDS + START_SECONDS
-            raise WorkerError(f"not all workers started within {waited:.0f} s: {_lack(ray, asks)}")
-        return False
-
-    def _is_first_to(self, act: str) -> bool:
-        mine = object()
-        return self._acts.setdefault(act, mine) is mine
+    Raises:
+        WorkerError: It does not start.
+    """
+    if waits == len(WAITS_SECONDS):
+        raise WorkerError(f"not all workers started within {sum(WAITS_SECONDS):.0f} s: {_lack(ray, asks)}")
+    if is_first and waits == 1:
+        gc.collect()  # runs have reference cycles: loaders that are gone may still hold their workers
+    elif is_first:
+        logger.warning("RayEngine waits for workers: %s", _lack(ray, asks))
 
 
 def _lack(ray: Any, asks: Mapping[str, int]) -> str:

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from arrowflow.cluster.engine import RayEngine
 from arrowflow.cluster.parts import Kept
-from arrowflow.cluster.policy import Looks, Policy, dealt
+from arrowflow.cluster.policy import Policy, dealt
 from arrowflow.cluster.remote import Asked, Remote, measured_ahead, place_of, started
-from arrowflow.cluster.room import START_SECONDS, Patience, asked, connect
+from arrowflow.cluster.room import WAITS_SECONDS, asked, connect, lose_patience
 from arrowflow.cluster.worker import Piece, Ready, Request, Start
 from arrowflow.errors import PlanError, WorkerError, said
 from arrowflow.kernels.context import Context
@@ -23,8 +23,8 @@ from arrowflow.optional import optional
 from arrowflow.options import AUTOTUNE
 
 MAX_DEATHS: Final = 3
-"""So many workers of a lane that end one after the other, each before the lane's second piece, end the run. The first piece is one
-batch: a lane with a row that ends its worker delivers that much of what comes before the row, each time anew."""
+"""Workers of a lane that may die one after the other before the lane's second piece. The first piece is one batch: a lane with a row
+that ends its worker delivers that much of what comes before the row, each time anew."""
 LOOK_SECONDS: Final = 0.2
 """A wait for Ray looks so often whether its run goes on."""
 PIECE_BYTES: Final = 16 << 20
@@ -64,8 +64,8 @@ class Session:
         self._deaths: dict[str, int] = {}  # in a row, of each lane and of each start
         self._functions: Sequence[str] = ()
         self._is_lost = False
-        self._patience = Patience()
-        self._looks: Looks | None = None  # where it is this consumer that decides
+        self._waits = 0  # the longest that a lane waited for a start
+        self._policy: Policy | None = None  # where it is this consumer that decides
         self._resized = (0, 0)  # the latest change of the workers: its number, and how many there are
         self._leaving: list[Remote] = []
         self._coming: tuple[Remote, float] | None = None  # a worker that the policy adds, and since when
@@ -122,7 +122,7 @@ class Session:
             self.kept = Kept(share // 2 * own // len(lanes))
             self._packed = ray.put(packed)
             if engine.workers == AUTOTUNE and decides:
-                self._looks = Looks(Policy(most=most), own, self._asks["CPU"])
+                self._policy = Policy(most, own, self._asks["CPU"])
             count = 1 if engine.workers == AUTOTUNE else min(engine.workers, len(lanes))
             self._workers = [self._started(number) for number in range(count)]
             self._places = dealt({}, self._lanes, count)
@@ -150,11 +150,13 @@ class Session:
             self._workers, self._leaving, self._coming, self._places = [], [], None, {}
             self._packed = None
 
-    def _started(self, number: int) -> Remote:
-        """Begins to start a worker."""
+    def _started(self, number: int, *, careful: bool = False) -> Remote:
+        """Begins to start a worker; a careful one outlives functions that end their process."""
         name = None if self._shared_name is None else f"{self._shared_name}-{number}"
         calls = len(self._lanes) + SPARE_CALLS
-        handle = started(self._ray, self.engine, self._packed, asks=self._asks, calls=calls, name=name)
+        handle = started(
+            self._ray, self.engine, self._packed, asks=self._asks, calls=calls, name=name, careful=careful
+        )
         return Remote(number, handle, handle.ready.remote())
 
     def worker_of(self, lane: int) -> Remote:
@@ -171,23 +173,24 @@ class Session:
         """Starts a worker in place of one that has died. All its lanes ask for this, the first one does it.
 
         Deaths count by lane: others deliver between two deaths that the rows of one lane bring about. Without a lane it
-        died when it started, and deaths count by its place among the workers.
+        died when it started, and deaths count by its place. A worker after a second death is careful: if a function is to
+        blame, it tells which one, in the order of the rows.
         """
         with self._lock:
-            is_here = lost in self._workers
+            is_here, careful = lost in self._workers, bool(self._deaths)
             if lane is not None or is_here:
-                what = f"started worker {lost.number}" if lane is None else f"ran lane {lane}"
+                what = f"started as worker {lost.number}" if lane is None else f"ran lane {lane}"
                 deaths = self._deaths[what] = self._deaths.get(what, 0) + 1
-                if deaths >= MAX_DEATHS:
+                if deaths > MAX_DEATHS:
                     self._is_lost = True
                     calls = f"which calls {', '.join(self._functions)}, " if self._functions else ""
                     raise WorkerError(
-                        f"the worker process{place_of(lost)} ended while it {what}, {calls}as {deaths - 1} others did right before "
-                        f"it ({said(error).splitlines()[0]}); a function may end its process, such as by os._exit or a crash in C: "
-                        "map with executor='process' tells in which call; or the node lacks memory: ray's logs there tell more"
+                        f"the worker process{place_of(lost)} ended while it {what}, {calls}as {MAX_DEATHS} others did right "
+                        f"before it ({said(error).splitlines()[0]}); a function may end its process, such as by os._exit or a "
+                        "crash in C, or the node lacks memory: ray's logs there tell more"
                     ) from error
             if is_here:
-                self._workers[lost.number] = self._started(lost.number)
+                self._workers[lost.number] = self._started(lost.number, careful=careful)
                 self._tell(self._workers[lost.number])
 
     # ------------------------------------------------------------------ requests
@@ -199,31 +202,41 @@ class Session:
             PlanError: A worker does not see a file of the consumer's disk.
             WorkerError: Workers do not start, or die again and again.
         """
-        errors = self._ray.exceptions
         while (remote := self._starting()) is not None:
-            try:
-                if not self._starts(remote, context):
-                    return False
-            except errors.RayTaskError as error:
-                self._is_lost = True  # the next run asks again
-                raise WorkerError(f"a worker failed at its start: {said(error)}") from error
-            except errors.RayError as error:
-                self._replace(remote, None, error)
+            if self._answer(remote, remote.starting, None, context) is None and not context.wait(0.0):
+                return False
         return True
 
     def _starting(self) -> Remote | None:
         with self._lock:
             return next((remote for remote in self._workers if remote.ready is None), None)
 
+    def _answer(self, remote: Remote, promise: Any, lane: int | None, context: Context) -> Any:
+        """Waits for a worker's start, and for a promise of it; None if it has died and is replaced, or the run is over."""
+        ray = self._ray
+        try:
+            if self._starts(remote, context) and self._arrives(promise, None, context):
+                return ray.get(promise)
+        except ray.exceptions.RayTaskError as error:
+            self._is_lost = True  # the next run starts others
+            raise WorkerError(f"the worker{place_of(remote)} failed: {said(error)}") from error
+        except ray.exceptions.RayError as error:
+            self._replace(remote, lane, error)
+        return None
+
     def _starts(self, remote: Remote, context: Context) -> bool:
         """Waits until a worker has started; False if the run is over before."""
         if remote.ready is not None:
             return True
-        ray = self._ray
-        arrives = partial(self._arrives, remote.starting, context=context)
-        if not self._patience.starts(ray, self._asks, arrives, context):
-            return False
-        ready = Ready._make(ray.get(remote.starting))
+        for waits, seconds in enumerate(WAITS_SECONDS, 1):
+            if self._arrives(remote.starting, seconds, context):
+                break
+            if not context.wait(0.0):
+                return False
+            with self._lock:
+                is_first, self._waits = waits > self._waits, max(waits, self._waits)
+            lose_patience(self._ray, self._asks, waits, is_first=is_first)
+        ready = Ready._make(self._ray.get(remote.starting))
         if ready.missing is not None:
             self._is_lost = True  # the file may be there at the next run
             raise PlanError(
@@ -267,37 +280,30 @@ class Session:
             PlanError: A worker does not see a file of the consumer's disk.
             WorkerError: Workers do not start, or die again and again.
         """
-        ray, remote = self._ray, asked.remote
-        began = context.now()
-        try:
-            if not (self._starts(remote, context) and self._arrives(asked.promise, None, context)):
-                return None
-            piece = Piece._make(ray.get(asked.promise))
-            asked.promise = None  # the store frees the piece once nothing refers to its bytes
-        except ray.exceptions.RayTaskError as error:
-            raise WorkerError(f"the worker{place_of(remote)} failed: {said(error)}") from error
-        except ray.exceptions.RayError as error:
-            self._replace(remote, asked.lane, error)
+        remote, began = asked.remote, context.now()
+        found = self._answer(remote, asked.promise, asked.lane, context)
+        if found is None:
             return None
+        piece = Piece._make(found)
+        asked.promise = None  # the store frees the piece once nothing refers to its bytes
         with self._lock:
-            if not asked.is_first:
+            if piece.ended or not asked.is_first:
                 self._deaths.pop(f"ran lane {asked.lane}", None)
             remote.cpu_seconds = piece.cpu_seconds
             remote.rows += piece.rows
-            remote.num_bytes += piece.num_bytes
-            if self._looks is not None:
-                self._looks.waited += context.now() - began
-                self._look(self._looks, context.now())
+            if self._policy is not None:
+                self._policy.waited += context.now() - began
+                self._look(self._policy, context.now())
             elif piece.resized > self._resized:
                 self._follow(*piece.resized)
         return piece
 
-    def _look(self, looks: Looks, now: float) -> None:
+    def _look(self, policy: Policy, now: float) -> None:
         """Lets the policy say how many workers there shall be, if it is time and none is coming."""
         if self._coming is not None:
-            self._welcome(looks, *self._coming, now)
+            self._welcome(policy, *self._coming, now)
             return
-        count = looks.step(now, len(self._workers), *self._totals())
+        count = policy.look(now, len(self._workers), *self._totals())
         if count is None:
             return
         self._leaving.clear()
@@ -306,14 +312,14 @@ class Session:
         else:
             self._change(self._workers[:count])
 
-    def _welcome(self, looks: Looks, coming: Remote, since: float, now: float) -> None:
+    def _welcome(self, policy: Policy, coming: Remote, since: float, now: float) -> None:
         """Deals lanes to a worker that the policy adds once it has started, or goes on without it."""
-        ray = self._ray
+        ray, most_seconds = self._ray, WAITS_SECONDS[-1]
         has_come = bool(ray.wait([coming.starting], timeout=0)[0])
-        if not has_come and now - since < START_SECONDS:
+        if not has_come and now - since < most_seconds:
             return
         self._coming = None
-        why: str | None = f"did not start within {START_SECONDS:.0f} s"
+        why: str | None = f"did not start within {most_seconds:.0f} s"
         if has_come:
             try:
                 coming.ready = Ready._make(ray.get(coming.starting))
@@ -324,8 +330,8 @@ class Session:
         if why is None:
             self._change([*self._workers, coming])
         else:
-            looks.policy.refused(len(self._workers), why)
-        looks.begin(now, *self._totals())
+            policy.refused(len(self._workers), why)
+        policy.begin(now, *self._totals())
 
     def _totals(self) -> tuple[float, int]:
         """Returns the CPU time and the rows of all workers until now."""
@@ -387,15 +393,4 @@ class Session:
 
     def moves(self) -> list[str]:
         """Returns why workers came and went."""
-        return [] if self._looks is None else self._looks.policy.reasons
-
-    def facts(self) -> list[str]:
-        """Returns lines for `explain`."""
-        with self._lock:
-            workers = list(self._workers)
-        lines = [
-            f"worker {each.number}{place_of(each)}: {each.rows:,} rows, {each.num_bytes / 2**20:,.0f} MiB, "
-            f"{each.cpu_seconds:.1f} s of CPU"
-            for each in workers
-        ]
-        return [*lines, *self.moves()]
+        return [] if self._policy is None else self._policy.reasons

@@ -125,29 +125,52 @@ def test_a_worker_that_is_killed_is_replaced(ray: Any, shards: Path) -> None:
         assert list(killed_at(plan.with_engine(engine(2)), steps, generator)) == expected, name
 
 
+def ends(batch: pa.RecordBatch) -> Any:
+    if 395_000 in batch["id"].to_pylist():
+        os._exit(3)
+    return batch.num_rows > 0 and batch
+
+
 def test_a_function_that_ends_its_process(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where each worker delivers a batch of what comes before the row that ends it."""
-    starts = 0
-    started = Session._started
-
-    def count(session: Session, number: int) -> Remote:
-        nonlocal starts
-        starts += 1
-        return started(session, number)
-
-    def ends(batch: pa.RecordBatch) -> pa.RecordBatch:
-        if 395_000 in batch["id"].to_pylist():
-            os._exit(3)
-        return batch
-
+    """Each worker delivers a batch of what comes before the row that ends it. The third one outlives it, and tells of the call."""
+    started = starts_of(monkeypatch)
     options = af.Options(max_chunk_rows=64)
     plan = af.range(400_000).map(ends, keeps_rows=True).batch(256).with_options(options)
-    monkeypatch.setattr(Session, "_started", count)
-    told = r"the worker process on .* ended while it ran lane 15, which calls map\(.*ends\), as 2 others did"
+    found: list[Any] = []
+    told = "map: a worker process ended with exit code 3 in the call for split 0, piece 312"
     with pytest.raises(WorkerError, match=told) as raised:
-        list(plan.with_engine(engine(1)))
+        found.extend(plan.with_engine(engine(1)))
+    assert "on the node" in "".join(raised.value.__notes__)
+    assert started == [False, False, True]
+    apart = af.range(400_000).map(ends, keeps_rows=True, executor="process").batch(256).with_options(options)
+    expected: list[Any] = []
+    with pytest.raises(WorkerError, match=told):
+        expected.extend(apart.split_by_rank(0, 1))
+    assert found == expected, "in order"
+
+
+def test_an_operator_that_ends_its_process(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without processes of its own: here the number of workers that it ends decides."""
+    started = starts_of(monkeypatch)
+    plan = af.range(400_000).filter(lambda batch: ends(batch)["id"].to_numpy() >= 0).batch(256)
+    told = r"ended while it ran lane \d+, which calls filter\(.*\), as 3 others did right before it \(ActorDiedError: "
+    with pytest.raises(WorkerError, match=told) as raised:
+        list(plan.split_by_rank(0, 1, equal_steps="drop").with_engine(engine(1)))
     assert isinstance(raised.value.__cause__, ray.exceptions.RayActorError)
-    assert starts == MAX_DEATHS
+    assert len(started) == 1 + MAX_DEATHS
+
+
+def starts_of(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Returns the workers that will start: whether each of them is careful."""
+    starts: list[bool] = []
+    started = Session._started
+
+    def note(session: Session, number: int, *, careful: bool = False) -> Remote:
+        starts.append(careful)
+        return started(session, number, careful=careful)
+
+    monkeypatch.setattr(Session, "_started", note)
+    return starts
 
 
 def test_ranks_share_workers(ray: Any, shards: Path) -> None:
@@ -311,13 +334,6 @@ def test_loaders_take_an_engine(ray: Any) -> None:
     assert chosen == [["id"]] * 10
     with pytest.raises(PlanError, match=r"engine is an af\.RayEngine, got 3"):
         plan.to_numpy(engine=3)  # type: ignore[call-overload]
-
-
-def test_explain_tells_of_the_workers(ray: Any, shards: Path) -> None:
-    dataset = of(shards).batch(BATCH).with_engine(engine(1))
-    assert len(rows_of(dataset)) == 56
-    shown = dataset.explain()
-    assert "worker 0 on" in shown and "1,777 rows" in shown, shown
 
 
 def test_workers_divide_the_cores_of_the_cluster(ray: Any) -> None:

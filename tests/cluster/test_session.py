@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 import arrowflow as af
-from arrowflow.cluster.policy import Looks, Policy, dealt
+from arrowflow.cluster.policy import Policy, dealt
 from arrowflow.cluster.remote import Asked, Remote
 from arrowflow.cluster.session import MAX_DEATHS, Session
 from arrowflow.cluster.worker import Piece, Ready, Start
@@ -52,36 +52,36 @@ class Ray:
 HERE = Ready("here", 1, None)
 
 
-def tuned(monkeypatch: pytest.MonkeyPatch, coming: Any) -> tuple[Session, Looks]:
+def tuned(monkeypatch: pytest.MonkeyPatch, coming: Any) -> tuple[Session, Policy]:
     """Returns a session of four lanes with one busy worker whose policy has just added another one."""
-    monkeypatch.setattr(Session, "_started", lambda self, number: Remote(number, None, coming))
-    session, looks = Session(af.RayEngine(cpus_per_worker=1)), Looks(Policy(most=3), own=4, cores=1)
+    monkeypatch.setattr(Session, "_started", lambda self, number, **_: Remote(number, None, coming))
+    session, policy = Session(af.RayEngine(cpus_per_worker=1)), Policy(most=3, own=4, cores=1)
     session._ray = Ray()
     session._lanes, session._places = (0, 1, 2, 3), dealt({}, range(4), 1)
     session._workers = [only] = [Remote(0, None, HERE, HERE)]
-    session._look(looks, 0.0)
-    only.cpu_seconds, only.rows, looks.waited = 0.9, 100, 3.0
-    session._look(looks, 1.0)  # too early
-    only.cpu_seconds, looks.waited = 2.4, 8.0
-    session._look(looks, 2.5)
+    session._look(policy, 0.0)
+    only.cpu_seconds, only.rows, policy.waited = 0.9, 100, 3.0
+    session._look(policy, 1.0)  # too early
+    only.cpu_seconds, policy.waited = 2.4, 8.0
+    session._look(policy, 2.5)
     assert [since for _, since in filter(None, [session._coming])] == [2.5]
-    session._looks = looks
-    return session, looks
+    session._policy = policy
+    return session, policy
 
 
 def test_a_session_has_as_many_workers_as_the_policy_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    session, looks = tuned(monkeypatch, HERE)
+    session, policy = tuned(monkeypatch, HERE)
     (only,) = session._workers
-    session._look(looks, 3.5)
+    session._look(policy, 3.5)
     assert [each.number for each in session._workers] == [0, 1]
     assert session._places == {0: 0, 1: 0, 2: 1, 3: 1}
     assert session.worker_of(3) is session._workers[1]
-    only.cpu_seconds, only.rows, looks.waited = 3.0, 110, 8.0
-    session._look(looks, 5.0)
+    only.cpu_seconds, only.rows, policy.waited = 3.0, 110, 8.0
+    session._look(policy, 5.0)
     assert len(session._workers) == 2, "what was before it came does not count"
-    session._look(looks, 6.0)
+    session._look(policy, 6.0)
     assert session._workers == [only] and set(session._places.values()) == {0}
-    assert session.facts()[-1].startswith("2 -> 1 workers: 2 brought 0.")
+    assert session.moves()[-1].startswith("2 -> 1 workers: 2 brought 0.")
 
 
 @pytest.mark.parametrize(
@@ -95,14 +95,14 @@ def test_a_session_has_as_many_workers_as_the_policy_says(monkeypatch: pytest.Mo
 def test_a_run_goes_on_without_a_worker_that_does_not_come(
     monkeypatch: pytest.MonkeyPatch, promise: Any, why: str
 ) -> None:
-    session, looks = tuned(monkeypatch, promise)
+    session, policy = tuned(monkeypatch, promise)
     for now in (3.5, 7.0, 123.0):
-        session._look(looks, now)
+        session._look(policy, now)
         assert set(session._places.values()) == {0}, "no lane waits for it"
     assert session._coming is None
-    assert session.facts()[-1] == f"2 -> 1 workers: worker 1 {why}"
-    session._workers[0].cpu_seconds, looks.waited = 30.0, 80.0
-    session._look(looks, 128.0)
+    assert session.moves()[-1] == f"2 -> 1 workers: worker 1 {why}"
+    session._workers[0].cpu_seconds, policy.waited = 30.0, 80.0
+    session._look(policy, 128.0)
     assert session._coming is None, "it is not tried again"
 
 
@@ -119,7 +119,7 @@ def cluster_of(cpus: int, job: str = "01") -> Any:
 
 def test_ranks_use_all_of_the_workers_that_they_share(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each lane runs in one of them, and each worker's lanes have its memory between them, whoever takes their rows."""
-    monkeypatch.setattr(Session, "_started", lambda self, number: Remote(number, None, None))
+    monkeypatch.setattr(Session, "_started", lambda self, number, **_: Remote(number, None, None))
     monkeypatch.setattr("arrowflow.cluster.session.optional", lambda *_, **__: cluster_of(64))
     found: list[int] = []
     for rank in range(8):
@@ -131,7 +131,7 @@ def test_ranks_use_all_of_the_workers_that_they_share(monkeypatch: pytest.Monkey
 
 
 def test_two_jobs_on_a_cluster_do_not_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Session, "_started", lambda self, number: Remote(number, None, None))
+    monkeypatch.setattr(Session, "_started", lambda self, number, **_: Remote(number, None, None))
     names = []
     for job in ("01", "02", "01"):
         monkeypatch.setattr(
@@ -146,7 +146,7 @@ def test_two_jobs_on_a_cluster_do_not_share(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_workers_stay_as_long_as_a_lane_uses_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Session, "_started", lambda self, number: Remote(number, None, None))
+    monkeypatch.setattr(Session, "_started", lambda self, number, **_: Remote(number, None, None))
     monkeypatch.setattr("arrowflow.cluster.session.optional", lambda *_, **__: cluster_of(64))
     session = Session(af.RayEngine(workers=2, cpus_per_worker=1))
 
@@ -176,7 +176,7 @@ def test_deaths_count_by_lane(monkeypatch: pytest.MonkeyPatch) -> None:
 
     dead = RayError("no such process")
     monkeypatch.setattr(
-        Session, "_started", lambda self, number: Remote(number, None, None, Ready("a", 1, None))
+        Session, "_started", lambda self, number, **_: Remote(number, None, None, Ready("a", 1, None))
     )
     session = Session(af.RayEngine())
     session._ray, session._functions = Ray(), ["map(ends)"]
@@ -189,7 +189,7 @@ def test_deaths_count_by_lane(monkeypatch: pytest.MonkeyPatch) -> None:
         return session.take(asked, context)
 
     piece = Piece([], False, None, 0.0)
-    for _ in range(MAX_DEATHS - 1):
+    for _ in range(MAX_DEATHS):
         before = session.worker_of(0)
         assert take(0, dead) is None
         assert session.worker_of(0) is not before, "there is another worker"
@@ -197,7 +197,7 @@ def test_deaths_count_by_lane(monkeypatch: pytest.MonkeyPatch) -> None:
         assert take(0, piece, is_first=True) == piece, (
             "a batch of what comes before the row that ends the next one"
         )
-    told = rf"ended while it ran lane 0, which calls map\(ends\), as {MAX_DEATHS - 1} others did right before it "
+    told = rf"ended while it ran lane 0, which calls map\(ends\), as {MAX_DEATHS} others did right before it "
     with pytest.raises(WorkerError, match=told):
         take(0, dead)
     session._deaths = {}
@@ -246,13 +246,13 @@ def test_workers_that_die_while_they_start_count_by_place(monkeypatch: pytest.Mo
     )
     session._ray = Ray()
     session._workers = [Remote(number, None, RayError("lost")) for number in range(2 * MAX_DEATHS)]
-    monkeypatch.setattr(Session, "_started", lambda self, number: Remote(number, None, HERE))
+    monkeypatch.setattr(Session, "_started", lambda self, number, **_: Remote(number, None, HERE))
     assert session.await_workers(cast(Any, context))
     session._workers = [Remote(0, None, RayError("lost"))]
     session._deaths = {}
-    monkeypatch.setattr(Session, "_started", lambda self, number: Remote(number, None, RayError("lost")))
+    monkeypatch.setattr(Session, "_started", lambda self, number, **_: Remote(number, None, RayError("lost")))
     with pytest.raises(
-        WorkerError, match="the worker process ended while it started worker 0, as 2 others did"
+        WorkerError, match="the worker process ended while it started as worker 0, as 3 others did"
     ):
         session.await_workers(cast(Any, context))
 
@@ -285,7 +285,7 @@ def test_a_lane_begins_anew_where_its_share_of_memory_shrinks() -> None:
 
 
 def test_after_a_shutdown_of_ray_a_wait_raises_and_a_run_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Session, "_started", lambda self, number: Remote(number, None, None))
+    monkeypatch.setattr(Session, "_started", lambda self, number, **_: Remote(number, None, None))
     session, job = Session(af.RayEngine(workers=1, cpus_per_worker=1)), ["01"]
     cluster = cluster_of(4)
     cluster.get_runtime_context = lambda: types.SimpleNamespace(get_job_id=lambda: job[0])

@@ -65,10 +65,10 @@ def test_a_run_that_is_closed_while_it_opens_does_not_stay(monkeypatch: pytest.M
     opens, closed = threading.Event(), threading.Event()
     opened = worker._open
 
-    def slowly(start: Start) -> Any:
+    def slowly(*given: Any) -> Any:
         opens.set()
         assert closed.wait(30)
-        return opened(start)
+        return opened(*given)
 
     monkeypatch.setattr(worker, "_open", slowly)
     pieces: list[Piece] = []
