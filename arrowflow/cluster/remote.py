@@ -1,18 +1,12 @@
-"""Workers and requests as the consumer sees them: how workers start, and how their clocks are compared."""
+"""Workers and requests as the consumer sees them, and how workers start."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from arrowflow.cluster.engine import RayEngine
 from arrowflow.cluster.worker import LaneWorker, Ready
-
-PINGS: Final = 5
-PING_SECONDS: Final = 2.0
-"""Pings that compare clocks, and the time that one may take. The clock is off by half the quickest round trip at most."""
 
 
 @dataclass(slots=True, eq=False)
@@ -88,29 +82,6 @@ def started(
     if name is not None:
         options |= {"name": name, "namespace": "arrowflow", "get_if_exists": True}
     return ray.remote(LaneWorker).options(**options).remote(packed, asks["CPU"], careful)
-
-
-def measured_ahead(
-    ray: Any, remote: Remote, arrives: Callable[[Any, float], bool], now: Callable[[], float]
-) -> float:
-    """Returns by how much the clock of a worker is ahead, by the quickest of a few pings; 0 if none comes back.
-
-    Args:
-        ray: The connected module.
-        remote: The worker.
-        arrives: Waits for a promise, so many seconds at most.
-        now: The clock here.
-    """
-    pings = [(PING_SECONDS, 0.0)]
-    with contextlib.suppress(ray.exceptions.RayError):  # its lane finds out that it has died
-        for _ in range(PINGS):
-            sent = now()
-            promise = remote.handle.now.remote()
-            if not arrives(promise, PING_SECONDS):
-                break
-            found, back = ray.get(promise), now()
-            pings.append((back - sent, found - (sent + back) / 2))
-    return min(pings)[1]
 
 
 def place_of(remote: Remote) -> str:

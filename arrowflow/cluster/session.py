@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final
 
 from arrowflow.cluster.engine import RayEngine
 from arrowflow.cluster.parts import Kept
 from arrowflow.cluster.policy import Policy, dealt
-from arrowflow.cluster.remote import Asked, Remote, measured_ahead, place_of, started
+from arrowflow.cluster.remote import Asked, Remote, place_of, started
 from arrowflow.cluster.room import WAITS_SECONDS, asked, connect, lose_patience
 from arrowflow.cluster.worker import Piece, Ready, Request, Start
 from arrowflow.errors import PlanError, WorkerError, said
@@ -31,6 +31,9 @@ PIECE_BYTES: Final = 16 << 20
 """A piece is sent from so many bytes on, if the store has room for it. 16 lanes of a worker make 3 GB in the time of ten."""
 STORE_SHARE: Final = 4
 """Pieces may take one in so many bytes of a node's object store: half of that on their way, and half in use."""
+PINGS: Final = 5
+PING_SECONDS: Final = 2.0
+"""Pings that compare clocks, and the time that one may take. The clock is off by half the quickest round trip at most."""
 SPARE_CALLS: Final = 8
 """Calls of a worker at the same time, besides one for each lane: to close lanes, and to move them."""
 
@@ -61,7 +64,7 @@ class Session:
         self._ram_budget = 0
         self._most_bytes = PIECE_BYTES
         self.kept = Kept(0)
-        self._deaths: dict[str, int] = {}  # in a row, of each lane and of each start
+        self._deaths: dict[int, int] = {}  # in a row, of each lane, and of each start as ~number
         self._functions: Sequence[str] = ()
         self._is_lost = False
         self._waits = 0  # the longest that a lane waited for a start
@@ -103,18 +106,16 @@ class Session:
             if self._workers and not self._is_lost and self._is_connected():
                 return
             self._deaths, self._is_lost = {}, False  # a run after one that failed may find a better cluster
-            packed = pack()
+            packed, engine = pack(), self.engine
             ray = self._ray = optional("ray", user="RayEngine", extra="ray")
-            engine = self.engine
             if not ray.is_initialized():
                 connect(ray, engine)
             alive = [node for node in ray.nodes() if node["Alive"]]
             self._asks, most = asked(engine, alive, len(lanes))
             self._lanes, self._functions, self._ram_budget = tuple(lanes), functions, ram_budget
             self._job = ray.get_runtime_context().get_job_id()
-            self._shared_name = None
-            if shared:
-                self._shared_name = f"{self._job}-{hashlib.blake2b(packed, digest_size=8).hexdigest()}"
+            digest = hashlib.blake2b(packed, digest_size=8).hexdigest()
+            self._shared_name = f"{self._job}-{digest}" if shared else None
             # All pieces meet on the consumer's node, which may be any one.
             stores = [node["Resources"].get("object_store_memory", 1 << 30) for node in alive]
             share = min(int(min(stores, default=1 << 30)) // STORE_SHARE, ram_budget)
@@ -177,12 +178,14 @@ class Session:
         blame, it tells which one, in the order of the rows.
         """
         with self._lock:
-            is_here, careful = lost in self._workers, bool(self._deaths)
+            is_here = lost in self._workers
+            careful = any(self._places.get(each) == lost.number for each in self._deaths)
             if lane is not None or is_here:
-                what = f"started as worker {lost.number}" if lane is None else f"ran lane {lane}"
-                deaths = self._deaths[what] = self._deaths.get(what, 0) + 1
-                if deaths > MAX_DEATHS:
+                key = ~lost.number if lane is None else lane
+                self._deaths[key] = self._deaths.get(key, 0) + 1
+                if self._deaths[key] > MAX_DEATHS:
                     self._is_lost = True
+                    what = "started" if lane is None else f"ran lane {lane}"
                     calls = f"which calls {', '.join(self._functions)}, " if self._functions else ""
                     raise WorkerError(
                         f"the worker process{place_of(lost)} ended while it {what}, {calls}as {MAX_DEATHS} others did right "
@@ -202,20 +205,17 @@ class Session:
             PlanError: A worker does not see a file of the consumer's disk.
             WorkerError: Workers do not start, or die again and again.
         """
-        while (remote := self._starting()) is not None:
-            if self._answer(remote, remote.starting, None, context) is None and not context.wait(0.0):
+        while starting := [remote for remote in tuple(self._workers) if remote.ready is None]:
+            found = self._answer(starting[0], starting[0].starting, None, context)
+            if found is None and not context.wait(0.0):
                 return False
         return True
-
-    def _starting(self) -> Remote | None:
-        with self._lock:
-            return next((remote for remote in self._workers if remote.ready is None), None)
 
     def _answer(self, remote: Remote, promise: Any, lane: int | None, context: Context) -> Any:
         """Waits for a worker's start, and for a promise of it; None if it has died and is replaced, or the run is over."""
         ray = self._ray
         try:
-            if self._starts(remote, context) and self._arrives(promise, None, context):
+            if (remote.ready or self._starts(remote, context)) and self._arrives(promise, None, context):
                 return ray.get(promise)
         except ray.exceptions.RayTaskError as error:
             self._is_lost = True  # the next run starts others
@@ -226,8 +226,6 @@ class Session:
 
     def _starts(self, remote: Remote, context: Context) -> bool:
         """Waits until a worker has started; False if the run is over before."""
-        if remote.ready is not None:
-            return True
         for waits, seconds in enumerate(WAITS_SECONDS, 1):
             if self._arrives(remote.starting, seconds, context):
                 break
@@ -288,7 +286,7 @@ class Session:
         asked.promise = None  # the store frees the piece once nothing refers to its bytes
         with self._lock:
             if piece.ended or not asked.is_first:
-                self._deaths.pop(f"ran lane {asked.lane}", None)
+                self._deaths.pop(asked.lane, None)
             remote.cpu_seconds = piece.cpu_seconds
             remote.rows += piece.rows
             if self._policy is not None:
@@ -370,8 +368,7 @@ class Session:
 
     def _arrives(self, promise: Any, seconds: float | None, context: Context) -> bool:
         """Waits until a promise is kept or broken; False if the run is over before, or the time."""
-        looks = None if seconds is None else int(seconds / LOOK_SECONDS)
-        while looks is None or looks > 0:
+        for _ in itertools.count() if seconds is None else range(int(seconds / LOOK_SECONDS)):
             if not self._ray.is_initialized():  # to wait would start another cluster
                 raise WorkerError(
                     "ray.shutdown() was called while the run waited for its workers; iterate anew"
@@ -380,15 +377,21 @@ class Session:
                 return True
             if not context.wait(0.0):
                 return False
-            looks = None if looks is None else looks - 1
         return False
 
     def ahead(self, remote: Remote, context: Context) -> float:
-        """Returns by how much the clock of a worker is ahead."""
+        """Returns by how much the clock of a worker is ahead, by the quickest of a few pings; 0 if none comes back."""
         if remote.ahead_seconds is None:
-            remote.ahead_seconds = measured_ahead(
-                self._ray, remote, partial(self._arrives, context=context), context.now
-            )
+            pings = [(PING_SECONDS, 0.0)]
+            with contextlib.suppress(self._ray.exceptions.RayError):  # its lane finds out that it has died
+                for _ in range(PINGS):
+                    sent = context.now()
+                    promise = remote.handle.now.remote()
+                    if not self._arrives(promise, PING_SECONDS, context):
+                        break
+                    found, back = self._ray.get(promise), context.now()
+                    pings.append((back - sent, found - (sent + back) / 2))
+            remote.ahead_seconds = min(pings)[1]
         return remote.ahead_seconds
 
     def moves(self) -> list[str]:

@@ -206,6 +206,39 @@ def test_deaths_count_by_lane(monkeypatch: pytest.MonkeyPatch) -> None:
         assert take(0, piece) == piece, "a lane that goes on may lose any number of workers"
 
 
+def test_a_worker_is_careful_where_one_has_just_taken_the_place_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And not where a node with several workers is lost, or where lanes went on since."""
+    starts: list[tuple[int, bool]] = []
+
+    def start(session: Session, number: int, *, careful: bool = False) -> Remote:
+        starts.append((number, careful))
+        return Remote(number, None, None, HERE)
+
+    monkeypatch.setattr(Session, "_started", start)
+    session = Session(af.RayEngine())
+    session._ray = Ray()
+    session._lanes, session._places = (0, 1, 2, 3), {0: 0, 1: 1, 2: 0, 3: 1}
+    session._workers = [Remote(number, None, None, HERE) for number in range(2)]
+    context: Any = types.SimpleNamespace(now=lambda: 0.0, wait=lambda seconds: True)
+
+    def die(*lanes: int) -> None:
+        for asked in [Asked(lane, session.worker_of(lane), "run", 0, RayError("lost")) for lane in lanes]:
+            assert session.take(asked, context) is None
+
+    die(0, 1, 2, 3)
+    die(2, 0)
+    assert starts == [(0, False), (1, False), (0, True)]
+    for lane in (0, 2):
+        session.take(
+            Asked(lane, session.worker_of(lane), "run", 0, Piece([], lane == 0, None, 0.0), lane == 0),
+            context,
+        )
+    die(2)
+    assert starts[3:] == [(0, False)]
+
+
 def test_workers_that_do_not_start(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """The log says what they may lack, once, and so does the error."""
     session = Session(af.RayEngine(workers=2, cpus_per_worker=2, memory_per_worker="3GiB"))
@@ -251,9 +284,7 @@ def test_workers_that_die_while_they_start_count_by_place(monkeypatch: pytest.Mo
     session._workers = [Remote(0, None, RayError("lost"))]
     session._deaths = {}
     monkeypatch.setattr(Session, "_started", lambda self, number, **_: Remote(number, None, RayError("lost")))
-    with pytest.raises(
-        WorkerError, match="the worker process ended while it started as worker 0, as 3 others did"
-    ):
+    with pytest.raises(WorkerError, match="the worker process ended while it started, as 3 others did"):
         session.await_workers(cast(Any, context))
 
 
