@@ -125,10 +125,4 @@ class OnCluster(SplitByRank):
         check_order(options)
         boundary, *rest = SplitByRank.lower(self, options)
         shape = tuple(plan_chain(self._first_lane, options).shape())
-        facts, session = boundary.facts, self.session
-        boundary = dataclasses.replace(
-            boundary,
-            runs_last=shape,  # type: ignore[arg-type]  # names, and lists of them
-            facts=lambda: (*facts(), *(() if session is None else session.facts())),
-        )
-        return (boundary, *rest)
+        return (dataclasses.replace(boundary, runs_last=shape), *rest)  # type: ignore[arg-type]  # names, and lists of them

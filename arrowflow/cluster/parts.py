@@ -65,17 +65,13 @@ def _groups(buffers: Sequence[Bytes], most_bytes: int) -> Iterator[list[Bytes]]:
     group: list[Bytes] = []
     room = most_bytes
     for buffer in buffers:
-        at = 0
-        while at < len(buffer):
-            some = buffer[at : at + room]
-            group.append(some)
-            at += len(some)
-            room -= len(some)
-            if not room:
-                yield group
-                group, room = [], most_bytes
-    if group:
-        yield group
+        first, *rest = np.split(buffer, range(room, len(buffer), most_bytes))
+        group.append(first)
+        for part in rest:
+            yield group
+            group, room = [part], most_bytes
+        room -= len(rest[-1] if rest else first)
+    yield group
 
 
 def _compact(batch: pa.RecordBatch) -> pa.RecordBatch:

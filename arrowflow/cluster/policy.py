@@ -50,95 +50,35 @@ def dealt(places: Mapping[int, int], lanes: Sequence[int], workers: int) -> dict
     return {lane: found[lane] for lane in lanes}
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What was measured since the look before.
-
-    Attributes:
-        workers: How many workers there are.
-        waited: The share of time that a lane's request was waited for, in the mean over lanes.
-        busy: The share of the workers' cores that they used.
-        rate: Rows a second.
-    """
-
-    workers: int
-    waited: float
-    busy: float
-    rate: float
-
-
 @dataclass(slots=True)
 class Policy:
     """Decides how many workers there are. Verifies each move: one more that brings nothing is taken back.
 
-    Args:
+    Attributes:
         most: The most workers.
+        own: How many lanes the consumer has.
+        cores: Cores of a worker.
+        waited: Seconds since the latest look that lanes waited for their workers, all together.
+        reasons: Why workers came and went.
 
     Example:
-        >>> policy = Policy(most=4)
-        >>> policy.step(Look(workers=1, waited=0.9, busy=0.95, rate=100.0))
+        >>> policy = Policy(most=4, own=16, cores=2)
+        >>> policy.decide(1, waited=0.9, busy=0.95, rate=100.0)
         2
     """
 
     most: int
+    own: int
+    cores: int
+    waited: float = 0.0
     reasons: list[str] = field(default_factory=list)
+    _then: tuple[float, float, int] | None = None
     _before: float | None = None
     _rests: int = 0
     _calm: int = 0
 
-    def step(self, look: Look) -> int:
-        """Returns how many workers there shall be from now on."""
-        count = look.workers
-        before, self._before = self._before, None
-        if before is not None and look.rate < before * GAIN:
-            self._rests = REST
-            return self._move(
-                count, count - 1, f"{count} brought {look.rate / before:.2f} x the rows/s of {count - 1}"
-            )
-        self._rests = max(0, self._rests - 1)
-        if look.waited > WAITS:
-            self._calm = 0
-            if look.busy > BUSY and count < self.most and not self._rests:
-                self._before = look.rate
-                return self._move(
-                    count, count + 1, f"lanes waited {look.waited:.0%} of the time for workers that compute"
-                )
-            return count
-        self._calm = self._calm + 1 if look.waited <= IDLES else 0
-        if self._calm >= CALM and count > 1 and look.busy * count < BUSY * (count - 1):
-            self._calm = 0
-            return self._move(count, count - 1, f"lanes waited {look.waited:.0%} of the time")
-        return count
-
-    def refused(self, count: int, why: str) -> None:
-        """Is told that the cluster has no room for more than so many workers."""
-        self.most, self._before = count, None
-        self._move(count + 1, count, f"worker {count} {why}")
-
-    def _move(self, old: int, new: int, why: str) -> int:
-        self.reasons.append(f"{old} -> {new} workers: {why}")
-        return new
-
-
-@dataclass(slots=True)
-class Looks:
-    """What is measured between looks at a cluster, for its policy.
-
-    Attributes:
-        policy: Says how many workers there shall be.
-        own: How many lanes the consumer has.
-        cores: Cores of a worker.
-        waited: Seconds since the latest look that lanes waited for their workers, all together.
-    """
-
-    policy: Policy
-    own: int
-    cores: int
-    waited: float = 0.0
-    _then: tuple[float, float, int] | None = None
-
-    def step(self, now: float, workers: int, cpu_seconds: float, rows: int) -> int | None:
-        """Returns how many workers there shall be; None where it is too early for a look.
+    def look(self, now: float, workers: int, cpu_seconds: float, rows: int) -> int | None:
+        """Returns how many workers there shall be from now on; None where it is too early to say.
 
         Args:
             now: The time.
@@ -158,9 +98,47 @@ class Looks:
         if elapsed > REST_PERIODS * PERIOD_SECONDS and waited > IDLES:
             return None  # the mean of a rest and of the time around it says nothing
         busy = (cpu_seconds - cpu_then) / (elapsed * self.cores * workers)
-        look = Look(workers=workers, waited=waited, busy=busy, rate=(rows - rows_then) / elapsed)
-        return self.policy.step(look)
+        return self.decide(workers, waited=waited, busy=busy, rate=(rows - rows_then) / elapsed)
 
     def begin(self, now: float, cpu_seconds: float, rows: int) -> None:
         """Measures from now on."""
         self._then, self.waited = (now, cpu_seconds, rows), 0.0
+
+    def decide(self, count: int, *, waited: float, busy: float, rate: float) -> int:
+        """Returns how many workers there shall be.
+
+        Args:
+            count: How many there are.
+            waited: The share of time that a lane's request was waited for, in the mean over lanes.
+            busy: The share of the workers' cores that they used.
+            rate: Rows a second.
+        """
+        before, self._before = self._before, None
+        if before is not None and rate < before * GAIN:
+            self._rests = REST
+            return self._move(
+                count, count - 1, f"{count} brought {rate / before:.2f} x the rows/s of {count - 1}"
+            )
+        self._rests = max(0, self._rests - 1)
+        if waited > WAITS:
+            self._calm = 0
+            if busy > BUSY and count < self.most and not self._rests:
+                self._before = rate
+                return self._move(
+                    count, count + 1, f"lanes waited {waited:.0%} of the time for workers that compute"
+                )
+            return count
+        self._calm = self._calm + 1 if waited <= IDLES else 0
+        if self._calm >= CALM and count > 1 and busy * count < BUSY * (count - 1):
+            self._calm = 0
+            return self._move(count, count - 1, f"lanes waited {waited:.0%} of the time")
+        return count
+
+    def refused(self, count: int, why: str) -> None:
+        """Is told that the cluster has no room for more than so many workers."""
+        self.most, self._before = count, None
+        self._move(count + 1, count, f"worker {count} {why}")
+
+    def _move(self, old: int, new: int, why: str) -> int:
+        self.reasons.append(f"{old} -> {new} workers: {why}")
+        return new

@@ -1,18 +1,12 @@
-"""Workers and requests as the consumer sees them: how workers start, and how their clocks are compared."""
+"""Workers and requests as the consumer sees them, and how workers start."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from arrowflow.cluster.engine import RayEngine
 from arrowflow.cluster.worker import LaneWorker, Ready
-
-PINGS: Final = 5
-PING_SECONDS: Final = 2.0
-"""Pings that compare clocks, and the time that one may take. The clock is off by half the quickest round trip at most."""
 
 
 @dataclass(slots=True, eq=False)
@@ -25,7 +19,6 @@ class Remote:
         starting: The promise of its `Ready`.
         ready: What it said, once it has started.
         cpu_seconds: CPU time of its process, as it told last.
-        num_bytes: Bytes that came from it.
         rows: Rows that came from it.
         ahead_seconds: By how much its clock is ahead of the consumer's; None until somebody wants to know.
     """
@@ -35,85 +28,60 @@ class Remote:
     starting: Any
     ready: Ready | None = None
     cpu_seconds: float = 0.0
-    num_bytes: int = 0
     rows: int = 0
     ahead_seconds: float | None = None
 
 
 @dataclass(slots=True, eq=False)
 class Asked:
-    """A request on its way: of which lane and which run of it, to which worker, with which part of its byte budget."""
+    """A request on its way: of which lane and which run of it, to which worker, with which part of its byte budget.
+
+    `is_first` says whether it is the first one of that run.
+    """
 
     lane: int
     remote: Remote
     name: str
     ram_budget: int
     promise: Any
+    is_first: bool = True
 
 
-def started(ray: Any, engine: RayEngine, packed: Any, *, cores: int, calls: int, name: str | None) -> Any:
+def started(
+    ray: Any,
+    engine: RayEngine,
+    packed: Any,
+    *,
+    asks: dict[str, int],
+    calls: int,
+    name: str | None,
+    careful: bool,
+) -> Any:
     """Begins to start a worker; returns its actor.
 
     Args:
         ray: The connected module.
         engine: What the user asked for.
         packed: The promise of the `Work`.
-        cores: Cores of the worker.
+        asks: What it asks its node for.
         calls: The most calls of it at the same time.
         name: By which other consumers find it, and this one finds the one that is there; None for a worker of its own.
+        careful: Whether it calls functions in other processes.
     """
-    strategies = ray.util.scheduling_strategies
-    places: dict[str, Callable[[], Any]] = {
-        "spread": lambda: "SPREAD",
-        "pack": lambda: "DEFAULT",
-        "near_consumer": lambda: strategies.NodeAffinitySchedulingStrategy(
+    places = {"spread": "SPREAD", "pack": "DEFAULT"}
+    options: dict[str, Any] = {
+        "num_cpus": asks["CPU"],
+        "memory": asks.get("memory"),
+        "max_concurrency": calls,
+        "max_restarts": 0,
+        "scheduling_strategy": places.get(engine.placement)
+        or ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
             ray.get_runtime_context().get_node_id(), soft=True
         ),
     }
-    options: dict[str, Any] = {
-        "num_cpus": cores,
-        "max_concurrency": calls,
-        "max_restarts": 0,
-        "scheduling_strategy": places[engine.placement](),
-    }
-    if engine.memory_per_worker is not None:
-        options["memory"] = engine.memory_per_worker
     if name is not None:
         options |= {"name": name, "namespace": "arrowflow", "get_if_exists": True}
-    return ray.remote(LaneWorker).options(**options).remote(packed, cores)
-
-
-def measured_ahead(
-    ray: Any, remote: Remote, arrives: Callable[[Any, float], bool], now: Callable[[], float]
-) -> float:
-    """Returns by how much the clock of a worker is ahead, from the quickest of a few pings; 0 if none comes back.
-
-    Args:
-        ray: The connected module.
-        remote: The worker.
-        arrives: Waits for a promise, so many seconds at most.
-        now: The clock here.
-    """
-    pings: list[tuple[float, float]] = []
-    for _ in range(PINGS):
-        sent = now()
-        promise = remote.handle.now.remote()
-        if not arrives(promise, PING_SECONDS):
-            break
-        with contextlib.suppress(ray.exceptions.RayError):  # its lane finds out that it has died
-            found = ray.get(promise)
-            pings.append(ahead_by(sent, found, now()))
-    return min(pings, default=(0.0, 0.0))[1]
-
-
-def ahead_by(sent: float, found: float, back: float) -> tuple[float, float]:
-    """Returns the round trip of a ping, and by how much the other clock is ahead if both ways took as long.
-
-    Example:
-        >>> ahead_by(10.0, 110.5, 11.0)
-        (1.0, 100.0)
-    """
-    return back - sent, found - (sent + back) / 2
+    return ray.remote(LaneWorker).options(**options).remote(packed, asks["CPU"], careful)
 
 
 def place_of(remote: Remote) -> str:

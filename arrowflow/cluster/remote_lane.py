@@ -181,6 +181,11 @@ class RemoteKernel(SourceKernel):
             lambda: packed(work),
             lanes=split.own_lanes,
             own=node.num_lanes,
+            functions=[
+                each.title
+                for each in post_order(split.inputs[0])
+                if isinstance(each, Operator) and each.functions()
+            ],
             ram_budget=ram_budget,
             shared=node.is_shared,
             decides=node.decides,

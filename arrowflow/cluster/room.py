@@ -1,24 +1,26 @@
-"""The connection to a cluster, and what it lacks where workers do not start."""
+"""The connection to a cluster, how many workers it has room for, and what it lacks where workers do not start."""
 
 from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from arrowflow.cluster.engine import RayEngine
 from arrowflow.errors import PlanError, WorkerError
 from arrowflow.executor import lasting
-from arrowflow.kernels.context import Context
+from arrowflow.options import AUTOTUNE
 
-SOON_SECONDS: Final = 1.0
-"""On an idle node a worker starts in about as long."""
-TELL_SECONDS: Final = 10.0
-START_SECONDS: Final = 120.0
-"""Time for a worker to start until a line in the log says what it may lack, and until that is an error: the cluster may grow."""
+WAITS_SECONDS: Final = 1.0, 10.0, 120.0
+"""Time for a worker to start on an idle node, about; until the log says what it may lack; and until that is an error, as others
+may make room."""
 DEFAULT_CORES: Final = 4
-GIB: Final = 2**30
+NODE_GROUP: Final = "ray.io/node-group"
+"""Ray's label of nodes that KubeRay, `ray up` and their like start. No other cluster grows by itself."""
+
+Nodes = Sequence[Mapping[str, Any]]
+"""The nodes that are alive, as `ray.nodes()` tells of them."""
 
 logger: Final = logging.getLogger("arrowflow")
 
@@ -36,84 +38,103 @@ def connect(ray: Any, engine: RayEngine) -> None:
     )
 
 
-def cores_of(engine: RayEngine, nodes: Iterable[Mapping[str, Any]]) -> int:
-    """Returns the cores of a worker; raises `PlanError` if no node has so many. `nodes` are as `ray.nodes()` tells of them."""
-    most = int(max((node["Resources"].get("CPU", 0) for node in nodes), default=0))
-    cores = engine.cpus_per_worker or max(1, min(DEFAULT_CORES, most))
-    if cores > most:
+def asked(engine: RayEngine, nodes: Nodes, lanes: int) -> tuple[dict[str, int], int]:
+    """Returns what a worker asks its node for, by Ray's names, and how many workers there may be.
+
+    Nodes count with all that they have, busy or not: ranks that share workers have to find the same.
+
+    Raises:
+        PlanError: The workers can never start.
+    """
+    needed = 1 if engine.workers == AUTOTUNE else min(engine.workers, lanes)
+    most = min(engine.max_workers or lanes, lanes)
+    memory = {"memory": engine.memory_per_worker} if isinstance(engine.memory_per_worker, int) else {}
+    grows = any(NODE_GROUP in node.get("Labels", ()) for node in nodes)
+    cores = engine.cpus_per_worker
+    if cores is None:
+        wanted = min(engine.max_workers or needed, lanes)
+        usual = min(DEFAULT_CORES, int(_most(nodes, "CPU"))) or 1
+        fitting = (each for each in range(usual, 0, -1) if room_for({"CPU": each, **memory}, nodes) >= wanted)
+        cores = next(fitting, usual if grows else 1)
+    asks = {"CPU": cores, **memory}
+    room = room_for(asks, nodes)
+    if room < needed and not grows:
+        has = told({name: _most(nodes, name) for name in asks})
+        ways = [*_smaller(asks, nodes, needed), *([f"workers={room}"] if room else []), "larger nodes"]
         raise PlanError(
-            f"RayEngine: cpus_per_worker={cores}, but the largest node of the cluster has {most} CPUs; use fewer, or larger nodes"
+            f"RayEngine: the cluster never has room for workers={needed} of {told(asks)} each, only for {room}: its largest node has "
+            f"{has} for workers; take {' or '.join(ways)}"
         )
-    return cores
+    return asks, most if grows and engine.max_workers else max(1, min(most, room))
 
 
-def check_memory(engine: RayEngine, nodes: Iterable[Mapping[str, Any]]) -> None:
-    """Raises `PlanError` if no node has the memory of a worker.
+def room_for(asks: Mapping[str, int], nodes: Nodes) -> int:
+    """Returns how many workers have room on nodes where nothing else runs.
+
+    Example:
+        >>> room_for({"CPU": 2}, [{"Resources": {"CPU": 5.0}}, {"Resources": {"CPU": 3.0}}])
+        3
+    """
+    return sum(
+        min(int(node["Resources"].get(name, 0) // size) for name, size in asks.items()) for node in nodes
+    )
+
+
+def _smaller(asks: Mapping[str, int], nodes: Nodes, needed: int) -> Iterator[str]:
+    """Yields arguments with which so many workers fit."""
+    for cores in range(asks["CPU"] - 1, 0, -1):
+        if room_for({**asks, "CPU": cores}, nodes) >= needed:
+            yield f"cpus_per_worker={cores}"
+            break
+    if "memory" in asks:
+        shares = {_most([node], "memory") // count >> 20 for node in nodes for count in range(1, needed + 1)}
+        for share in sorted(shares - {0}, reverse=True):
+            if room_for({**asks, "memory": share << 20}, nodes) >= needed:
+                yield f"memory_per_worker='{share}MiB'"
+                break
+
+
+def _most(nodes: Nodes, name: str) -> int:
+    return max((int(node["Resources"].get(name, 0)) for node in nodes), default=0)
+
+
+def told(resources: Mapping[str, float]) -> str:
+    """Returns amounts as text.
+
+    Example:
+        >>> told({"CPU": 2, "memory": 3 << 30})
+        '2 CPUs and 3,072 MiB'
+    """
+    cores, memory = round(resources["CPU"]), resources.get("memory")
+    return f"{cores} CPU{'s' * (cores != 1)}" + ("" if memory is None else f" and {memory / 2**20:,.0f} MiB")
+
+
+def lose_patience(ray: Any, asks: Mapping[str, int], waits: int, *, is_first: bool) -> None:
+    """Does what there is to do where a worker has not started after so many of `WAITS_SECONDS`.
 
     Args:
-        engine: What the user asked for.
-        nodes: As `ray.nodes()` tells of them.
+        ray: The connected module.
+        asks: What the worker asks its node for.
+        waits: How many of them it took already.
+        is_first: Whether no other lane has waited so long. All lanes wait at the same time, and one acts for all.
+
+    Raises:
+        WorkerError: It does not start.
     """
-    most = max((node["Resources"].get("memory", 0) for node in nodes if node["Alive"]), default=0)
-    if isinstance(engine.memory_per_worker, int) and engine.memory_per_worker > most:
-        raise PlanError(
-            f"RayEngine: memory_per_worker={engine.memory_per_worker:,}, but the largest node of the cluster has {most:,.0f} "
-            "bytes for workers, besides its object store; use less, or larger nodes"
-        )
+    if waits == len(WAITS_SECONDS):
+        raise WorkerError(f"not all workers started within {sum(WAITS_SECONDS):.0f} s: {_lack(ray, asks)}")
+    if is_first and waits == 1:
+        gc.collect()  # runs have reference cycles: loaders that are gone may still hold their workers
+    elif is_first:
+        logger.warning("RayEngine waits for workers: %s", _lack(ray, asks))
 
 
-class Patience:
-    """The wait for workers of one session.
-
-    Args:
-        engine: What the user asked for.
-    """
-
-    def __init__(self, engine: RayEngine) -> None:
-        self._engine = engine
-        self._acts: dict[str, object] = {}
-
-    def starts(self, ray: Any, cores: int, arrives: Callable[[float], bool], context: Context) -> bool:
-        """Waits until a worker has started; False if the run is over before. Lanes of any worker wait at the same time.
-
-        Args:
-            ray: The connected module.
-            cores: Cores of a worker.
-            arrives: Waits so many seconds for it at most, and says whether it has started.
-            context: Of the lane that waits.
-
-        Raises:
-            WorkerError: It does not start.
-        """
-        if arrives(SOON_SECONDS):
-            return True
-        if self._is_first_to("collect"):
-            gc.collect()  # runs have reference cycles: loaders that are gone may still hold their workers
-        if arrives(TELL_SECONDS):
-            return True
-        if context.wait(0.0) and self._is_first_to("tell"):
-            logger.warning("RayEngine waits for workers: %s", self._lack(ray, cores))
-        if arrives(START_SECONDS):
-            return True
-        if context.wait(0.0):
-            lack = self._lack(ray, cores)
-            waited = SOON_SECONDS + TELL_SECONDS + START_SECONDS
-            raise WorkerError(f"not all workers started within {waited:.0f} s: {lack}")
-        return False
-
-    def _is_first_to(self, act: str) -> bool:
-        mine = object()
-        return self._acts.setdefault(act, mine) is mine
-
-    def _lack(self, ray: Any, cores: int) -> str:
-        """Returns what workers ask for, and what there is."""
-        total, free = ray.cluster_resources(), ray.available_resources()
-        memory = self._engine.memory_per_worker
-        asked, has = f"{cores} CPUs", f"{free.get('CPU', 0):.0f} of {total.get('CPU', 0):.0f} CPUs"
-        if isinstance(memory, int):
-            asked += f" and {memory / GIB:.1f} GiB"
-            has += f" and {free.get('memory', 0) / GIB:.1f} of {total.get('memory', 0) / GIB:.1f} GiB"
-        return (
-            f"each asks one node for {asked}, and all nodes together have {has} free; use fewer or smaller workers, or end "
-            "what else runs there, such as other loaders"
-        )
+def _lack(ray: Any, asks: Mapping[str, int]) -> str:
+    free, total = (
+        told({name: has.get(name, 0) for name in asks})
+        for has in (ray.available_resources(), ray.cluster_resources())
+    )
+    return (
+        f"each asks one node for {told(asks)}, and of {total} of all nodes {free} are free; use fewer or smaller workers, or "
+        "end what else runs there, such as other loaders"
+    )

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import os
 import threading
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import replace
 from typing import Any, Final
 
 from arrowflow.cluster.engine import RayEngine
 from arrowflow.cluster.parts import Kept
-from arrowflow.cluster.policy import Looks, Policy, dealt
-from arrowflow.cluster.remote import Asked, Remote, measured_ahead, place_of, started
-from arrowflow.cluster.room import START_SECONDS, Patience, check_memory, connect, cores_of
+from arrowflow.cluster.policy import Policy, dealt
+from arrowflow.cluster.remote import Asked, Remote, place_of, started
+from arrowflow.cluster.room import WAITS_SECONDS, asked, connect, lose_patience
 from arrowflow.cluster.worker import Piece, Ready, Request, Start
 from arrowflow.errors import PlanError, WorkerError, said
 from arrowflow.kernels.context import Context
@@ -22,13 +23,17 @@ from arrowflow.optional import optional
 from arrowflow.options import AUTOTUNE
 
 MAX_DEATHS: Final = 3
-"""Workers of a lane that may die one after the other without a piece of that lane in between."""
+"""Workers of a lane that may die one after the other before the lane's second piece. The first piece is one batch: a lane with a row
+that ends its worker delivers that much of what comes before the row, each time anew."""
 LOOK_SECONDS: Final = 0.2
 """A wait for Ray looks so often whether its run goes on."""
 PIECE_BYTES: Final = 16 << 20
 """A piece is sent from so many bytes on, if the store has room for it. 16 lanes of a worker make 3 GB in the time of ten."""
 STORE_SHARE: Final = 4
 """Pieces may take one in so many bytes of a node's object store: half of that on their way, and half in use."""
+PINGS: Final = 5
+PING_SECONDS: Final = 2.0
+"""Pings that compare clocks, and the time that one may take. The clock is off by half the quickest round trip at most."""
 SPARE_CALLS: Final = 8
 """Calls of a worker at the same time, besides one for each lane: to close lanes, and to move them."""
 
@@ -53,16 +58,17 @@ class Session:
         self._packed: Any = None
         self._job = ""
         self._shared_name: str | None = None
-        self._cores = 1
+        self._asks: dict[str, int] = {}  # by a worker of its node
         self._lanes: tuple[int, ...] = ()
         self._places: dict[int, int] = {}
         self._ram_budget = 0
         self._most_bytes = PIECE_BYTES
         self.kept = Kept(0)
-        self._deaths: dict[int | str, int] = {}  # of each lane since its latest piece, and of each start
+        self._deaths: dict[int, int] = {}  # in a row, of each lane, and of each start as ~number
+        self._functions: Sequence[str] = ()
         self._is_lost = False
-        self._patience = Patience(engine)
-        self._looks: Looks | None = None  # where it is this consumer that decides
+        self._waits = 0  # the longest that a lane waited for a start
+        self._policy: Policy | None = None  # where it is this consumer that decides
         self._resized = (0, 0)  # the latest change of the workers: its number, and how many there are
         self._leaving: list[Remote] = []
         self._coming: tuple[Remote, float] | None = None  # a worker that the policy adds, and since when
@@ -78,6 +84,7 @@ class Session:
         *,
         lanes: Sequence[int],
         own: int,
+        functions: Sequence[str],
         ram_budget: int,
         shared: bool,
         decides: bool = True,
@@ -88,6 +95,7 @@ class Session:
             pack: Returns the `Work` of all workers, as bytes.
             lanes: The lanes of all consumers, which share the workers.
             own: How many of them are this consumer's.
+            functions: The operators that call functions of the user, for errors.
             ram_budget: Byte budget of a worker.
             shared: Whether other consumers of the plan, in the same job of Ray, use the same workers, found by name.
             decides: Whether this consumer is the one that says how many workers there are; the others follow.
@@ -98,29 +106,24 @@ class Session:
             if self._workers and not self._is_lost and self._is_connected():
                 return
             self._deaths, self._is_lost = {}, False  # a run after one that failed may find a better cluster
-            packed = pack()
+            packed, engine = pack(), self.engine
             ray = self._ray = optional("ray", user="RayEngine", extra="ray")
-            engine = self.engine
             if not ray.is_initialized():
                 connect(ray, engine)
-            total = ray.cluster_resources()
             alive = [node for node in ray.nodes() if node["Alive"]]
-            self._cores = cores_of(engine, alive)
-            check_memory(engine, alive)
-            self._lanes, self._ram_budget = tuple(lanes), ram_budget
+            self._asks, most = asked(engine, alive, len(lanes))
+            self._lanes, self._functions, self._ram_budget = tuple(lanes), functions, ram_budget
             self._job = ray.get_runtime_context().get_job_id()
-            self._shared_name = None
-            if shared:
-                self._shared_name = f"{self._job}-{hashlib.blake2b(packed, digest_size=8).hexdigest()}"
+            digest = hashlib.blake2b(packed, digest_size=8).hexdigest()
+            self._shared_name = f"{self._job}-{digest}" if shared else None
             # All pieces meet on the consumer's node, which may be any one.
             stores = [node["Resources"].get("object_store_memory", 1 << 30) for node in alive]
             share = min(int(min(stores, default=1 << 30)) // STORE_SHARE, ram_budget)
             self._most_bytes = max(1, share // 2 // len(lanes))
             self.kept = Kept(share // 2 * own // len(lanes))
             self._packed = ray.put(packed)
-            most = engine.max_workers or max(1, int(total.get("CPU", 1)) // self._cores)
             if engine.workers == AUTOTUNE and decides:
-                self._looks = Looks(Policy(most=min(most, len(lanes))), own, self._cores)
+                self._policy = Policy(most, own, self._asks["CPU"])
             count = 1 if engine.workers == AUTOTUNE else min(engine.workers, len(lanes))
             self._workers = [self._started(number) for number in range(count)]
             self._places = dealt({}, self._lanes, count)
@@ -148,11 +151,13 @@ class Session:
             self._workers, self._leaving, self._coming, self._places = [], [], None, {}
             self._packed = None
 
-    def _started(self, number: int) -> Remote:
-        """Begins to start a worker."""
+    def _started(self, number: int, *, careful: bool = False) -> Remote:
+        """Begins to start a worker; a careful one outlives functions that end their process."""
         name = None if self._shared_name is None else f"{self._shared_name}-{number}"
         calls = len(self._lanes) + SPARE_CALLS
-        handle = started(self._ray, self.engine, self._packed, cores=self._cores, calls=calls, name=name)
+        handle = started(
+            self._ray, self.engine, self._packed, asks=self._asks, calls=calls, name=name, careful=careful
+        )
         return Remote(number, handle, handle.ready.remote())
 
     def worker_of(self, lane: int) -> Remote:
@@ -169,21 +174,26 @@ class Session:
         """Starts a worker in place of one that has died. All its lanes ask for this, the first one does it.
 
         Deaths count by lane: others deliver between two deaths that the rows of one lane bring about. Without a lane it
-        died when it started, and deaths count by its place among the workers.
+        died when it started, and deaths count by its place. A worker after a second death is careful: if a function is to
+        blame, it tells which one, in the order of the rows.
         """
         with self._lock:
             is_here = lost in self._workers
+            careful = any(self._places.get(each) == lost.number for each in self._deaths)
             if lane is not None or is_here:
-                what = f"at the start of worker {lost.number}" if lane is None else f"with lane {lane}"
-                deaths = self._deaths[what] = self._deaths.get(what, 0) + 1
-                if deaths > MAX_DEATHS:
+                key = ~lost.number if lane is None else lane
+                self._deaths[key] = self._deaths.get(key, 0) + 1
+                if self._deaths[key] > MAX_DEATHS:
                     self._is_lost = True
+                    what = "started" if lane is None else f"ran lane {lane}"
+                    calls = f"which calls {', '.join(self._functions)}, " if self._functions else ""
                     raise WorkerError(
-                        f"workers die again and again and deliver nothing, the last one{place_of(lost)} {what}: "
-                        f"{said(error)}; ray's logs of that node may tell more"
+                        f"the worker process{place_of(lost)} ended while it {what}, {calls}as {MAX_DEATHS} others did right "
+                        f"before it ({said(error).splitlines()[0]}); a function may end its process, such as by os._exit or a "
+                        "crash in C, or the node lacks memory: ray's logs there tell more"
                     ) from error
             if is_here:
-                self._workers[lost.number] = self._started(lost.number)
+                self._workers[lost.number] = self._started(lost.number, careful=careful)
                 self._tell(self._workers[lost.number])
 
     # ------------------------------------------------------------------ requests
@@ -195,31 +205,36 @@ class Session:
             PlanError: A worker does not see a file of the consumer's disk.
             WorkerError: Workers do not start, or die again and again.
         """
-        errors = self._ray.exceptions
-        while (remote := self._starting()) is not None:
-            try:
-                if not self._starts(remote, context):
-                    return False
-            except errors.RayTaskError as error:
-                self._is_lost = True  # the next run asks again
-                raise WorkerError(f"a worker failed at its start: {said(error)}") from error
-            except errors.RayError as error:
-                self._replace(remote, None, error)
+        while starting := [remote for remote in tuple(self._workers) if remote.ready is None]:
+            found = self._answer(starting[0], starting[0].starting, None, context)
+            if found is None and not context.wait(0.0):
+                return False
         return True
 
-    def _starting(self) -> Remote | None:
-        with self._lock:
-            return next((remote for remote in self._workers if remote.ready is None), None)
+    def _answer(self, remote: Remote, promise: Any, lane: int | None, context: Context) -> Any:
+        """Waits for a worker's start, and for a promise of it; None if it has died and is replaced, or the run is over."""
+        ray = self._ray
+        try:
+            if (remote.ready or self._starts(remote, context)) and self._arrives(promise, None, context):
+                return ray.get(promise)
+        except ray.exceptions.RayTaskError as error:
+            self._is_lost = True  # the next run starts others
+            raise WorkerError(f"the worker{place_of(remote)} failed: {said(error)}") from error
+        except ray.exceptions.RayError as error:
+            self._replace(remote, lane, error)
+        return None
 
     def _starts(self, remote: Remote, context: Context) -> bool:
         """Waits until a worker has started; False if the run is over before."""
-        if remote.ready is not None:
-            return True
-        ray = self._ray
-        arrives = partial(self._arrives, remote.starting, context=context)
-        if not self._patience.starts(ray, self._cores, arrives, context):
-            return False
-        ready = Ready._make(ray.get(remote.starting))
+        for waits, seconds in enumerate(WAITS_SECONDS, 1):
+            if self._arrives(remote.starting, seconds, context):
+                break
+            if not context.wait(0.0):
+                return False
+            with self._lock:
+                is_first, self._waits = waits > self._waits, max(waits, self._waits)
+            lose_patience(self._ray, self._asks, waits, is_first=is_first)
+        ready = Ready._make(self._ray.get(remote.starting))
         if ready.missing is not None:
             self._is_lost = True  # the file may be there at the next run
             raise PlanError(
@@ -244,7 +259,7 @@ class Session:
         share = self.share_bytes
         if before is not None and before.remote is remote and before.ram_budget <= share:
             promise = remote.handle.pull.remote(before.name, None, request)
-            return Asked(start.lane, remote, before.name, before.ram_budget, promise)
+            return replace(before, promise=promise, is_first=False)
         self.close(before)
         name = f"{self._name}-{next(self._numbers)}"
         start = start._replace(ram_budget=share)
@@ -263,36 +278,30 @@ class Session:
             PlanError: A worker does not see a file of the consumer's disk.
             WorkerError: Workers do not start, or die again and again.
         """
-        ray, remote = self._ray, asked.remote
-        began = context.now()
-        try:
-            if not (self._starts(remote, context) and self._arrives(asked.promise, None, context)):
-                return None
-            piece = Piece._make(ray.get(asked.promise))
-            asked.promise = None  # the store frees the piece once nothing refers to its bytes
-        except ray.exceptions.RayTaskError as error:
-            raise WorkerError(f"the worker{place_of(remote)} failed: {said(error)}") from error
-        except ray.exceptions.RayError as error:
-            self._replace(remote, asked.lane, error)
+        remote, began = asked.remote, context.now()
+        found = self._answer(remote, asked.promise, asked.lane, context)
+        if found is None:
             return None
+        piece = Piece._make(found)
+        asked.promise = None  # the store frees the piece once nothing refers to its bytes
         with self._lock:
-            self._deaths.pop(f"with lane {asked.lane}", None)
+            if piece.ended or not asked.is_first:
+                self._deaths.pop(asked.lane, None)
             remote.cpu_seconds = piece.cpu_seconds
             remote.rows += piece.rows
-            remote.num_bytes += piece.num_bytes
-            if self._looks is not None:
-                self._looks.waited += context.now() - began
-                self._look(self._looks, context.now())
+            if self._policy is not None:
+                self._policy.waited += context.now() - began
+                self._look(self._policy, context.now())
             elif piece.resized > self._resized:
                 self._follow(*piece.resized)
         return piece
 
-    def _look(self, looks: Looks, now: float) -> None:
+    def _look(self, policy: Policy, now: float) -> None:
         """Lets the policy say how many workers there shall be, if it is time and none is coming."""
         if self._coming is not None:
-            self._welcome(looks, *self._coming, now)
+            self._welcome(policy, *self._coming, now)
             return
-        count = looks.step(now, len(self._workers), *self._totals())
+        count = policy.look(now, len(self._workers), *self._totals())
         if count is None:
             return
         self._leaving.clear()
@@ -301,14 +310,14 @@ class Session:
         else:
             self._change(self._workers[:count])
 
-    def _welcome(self, looks: Looks, coming: Remote, since: float, now: float) -> None:
+    def _welcome(self, policy: Policy, coming: Remote, since: float, now: float) -> None:
         """Deals lanes to a worker that the policy adds once it has started, or goes on without it."""
-        ray = self._ray
+        ray, most_seconds = self._ray, WAITS_SECONDS[-1]
         has_come = bool(ray.wait([coming.starting], timeout=0)[0])
-        if not has_come and now - since < START_SECONDS:
+        if not has_come and now - since < most_seconds:
             return
         self._coming = None
-        why: str | None = f"did not start within {START_SECONDS:.0f} s"
+        why: str | None = f"did not start within {most_seconds:.0f} s"
         if has_come:
             try:
                 coming.ready = Ready._make(ray.get(coming.starting))
@@ -319,8 +328,8 @@ class Session:
         if why is None:
             self._change([*self._workers, coming])
         else:
-            looks.policy.refused(len(self._workers), why)
-        looks.begin(now, *self._totals())
+            policy.refused(len(self._workers), why)
+        policy.begin(now, *self._totals())
 
     def _totals(self) -> tuple[float, int]:
         """Returns the CPU time and the rows of all workers until now."""
@@ -359,8 +368,7 @@ class Session:
 
     def _arrives(self, promise: Any, seconds: float | None, context: Context) -> bool:
         """Waits until a promise is kept or broken; False if the run is over before, or the time."""
-        looks = None if seconds is None else int(seconds / LOOK_SECONDS)
-        while looks is None or looks > 0:
+        for _ in itertools.count() if seconds is None else range(int(seconds / LOOK_SECONDS)):
             if not self._ray.is_initialized():  # to wait would start another cluster
                 raise WorkerError(
                     "ray.shutdown() was called while the run waited for its workers; iterate anew"
@@ -369,28 +377,23 @@ class Session:
                 return True
             if not context.wait(0.0):
                 return False
-            looks = None if looks is None else looks - 1
         return False
 
     def ahead(self, remote: Remote, context: Context) -> float:
-        """Returns by how much the clock of a worker is ahead."""
+        """Returns by how much the clock of a worker is ahead, by the quickest of a few pings; 0 if none comes back."""
         if remote.ahead_seconds is None:
-            remote.ahead_seconds = measured_ahead(
-                self._ray, remote, partial(self._arrives, context=context), context.now
-            )
+            pings = [(PING_SECONDS, 0.0)]
+            with contextlib.suppress(self._ray.exceptions.RayError):  # its lane finds out that it has died
+                for _ in range(PINGS):
+                    sent = context.now()
+                    promise = remote.handle.now.remote()
+                    if not self._arrives(promise, PING_SECONDS, context):
+                        break
+                    found, back = self._ray.get(promise), context.now()
+                    pings.append((back - sent, found - (sent + back) / 2))
+            remote.ahead_seconds = min(pings)[1]
         return remote.ahead_seconds
 
     def moves(self) -> list[str]:
         """Returns why workers came and went."""
-        return [] if self._looks is None else self._looks.policy.reasons
-
-    def facts(self) -> list[str]:
-        """Returns lines for `explain`."""
-        with self._lock:
-            workers = list(self._workers)
-        lines = [
-            f"worker {each.number}{place_of(each)}: {each.rows:,} rows, {each.num_bytes / 2**20:,.0f} MiB, "
-            f"{each.cpu_seconds:.1f} s of CPU"
-            for each in workers
-        ]
-        return [*lines, *self.moves()]
+        return [] if self._policy is None else self._policy.reasons

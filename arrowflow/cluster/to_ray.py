@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -26,9 +26,8 @@ def ray_dataset(
     return data.read_datasource(_datasource()(batches, schema, rows), override_num_blocks=1)
 
 
-def _tables(batches: Callable[[], Iterable[pa.RecordBatch]]) -> Iterator[pa.Table]:
-    for batch in batches():
-        yield pa.Table.from_batches([batch])
+def _table(batch: pa.RecordBatch) -> pa.Table:
+    return pa.Table.from_batches([batch])
 
 
 @functools.cache
@@ -63,7 +62,7 @@ def _datasource() -> type[Any]:
             metadata = block.BlockMetadata(
                 num_rows=self._rows, size_bytes=None, exec_stats=None, input_files=None
             )
-            read = functools.partial(_tables, self._batches)
-            return [module.ReadTask(read, metadata, schema=self._schema)]
+            batches = self._batches
+            return [module.ReadTask(lambda: map(_table, batches()), metadata, schema=self._schema)]
 
     return Batches

@@ -23,13 +23,14 @@ from arrowflow.executor.processes.wire import pack_error, unpack
 from arrowflow.executor.workers import cores
 from arrowflow.kernels.items import Slices
 from arrowflow.observe.timeline import Timeline
+from arrowflow.ops.functions.invocation import MappingOperator
 from arrowflow.options import ResolvedOptions
 from arrowflow.physical.planner import plan_chain
 from arrowflow.physical.totals import since
 from arrowflow.physical.tuning import Setting, StageKey, StageStatistics
 from arrowflow.plan.node import Node
 from arrowflow.plan.position import Position
-from arrowflow.plan.walk import post_order
+from arrowflow.plan.walk import post_order, rewritten
 from arrowflow.run import Prepared
 
 PIECE_SECONDS: Final = 0.3
@@ -140,44 +141,21 @@ class _Run:
     Attributes:
         engine: Runs it.
         told_at: When a piece last told of its stages.
-        rest: Batches of its latest item that were not taken yet.
-        waiting: Parts of its latest batch that were not sent yet.
+        parts: Parts of its batches.
+        waiting: The part that had no room in the latest piece.
         told: Its stages as they were then.
     """
 
     engine: Engine
     told_at: float
-    rest: Iterator[Delivered[pa.RecordBatch]] | None = None
-    waiting: deque[Part] = field(default_factory=deque)
+    parts: Iterator[Part]
+    waiting: Part | None = None
     told: dict[StageKey, StageStatistics] = field(default_factory=dict)
 
-    def next(self) -> tuple[pa.RecordBatch, Position] | None:
-        """Returns the next record batch and the position after it; None at the end."""
-        found = None if self.rest is None else next(self.rest, None)
-        if found is not None:
-            return found[0], found[1]
-        item = self.engine.next_item()
-        if item is None:
-            return None
-        if type(item.chunk) is not Slices:
-            return item.chunk, item.position
-        self.rest = sliced(item, RecordBatches().slicer(item.chunk.chunk))
-        batch, position, _ = next(self.rest)
-        return batch, position
-
-    def wait_in_parts(self, most_bytes: int) -> bool:
-        """Puts the next batch in parts if the one before is sent; False at the end."""
-        if not self.waiting:
-            found = self.next()
-            if found is None:
-                return False
-            self.waiting.extend(parts_of(*found, most_bytes))
-        return True
-
-    def record(self) -> None:
-        """Records from now on what runs when."""
-        if self.engine.timeline is None:
-            self.engine.timeline = Timeline()
+    def next_part(self) -> Part | None:
+        """Returns the next part of a batch; None at the end."""
+        part, self.waiting = self.waiting, None
+        return next(self.parts, None) if part is None else part
 
     def told_by(self, piece: Piece, now: float, *, ends: bool) -> Piece:
         """Returns a piece with what there is to tell of the run."""
@@ -194,16 +172,37 @@ class _Run:
         )
 
 
+def _parts(engine: Engine, most_bytes: int) -> Iterator[Part]:
+    """Yields the batches of a run in parts of so many bytes at most."""
+    while (item := engine.next_item()) is not None:
+        found: Iterator[Delivered[pa.RecordBatch]] = iter([(item.chunk, item.position, 0)])
+        if type(item.chunk) is Slices:
+            found = sliced(item, RecordBatches().slicer(item.chunk.chunk))
+        del item
+        for batch, position, _ in found:
+            parts = deque(parts_of(batch, position, most_bytes))
+            del batch
+            while parts:
+                yield parts.popleft()
+
+
+def _apart(node: Node) -> Node:
+    return replace(node, executor="process") if isinstance(node, MappingOperator) else node
+
+
 class LaneWorker:
     """Runs lanes, each as an ordinary run. An actor with one thread for each lane.
 
     Args:
         packed: The `Work`, as bytes of `pack`.
         num_cores: Cores of this worker.
+        careful: Whether it calls functions in processes of their own, so that it outlives a function that ends its process.
     """
 
-    def __init__(self, packed: bytes, num_cores: int) -> None:
+    def __init__(self, packed: bytes, num_cores: int, careful: bool = False) -> None:
         self._split, self._options = Work._make(unpack(packed))
+        if careful:
+            self._split = rewritten(self._split, _apart)  # type: ignore[assignment, arg-type]  # a node, which stays on top
         self._options = replace(self._options, cpu_budget=num_cores)
         self._clock = WallClock()
         self._plans: dict[int, Prepared] = {}
@@ -213,7 +212,7 @@ class LaneWorker:
         self._runs: dict[str, _Run] = {}
         self._resized = (0, 0)
         # Closed, perhaps before they were opened: calls of a worker overtake each other.
-        self._closed: dict[str, None] = {}
+        self._closed: deque[str] = deque(maxlen=KEPT_NAMES)
         cores.limit(num_cores)
 
     def ready(self) -> Ready:
@@ -240,23 +239,24 @@ class LaneWorker:
             if current is None:
                 if start is None:
                     raise KeyError(f"the run {name} was closed")
-                current = self._runs[name] = self._open(start)
+                current = self._runs[name] = self._open(start, request.most_bytes)
                 # `close` tells first and looks then, so one of the two sees the other.
                 if name in self._closed:
                     self.close(name)
                     return Piece(parts, True, None, self._clock.process_cpu())
-            if request.records:
-                current.record()
+            if request.records and current.engine.timeline is None:
+                current.engine.timeline = Timeline()
             while size < request.num_bytes and (not parts or self._clock.now() - began < PIECE_SECONDS):
-                if not current.wait_in_parts(request.most_bytes):
+                part = current.next_part()
+                if part is None:
                     ended = True
                     self.close(name)
                     break
-                part_bytes = current.waiting[0].num_bytes
-                if parts and size + part_bytes > request.most_bytes:
+                if parts and size + part.num_bytes > request.most_bytes:
+                    current.waiting = part
                     break
-                parts.append(current.waiting.popleft())
-                size += part_bytes
+                parts.append(part)
+                size += part.num_bytes
         except Exception as raised:  # noqa: BLE001  (the consumer raises it)
             raised.add_note(f"on the node {socket.gethostname()}, in the worker of process {os.getpid()}")
             error = pack_error(raised)
@@ -268,14 +268,12 @@ class LaneWorker:
 
     def close(self, name: str) -> None:
         """Ends a run of a lane; again is fine, and also before its first piece."""
-        self._closed[name] = None
+        self._closed.append(name)
         found = self._runs.pop(name, None)
         if found is not None:
             found.engine.close()
-        for oldest in list(self._closed)[: max(0, len(self._closed) - KEPT_NAMES)]:
-            self._closed.pop(oldest, None)
 
-    def _open(self, start: Start) -> _Run:
+    def _open(self, start: Start, most_bytes: int) -> _Run:
         options = replace(self._options, ram_budget=start.ram_budget)
         with self._planning:
             lane = self._plans.get(start.lane)
@@ -289,4 +287,4 @@ class LaneWorker:
         lane = replace(lane, options=options)
         engine = run.start(lane, start.epoch, start.position, self._clock, None)
         engine.bad_rows = deque()
-        return _Run(engine, self._clock.now())
+        return _Run(engine, self._clock.now(), _parts(engine, most_bytes))

@@ -19,7 +19,8 @@ import pyarrow as pa
 import pytest
 
 import arrowflow as af
-from arrowflow.cluster.session import Session
+from arrowflow.cluster.remote import Remote
+from arrowflow.cluster.session import MAX_DEATHS, Session
 from arrowflow.errors import FunctionError, MissingPackageError, PlanError, WorkerError
 from tests.effort import scaled
 from tests.ops.ranks.pipelines import BATCH, PIPELINES, UNCOUNTED, of, ranks, steps_of
@@ -124,15 +125,52 @@ def test_a_worker_that_is_killed_is_replaced(ray: Any, shards: Path) -> None:
         assert list(killed_at(plan.with_engine(engine(2)), steps, generator)) == expected, name
 
 
-def test_workers_that_die_again_and_again(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arrowflow.cluster.session.MAX_DEATHS", 1)
-
-    def ends(batch: pa.RecordBatch) -> pa.RecordBatch:
+def ends(batch: pa.RecordBatch) -> Any:
+    if 395_000 in batch["id"].to_pylist():
         os._exit(3)
+    return batch.num_rows > 0 and batch
 
-    plan = af.range(1000).map(ends, keeps_rows=True).batch(BATCH)
-    with pytest.raises(WorkerError, match="workers die again and again and deliver nothing, the last one"):
-        next(iter(plan.with_engine(engine(1))))
+
+def test_a_function_that_ends_its_process(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each worker delivers a batch of what comes before the row that ends it. The third one outlives it, and tells of the call."""
+    started = starts_of(monkeypatch)
+    options = af.Options(max_chunk_rows=64)
+    plan = af.range(400_000).map(ends, keeps_rows=True).batch(256).with_options(options)
+    found: list[Any] = []
+    told = "map: a worker process ended with exit code 3 in the call for split 0, piece 312"
+    with pytest.raises(WorkerError, match=told) as raised:
+        found.extend(plan.with_engine(engine(1)))
+    assert "on the node" in "".join(raised.value.__notes__)
+    assert started == [False, False, True]
+    apart = af.range(400_000).map(ends, keeps_rows=True, executor="process").batch(256).with_options(options)
+    expected: list[Any] = []
+    with pytest.raises(WorkerError, match=told):
+        expected.extend(apart.split_by_rank(0, 1))
+    assert found == expected, "in order"
+
+
+def test_an_operator_that_ends_its_process(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without processes of its own: here the number of workers that it ends decides."""
+    started = starts_of(monkeypatch)
+    plan = af.range(400_000).filter(lambda batch: ends(batch)["id"].to_numpy() >= 0).batch(256)
+    told = r"ended while it ran lane \d+, which calls filter\(.*\), as 3 others did right before it \(ActorDiedError: "
+    with pytest.raises(WorkerError, match=told) as raised:
+        list(plan.split_by_rank(0, 1, equal_steps="drop").with_engine(engine(1)))
+    assert isinstance(raised.value.__cause__, ray.exceptions.RayActorError)
+    assert len(started) == 1 + MAX_DEATHS
+
+
+def starts_of(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Returns the workers that will start: whether each of them is careful."""
+    starts: list[bool] = []
+    started = Session._started
+
+    def note(session: Session, number: int, *, careful: bool = False) -> Remote:
+        starts.append(careful)
+        return started(session, number, careful=careful)
+
+    monkeypatch.setattr(Session, "_started", note)
+    return starts
 
 
 def test_ranks_share_workers(ray: Any, shards: Path) -> None:
@@ -204,10 +242,10 @@ def test_plans_that_no_cluster_can_run(ray: Any, tmp_path: Path) -> None:
         first(af.range(100).filter(pl.col("id") > 5).batch(BATCH))
     with pytest.raises(PlanError, match="split_by_rank tells the number of lanes"):
         first(af.range(100).batch(BATCH).split_by_rank(0, 1), lanes=4)
-    with pytest.raises(PlanError, match="cpus_per_worker=99, but the largest node of the cluster has 8 CPUs"):
+    with pytest.raises(PlanError, match="workers=1 of 99 CPUs each, only for 0: its largest node has 8 CPUs"):
         next(iter(af.range(100).batch(BATCH).with_engine(af.RayEngine(workers=1, cpus_per_worker=99))))
     with pytest.raises(
-        PlanError, match=r"memory_per_worker=1,125,899,906,842,624, but the largest node .* has"
+        PlanError, match=r"workers=1 of 1 CPU and 1,073,741,824 MiB each.*take memory_per_worker='\d+MiB'"
     ):
         first(af.range(100).batch(BATCH), memory_per_worker="1024TiB")
 
@@ -298,11 +336,10 @@ def test_loaders_take_an_engine(ray: Any) -> None:
         plan.to_numpy(engine=3)  # type: ignore[call-overload]
 
 
-def test_explain_tells_of_the_workers(ray: Any, shards: Path) -> None:
-    dataset = of(shards).batch(BATCH).with_engine(engine(1))
-    assert len(rows_of(dataset)) == 56
-    shown = dataset.explain()
-    assert "worker 0 on" in shown and "1,777 rows" in shown, shown
+def test_workers_divide_the_cores_of_the_cluster(ray: Any) -> None:
+    dataset = af.range(320).batch(BATCH).with_engine(af.RayEngine(workers=3))
+    assert len(rows_of(dataset)) == 10
+    assert len(processes_of(dataset)) == 3 and session_of(dataset)._asks == {"CPU": 2}
 
 
 def test_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 import arrowflow as af
-from arrowflow.cluster.policy import CALM, REST, Look, Looks, Policy, dealt
+from arrowflow.cluster.policy import CALM, REST, Policy, dealt
 from arrowflow.errors import PlanError
 
 
+class Look(NamedTuple):
+    workers: int
+    waited: float
+    busy: float
+    rate: float
+
+
+def policy_of(most: int) -> Policy:
+    return Policy(most, own=2, cores=1)
+
+
 def steps(policy: Policy, *looks: Look) -> list[int]:
-    return [policy.step(look) for look in looks]
+    return [policy.decide(count, waited=waited, busy=busy, rate=rate) for count, waited, busy, rate in looks]
 
 
 def starved(workers: int, rate: float) -> Look:
@@ -20,7 +31,7 @@ def starved(workers: int, rate: float) -> Look:
 
 
 def test_workers_are_added_while_each_brings_something() -> None:
-    policy = Policy(most=8)
+    policy = policy_of(8)
     assert steps(policy, starved(1, 100), starved(2, 190), starved(3, 280)) == [2, 3, 4]
     assert policy.reasons == [
         "1 -> 2 workers: lanes waited 80% of the time for workers that compute",
@@ -30,7 +41,7 @@ def test_workers_are_added_while_each_brings_something() -> None:
 
 
 def test_a_worker_that_brings_nothing_goes_and_is_not_tried_again_soon() -> None:
-    policy = Policy(most=8)
+    policy = policy_of(8)
     assert steps(policy, starved(1, 100), starved(2, 101)) == [2, 1]
     assert policy.reasons[-1] == "2 -> 1 workers: 2 brought 1.01 x the rows/s of 1"
     assert steps(policy, *[starved(1, 100)] * (REST - 1)) == [1] * (REST - 1)
@@ -39,32 +50,32 @@ def test_a_worker_that_brings_nothing_goes_and_is_not_tried_again_soon() -> None
 
 def test_lanes_that_wait_for_something_else_get_no_worker() -> None:
     waits = Look(workers=1, waited=0.9, busy=0.1, rate=10.0)
-    assert steps(Policy(most=8), waits, waits) == [1, 1]
-    assert steps(Policy(most=1), starved(1, 10)) == [1]
+    assert steps(policy_of(8), waits, waits) == [1, 1]
+    assert steps(policy_of(1), starved(1, 10)) == [1]
 
 
 def test_a_worker_goes_once_lanes_lack_nothing_for_long() -> None:
     calm = Look(workers=3, waited=0.0, busy=0.2, rate=100.0)
-    policy = Policy(most=8)
+    policy = policy_of(8)
     assert steps(policy, *[calm] * CALM) == [3] * (CALM - 1) + [2]
     busy = Look(workers=3, waited=0.0, busy=0.9, rate=100.0)
-    assert steps(Policy(most=8), *[busy] * CALM) == [3] * CALM
+    assert steps(policy_of(8), *[busy] * CALM) == [3] * CALM
     alone = Look(workers=1, waited=0.0, busy=0.0, rate=1.0)
-    assert steps(Policy(most=8), *[alone] * CALM) == [1] * CALM
+    assert steps(policy_of(8), *[alone] * CALM) == [1] * CALM
 
 
 def test_a_rest_is_no_time_of_waiting() -> None:
-    looks = Looks(Policy(most=8), own=2, cores=1)
-    assert looks.step(0.0, 1, 5.0, 10) is None
-    looks.waited = 100.0
-    assert looks.step(1000.0, 1, 905.0, 20) is None and looks.waited == 0.0
-    looks.waited = 3.0
-    assert looks.step(1002.0, 1, 907.0, 30) == 2
+    policy = policy_of(8)
+    assert policy.look(0.0, 1, 5.0, 10) is None
+    policy.waited = 100.0
+    assert policy.look(1000.0, 1, 905.0, 20) is None and policy.waited == 0.0
+    policy.waited = 3.0
+    assert policy.look(1002.0, 1, 907.0, 30) == 2
 
 
 def test_a_consumer_that_takes_a_piece_now_and_then_gives_workers_up() -> None:
-    looks = Looks(Policy(most=8), own=2, cores=1)
-    counts = [looks.step(60.0 * minute, 3, 0.1 * minute, minute) for minute in range(CALM + 1)]
+    policy = policy_of(8)
+    counts = [policy.look(60.0 * minute, 3, 0.1 * minute, minute) for minute in range(CALM + 1)]
     assert counts == [None, *[3] * (CALM - 1), 2]
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 import arrowflow as af
-from arrowflow.cluster.policy import Looks, Policy, dealt
+from arrowflow.cluster.policy import Policy, dealt
 from arrowflow.cluster.remote import Asked, Remote
 from arrowflow.cluster.session import MAX_DEATHS, Session
 from arrowflow.cluster.worker import Piece, Ready, Start
@@ -52,36 +52,36 @@ class Ray:
 HERE = Ready("here", 1, None)
 
 
-def tuned(monkeypatch: pytest.MonkeyPatch, coming: Any) -> tuple[Session, Looks]:
+def tuned(monkeypatch: pytest.MonkeyPatch, coming: Any) -> tuple[Session, Policy]:
     """Returns a session of four lanes with one busy worker whose policy has just added another one."""
-    monkeypatch.setattr(Session, "_started", lambda self, number: Remote(number, None, coming))
-    session, looks = Session(af.RayEngine(cpus_per_worker=1)), Looks(Policy(most=3), own=4, cores=1)
+    monkeypatch.setattr(Session, "_started", lambda self, number, **_: Remote(number, None, coming))
+    session, policy = Session(af.RayEngine(cpus_per_worker=1)), Policy(most=3, own=4, cores=1)
     session._ray = Ray()
     session._lanes, session._places = (0, 1, 2, 3), dealt({}, range(4), 1)
     session._workers = [only] = [Remote(0, None, HERE, HERE)]
-    session._look(looks, 0.0)
-    only.cpu_seconds, only.rows, looks.waited = 0.9, 100, 3.0
-    session._look(looks, 1.0)  # too early
-    only.cpu_seconds, looks.waited = 2.4, 8.0
-    session._look(looks, 2.5)
+    session._look(policy, 0.0)
+    only.cpu_seconds, only.rows, policy.waited = 0.9, 100, 3.0
+    session._look(policy, 1.0)  # too early
+    only.cpu_seconds, policy.waited = 2.4, 8.0
+    session._look(policy, 2.5)
     assert [since for _, since in filter(None, [session._coming])] == [2.5]
-    session._looks = looks
-    return session, looks
+    session._policy = policy
+    return session, policy
 
 
 def test_a_session_has_as_many_workers_as_the_policy_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    session, looks = tuned(monkeypatch, HERE)
+    session, policy = tuned(monkeypatch, HERE)
     (only,) = session._workers
-    session._look(looks, 3.5)
+    session._look(policy, 3.5)
     assert [each.number for each in session._workers] == [0, 1]
     assert session._places == {0: 0, 1: 0, 2: 1, 3: 1}
     assert session.worker_of(3) is session._workers[1]
-    only.cpu_seconds, only.rows, looks.waited = 3.0, 110, 8.0
-    session._look(looks, 5.0)
+    only.cpu_seconds, only.rows, policy.waited = 3.0, 110, 8.0
+    session._look(policy, 5.0)
     assert len(session._workers) == 2, "what was before it came does not count"
-    session._look(looks, 6.0)
+    session._look(policy, 6.0)
     assert session._workers == [only] and set(session._places.values()) == {0}
-    assert session.facts()[-1].startswith("2 -> 1 workers: 2 brought 0.")
+    assert session.moves()[-1].startswith("2 -> 1 workers: 2 brought 0.")
 
 
 @pytest.mark.parametrize(
@@ -95,14 +95,14 @@ def test_a_session_has_as_many_workers_as_the_policy_says(monkeypatch: pytest.Mo
 def test_a_run_goes_on_without_a_worker_that_does_not_come(
     monkeypatch: pytest.MonkeyPatch, promise: Any, why: str
 ) -> None:
-    session, looks = tuned(monkeypatch, promise)
+    session, policy = tuned(monkeypatch, promise)
     for now in (3.5, 7.0, 123.0):
-        session._look(looks, now)
+        session._look(policy, now)
         assert set(session._places.values()) == {0}, "no lane waits for it"
     assert session._coming is None
-    assert session.facts()[-1] == f"2 -> 1 workers: worker 1 {why}"
-    session._workers[0].cpu_seconds, looks.waited = 30.0, 80.0
-    session._look(looks, 128.0)
+    assert session.moves()[-1] == f"2 -> 1 workers: worker 1 {why}"
+    session._workers[0].cpu_seconds, policy.waited = 30.0, 80.0
+    session._look(policy, 128.0)
     assert session._coming is None, "it is not tried again"
 
 
@@ -119,37 +119,39 @@ def cluster_of(cpus: int, job: str = "01") -> Any:
 
 def test_ranks_use_all_of_the_workers_that_they_share(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each lane runs in one of them, and each worker's lanes have its memory between them, whoever takes their rows."""
-    monkeypatch.setattr(Session, "_started", lambda self, number: Remote(number, None, None))
+    monkeypatch.setattr(Session, "_started", lambda self, number, **_: Remote(number, None, None))
     monkeypatch.setattr("arrowflow.cluster.session.optional", lambda *_, **__: cluster_of(64))
     found: list[int] = []
     for rank in range(8):
         session = Session(af.RayEngine(workers=8, cpus_per_worker=1))
-        session.connect(lambda: b"", lanes=range(16), own=2, ram_budget=1 << 30, shared=True)
+        session.connect(lambda: b"", lanes=range(16), own=2, functions=(), ram_budget=1 << 30, shared=True)
         assert session.share_bytes == 1 << 29
         found += [session.worker_of(lane).number for lane in (2 * rank, 2 * rank + 1)]
     assert sorted(found) == sorted([*range(8)] * 2)
 
 
 def test_two_jobs_on_a_cluster_do_not_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Session, "_started", lambda self, number: Remote(number, None, None))
+    monkeypatch.setattr(Session, "_started", lambda self, number, **_: Remote(number, None, None))
     names = []
     for job in ("01", "02", "01"):
         monkeypatch.setattr(
             "arrowflow.cluster.session.optional", lambda *_, job=job, **__: cluster_of(64, job)
         )
         session = Session(af.RayEngine(workers=1, cpus_per_worker=1))
-        session.connect(lambda: b"the plan", lanes=range(16), own=2, ram_budget=1 << 30, shared=True)
+        session.connect(
+            lambda: b"the plan", lanes=range(16), own=2, functions=(), ram_budget=1 << 30, shared=True
+        )
         names.append(session._shared_name)
     assert names[0] == names[2] != names[1]
 
 
 def test_workers_stay_as_long_as_a_lane_uses_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Session, "_started", lambda self, number: Remote(number, None, None))
+    monkeypatch.setattr(Session, "_started", lambda self, number, **_: Remote(number, None, None))
     monkeypatch.setattr("arrowflow.cluster.session.optional", lambda *_, **__: cluster_of(64))
     session = Session(af.RayEngine(workers=2, cpus_per_worker=1))
 
     def connect() -> None:
-        session.connect(lambda: b"", lanes=range(4), own=4, ram_budget=1 << 30, shared=False)
+        session.connect(lambda: b"", lanes=range(4), own=4, functions=(), ram_budget=1 << 30, shared=False)
 
     connect()
     first = session.worker_of(0)
@@ -174,16 +176,17 @@ def test_deaths_count_by_lane(monkeypatch: pytest.MonkeyPatch) -> None:
 
     dead = RayError("no such process")
     monkeypatch.setattr(
-        Session, "_started", lambda self, number: Remote(number, None, None, Ready("a", 1, None))
+        Session, "_started", lambda self, number, **_: Remote(number, None, None, Ready("a", 1, None))
     )
     session = Session(af.RayEngine())
-    session._ray = Ray()
+    session._ray, session._functions = Ray(), ["map(ends)"]
     session._lanes, session._places = (0, 1), {0: 0, 1: 0}
     session._workers = [session._started(0)]
     context: Any = types.SimpleNamespace(now=lambda: 0.0, wait=lambda seconds: True)
 
-    def take(lane: int, promise: Any) -> Any:
-        return session.take(Asked(lane, session.worker_of(lane), "run", 0, promise), context)
+    def take(lane: int, promise: Any, *, is_first: bool = False) -> Any:
+        asked = Asked(lane, session.worker_of(lane), "run", 0, promise, is_first=is_first)
+        return session.take(asked, context)
 
     piece = Piece([], False, None, 0.0)
     for _ in range(MAX_DEATHS):
@@ -191,9 +194,11 @@ def test_deaths_count_by_lane(monkeypatch: pytest.MonkeyPatch) -> None:
         assert take(0, dead) is None
         assert session.worker_of(0) is not before, "there is another worker"
         assert take(1, piece) == piece
-    with pytest.raises(
-        WorkerError, match=r"again and again and deliver nothing, the last one on a .* with lane 0"
-    ):
+        assert take(0, piece, is_first=True) == piece, (
+            "a batch of what comes before the row that ends the next one"
+        )
+    told = rf"ended while it ran lane 0, which calls map\(ends\), as {MAX_DEATHS} others did right before it "
+    with pytest.raises(WorkerError, match=told):
         take(0, dead)
     session._deaths = {}
     for _ in range(3 * MAX_DEATHS):
@@ -201,14 +206,47 @@ def test_deaths_count_by_lane(monkeypatch: pytest.MonkeyPatch) -> None:
         assert take(0, piece) == piece, "a lane that goes on may lose any number of workers"
 
 
+def test_a_worker_is_careful_where_one_has_just_taken_the_place_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And not where a node with several workers is lost, or where lanes went on since."""
+    starts: list[tuple[int, bool]] = []
+
+    def start(session: Session, number: int, *, careful: bool = False) -> Remote:
+        starts.append((number, careful))
+        return Remote(number, None, None, HERE)
+
+    monkeypatch.setattr(Session, "_started", start)
+    session = Session(af.RayEngine())
+    session._ray = Ray()
+    session._lanes, session._places = (0, 1, 2, 3), {0: 0, 1: 1, 2: 0, 3: 1}
+    session._workers = [Remote(number, None, None, HERE) for number in range(2)]
+    context: Any = types.SimpleNamespace(now=lambda: 0.0, wait=lambda seconds: True)
+
+    def die(*lanes: int) -> None:
+        for asked in [Asked(lane, session.worker_of(lane), "run", 0, RayError("lost")) for lane in lanes]:
+            assert session.take(asked, context) is None
+
+    die(0, 1, 2, 3)
+    die(2, 0)
+    assert starts == [(0, False), (1, False), (0, True)]
+    for lane in (0, 2):
+        session.take(
+            Asked(lane, session.worker_of(lane), "run", 0, Piece([], lane == 0, None, 0.0), lane == 0),
+            context,
+        )
+    die(2)
+    assert starts[3:] == [(0, False)]
+
+
 def test_workers_that_do_not_start(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """The log says what they may lack, once, and so does the error."""
     session = Session(af.RayEngine(workers=2, cpus_per_worker=2, memory_per_worker="3GiB"))
-    session._cores, session._lanes, session._places = 2, (0,), {0: 0}
+    session._asks, session._lanes, session._places = {"CPU": 2, "memory": 3 << 30}, (0,), {0: 0}
     session._workers = [Remote(0, None, None)]
     session._ray = ray = Ray()
     context: Any = types.SimpleNamespace(now=lambda: 0.0, wait=lambda seconds: True)
-    lacks = "each asks one node for 2 CPUs and 3.0 GiB, and all nodes together have 1 of 4 CPUs and 2.0 of 8.0 GiB free"
+    lacks = "each asks one node for 2 CPUs and 3,072 MiB, and of 4 CPUs and 8,192 MiB of all nodes 1 CPU and 2,048 MiB are free"
     for _ in range(2):
         with pytest.raises(WorkerError, match=f"not all workers started within 131 s: {lacks}"):
             session.take(Asked(0, session.worker_of(0), "run", 0, None), context)
@@ -241,14 +279,12 @@ def test_workers_that_die_while_they_start_count_by_place(monkeypatch: pytest.Mo
     )
     session._ray = Ray()
     session._workers = [Remote(number, None, RayError("lost")) for number in range(2 * MAX_DEATHS)]
-    monkeypatch.setattr(Session, "_started", lambda self, number: Remote(number, None, HERE))
+    monkeypatch.setattr(Session, "_started", lambda self, number, **_: Remote(number, None, HERE))
     assert session.await_workers(cast(Any, context))
     session._workers = [Remote(0, None, RayError("lost"))]
     session._deaths = {}
-    monkeypatch.setattr(Session, "_started", lambda self, number: Remote(number, None, RayError("lost")))
-    with pytest.raises(
-        WorkerError, match="again and again and deliver nothing, the last one at the start of worker 0"
-    ):
+    monkeypatch.setattr(Session, "_started", lambda self, number, **_: Remote(number, None, RayError("lost")))
+    with pytest.raises(WorkerError, match="the worker process ended while it started, as 3 others did"):
         session.await_workers(cast(Any, context))
 
 
@@ -280,14 +316,14 @@ def test_a_lane_begins_anew_where_its_share_of_memory_shrinks() -> None:
 
 
 def test_after_a_shutdown_of_ray_a_wait_raises_and_a_run_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Session, "_started", lambda self, number: Remote(number, None, None))
+    monkeypatch.setattr(Session, "_started", lambda self, number, **_: Remote(number, None, None))
     session, job = Session(af.RayEngine(workers=1, cpus_per_worker=1)), ["01"]
     cluster = cluster_of(4)
     cluster.get_runtime_context = lambda: types.SimpleNamespace(get_job_id=lambda: job[0])
     monkeypatch.setattr("arrowflow.cluster.session.optional", lambda *_, **__: cluster)
 
     def connected() -> Remote:
-        session.connect(lambda: b"", lanes=range(2), own=2, ram_budget=1 << 30, shared=False)
+        session.connect(lambda: b"", lanes=range(2), own=2, functions=(), ram_budget=1 << 30, shared=False)
         return session.worker_of(0)
 
     first = connected()

@@ -16,8 +16,8 @@ import pytest
 
 import arrowflow as af
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
-from arrowflow.cluster.remote_lane import packed
 from arrowflow.cluster.parts import Joined, Kept
+from arrowflow.cluster.remote_lane import packed
 from arrowflow.cluster.worker import KEPT_NAMES, LaneWorker, Piece, Request, Start, Work
 from arrowflow.executor.stages.elsewhere import Elsewhere
 from arrowflow.executor.workers import cores
@@ -65,10 +65,10 @@ def test_a_run_that_is_closed_while_it_opens_does_not_stay(monkeypatch: pytest.M
     opens, closed = threading.Event(), threading.Event()
     opened = worker._open
 
-    def slowly(start: Start) -> Any:
+    def slowly(*given: Any) -> Any:
         opens.set()
         assert closed.wait(30)
-        return opened(start)
+        return opened(*given)
 
     monkeypatch.setattr(worker, "_open", slowly)
     pieces: list[Piece] = []
