@@ -30,7 +30,7 @@ from arrowflow import run
 from arrowflow.cluster.engine import RayEngine
 from arrowflow.cluster.on_cluster import OnCluster
 from arrowflow.cluster.to_ray import ray_dataset
-from arrowflow.delivery import EpochCounter, RecordBatches
+from arrowflow.delivery import EpochCounter, Place, RecordBatches
 from arrowflow.errors import ArrowflowError, PlanError, shown
 from arrowflow.executor.processes.wire import check_portable
 from arrowflow.interchange.dtypes import dtype_named
@@ -160,9 +160,11 @@ class Dataset:
     error in the very call that names it, if the names are known there without reading: after a source in memory, after
     `schema=`, and once a dataset has been asked or run.
 
-    A dataset remembers one thing: how often it was iterated. Each `iter()` of the dataset or of its loaders runs the
-    next epoch (0, 1, …). Everything else that reads runs epoch 0 and does not count: `to_table`, `to_reader`,
-    `__arrow_c_stream__`, `reduce`, `write_parquet`, `write_ipc`.
+    A dataset remembers one thing: how many epochs (0, 1, …) were counted. An iterator counts as an epoch once it has
+    delivered its second batch, or has ended: a look counts nothing. A loader counts for itself, from the dataset's count
+    when the loader was made. So a loader that is made anew in each turn of a loop gets the next order. Everything else
+    that reads runs epoch 0 and does not count: `to_table`, `to_reader`, `__arrow_c_stream__`, `reduce`, `write_parquet`,
+    `write_ipc`.
 
     Files on local disks are listed anew when a run begins or a question is asked (`schema`, `num_rows`, `len` of a
     loader). So replaced, added and removed files are noticed, also when a `cache` follows the source. Listings of
@@ -1945,7 +1947,7 @@ class Dataset:
         part = Part(partial(_of_worker, selected._plan, lanes, picks), None if asks else whole)
         return torch_dataset(
             part,
-            SharedEpochs(self._epochs.next),
+            SharedEpochs(self._epochs.begins.epoch),
             _hand_over(name, TorchExport, request, collate),
         )
 
@@ -2111,7 +2113,11 @@ class Dataset:
         dataset = self if engine is None else self.with_engine(engine)
         prepares, request = dataset._picked(name, request)
         hand_over = replace(_hand_over(name, make_export, request, collate), ahead=ahead, arrived=arrived)
-        return Loader(prepares, self._epochs, hand_over)
+        return Loader(prepares, self._counter(), hand_over)
+
+    def _counter(self) -> EpochCounter:
+        """Returns the counter of a new loader."""
+        return EpochCounter(Place(self._epochs.begins.epoch), dataset=self._epochs)
 
     def _picked(
         self, operator: str, request: ExportRequest

@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from arrowflow.delivery import EpochCounter
 from arrowflow.lazy import locks
 
 _POLL_SECONDS: Final = 0.001
@@ -27,7 +26,7 @@ MAX_PASSES: Final = 64
 """The most passes that are remembered: more than ever run at the same time."""
 
 
-class SharedEpochs(EpochCounter):
+class SharedEpochs:
     """Counts epochs in a file, which goes with the object that made it. Copies of the object use the same file.
 
     Attributes:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Generic, Self, TypeVar, cast
 
 from arrowflow import run
+from arrowflow.delivery import EpochCounter
 from arrowflow.errors import ForkError, PlanError, StateError
 from arrowflow.executor import check_not_forked
 from arrowflow.loaders.base import ExportDelivery, HandOver, Loader
@@ -102,7 +103,7 @@ class TorchDataset(Loader[T]):
     """
 
     def __init__(self, part: Part, counter: SharedEpochs, hand_over: HandOver[Any]) -> None:
-        super().__init__(part, counter, hand_over)
+        super().__init__(part, EpochCounter(), hand_over)
         self._epochs = counter
         self._passes = 0  # made by this process, as a worker
         self._epoch = 0  # of the latest pass
@@ -110,7 +111,7 @@ class TorchDataset(Loader[T]):
         self._loaded_by = os.getpid()
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        if self._resume is not None:
+        if self._moved:
             raise _not_for_workers()
         return torch_dataset, (self._prepared, self._epochs, self._hand_over)
 
@@ -129,7 +130,11 @@ class TorchDataset(Loader[T]):
             self._epochs.name = f"{worker.seed - worker.id} {self._passes}"
             self._passes += 1
         prepared = self._prepared()
-        ended = worker is not None and self._resume is not None and self._goes_on_ended
+        ended = worker is not None and self._moved and self._goes_on_ended
+        if self._moved:
+            self._epochs.next = self._counter.begins.epoch + 1
+        else:
+            self._counter.move(self._epochs.take())
         turn = self._run(prepared, ExportDelivery(prepared, self._hand_over))
         progress = turn.progress
         self._epoch = progress.epoch
@@ -142,11 +147,12 @@ class TorchDataset(Loader[T]):
     def _take_up_again(self) -> None:
         """Goes back to the place of an iterator that delivered nothing; PyTorch makes such iterators for their state."""
         progress = self._progress
-        if self._resume is None and progress is not None and progress.began is None:
-            self._resume = progress.epoch, progress.position, progress.batches
+        if not self._moved and progress is not None and progress.began is None:
+            self._counter.move(progress.epoch, progress.position, progress.batches)
+            self._moved = True
 
     def _check_worker(self) -> None:
-        if self._resume is not None and self._loaded_by != os.getpid():
+        if self._moved and self._loaded_by != os.getpid():
             raise _not_for_workers()
         try:
             check_not_forked()
@@ -162,7 +168,7 @@ class TorchDataset(Loader[T]):
         return {**super().state_dict(), _ENDED: self._has_ended()}
 
     def _has_ended(self) -> bool:
-        if self._resume is not None:
+        if self._moved:
             return self._goes_on_ended
         return self._progress is not None and self._progress.epoch != self._epoch
 
@@ -182,7 +188,8 @@ class TorchDataset(Loader[T]):
     def set_epoch(self, epoch: int) -> None:
         """Makes the next `iter()` of a `DataLoader` run this epoch, also in workers that live on."""
         super().set_epoch(epoch)
-        self._progress = None
+        self._epochs.next = epoch
+        self._moved, self._progress = False, None
 
 
 def _not_for_workers() -> StateError:
