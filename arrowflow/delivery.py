@@ -24,12 +24,14 @@ class Place(NamedTuple):
         position: Position of the last batch before it; None at the start of the epoch.
         batches: Batches of the epoch before it.
         moves: How often its counter had been moved.
+        elsewhere: Whether a pass in other processes moved it there, and may still go on.
     """
 
     epoch: int = 0
     position: Position = None
     batches: int = 0
     moves: int = 0
+    elsewhere: bool = False
 
 
 @dataclass(slots=True)
@@ -51,10 +53,10 @@ class EpochCounter:
         self.begins = place = Place(epoch, position, batches, self.begins.moves + 1)
         return place
 
-    def count(self, begun: Place) -> None:
+    def count(self, begun: Place, *, elsewhere: bool = False) -> None:
         """Counts the epoch of a pass, unless the counter was moved since the pass has begun."""
         if self.begins.moves == begun.moves:
-            self.move(begun.epoch + 1)
+            self.begins = Place(begun.epoch + 1, moves=begun.moves + 1, elsewhere=elsewhere)
         dataset = self.dataset
         if dataset is not None and dataset.begins.epoch <= begun.epoch:
             dataset.move(begun.epoch + 1)

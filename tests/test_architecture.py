@@ -332,7 +332,6 @@ SAME_WORD = {
     "disk_cache": "`cache(path)`: one method, two operators, too long for one module",
     "shared_cache": '`cache("s3://…")`: the same method',
     "agreed_steps": "`split_by_rank(coordinator=)`: at the end of the whole plan",
-    "split_by_worker": "`to_torch_dataset()`: no method of its own",
     "global_shuffle": "`shuffle()`: one method, two operators, too long for one module",
 }
 """Modules of operators that another module's method makes, with a reason."""

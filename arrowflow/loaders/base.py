@@ -192,10 +192,15 @@ class Loader(Generic[T]):
         summary = f"\n{self.explain()}" if self._progress is not None else ""
         return f"<pre>{html.escape(repr(self) + summary)}</pre>"
 
-    def _run(self, prepared: Prepared, delivery: Delivery[Any]) -> Iterator[T]:
-        """Returns an iterator over the next epoch, or one from the place of a loaded state."""
+    def _run(
+        self, prepared: Prepared, delivery: Delivery[Any], counter: EpochCounter | None = None
+    ) -> Iterator[T]:
+        """Returns an iterator over the next epoch, or one from the place of a loaded state.
+
+        Its epoch is counted by the counter that is given, else by the loader's own.
+        """
         self._latest_run = prepared
-        iterator: Iterator[T] = Iterator(prepared, self._counter, delivery, self._recording)
+        iterator: Iterator[T] = Iterator(prepared, counter or self._counter, delivery, self._recording)
         self._moved = False
         self._progress = iterator.progress
         # Weak, so that a loop that was left by `break` ends its run although the loader lives on.

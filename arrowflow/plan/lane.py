@@ -25,13 +25,11 @@ class Lane:
         number: Its number, from 0.
         count: How many lanes there are.
         step_rows: Rows that each lane gives to a step; 0 where that is no fixed number.
-        unit: Rows of a source that are dealt together, so that a lane ends in no short batch but the last one of all.
     """
 
     number: int
     count: int
     step_rows: int = 0
-    unit: int = 1
 
     def rows(self, num_rows: int) -> tuple[int, int]:
         """Returns its part of so many rows, as (first, before). No lane has fewer rows than a later one.
@@ -39,13 +37,10 @@ class Lane:
         Example:
             >>> [Lane(number, 3).rows(8) for number in range(3)]
             [(0, 3), (3, 6), (6, 8)]
-            >>> [Lane(number, 3, unit=4).rows(10) for number in range(3)]
-            [(0, 4), (4, 8), (8, 10)]
         """
-        share, more = divmod(-(-num_rows // self.unit), self.count)
+        share, more = divmod(num_rows, self.count)
         start = self.number * share + min(self.number, more)
-        before = start + share + (self.number < more)
-        return min(start * self.unit, num_rows), min(before * self.unit, num_rows)
+        return start, start + share + (self.number < more)
 
     def size(self, rows: int) -> int:
         """Returns its part of a buffer of so many rows, at least one row."""

@@ -82,9 +82,8 @@ class SplitByRank(Operator):
         lanes: int | None,
         equal_steps: Any,
         coordinator: Any,
-        divides_batches: bool = True,
     ) -> Self:
-        """Returns the node, with arguments as users write them. Lanes of whole batches need not divide the rows of one."""
+        """Returns the node, with arguments as users write them."""
         if not below.batched:
             raise PlanError(
                 "split_by_rank: it comes last, after the batches of all processes together; write "
@@ -93,7 +92,7 @@ class SplitByRank(Operator):
         if any(isinstance(node, cls) for node in post_order(below)):
             raise PlanError("split_by_rank: the plan is split by rank already; leave one of the two out")
         found = found_rank(rank, world_size)
-        count = lane_count(lanes, batch_rows(below) if divides_batches else None, found.world_size)
+        count = lane_count(lanes, batch_rows(below), found.world_size)
         return cls(
             inputs=(below,),
             rank=found.rank,
