@@ -30,7 +30,7 @@ from arrowflow import run
 from arrowflow.cluster.engine import RayEngine
 from arrowflow.cluster.on_cluster import OnCluster
 from arrowflow.cluster.to_ray import ray_dataset
-from arrowflow.delivery import EpochCounter, RecordBatches
+from arrowflow.delivery import EpochCounter, Place, RecordBatches
 from arrowflow.errors import ArrowflowError, PlanError, shown
 from arrowflow.executor.processes.wire import check_portable
 from arrowflow.interchange.dtypes import dtype_named
@@ -44,7 +44,7 @@ from arrowflow.loaders.numpy import NumpyExport
 from arrowflow.loaders.polars import PolarsExport
 from arrowflow.loaders.shared_epochs import SharedEpochs
 from arrowflow.loaders.torch import TorchExport, torch_dtype
-from arrowflow.loaders.torch_dataset import Part, torch_dataset
+from arrowflow.loaders.torch_dataset import InWorker, torch_dataset
 from arrowflow.loaders.torch_memory import CudaExport, MpsExport, PinnedExport, Transfer, device_named
 from arrowflow.ops.batches.batch import Batch
 from arrowflow.ops.batches.bucket_by_sequence_length import DEFAULT_MAX_LAG_ROWS, bucketed
@@ -81,7 +81,6 @@ from arrowflow.ops.order.sample import Sample
 from arrowflow.ops.order.shuffle import Shuffle
 from arrowflow.ops.ranks.parts import How
 from arrowflow.ops.ranks.split_by_rank import SplitByRank
-from arrowflow.ops.ranks.split_by_worker import SplitByWorker
 from arrowflow.ops.ranks.steps import EqualSteps
 from arrowflow.ops.rows.assert_cardinality import AssertCardinality
 from arrowflow.ops.rows.enumerate import Enumerate
@@ -103,7 +102,7 @@ from arrowflow.physical.explain import render_chain
 from arrowflow.plan.explain import render_plan
 from arrowflow.plan.foresight import fault_of, note_bound
 from arrowflow.plan.node import Node
-from arrowflow.plan.walk import post_order
+from arrowflow.plan.walk import post_order, rewritten
 from arrowflow.write import IPC, PARQUET, Writer, Written, writer_of
 
 if TYPE_CHECKING:
@@ -161,9 +160,11 @@ class Dataset:
     error in the very call that names it, if the names are known there without reading: after a source in memory, after
     `schema=`, and once a dataset has been asked or run.
 
-    A dataset remembers one thing: how often it was iterated. Each `iter()` of the dataset or of its loaders runs the
-    next epoch (0, 1, …). Everything else that reads runs epoch 0 and does not count: `to_table`, `to_reader`,
-    `__arrow_c_stream__`, `reduce`, `write_parquet`, `write_ipc`.
+    A dataset remembers one thing: how many epochs (0, 1, …) were counted. An iterator counts as an epoch once it has
+    delivered its second batch, or has ended: a look counts nothing. A loader counts for itself, from the dataset's count
+    when the loader was made. So a loader that is made anew in each turn of a loop gets the next order. Everything else
+    that reads runs epoch 0 and does not count: `to_table`, `to_reader`, `__arrow_c_stream__`, `reduce`, `write_parquet`,
+    `write_ipc`.
 
     Files on local disks are listed anew when a run begins or a question is asked (`schema`, `num_rows`, `len` of a
     loader). So replaced, added and removed files are noticed, also when a `cache` follows the source. Listings of
@@ -1864,7 +1865,6 @@ class Dataset:
         *,
         lists: _Lists = "dense",
         collate: None = None,
-        lanes: int | None = None,
         **arguments: Unpack[ExportArguments],
     ) -> torch.utils.data.IterableDataset[dict[str, torch.Tensor]]: ...
 
@@ -1874,7 +1874,6 @@ class Dataset:
         *,
         lists: _Lists = "dense",
         collate: Callable[[dict[str, torch.Tensor]], T],
-        lanes: int | None = None,
         **arguments: Unpack[ExportArguments],
     ) -> torch.utils.data.IterableDataset[T]: ...
 
@@ -1887,31 +1886,25 @@ class Dataset:
         lists: _Lists = "dense",
         collate: Callable[[dict[str, torch.Tensor]], Any] | None = None,
         strict_zero_copy: bool = False,
-        lanes: int | None = None,
     ) -> torch.utils.data.IterableDataset[Any]:
         """Returns a `torch.utils.data.IterableDataset`, whose batches are tensors as of `to_torch`. Needs the extra `torch`.
 
-        It is for frameworks that ask for a `DataLoader(…, batch_size=None)`. Use `num_workers=0`, the `DataLoader`'s
-        default: threads of this process do the work, and tensors stay where they are. Workers pay where most of the time
-        goes into a `collate` that holds the interpreter lock. A tensor of a worker is copied into shared memory.
+        It is for frameworks that ask for a `DataLoader(…, batch_size=None)`. Batches, their order and states are those of
+        `to_torch`, at any `num_workers`, forked or not, persistent or not. Use `num_workers=0`, the default: threads of this
+        process do the work, and tensors stay where they are. With workers one of them runs the pipeline, on all cores and
+        bytes of its budgets, and the others end at once. Its tensors are copied into shared memory. That pays where the loop
+        itself holds the interpreter lock. Where functions of the pipeline hold it, use `executor="process"`.
 
-        Order: the pipeline runs in lanes, see `split_by_rank`, and each lane makes whole batches, which come in turn. So
-        the batches are not those of `to_torch`, unless it is a global `shuffle()`. Worker i of n runs lanes i, i + n, …
-        with an n-th of `cpu_budget` and `ram_budget`. Rows are read and computed once, by the worker whose they are. Batches
-        and their order are the same for every number of workers that divides the lanes, forked or not, persistent or not;
-        where a filter makes lanes end at different times, the order at the end of an epoch depends on the number.
+        Each `iter()` of the `DataLoader` is the next epoch, from the dataset's count on, unless `set_epoch` names another one.
+        A pass counts once the `DataLoader` has delivered its second batch, or once the pass has ended. A `DataLoader` with
+        a `collate_fn` of its own, or with `pin_memory`, makes or takes batches ahead: there a look counts. A small temporary
+        file keeps the count, also for copies on this machine. `len()` is known where that of `to_torch` is.
 
-        A pipeline that cannot run in lanes, such as rows of a generator, has the batches of `to_torch`, and no workers but
-        one. After `split_by_rank` lanes are those of the rank, and each batch has as many rows as there.
-
-        Each `iter()` of the `DataLoader` is the next epoch in all workers, unless `set_epoch` names another one.
-        Workers recognise an epoch by the seed that PyTorch draws. So whoever seeds PyTorch alike before two epochs
-        gets the same epoch twice. The count of epochs begins with the dataset's count. A small temporary file keeps
-        the count, also for copies on this machine. `len()` is known where that of `to_torch` is.
-
-        `torchdata`'s `StatefulDataLoader` goes on from a state with exactly the next batch. Without workers, a state
-        can also be loaded in this process. Where several processes train, call `split_by_rank` first. Under accelerate do
-        not: accelerate shares out the batches of its main process (`dispatch_batches`).
+        `load_state_dict` makes the next pass go on, in this process or in workers. It takes the states of `to_torch`, of this
+        dataset, and of `torchdata`'s `StatefulDataLoader` at any number of workers. With workers only a
+        `StatefulDataLoader` can tell the state. Where several processes train, call `split_by_rank` first: workers run the
+        part of their rank. Under accelerate do not: accelerate shares out the batches of its main process
+        (`dispatch_batches`).
 
         Args:
             columns: As in `to_torch`.
@@ -1921,15 +1914,14 @@ class Dataset:
             collate: As in `to_torch`. Where workers are not forked, `collate` and all functions of the pipeline have
                 to be functions of a module.
             strict_zero_copy: As in `to_torch`, up to the way out of a worker.
-            lanes: How many lanes; 16 unless given. With one lane the batches are those of `to_torch`.
 
         Raises:
             MissingPackageError: PyTorch is not installed.
             PlanError: As in `to_torch`; or the `DataLoader` has a `batch_size`, which would make batches of batches; or
-                there are more workers than lanes, or several workers for a pipeline without lanes; when iteration starts.
+                ranks would have to agree on their steps, which workers cannot; when iteration starts.
             ForkError: A worker was forked from a process that had run a pipeline, or had used Polars, which this
                 pipeline needs; the message names ways out.
-            StateError: A state was loaded outside of the workers that are to follow it.
+            StateError: Workers run the pipeline, and a state was asked for in this process.
             SchemaError: As in `to_torch`.
             DataError: As in `to_torch`.
             FunctionError: As in `to_torch`.
@@ -1945,17 +1937,13 @@ class Dataset:
         request = self._export_request(
             name, columns, dtypes, null, lists, strict_zero_copy, resolve=torch_dtype
         )
-        asks = lanes is not None or any(isinstance(node, SplitByRank) for node in post_order(self._plan))
-        if asks:
-            SplitByWorker.of_plan(self._plan, 0, 1, lanes)  # what is wrong is told where it is written
-        selected, picks, request = self._selected(name, request)
-        whole = selected._ready_to_pick if picks else selected._ready
-        part = Part(partial(_of_worker, selected._plan, lanes, picks), None if asks else whole)
-        return torch_dataset(
-            part,
-            SharedEpochs(self._epochs.next),
-            _hand_over(name, TorchExport, request, collate),
-        )
+        prepares, rest = self._picked(name, request)
+        in_worker: Callable[[], run.Prepared] = prepares
+        alone = rewritten(self._plan, _alone)
+        if alone is not self._plan:
+            in_worker = InWorker(Dataset(alone)._picked(name, request)[0])
+        epochs = SharedEpochs(Place(self._epochs.begins.epoch), self._epochs)
+        return torch_dataset(prepares, in_worker, epochs, _hand_over(name, TorchExport, rest, collate))
 
     @overload
     def to_jax(
@@ -2119,7 +2107,11 @@ class Dataset:
         dataset = self if engine is None else self.with_engine(engine)
         prepares, request = dataset._picked(name, request)
         hand_over = replace(_hand_over(name, make_export, request, collate), ahead=ahead, arrived=arrived)
-        return Loader(prepares, self._epochs, hand_over)
+        return Loader(prepares, self._counter(), hand_over)
+
+    def _counter(self) -> EpochCounter:
+        """Returns the counter of a new loader."""
+        return EpochCounter(Place(self._epochs.begins.epoch), dataset=self._epochs)
 
     def _picked(
         self, operator: str, request: ExportRequest
@@ -2497,12 +2489,11 @@ def plans_of(operator: str, datasets: Sequence[object]) -> tuple[Node, ...]:
     return tuple(value._plan for value in datasets if isinstance(value, Dataset))
 
 
-def _of_worker(
-    plan: Node, lanes: int | None, picks: bool, worker: int, workers: int
-) -> Callable[[], run.Prepared]:
-    """Returns the function that prepares the lanes of a worker of a `DataLoader`, for a loader that picks columns or not."""
-    dataset = Dataset(SplitByWorker.of_plan(plan, worker, workers, lanes))
-    return dataset._ready_to_pick if picks else dataset._ready
+def _alone(node: Node) -> Node:
+    """Returns a node that does not talk to other ranks."""
+    if isinstance(node, SplitByRank) and node.coordinator is not None:
+        return replace(node, coordinator=None)
+    return node
 
 
 def _plan_of(value: object) -> Node | None:

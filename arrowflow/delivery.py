@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -16,21 +16,50 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-@dataclass(slots=True)
-class EpochCounter:
-    """How often a dataset was iterated: the one thing it remembers.
+class Place(NamedTuple):
+    """A place in the data, where a pass begins.
 
     Attributes:
-        next: The epoch that the next iteration runs.
+        epoch: The epoch.
+        position: Position of the last batch before it; None at the start of the epoch.
+        batches: Batches of the epoch before it.
+        moves: How often its counter had been moved.
+        elsewhere: Whether a pass in other processes moved it there, and may still go on.
     """
 
-    next: int = 0
+    epoch: int = 0
+    position: Position = None
+    batches: int = 0
+    moves: int = 0
+    elsewhere: bool = False
 
-    def take(self) -> int:
-        """Returns the next epoch and counts it."""
-        epoch = self.next
-        self.next += 1
-        return epoch
+
+@dataclass(slots=True)
+class EpochCounter:
+    """Where the next pass over a dataset begins: the one thing that a dataset or a loader remembers.
+
+    A pass moves it once the pass counts as an epoch. So a pass that was only begun leaves no trace.
+
+    Attributes:
+        begins: The place where the next pass begins.
+        dataset: The counter of a loader's dataset. The dataset is never behind an epoch that its loaders have counted.
+    """
+
+    begins: Place = field(default_factory=Place)
+    dataset: EpochCounter | None = None
+
+    def move(self, epoch: int, position: Position = None, batches: int = 0) -> Place:
+        """Makes the next pass begin at a place, and returns the place."""
+        self.begins = place = Place(epoch, position, batches, self.begins.moves + 1)
+        return place
+
+    def count(self, begun: Place, *, elsewhere: bool = False) -> None:
+        """Counts the epoch of a pass, unless the counter was moved since the pass has begun."""
+        if self.begins.moves == begun.moves:
+            self.begins = Place(begun.epoch + 1, moves=begun.moves + 1, elsewhere=elsewhere)
+        dataset = self.dataset
+        if dataset is not None and dataset.begins.epoch <= begun.epoch:
+            dataset.move(begun.epoch + 1)
 
 
 @dataclass(slots=True)

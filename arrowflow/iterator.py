@@ -51,26 +51,25 @@ class Iterator(Generic[T]):
         self._prepared = prepared
         self._recording = recording
         self._bar: ProgressBar | None = None
-        self._counter = counter
+        self._counter, self._begun = counter, counter.begins
         self._leaving_out = LeavingOut.of(deliver, prepared.options.skip_steps)
         self._deliver: Delivery[T] = self._leaving_out or deliver
         self._clock = WallClock()
         self._engine: Engine | None = None
         self._finalizer: weakref.finalize[Any, Any] | None = None
-        self._closed = False
-        self._ended = False
+        self._closed = self._ended = self._busy = False
         self._failure: str | None = None  # the type of the error that ended the run
-        self._busy = False
         self._sliced: Batches[Delivered[T]] | None = None  # the undelivered batches of the latest item
         _live.add(self)
         self._first = True  # nothing was delivered since the engine was started
         self._told = False  # the log has the rows that the run left out
         self._whole = False  # the engine began at the start of the epoch
         self._rows_before = 0  # delivered before that
+        self._look = 1  # the batches after which the next one counts an epoch
         self._shown_rows = 0  # of earlier epochs, which have had a progress bar of their own
         # With a delivery that is ahead: the batch or the error after the last delivered batch, once it is known.
         self._next: Delivered[T] | Exception | None = None
-        self.progress = Progress(counter.take())
+        self.progress = Progress(self._begun.epoch, self._begun.position, self._begun.batches)
 
     def __repr__(self) -> str:
         progress = self.progress
@@ -106,6 +105,8 @@ class Iterator(Generic[T]):
                 progress.measure(began, self._clock.now())
                 if self._bar is not None:
                     self._show(self._bar, rows)
+                if progress.delivered == self._look:
+                    self._counter.count(self._begun)
                 # No call from here to the end: a signal could interrupt a call between the count and the delivery.
                 progress.position = position
                 progress.batches = batches
@@ -128,6 +129,7 @@ class Iterator(Generic[T]):
         """Ends the epoch."""
         self.progress.measure(began, self._clock.now())
         self._end()
+        self._counter.count(self._begun)
         if self._whole:
             self._prepared.learn_count(self.progress.rows - self._rows_before, self.progress.batches)
         self.progress.place(self.progress.epoch + 1)
@@ -210,7 +212,7 @@ class Iterator(Generic[T]):
             skips = self._leaving_out
             leaves_out = skips is not None and skips.begin(progress.epoch, progress.batches)
             self._whole = progress.position is None and not leaves_out
-            self._rows_before = progress.rows
+            self._rows_before, self._look = progress.rows, progress.delivered + 1
             # Not `__del__`: the code that stops the run must not need the iterator, which is being torn down.
             self._finalizer = weakref.finalize(self, _abandon, self._engine, progress, self._bar)
             self._finalizer.atexit = False
@@ -314,7 +316,7 @@ class Iterator(Generic[T]):
         self._restart(*run.place_of(self._prepared, state_dict, strict=strict))
 
     def set_epoch(self, epoch: int) -> None:
-        """Starts over, at the beginning of an epoch."""
+        """Starts over, at the beginning of an epoch, with which its loader or dataset goes on counting."""
         self._restart(check_size("set_epoch", "epoch", epoch, least=0))
 
     def _restart(self, epoch: int, position: Position = None, batches: int = 0) -> None:
@@ -323,7 +325,7 @@ class Iterator(Generic[T]):
         self._end()
         self._ended, self._failure = False, None
         self.progress.place(epoch, position, batches)
-        self._counter.next = epoch + 1
+        self._begun = self._counter.move(epoch)
 
     def stats(self) -> Statistics:
         """Returns the measurements of the run so far; each field says how to read it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from typing import Any
 
@@ -148,32 +148,6 @@ def prepare(plan: Node, *, without_last_select: bool = False) -> Prepared:
 def _let_go(nodes: Iterable[Node]) -> None:
     for node in nodes:
         node.let_go()
-
-
-def part_of(prepared: Prepared, number: int, processes: int) -> Prepared:
-    """Returns the pipeline for one of several processes that deliver in turn, each with a part of its budgets.
-
-    Raises:
-        BudgetError: A part of the byte budget is too little.
-    """
-    whole = prepared.options
-    options = replace(
-        whole,
-        cpu_budget=max(1, whole.cpu_budget // processes),
-        ram_budget=whole.ram_budget // processes,
-        skip_steps=tuple(
-            (epoch, frozenset(step // processes for step in steps if step % processes == number))
-            for epoch, steps in whole.skip_steps
-        ),
-    )
-    chain = plan_chain(prepared.optimised, options)
-    try:
-        check_budget(chain, options.ram_budget)
-    except BudgetError as error:
-        raise BudgetError(
-            f"{error} (each of {processes} processes has a part of ram_budget={whole.ram_budget:,} bytes)"
-        ) from None
-    return replace(prepared, options=options, chain=chain, found={})
 
 
 def plan_element(options: ResolvedOptions) -> Callable[[Node, int], Chain]:

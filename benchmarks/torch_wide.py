@@ -1,5 +1,7 @@
 """The wide bar as PyTorch gets it: against a `DataLoader` with two workers over a loop by hand, and against `datasets`.
 
+arrowflow comes twice: as `to_torch` in one process, and in a `DataLoader` with two workers, too, of which one runs it.
+
 The rows, their features, `shuffle(262_144)` and the batches of 8192 are those of `wide`; what arrives are tensors. By
 hand means an `IterableDataset` that deals the files out to the workers, each of which runs one of the loops of `wide`
 over its own. Whatever loop is fastest is the one to beat.
@@ -50,6 +52,18 @@ def arrowflow() -> harness.Measurement:
     paths = data.wide()
     data.read_through(paths)
     return _drained(lambda: wide.pipeline(paths).to_torch())
+
+
+def arrowflow_loader() -> harness.Measurement:
+    """Measures a `DataLoader` of arrowflow, from the start of its workers on."""
+    import torch  # noqa: F401
+    from torch.utils.data import DataLoader
+
+    paths = data.wide()
+    data.read_through(paths)
+    return _drained(
+        lambda: DataLoader(wide.pipeline(paths).to_torch_dataset(), batch_size=None, num_workers=WORKERS)
+    )
 
 
 def _drained(make: Callable[[], Iterable[dict[str, Any]]]) -> harness.Measurement:
@@ -160,12 +174,13 @@ def judge(rounds: harness.Rounds) -> list[harness.Bar]:
     if not HAS_DATASETS:
         print("\nno figures of datasets, which is not installed: pip install datasets")
     bars = []
-    for title, theirs, needed in (
-        ("wide to torch, DataLoader", LOADERS, NEEDED_OVER_LOADER),
-        ("wide to torch, datasets", DATASETS_ROWS, NEEDED_OVER_DATASETS),
-        ("(wide to torch, datasets' batches)", DATASETS_BATCHES, 1.0),
+    for title, ours, theirs, needed in (
+        ("wide to torch, DataLoader", "arrowflow", LOADERS, NEEDED_OVER_LOADER),
+        ("wide to torch, both in a DataLoader", "arrowflow-loader", LOADERS, NEEDED_OVER_LOADER),
+        ("wide to torch, datasets", "arrowflow", DATASETS_ROWS, NEEDED_OVER_DATASETS),
+        ("(wide to torch, datasets' batches)", "arrowflow", DATASETS_BATCHES, 1.0),
     ):
-        bars += harness.race_bar(rounds, title, ours="arrowflow", theirs=theirs, needed=needed)
+        bars += harness.race_bar(rounds, title, ours=ours, theirs=theirs, needed=needed)
     return bars
 
 
@@ -177,6 +192,7 @@ DATASETS_BATCHES: Final = {
 }
 CONTENDERS: Final[dict[str, harness.Contender]] = {
     "arrowflow": arrowflow,
+    "arrowflow-loader": arrowflow_loader,
     **{name: _by_hand(loop) for name, loop in LOADERS.items()},
     **{name: _of_datasets(one) for name, one in (DATASETS_ROWS | DATASETS_BATCHES).items() if HAS_DATASETS},
 }

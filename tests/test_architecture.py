@@ -334,7 +334,6 @@ SAME_WORD = {
     "shared_cache": '`cache("s3://…")`: the same method',
     "agreed_steps": "`split_by_rank(coordinator=)`: at the end of the whole plan",
     "parts": "`split_by_rank` in lanes: one method, two ways to run a plan",
-    "split_by_worker": "`to_torch_dataset()`: no method of its own",
     "whole": "`split_by_rank` of any plan: the other way",
     "global_shuffle": "`shuffle()`: one method, two operators, too long for one module",
 }

@@ -356,13 +356,3 @@ def test_loaders_go_on(folders: tuple[Path, Path]) -> None:
         long.load_state_dict(short.state_dict(), strict=False)
     assert given[0].filename == __file__
     assert [row for batch in long for row in batch["row"].tolist()] == list(range(4, 25))
-
-
-@pytest.mark.torch
-def test_lanes_of_a_torch_dataset_do_not_go_on() -> None:
-    pytest.importorskip("torch", reason="PyTorch is not installed")
-    short, long = (mix(weights).select("row").batch(2).to_torch_dataset() for weights in (OLD, NEW))
-    with pytest.raises(
-        af.StateError, match="strict=False would not go on either: split_by_worker comes after"
-    ):
-        long.load_state_dict(short.state_dict(), strict=False)

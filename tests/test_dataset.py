@@ -153,21 +153,6 @@ def test_what_runs_epoch_0_does_not_count() -> None:
     assert_same_batches(list(af.range(20).shuffle(20, seed=1)), batches_of(ds))
 
 
-def test_an_iteration_that_was_left_counts() -> None:
-    ds = af.range(20).shuffle(20, seed=1)
-    for _ in ds:
-        break
-    assert_same_batches(list(ds), batches_of(ds, epoch=1))
-
-
-def test_several_iterators_at_the_same_time_have_epochs_of_their_own() -> None:
-    ds = af.range(20).shuffle(5, seed=1).batch(5)
-    with iter(ds) as one, iter(ds) as two:
-        pairs = list(zip(one, two, strict=True))
-    assert_same_batches([pair[0] for pair in pairs], batches_of(ds))
-    assert_same_batches([pair[1] for pair in pairs], batches_of(ds, epoch=1))
-
-
 @pytest.mark.parametrize("epoch", [-1, 1.0, True, None, "1"])
 def test_epochs_are_whole_numbers(epoch: Any) -> None:
     with iter(af.range(3)) as iterator:

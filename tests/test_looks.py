@@ -289,10 +289,11 @@ def test_datasets_loaders_and_iterators_say_what_they_are() -> None:
     batches = iter(loader)
     next(batches)
     assert repr(batches) == "<Iterator of epoch 0: 1 delivered, goes on>"
-    assert repr(loader) == f"<Loader of to_numpy: epoch 1 comes next, latest: {batches!r}>"
+    assert repr(loader) == f"<Loader of to_numpy: epoch 0 comes next, latest: {batches!r}>"
     assert html.escape(loader.explain()) in loader._repr_html_()
     list(batches)
     assert repr(batches) == "<Iterator of epoch 0, which has ended>"
+    assert repr(loader) == f"<Loader of to_numpy: epoch 1 comes next, latest: {batches!r}>"
     with iter(loader) as closed:
         pass
     assert repr(closed) == "<Iterator of epoch 1: 0 delivered, closed>"

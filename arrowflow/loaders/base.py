@@ -24,7 +24,6 @@ from arrowflow.ops.batches.batch import Batch
 from arrowflow.ops.functions.function import function_name
 from arrowflow.options import check_size
 from arrowflow.physical.tuning import Statistics
-from arrowflow.plan.position import Position
 from arrowflow.plan.walk import post_order
 from arrowflow.run import Prepared
 
@@ -160,8 +159,9 @@ class ExportDelivery(Generic[T]):
 class Loader(Generic[T]):
     """Batches of a dataset in a framework's types. Made by `Dataset.to_numpy` and its like.
 
-    Each `iter()` runs the dataset's next epoch. A loader remembers the place of its latest iterator, so `state_dict`
-    works inside the loop and after it.
+    Each `iter()` runs the loader's next epoch; the first one is the next epoch of its dataset. An iterator counts as an
+    epoch once it has delivered its second batch or has ended. A loader remembers the place of its latest iterator, so
+    `state_dict` works inside the loop and after it.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class Loader(Generic[T]):
         self._hand_over = hand_over
         self._latest: weakref.ref[Iterator[T]] | None = None
         self._progress: Progress | None = None
-        self._resume: tuple[int, Position, int] | None = None
+        self._moved = False  # since the latest iterator was made
         self._latest_run: Prepared | None = None
         self._recording: Recording | None = None
 
@@ -186,24 +186,57 @@ class Loader(Generic[T]):
     def __repr__(self) -> str:
         iterator = self._iterator()
         latest = "" if iterator is None else f", latest: {iterator!r}"
-        return f"<Loader of {self._hand_over.name}: epoch {self._counter.next} comes next{latest}>"
+        return f"<Loader of {self._hand_over.name}: epoch {self._counter.begins.epoch} comes next{latest}>"
 
     def _repr_html_(self) -> str:
         summary = f"\n{self.explain()}" if self._progress is not None else ""
         return f"<pre>{html.escape(repr(self) + summary)}</pre>"
 
-    def _run(self, prepared: Prepared, delivery: Delivery[Any]) -> Iterator[T]:
-        """Returns an iterator over the next epoch, or one from the place of a loaded state."""
+    def _run(
+        self, prepared: Prepared, delivery: Delivery[Any], counter: EpochCounter | None = None
+    ) -> Iterator[T]:
+        """Returns an iterator over the next epoch, or one from the place of a loaded state.
+
+        Its epoch is counted by the counter that is given, else by the loader's own.
+        """
         self._latest_run = prepared
-        iterator: Iterator[T] = Iterator(prepared, self._counter, delivery, self._recording)
-        if self._resume is not None:
-            iterator.progress.place(*self._resume)
-            self._counter.next = self._resume[0] + 1
-            self._resume = None
+        iterator: Iterator[T] = Iterator(prepared, counter or self._counter, delivery, self._recording)
+        self._moved = False
         self._progress = iterator.progress
         # Weak, so that a loop that was left by `break` ends its run although the loader lives on.
         self._latest = weakref.ref(iterator)
         return iterator
+
+    def peek(self) -> T:
+        """Returns the batch that the next `iter()` delivers first. It counts as no epoch, and changes no state.
+
+        The run that makes the batch ends at once. A loop over the same loader may go on meanwhile.
+
+        Raises:
+            PlanError: The source is a stream that can be read only once.
+            DataError: There is no batch.
+
+        Example:
+            >>> import arrowflow as af
+            >>> loader = af.range(100).shuffle(100, seed=1).batch(4).to_numpy()
+            >>> look = loader.peek()["id"].tolist()
+            >>> first = next(iter(loader))["id"].tolist()
+            >>> look == first, loader.state_dict()["epoch"]
+            (True, 0)
+        """
+        prepared = self._prepared()
+        if not prepared.bound.repeatable:
+            raise PlanError(
+                "peek: the source is a stream that can be read only once, and a look would take its rows: take them from "
+                "the loop itself"
+            )
+        delivery = ExportDelivery(prepared, self._hand_over)
+        with Iterator[T](prepared, EpochCounter(self._counter.begins), delivery) as batches:
+            for batch in batches:
+                return batch
+        raise DataError(
+            "peek: there is no batch to look at: the next epoch, or what is left of it, has no rows"
+        )
 
     def __len__(self) -> int:
         """Returns the number of batches of one epoch.
@@ -252,11 +285,9 @@ class Loader(Generic[T]):
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state after the last batch that the latest iterator delivered; see `Iterator.state_dict`."""
-        progress = self._progress
-        place: tuple[int, Position, int] = (self._counter.next, None, 0)
-        if self._resume is not None:
-            place = self._resume
-        elif progress is not None:
+        progress, begins = self._progress, self._counter.begins
+        place = begins.epoch, begins.position, begins.batches
+        if progress is not None and not self._moved:
             place = progress.epoch, progress.position, progress.batches
         return run.state_of(self._latest_run or self._prepared(), *place)
 
@@ -287,7 +318,8 @@ class Loader(Generic[T]):
             [0.5, 0.5, 0.2, 0.1, 0.1, 0.1]
         """
         self._latest_run = self._prepared()
-        self._resume = run.place_of(self._latest_run, state_dict, strict=strict)
+        self._counter.move(*run.place_of(self._latest_run, state_dict, strict=strict))
+        self._moved = True
 
     def trace(self, path: str | os.PathLike[str]) -> Recording:
         """Records the runs of this loader from the next `iter()` on; see `Iterator.trace`.
@@ -310,8 +342,8 @@ class Loader(Generic[T]):
 
     def set_epoch(self, epoch: int) -> None:
         """Makes the next `iter()` run this epoch."""
-        self._counter.next = check_size("set_epoch", "epoch", epoch, least=0)
-        self._resume = None
+        self._counter.move(check_size("set_epoch", "epoch", epoch, least=0))
+        self._moved = True
 
     def stats(self) -> Statistics:
         """Returns the measurements of the latest iterator; see `Statistics`."""
@@ -319,7 +351,7 @@ class Loader(Generic[T]):
         if iterator is not None:
             return iterator.stats()
         prepared = self._latest_run or self._prepared()
-        return iteration.statistics_of(prepared, self._progress or Progress(self._counter.next), None)
+        return iteration.statistics_of(prepared, self._progress or Progress(self._counter.begins.epoch), None)
 
     def explain(self, *, copies: bool = False, verbose: bool = False) -> str:
         """Describes the latest run: its limit, a table of its stages, and advice.

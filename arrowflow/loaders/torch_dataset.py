@@ -1,204 +1,282 @@
 """`TorchDataset`: the batches of a dataset for PyTorch's `DataLoader`, with or without worker processes.
 
-The pipeline runs in lanes that make whole batches, see `arrowflow.ops.ranks.split_by_worker`. With n workers, worker i
-runs lanes i, i + n, … with an n-th of the budgets. So n workers together read and compute what one process does.
+One worker, the first one, runs the pipeline, on all cores and bytes of its budgets. All others end at once. So batches,
+their order and states are those of `to_torch`, at any number of workers.
 """
 
 from __future__ import annotations
 
 import functools
-import os
+import itertools
+import logging
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Generic, Self, TypeVar, cast
 
-from arrowflow import run
+from arrowflow.delivery import EpochCounter, Place
 from arrowflow.errors import ForkError, PlanError, StateError
 from arrowflow.executor import check_not_forked
+from arrowflow.iterator import Iterator as Run
 from arrowflow.loaders.base import ExportDelivery, HandOver, Loader
 from arrowflow.loaders.shared_epochs import SharedEpochs
-from arrowflow.loaders.worker_batch import WorkerBatch
+from arrowflow.loaders.worker_batch import CountedBatch, WorkerBatch
+from arrowflow.observe.advice import locked
 from arrowflow.optional import optional
 from arrowflow.run import Prepared
 
 T = TypeVar("T")
-_ENDED: Final = "ended"
+_LOGGER: Final = logging.getLogger("arrowflow")
+_FINISHED, _SNAPSHOT, _SINCE = "_iterator_finished", "_snapshot", "_steps_since_snapshot"
+_WITHOUT_WORKERS, _IN_WORKERS = (
+    ("dataset_state",),
+    (_SNAPSHOT, "_worker_snapshots", "worker_0", "dataset_state"),
+)
+"""Where the state of a `StatefulDataLoader` has that of the dataset."""
 
 
 class WithoutState(Generic[T]):
-    """Iterates over a run. PyTorch asks the dataset for its state, and would keep the state of an iterator besides.
+    """Iterates over a run. PyTorch asks the dataset for its state, and would keep the state of an iterator besides."""
 
-    Args:
-        run: The run.
-        leaves: Whether its batches leave this process, which is a worker's.
-    """
-
-    def __init__(self, run: Iterator[T], *, leaves: bool) -> None:
+    def __init__(self, run: Iterator[T]) -> None:
         self._run = run
-        self._leaves = leaves
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> T:
-        batch: Any = next(self._run)
-        return cast("T", WorkerBatch(batch)) if self._leaves and type(batch) is dict else batch
+        return next(self._run)
 
 
-class Part:
-    """Prepares what this process runs: all lanes, or those of a worker, with its part of the budgets.
+class WorkerPass(Generic[T]):
+    """One pass over the data in a worker, whose batches leave the process.
 
     Args:
-        of_worker: Returns the function that prepares the lanes of a worker, by its number and that of all workers.
-        whole: Prepares a pipeline that cannot run in lanes; None where the user asks for lanes.
+        run: The run.
+        counter: Counts the epoch of the pass.
+        begun: Where the pass began.
+        convert: The function that the `DataLoader` calls with each batch; None if the user gave it one, or calls this pass
+            through another dataset. Then nobody knows what becomes of a batch, and the pass counts when its second batch is made.
     """
 
     def __init__(
-        self, of_worker: Callable[[int, int], Callable[[], Prepared]], whole: Callable[[], Prepared] | None
+        self, run: Run[T], counter: EpochCounter, begun: Place, convert: Callable[[Any], Any] | None
     ) -> None:
-        self._given = of_worker, whole
-        self._of_worker = functools.cache(of_worker)
-        self._whole = whole
-        self._latest: tuple[Prepared, Prepared] | None = None  # as a whole, and the part
+        self._run = run
+        self._counter = counter
+        self._begun = begun
+        self._convert = convert
+        self._made = 0
+        self._told = False
+        self._ahead: list[T] = []
+        self.state: dict[str, Any] | None = None
 
-    def __reduce__(self) -> tuple[type[Part], tuple[Any, ...]]:
-        return Part, self._given
+    def __iter__(self) -> Self:
+        return self
+
+    def look_ahead(self, state: dict[str, Any]) -> None:
+        """Makes the first batch, so that an epoch of which nothing is left is counted before anything else begins.
+
+        `StatefulDataLoader` starts other workers at once, where a state tells it that the epoch had ended.
+
+        Args:
+            state: The state of the dataset until the batch is delivered.
+        """
+        self._ahead = list(itertools.islice(self, 1))
+        self.state = state
+
+    def __next__(self) -> T:
+        self.state = None
+        return self._ahead.pop() if self._ahead else self._batch()
+
+    def _batch(self) -> T:
+        batch: Any = next(self._run, self)
+        if batch is self:
+            if self._made < 2:  # else its second batch counts
+                self._counter.count(self._begun, elsewhere=True)
+            self._tell()
+            raise StopIteration
+        self._made += 1
+        if self._made & (self._made - 1) == 0:  # 1, 2, 4, …
+            self._tell()
+        sent = WorkerBatch(batch) if type(batch) is dict else batch
+        convert = self._convert
+        if self._made == 2 and convert is not None:
+            sent = CountedBatch(convert(sent), self._counter, self._begun)
+        elif self._made == 2:
+            self._counter.count(self._begun, elsewhere=True)
+        return cast("T", sent)
+
+    def _tell(self) -> None:
+        """Logs which functions hold the interpreter lock, once it is known: here nobody asks for `explain()`."""
+        lines = () if self._told else tuple(locked(self._run.stats().stages))
+        self._told = self._told or bool(lines)
+        for line in lines:
+            _LOGGER.warning("in the worker of a DataLoader: %s", line)
+
+
+class InWorker:
+    """Prepares a pipeline whose ranks would have to agree on their steps, which workers cannot."""
+
+    def __init__(self, prepares: Callable[[], Prepared]) -> None:
+        self._prepares = prepares
 
     def __call__(self) -> Prepared:
         """Returns the pipeline.
 
         Raises:
-            PlanError: There are several workers, and they cannot share it.
+            PlanError: Only a run tells its steps.
         """
-        index, count = this_worker()
         try:
-            whole = self._of_worker(index, count)()
+            return self._prepares()
         except PlanError as error:
-            if self._whole is None:
-                raise
-            if count > 1:
-                raise PlanError(
-                    f"to_torch_dataset: {count} workers share a pipeline by its lanes, and this one has none ({error}); use "
-                    "num_workers=0, which is the fast way: arrowflow has threads of its own"
-                ) from None
-            whole = self._whole()
-        if self._latest is None or self._latest[0] is not whole:
-            self._latest = whole, whole if count == 1 else run.part_of(whole, index, count)
-        return self._latest[1]
-
-
-def this_worker() -> tuple[int, int]:
-    """Returns the number of this worker of a `DataLoader`, and how many workers it has; (0, 1) in other processes."""
-    worker = _data().get_worker_info()
-    return (0, 1) if worker is None else (worker.id, worker.num_workers)
+            raise PlanError(
+                f"the ranks cannot talk to each other in the workers of a DataLoader ({error}); use num_workers=0, or "
+                "to_torch()"
+            ) from None
 
 
 class TorchDataset(Loader[T]):
     """Batches of a dataset for `torch.utils.data.DataLoader`. Made by `Dataset.to_torch_dataset`.
 
-    In a worker process its state is the state of the worker; `torchdata`'s `StatefulDataLoader` takes one state of
-    each.
+    Args:
+        prepared: Prepares the pipeline, in this process.
+        in_worker: Prepares it in a worker.
+        counter: Where the next pass begins, in this process or in workers.
+        hand_over: How batches are handed over.
     """
 
-    def __init__(self, part: Part, counter: SharedEpochs, hand_over: HandOver[Any]) -> None:
-        super().__init__(part, counter, hand_over)
-        self._epochs = counter
-        self._passes = 0  # made by this process, as a worker
-        self._epoch = 0  # of the latest pass
-        self._goes_on_ended = False
-        self._loaded_by = os.getpid()
+    def __init__(
+        self,
+        prepared: Callable[[], Prepared],
+        in_worker: Callable[[], Prepared],
+        counter: SharedEpochs,
+        hand_over: HandOver[Any],
+    ) -> None:
+        super().__init__(prepared, counter, hand_over)
+        self._in_worker = in_worker
+        self._moves = -1  # of the place where the latest iterator of this process began
+        self._pass: WorkerPass[T] | None = None
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        if self._resume is not None:
-            raise _not_for_workers()
-        return torch_dataset, (self._prepared, self._epochs, self._hand_over)
+        return torch_dataset, (self._in_worker, self._in_worker, self._counter, self._hand_over)
 
     def __iter__(self) -> Any:
         # The fetcher of a `DataLoader` calls this, in this process or in a worker; nothing else tells `batch_size`.
-        if sys._getframe(1).f_locals.get("auto_collation"):
+        asked = sys._getframe(1).f_locals
+        if asked.get("auto_collation"):
             raise PlanError(
                 "to_torch_dataset: the dataset yields batches, of which this DataLoader would make batches again; write "
                 "DataLoader(…, batch_size=None), and put the size into .batch(…)"
             )
-        worker = _data().get_worker_info()
+        worker = _worker()
         if worker is None:
-            self._take_up_again()
-        else:
-            self._check_worker()
-            self._epochs.name = f"{worker.seed - worker.id} {self._passes}"
-            self._passes += 1
-        prepared = self._prepared()
-        ended = worker is not None and self._resume is not None and self._goes_on_ended
-        turn = self._run(prepared, ExportDelivery(prepared, self._hand_over))
-        progress = turn.progress
-        self._epoch = progress.epoch
-        if ended:  # the place is the start of the next epoch
-            self._epochs.next = progress.epoch
-            self._epoch -= 1
+            begun, prepared = self._counter.begins, self._prepared()
+            self._moves = begun.moves
+            return WithoutState[T](self._run(prepared, ExportDelivery(prepared, self._hand_over)))
+        if worker.id:
             return iter(())
-        return WithoutState[T](turn, leaves=worker is not None)
+        if worker.num_workers > 1:
+            _LOGGER.info(
+                "one of the %d workers of a DataLoader runs the pipeline, on all cores of its budget; the others end at "
+                "once: num_workers=1 does the same",
+                worker.num_workers,
+            )
+        return self._begin(asked.get("collate_fn"))
 
-    def _take_up_again(self) -> None:
-        """Goes back to the place of an iterator that delivered nothing; PyTorch makes such iterators for their state."""
-        progress = self._progress
-        if self._resume is None and progress is not None and progress.began is None:
-            self._resume = progress.epoch, progress.position, progress.batches
-
-    def _check_worker(self) -> None:
-        if self._resume is not None and self._loaded_by != os.getpid():
-            raise _not_for_workers()
-        try:
-            check_not_forked()
-        except ForkError as error:
-            raise ForkError(
-                "this worker of a DataLoader was forked from a process that had already run a pipeline, and locks and "
-                "thread pools do not survive that; use DataLoader(…, multiprocessing_context='forkserver') or 'spawn', "
-                "or num_workers=0, which is the fast way: arrowflow has threads of its own"
-            ) from error
+    def _begin(self, collate: object) -> WorkerPass[T]:
+        """Returns the pass of a worker."""
+        _check_worker()
+        begun, prepared = self._counter.begins, self._in_worker()
+        delivery = ExportDelivery(prepared, self._hand_over)
+        convert: Callable[[Any], Any] = _data()._utils.collate.default_convert
+        running = self._run(prepared, delivery, EpochCounter(begun))
+        is_default = collate is convert
+        found = WorkerPass[T](running, self._counter, begun, convert if is_default else None)
+        if begun.position is not None:
+            found.look_ahead(super().state_dict())
+        self._pass = found
+        return found
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state after the last delivered batch; in a worker, after the last batch of its own."""
-        return {**super().state_dict(), _ENDED: self._has_ended()}
-
-    def _has_ended(self) -> bool:
-        if self._resume is not None:
-            return self._goes_on_ended
-        return self._progress is not None and self._progress.epoch != self._epoch
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], *, strict: bool = True) -> None:
-        """Makes the next `iter()` go on with the batch after the state was taken.
-
-        A worker that had ended its epoch ends the epoch again, while the other workers still go on with theirs. Outside
-        of workers the next epoch follows.
+        """Returns the state after the last delivered batch, as of `to_torch`: in this process, or in the worker that asks.
 
         Raises:
-            StateError: The state belongs to another pipeline; the message says what differs.
+            StateError: Workers run the pipeline, and only they know where they are.
         """
-        super().load_state_dict(state_dict, strict=strict)
-        self._goes_on_ended = bool(state_dict.get(_ENDED))
-        self._loaded_by = os.getpid()
+        worker, begins = _worker(), self._counter.begins
+        if worker is not None and worker.id:
+            return {}  # it delivers nothing
+        if worker is None and begins.elsewhere and begins.moves != self._moves:
+            raise StateError(
+                "the workers of a DataLoader ran the latest pass, and only they know its place; take the state of a "
+                "torchdata.stateful_dataloader.StatefulDataLoader, or use num_workers=0; at the end of an epoch the next "
+                "set_epoch(n) tells a state as well"
+            )
+        ahead = None if self._pass is None or self._moved else self._pass.state
+        return super().state_dict() if ahead is None else ahead
 
-    def set_epoch(self, epoch: int) -> None:
-        """Makes the next `iter()` of a `DataLoader` run this epoch, also in workers that live on."""
-        super().set_epoch(epoch)
-        self._progress = None
+    def load_state_dict(self, state_dict: Mapping[str, Any], *, strict: bool = True) -> None:
+        """Makes the next pass go on with the batch after the state was taken, also in workers, at any number of them.
+
+        Args:
+            state_dict: A state of this dataset or of `to_torch`; or that of a `StatefulDataLoader`, which itself refuses
+                states that were taken with another `num_workers`.
+            strict: As in `Loader.load_state_dict`.
+
+        Raises:
+            StateError: The state belongs to another pipeline; the message says what differs. Or it is that of a
+                `StatefulDataLoader` at a step without a snapshot.
+        """
+        worker = _worker()
+        if worker is not None and worker.id:
+            return
+        found = _of_dataset(state_dict)
+        super().load_state_dict(found, strict=strict)
+        if (
+            found is not state_dict and state_dict[_FINISHED]
+        ):  # without workers its state is that of the next epoch
+            self.set_epoch(found["epoch"] + (_SNAPSHOT in state_dict))
 
 
-def _not_for_workers() -> StateError:
-    return StateError(
-        "a state was loaded into this dataset, which worker processes would not follow; load the state of a "
-        "torchdata.stateful_dataloader.StatefulDataLoader, or use num_workers=0"
-    )
+def _of_dataset(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the state of the dataset that is in the state of a `StatefulDataLoader`; other states as they are."""
+    if _FINISHED not in state:
+        return state
+    if state.get(_SINCE) and not state[_FINISHED]:
+        raise StateError(
+            f"the state was taken {state[_SINCE]} batches after the last snapshot of the StatefulDataLoader; use "
+            "snapshot_every_n_steps=1, or load it into a StatefulDataLoader with the same num_workers"
+        )
+    found: Any = state
+    for key in _IN_WORKERS if _SNAPSHOT in state else _WITHOUT_WORKERS:
+        found = found[key]
+    return cast("Mapping[str, Any]", found)
 
 
-def torch_dataset(part: Part, counter: SharedEpochs, hand_over: HandOver[Any]) -> Any:
+def _check_worker() -> None:
+    try:
+        check_not_forked()
+    except ForkError as error:
+        raise ForkError(
+            "this worker of a DataLoader was forked from a process that had already run a pipeline, and locks and "
+            "thread pools do not survive that; use DataLoader(…, multiprocessing_context='forkserver') or 'spawn', or "
+            "num_workers=0, which is the fast way: arrowflow has threads of its own"
+        ) from error
+
+
+def torch_dataset(
+    prepared: Callable[[], Prepared],
+    in_worker: Callable[[], Prepared],
+    counter: SharedEpochs,
+    hand_over: HandOver[Any],
+) -> Any:
     """Returns a `TorchDataset` that is an `IterableDataset`. Its pickles call this function, too.
 
     Raises:
         MissingPackageError: PyTorch is not installed.
     """
-    return _iterable_dataset()(part, counter, hand_over)
+    return _iterable_dataset()(prepared, in_worker, counter, hand_over)
 
 
 @functools.cache
@@ -207,6 +285,11 @@ def _iterable_dataset() -> type[Any]:
     own = {"__module__": __name__, "__doc__": TorchDataset.__doc__}
     bases = (TorchDataset, _data().IterableDataset)
     return types.new_class("TorchDataset", bases, exec_body=lambda space: space.update(own))
+
+
+def _worker() -> Any:
+    """Returns what PyTorch tells of this worker; None in other processes."""
+    return _data().get_worker_info()
 
 
 def _data() -> Any:

@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from multiprocessing.reduction import DupFd, ForkingPickler
 from typing import Any, Final, NamedTuple
 
 from arrowflow.arenas import Inbox, Outbox, Parcel
+from arrowflow.delivery import EpochCounter, Place
 from arrowflow.optional import optional
 
 ALIGNMENT: Final = 64
@@ -34,7 +36,42 @@ class WorkerBatch(dict[str, Any]):
     """A dict whose tensors go to another process in one arena. What arrives there is a plain dict."""
 
 
-class Place(NamedTuple):
+class CountedBatch:
+    """The second batch of a pass. It counts the epoch when it arrives in the process that asked for it.
+
+    A worker makes batches before anybody asks for them. So it cannot tell itself whether its pass is more than a look.
+
+    Args:
+        batch: The batch, which arrives alone.
+        counter: Counts the epoch.
+        begun: Where the pass began.
+    """
+
+    def __init__(self, batch: Any, counter: EpochCounter, begun: Place) -> None:
+        self._arriving = batch, counter, begun._replace(position=None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _counted, self._arriving
+
+
+def _counted(batch: Any, counter: EpochCounter, begun: Place) -> Any:
+    """Counts the epoch, unless PyTorch receives the batch only to throw it away."""
+    if not _is_reset():
+        counter.count(begun, elsewhere=True)
+    return batch
+
+
+def _is_reset() -> bool:
+    """Whether persistent workers begin a pass. What they had made for the pass before is received first."""
+    frame = sys._getframe().f_back
+    while frame is not None:
+        if frame.f_code.co_name == "_reset" and frame.f_globals["__name__"].startswith("torch"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+class Span(NamedTuple):
     """Where a tensor lies in an arena."""
 
     start: int
@@ -46,11 +83,11 @@ class Place(NamedTuple):
 def _reduced(batch: WorkerBatch) -> tuple[Any, ...]:
     """Copies the tensors of a batch into an arena. PyTorch calls this in the one thread that sends batches."""
     torch = _torch()
-    places: dict[str, Place] = {}
+    places: dict[str, Span] = {}
     end = ALIGNMENT
     for name, value in batch.items():
         if _fits(torch, value):
-            places[name] = Place(end, value.nbytes, value.dtype, tuple(value.shape))
+            places[name] = Span(end, value.nbytes, value.dtype, tuple(value.shape))
             end += -(-value.nbytes // ALIGNMENT) * ALIGNMENT
     if not places:
         return dict, (dict(batch),)
@@ -93,7 +130,7 @@ def _fits(torch: Any, value: Any) -> bool:
     )
 
 
-def _view(block: Any, place: Place) -> Any:
+def _view(block: Any, place: Span) -> Any:
     return block[place.start : place.start + place.nbytes].view(place.dtype).view(place.shape)
 
 
@@ -110,9 +147,7 @@ def _arrived(values: dict[str, Any], worker: Worker, parcel: Parcel, file: Any) 
     for number in inbox.returned():
         inbox.mark(number, FREE)
     block = _torch().from_numpy(inbox.lease(parcel, None if file is None else file.detach()))
-    return {
-        name: _view(block, value) if isinstance(value, Place) else value for name, value in values.items()
-    }
+    return {name: _view(block, value) if isinstance(value, Span) else value for name, value in values.items()}
 
 
 def _keep_for_child() -> None:

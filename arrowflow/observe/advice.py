@@ -32,7 +32,7 @@ def advice(statistics: Statistics) -> tuple[str, ...]:
         *_row_wise(stages),
         *_serial_reads(statistics),
         *_few_connections(statistics),
-        *_locked(stages),
+        *locked(stages),
     )
 
 
@@ -167,7 +167,8 @@ def _few_connections(statistics: Statistics) -> Iterator[str]:
         )
 
 
-def _locked(stages: Sequence[StageStatistics]) -> Iterator[str]:
+def locked(stages: Sequence[StageStatistics]) -> Iterator[str]:
+    """Finds functions that hold the interpreter lock, as the tuner found out."""
     for stage in stages:
         if LOCK in stage.reason:
             processes = ", or executor='process'" if _operator(stage.operators[-1]) in MAPS else ""

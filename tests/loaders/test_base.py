@@ -220,16 +220,6 @@ def test_columns_that_a_function_made_are_picked(name: str) -> None:
         next(iter(load(made, name, columns=["z"])))
 
 
-@all_loaders
-def test_loaders_with_columns_count_the_epochs_of_their_dataset(name: str) -> None:
-    dataset = rows().batch(23)
-    first = delivered(next(iter(dataset.to_numpy())))
-    second = delivered(next(iter(load(dataset, name, columns=["id"]))))
-    assert first != second
-    dataset.to_numpy().set_epoch(1)
-    assert delivered(next(iter(dataset.to_numpy()))) == second
-
-
 @pytest.mark.parametrize("columns", ["id", [], [1], [["id"], 2]])
 @all_loaders
 def test_columns_are_names(name: str, columns: Any) -> None:

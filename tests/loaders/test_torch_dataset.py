@@ -1,9 +1,10 @@
-"""`to_torch_dataset`: the same batches in a `DataLoader` with any workers, and states that go on exactly."""
+"""`to_torch_dataset`: the batches of `to_torch` in a `DataLoader` with any workers, and states that go on exactly."""
 
 from __future__ import annotations
 
 import gc
 import json
+import logging
 import os
 import pickle
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import textwrap
 import types
 import warnings
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +21,25 @@ import pyarrow as pa
 import pytest
 
 import arrowflow as af
+from arrowflow.delivery import EpochCounter, Place
 from arrowflow.errors import MissingPackageError, PlanError, StateError
 from arrowflow.loaders import torch_dataset
-from arrowflow.loaders.shared_epochs import MAX_PASSES, SharedEpochs
+from arrowflow.loaders.shared_epochs import SharedEpochs
 from tests.loaders.frameworks import plain
+from tests.loaders.torch_plans import PLANS, delivered
 
 pytestmark = [pytest.mark.torch]
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_SECONDS = 100
+STEPS = 16
 
 
 @pytest.fixture
 def data() -> Any:
     with warnings.catch_warnings(action="ignore"):
-        return pytest.importorskip("torch", reason="PyTorch is not installed").utils.data
+        found = pytest.importorskip("torch", reason="PyTorch is not installed").utils.data
+        __import__("torch.multiprocessing")  # teaches the pickler tensors
+        return found
 
 
 def dataset() -> af.Dataset:
@@ -48,66 +55,19 @@ def epochs_of(loader: Any, count: int = 1) -> list[Any]:
 
 
 def reference(count: int) -> list[Any]:
-    """Returns the batches of the first epochs, without workers."""
-    return epochs_of(dataset().to_torch_dataset(), count)
+    """Returns the batches of the first epochs, as `to_torch` delivers them."""
+    return epochs_of(dataset().to_torch(), count)
 
 
 # ---------------------------------------------------------------- without workers
 
 
-def test_it_is_an_iterable_dataset_of_whole_batches_of_lanes(data: Any) -> None:
+def test_it_is_an_iterable_dataset_of_the_batches_of_to_torch(data: Any) -> None:
     found = dataset().to_torch_dataset()
     assert isinstance(found, data.IterableDataset)
     loader = data.DataLoader(found, batch_size=None)
-    assert len(loader) == len(found) == 16
-    epochs = epochs_of(loader, 2)
-    assert epochs[0] != epochs[1]
-    for epoch in epochs:
-        assert [len(batch["id"]) for batch in epoch] == [64] * 15 + [40]
-        assert sorted(ids(epoch)) == list(range(1000))
-    one_lane = data.DataLoader(dataset().to_torch_dataset(lanes=1), batch_size=None)
-    assert epochs_of(one_lane, 2) == epochs_of(dataset().to_torch(), 2)
-
-
-def ids(batches: list[Any]) -> list[int]:
-    return [row for batch in batches for row in batch["id"]]
-
-
-def test_a_global_shuffle_has_the_batches_of_to_torch(data: Any) -> None:
-    ds = af.range(1000).shuffle(seed=1).batch(64)
-    assert epochs_of(ds.to_torch_dataset(), 2) == epochs_of(ds.to_torch(), 2)
-
-
-def test_lanes_of_a_rank(data: Any) -> None:
-    """A rank's batches have as many rows as those of `to_torch`, and all ranks have equally many of them."""
-    plan = af.range(1000).shuffle(200, seed=1).batch(64)
-    found = [epochs_of(plan.split_by_rank(rank, 2).to_torch_dataset())[0] for rank in range(2)]
-    assert [[len(batch["id"]) for batch in epoch] for epoch in found] == [[32] * 8] * 2
-    rows = ids(found[0] + found[1])
-    assert len(set(rows)) == len(rows) == 512
-    with pytest.raises(PlanError, match="split_by_rank tells the number of lanes"):
-        plan.split_by_rank(0, 2).to_torch_dataset(lanes=4)
-    with pytest.raises(PlanError, match='equal_steps="pad" cannot fill up'):
-        plan.split_by_rank(0, 2, equal_steps="pad").to_torch_dataset()
-
-
-def test_a_pipeline_without_lanes_has_the_batches_of_to_torch(
-    data: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ds = af.range(1000).enumerate().batch(64)
-    assert epochs_of(ds.to_torch_dataset()) == epochs_of(ds.to_torch())
-    _, begin = workers_of(ds.to_torch_dataset(), 2, data, monkeypatch)
-    with pytest.raises(
-        PlanError, match=r"2 workers share a pipeline by its lanes.*enumerate: .*num_workers=0"
-    ):
-        begin(0)
-    with pytest.raises(PlanError, match="enumerate: it counts or compares"):
-        len(ds.to_torch_dataset(lanes=4))
-    _, begin = workers_of(dataset().to_torch_dataset(lanes=2), 3, data, monkeypatch)
-    with pytest.raises(PlanError, match="3 workers cannot share 2 lanes"):
-        begin(0)
-    with pytest.raises(PlanError, match="lanes"):
-        ds.to_torch_dataset(lanes=0)
+    assert len(loader) == len(found) == STEPS
+    assert epochs_of(loader, 2) == reference(2)
 
 
 def test_it_takes_what_to_torch_takes(data: Any) -> None:
@@ -127,31 +87,27 @@ def pairs(batch: dict[str, Any]) -> Any:
 
 
 def test_a_length_that_nobody_knows_is_a_type_error(data: Any) -> None:
-    found: Any = (
-        dataset().to_torch_dataset(),
-        af.range(9).filter(pl.col("id") > 3).batch(2).to_torch_dataset(),
-    )
-    assert len(found[0]) == 16
+    found: Any = af.range(9).filter(pl.col("id") > 3).batch(2).to_torch_dataset()
     with pytest.raises(TypeError, match="only a run tells the length"):
-        len(found[1])
-    assert epochs_of(data.DataLoader(found[1], batch_size=None)) == [
+        len(found)
+    assert epochs_of(data.DataLoader(found, batch_size=None)) == [
         [{"id": [4, 5]}, {"id": [6, 7]}, {"id": [8]}]
     ]
 
 
 def test_a_state_goes_on_in_the_same_process(data: Any) -> None:
     whole = reference(3)
-    for batches in (0, 5, 16):
+    for batches in (0, 5, STEPS):
         first: Any = dataset().to_torch_dataset()
         epochs_of(first)
         iterator = iter(first)
         for _ in range(batches):
             next(iterator)
-        if batches == 16:
+        if batches == STEPS:
             assert next(iterator, None) is None
         again: Any = dataset().to_torch_dataset()
         again.load_state_dict(first.state_dict())
-        rest = [*whole[1][batches:], *(whole[2] if batches == 16 else [])]
+        rest = [*whole[1][batches:], *(whole[2] if batches == STEPS else [])]
         assert epochs_of(data.DataLoader(again, batch_size=None)) == [rest]
 
 
@@ -161,6 +117,7 @@ def test_set_epoch_and_what_was_never_begun(data: Any) -> None:
     whole = reference(3)
     assert epochs_of(found) == whole[:1]
     found.set_epoch(2)
+    assert found.state_dict()["epoch"] == 2
     assert epochs_of(found) == whole[2:]
 
 
@@ -181,16 +138,20 @@ def test_after_an_error_the_loader_raises_again(data: Any) -> None:
 
 def test_a_pickle_counts_with_its_original(data: Any) -> None:
     found = dataset().to_torch_dataset(columns=["id"], dtypes={"id": "float32"})
-    whole = epochs_of(dataset().to_torch_dataset(dtypes={"id": "float32"}), 2)
+    whole = epochs_of(dataset().to_torch(dtypes={"id": "float32"}), 2)
     assert epochs_of(found) == whole[:1]
     assert epochs_of(pickle.loads(pickle.dumps(found))) == whole[1:]
 
 
-def test_a_loaded_state_does_not_travel(data: Any) -> None:
-    found: Any = dataset().to_torch_dataset()
-    found.load_state_dict(found.state_dict())
-    with pytest.raises(StateError, match="StatefulDataLoader"):
-        pickle.dumps(found)
+def test_one_made_in_each_turn_gets_the_next_order(data: Any) -> None:
+    ds = dataset()
+    found = [epochs_of(data.DataLoader(ds.to_torch_dataset(), batch_size=None))[0] for _ in range(2)]
+    assert [*found, *epochs_of(ds.to_torch())] == reference(3)
+
+
+def test_a_data_loader_with_a_batch_size_is_refused(data: Any) -> None:
+    with pytest.raises(PlanError, match="would make batches again"):
+        next(iter(data.DataLoader(dataset().to_torch_dataset(), batch_size=4)))
 
 
 def test_without_torch_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,27 +160,293 @@ def test_without_torch_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> Non
         torch_dataset._data()
 
 
-# ---------------------------------------------------------------- with workers
+# ---------------------------------------------------------------- workers, as PyTorch makes them, in this process
+
+
+class Workers:
+    """Copies of a dataset, each as if it lived in a worker of a `DataLoader`."""
+
+    def __init__(self, found: Any, count: int, data: Any, patch: pytest.MonkeyPatch) -> None:
+        self._infos = [types.SimpleNamespace(id=index, num_workers=count) for index in range(count)]
+        self.copies = [pickle.loads(pickle.dumps(found)) for _ in range(count)]
+        self._data, self._patch = data, patch
+
+    def enter(self, index: int | None) -> Any:
+        """Makes this process a worker, or the main process."""
+        info = None if index is None else self._infos[index]
+        self._patch.setattr(self._data, "get_worker_info", lambda: info)
+        return None if index is None else self.copies[index]
+
+    def begin(self, index: int = 0, *, own_collate: bool = False) -> Any:
+        """Returns the iterator that the fetcher of a worker makes."""
+        # `TorchDataset` reads this name in its caller.
+        collate_fn = None if own_collate else self._data._utils.collate.default_convert  # noqa: F841
+        return iter(self.enter(index))
+
+
+def arrived(batch: Any) -> Any:
+    """Returns a batch after its way to the main process, which is this one, too."""
+    convert = sys.modules["torch.utils.data"]._utils.collate.default_convert
+    return pickle.loads(ForkingPickler.dumps(convert(batch)))
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_first_worker_delivers_the_batches_of_to_torch(
+    name: str, data: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = PLANS[name]().to_torch()
+    whole = [delivered(loader) for _ in range(2)]
+    for count in (1, 4):
+        found: Any = PLANS[name]().to_torch_dataset()
+        for epoch in range(2):
+            workers = Workers(found, count, data, monkeypatch)
+            for other in range(1, count):
+                assert list(workers.begin(other)) == []
+            assert delivered(map(arrived, workers.begin())) == whole[epoch]
+
+
+def test_states_are_those_of_to_torch_in_both_directions(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = reference(2)
+    loader = dataset().to_torch()
+    workers = Workers(dataset().to_torch_dataset(), 2, data, monkeypatch)
+    batches = workers.begin()
+    assert workers.enter(1).state_dict() == {}
+    for step, _ in enumerate(loader, 1):
+        workers.enter(0)
+        next(batches)
+        state = json.loads(json.dumps(workers.copies[0].state_dict()))
+        assert state == json.loads(json.dumps(loader.state_dict()))
+        if step in {1, 7, STEPS}:
+            here = dataset().to_torch()
+            here.load_state_dict(state)
+            again = Workers(dataset().to_torch_dataset(), 2, data, monkeypatch)
+            for index in (1, 0):
+                again.enter(index).load_state_dict(state)
+            rest = again.begin()
+            assert again.copies[0].state_dict() == state, "a batch that is made ahead is not delivered"
+            assert plained(map(arrived, rest)) == plained(here) == whole[0][step:]
+            assert plained(map(arrived, again.begin())) == whole[1]
+
+
+def test_a_state_that_is_loaded_in_the_main_process_is_for_the_next_pass(
+    data: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = reference(2)
+    loader = dataset().to_torch()
+    for _, _ in zip(range(5), loader, strict=False):
+        pass
+    found: Any = dataset().to_torch_dataset()
+    found.load_state_dict(loader.state_dict())
+    assert found.state_dict() == loader.state_dict()
+    workers = Workers(found, 2, data, monkeypatch)
+    for rest in (whole[0][5:], whole[1]):
+        assert plained(map(arrived, workers.begin())) == rest
+
+
+def test_a_pass_counts_when_its_second_batch_arrives(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = reference(3)
+    ds = dataset()
+    found = ds.to_torch_dataset()
+    for taken in (1, 2):
+        batches = Workers(found, 1, data, monkeypatch).begin()
+        made = [next(batches) for _ in range(4)]
+        assert plained(map(arrived, made[:taken])) == whole[0][:taken]
+    workers = Workers(found, 1, data, monkeypatch)
+    assert plained(map(arrived, workers.begin())) == whole[1]
+    workers.enter(None)
+    assert epochs_of(ds.to_torch()) == whole[2:], "the dataset has counted, too"
+
+
+def test_the_end_of_a_short_pass_counts(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for rows, batches in ((40, 1), (0, 0)):
+        found: Any = af.range(rows).shuffle(40, seed=1).batch(64).to_torch_dataset()
+        workers = Workers(found, 1, data, monkeypatch)
+        passes = [plained(map(arrived, workers.begin())) for _ in range(2)]
+        assert [len(each) for each in passes] == [batches] * 2
+        assert not rows or passes[0] != passes[1]
+
+
+def arrays(batch: dict[str, Any]) -> Any:
+    return batch["id"].numpy()
+
+
+def test_batches_of_any_type_count(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ds = af.range(40).shuffle(40, seed=1).batch(10)
+    workers = Workers(ds.to_torch_dataset(collate=arrays), 1, data, monkeypatch)
+    passes = [[arrived(batch) for batch in workers.begin()] for _ in range(2)]
+    assert {type(batch).__name__ for each in passes for batch in each} == {"Tensor"}
+    assert plained(passes[0]) != plained(passes[1])
+
+
+def test_with_a_collate_fn_of_the_user_a_pass_counts_when_its_second_batch_is_made(
+    data: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a function gets each batch as it is, and nobody knows what it makes of a batch."""
+    whole = reference(2)
+    workers = Workers(dataset().to_torch_dataset(), 1, data, monkeypatch)
+    batches = workers.begin(own_collate=True)
+    assert plained(next(batches) for _ in range(3)) == whole[0][:3]
+    assert plain(next(workers.begin(own_collate=True))) == whole[1][0]
+
+
+def test_batches_that_are_thrown_away_do_not_count(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Persistent workers begin a pass, and PyTorch receives what they had made for the pass before."""
+
+    def receive(made: list[Any]) -> None:
+        for batch in made:
+            arrived(batch)
+
+    code = receive.__code__.replace(co_name="_reset")
+    reset = types.FunctionType(code, {"arrived": arrived, "__name__": "torch.utils.data.dataloader"})
+    whole = reference(1)
+    workers = Workers(dataset().to_torch_dataset(), 1, data, monkeypatch)
+    batches = workers.begin()
+    reset([next(batches) for _ in range(3)])
+    assert plain(next(workers.begin())) == whole[0][0]
+
+
+def test_the_main_process_does_not_know_where_workers_are(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: Any = dataset().to_torch_dataset()
+    workers = Workers(found, 1, data, monkeypatch)
+    batches = workers.begin()
+    for _ in range(2):
+        arrived(next(batches))
+    workers.enter(None)
+    with pytest.raises(StateError, match="StatefulDataLoader"):
+        found.state_dict()
+    batches = iter(found)
+    assert next(batches)["id"].tolist() == reference(2)[1][0]["id"]
+    assert (found.state_dict()["epoch"], found.state_dict()["batches"]) == (1, 1)
+    found.set_epoch(4)
+    assert found.state_dict()["epoch"] == 4
+
+
+def test_an_epoch_of_which_nothing_is_left_is_counted_before_others_begin(
+    data: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = dataset().to_torch()
+    for _, _ in zip(range(STEPS), loader, strict=False):
+        pass
+    found: Any = dataset().to_torch_dataset()
+    first, second = (Workers(found, 1, data, monkeypatch) for _ in range(2))
+    first.enter(0).load_state_dict(loader.state_dict())
+    rest = first.begin()
+    assert plained(map(arrived, second.begin())) == reference(2)[1]
+    assert list(rest) == []
+
+
+def test_an_error_in_a_worker_is_raised_again(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(batch: pa.RecordBatch) -> pa.RecordBatch:
+        raise KeyError("gone")
+
+    found = af.range(256).batch(64).map(fail).to_torch_dataset()
+    monkeypatch.setattr(data, "get_worker_info", lambda: types.SimpleNamespace(id=0, num_workers=1))
+    batches = iter(found)
+    with pytest.raises(af.FunctionError, match="gone"):
+        next(batches)
+    with pytest.raises(af.ClosedError):
+        next(batches)
+
+
+def test_the_first_worker_has_all_of_the_budgets_and_says_so(
+    data: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = af.Options(cpu_budget=5, ram_budget="64MiB")
+    workers = Workers(dataset().with_options(asked).to_torch_dataset(), 4, data, monkeypatch)
+    with caplog.at_level(logging.INFO, "arrowflow"):
+        for index in range(4):
+            next(workers.begin(index), None)
+    assert [record.message.partition(" runs")[0] for record in caplog.records] == [
+        "one of the 4 workers of a DataLoader"
+    ]
+    assert workers.copies[0].stats().ledger_budget_bytes == 64 << 20
+    assert " of 5 cores" in workers.copies[0].explain()
+
+
+def test_functions_that_hold_the_interpreter_lock_are_named_once(
+    data: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(
+        torch_dataset, "locked", lambda stages: ["map(f) holds the interpreter lock"] * bool(stages)
+    )
+    workers = Workers(dataset().to_torch_dataset(), 1, data, monkeypatch)
+    with caplog.at_level(logging.WARNING, "arrowflow"):
+        assert len(list(workers.begin())) == STEPS
+    assert [record.message for record in caplog.records] == [
+        "in the worker of a DataLoader: map(f) holds the interpreter lock"
+    ]
+
+
+class Mute:
+    """A coordinator that nobody may ask."""
+
+    def all_min(self, numbers: Any) -> Any:
+        raise AssertionError("workers cannot talk to other ranks")
+
+
+def test_workers_ask_no_coordinator(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = dataset().split_by_rank(1, 2, coordinator=Mute())
+    workers = Workers(known.to_torch_dataset(), 2, data, monkeypatch)
+    assert plained(map(arrived, workers.begin())) == epochs_of(dataset().split_by_rank(1, 2).to_torch())[0]
+    odd = af.range(1000).filter(pl.col("id") % 2 == 1).batch(64)
+    unknown = odd.split_by_rank(1, 2, coordinator=Mute(), equal_steps="drop")
+    workers = Workers(unknown.to_torch_dataset(), 2, data, monkeypatch)
+    with pytest.raises(PlanError, match=r"cannot talk to each other.*num_workers=0"):
+        workers.begin()
+
+
+# ---------------------------------------------------------------- the count of epochs
+
+
+def test_copies_count_together() -> None:
+    own = EpochCounter(Place(4))
+    epochs = SharedEpochs(Place(4), own)
+    copy = SharedEpochs(Place(), path=epochs._path)
+    begun = copy.begins
+    assert (begun.epoch, begun.elsewhere) == (4, False)
+    copy.count(begun, elsewhere=True)
+    epochs.count(begun)
+    assert (epochs.begins.epoch, epochs.begins.elsewhere, own.begins.epoch) == (5, True, 5)
+    place = epochs.move(2, (1, (None, "a")), 3)
+    assert copy.begins == place == epochs.begins
+    assert pickle.loads(pickle.dumps(copy)) is epochs
+
+
+def test_the_count_leaves_no_file() -> None:
+    epochs = SharedEpochs(Place(3))
+    copy = SharedEpochs(epochs.begins, path=epochs._path)
+    path = epochs._path
+    del epochs
+    gc.collect()
+    assert not path.exists()
+    assert copy.begins.epoch == 3
+    copy.count(copy.begins)
+    assert copy.begins.epoch == 4 and path.exists()
+    del copy
+    gc.collect()
+    assert not path.exists()
+
+
+# ---------------------------------------------------------------- workers in processes
 
 PRELUDE = """
-import multiprocessing, sys, warnings
+import itertools, json, multiprocessing, sys, warnings
 warnings.simplefilter("ignore")
 import torch
 from torch.utils.data import DataLoader
 import arrowflow as af
+from tests.loaders.torch_plans import PLANS, delivered, doubled
+multiprocessing.set_start_method("fork")
 
-def dataset(**options):
-    return af.range(1000).shuffle(200).with_options(af.Options(**options)).batch(64)
+def dataset():
+    return af.range(1000).shuffle(200).batch(64)
 
 def loader(found, workers, **options):
     return DataLoader(found, batch_size=None, num_workers=workers, **options)
-
-def rows(batches):
-    return [batch["id"].tolist() for batch in batches]
 """
 
 
-def run(script: str) -> str:
+def run(script: str) -> None:
     """Runs a script in a process of its own, which has run no pipeline: that may be forked."""
     command = [sys.executable, "-c", PRELUDE + textwrap.dedent(script)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -227,59 +454,68 @@ def run(script: str) -> str:
         command, capture_output=True, text=True, env=environment, timeout=DEADLINE_SECONDS, check=False
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
-def test_forked_workers(data: Any) -> None:
-    """The same sequence whatever their number, and typed errors for what they cannot do."""
-    script = """
-    multiprocessing.set_start_method("fork")
-
-    def refused(error, workers, found):
-        try:
-            rows(loader(found, workers))
-        except error as raised:
-            return str(raised)
-
-    found = []
-    for workers, persistent in ((1, False), (2, False), (4, True)):
-        ds = dataset().to_torch_dataset()
-        assert len(ds) == 16
+def test_forked_workers_deliver_the_batches_of_to_torch(data: Any) -> None:
+    run("""
+    found = {}
+    for (name, plan), (workers, persistent) in zip(
+        PLANS.items(), itertools.cycle([(1, False), (2, True), (4, True), (2, False)])
+    ):
+        ds = plan().to_torch_dataset()
         each = loader(ds, workers, persistent_workers=persistent)
-        epochs = [rows(each)]
+        if name == "shuffle":
+            assert len(each) == 8
+        found[name] = [delivered(each) for _ in range(2)]
+    for name, epochs in found.items():
+        here = PLANS[name]().to_torch()
+        assert epochs == [delivered(here) for _ in range(2)], name
+    """)
+
+
+def test_forked_workers_count_epochs(data: Any) -> None:
+    """PyTorch would warn of a length that is too small."""
+    run("""
+    warnings.simplefilter("error")
+    warnings.filterwarnings("ignore", "This DataLoader will create")
+    found = []
+    for workers, persistent in ((1, False), (2, True)):
+        ds = dataset().to_torch_dataset()
+        each = loader(ds, workers, persistent_workers=persistent)
+        assert len(each) == 16
         for batch in each:
-            break  # counts as an epoch
-        epochs.append(rows(each))
+            break  # a look
+        iter(each)
+        epochs = [delivered(each)]
+        for batch in itertools.islice(each, 2):
+            pass
+        epochs.append(delivered(each))
         ds.set_epoch(1)
-        epochs.append(rows(each))
+        epochs.append(delivered(each))
         found.append(epochs)
-    ds = dataset().to_torch_dataset()
-    both = loader(ds, 2), loader(ds, 1)  # of one dataset: they take epochs in turns
-    mixed = [rows(both[0]), rows(both[1]), rows(both[0])]
+    ds = dataset()
+    anew = [delivered(loader(ds.to_torch_dataset(), 1)) for _ in range(2)]
+    far = ds.map(doubled, executor="process").to_torch_dataset()
+    processes = [each["twice"].tolist() for each in loader(far, 1)]
 
-    unordered = rows(loader(dataset(deterministic=False).to_torch_dataset(), 3))
-    assert sorted(sum(unordered, [])) == list(range(1000))
-    ds = dataset().to_torch_dataset()
-    ds.load_state_dict(ds.state_dict())
-    assert "StatefulDataLoader" in refused(af.StateError, 1, ds)
-
-    reference = dataset().to_torch_dataset()
-    whole = [rows(reference) for _ in range(3)]
+    here = dataset().to_torch()
+    whole = [delivered(here) for _ in range(3)]
     assert all(epochs == [whole[0], whole[2], whole[1]] for epochs in found)
-    assert mixed == whole
-    told = refused(af.ForkError, 1, dataset().to_torch_dataset())
+    assert anew == whole[:2]
+    assert processes == [[2 * row for row in each["id"]] for each in whole[0]]
+    try:
+        delivered(loader(dataset().to_torch_dataset(), 2))
+    except af.ForkError as error:
+        told = str(error)
     assert "forkserver" in told and "'spawn'" in told and "num_workers=0" in told
-    print("done")
-    """
-    assert run(script) == "done\n"
+    """)
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="there is no /proc here")
 def test_forked_workers_do_not_wait_for_threads_that_are_not_there(data: Any) -> None:
     """Of Polars, which starts them where a schema is asked for; who needs none of them goes on."""
-    script = """
+    run("""
     import polars as pl
-    multiprocessing.set_start_method("fork")
     text = pl.col("id").cast(pl.String).str.len_chars().cast(pl.Int64)
     found = dataset().to_torch_dataset()
     first = af.range(100).with_columns(n=text).batch(10)
@@ -293,177 +529,102 @@ def test_forked_workers_do_not_wait_for_threads_that_are_not_there(data: Any) ->
         assert "forkserver" in str(error), error
     else:
         raise AssertionError("Polars has no threads there")
-    assert len(rows(loader(found, 2))) == 16
-    """
-    run(script)
+    assert len(delivered(loader(found, 2))) == 16
+    """)
 
 
-def test_spawned_workers(data: Any) -> None:
-    found: Any = dataset().to_torch_dataset()
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_workers_that_are_not_forked(method: str, data: Any) -> None:
+    """This process runs pipelines, too."""
+    found: Any = PLANS["map"]().to_torch_dataset()
+    here = PLANS["map"]().to_torch()
+    whole = epochs_of(here, 3)
+    here.set_epoch(0)
+    for _, _ in zip(range(3), here, strict=False):
+        pass
+    found.load_state_dict(here.state_dict())
     loader = data.DataLoader(
-        found, batch_size=None, num_workers=2, persistent_workers=True, multiprocessing_context="spawn"
+        found, batch_size=None, num_workers=2, persistent_workers=True, multiprocessing_context=method
     )
-    whole = reference(3)  # this process runs pipelines, too
-    assert epochs_of(loader, 2) == whole[:2]
-    found.set_epoch(2)
+    assert epochs_of(loader, 2) == [whole[0][3:], whole[1]]
     kept = list(loader)  # a worker writes its memory again, but none of which a batch is left
     assert plained(kept) == whole[2]
 
 
 STATEFUL = """
 from torchdata.stateful_dataloader import StatefulDataLoader
-multiprocessing.set_start_method("fork")
 
-def stateful(workers, **options):
-    return StatefulDataLoader(dataset().to_torch_dataset(), batch_size=None, num_workers=workers, **options)
+def stateful(workers, found=None, **options):
+    found = dataset().to_torch_dataset() if found is None else found
+    return StatefulDataLoader(found, batch_size=None, num_workers=workers, **options)
 
-found = []
-for workers, persistent, taken in {cases}:
-    options = dict(persistent_workers=persistent)
+def state_of(workers, taken, **options):
     first = stateful(workers, **options)
-    rows(first)
+    delivered(first)
     if taken:
         batches = iter(first)
         for _ in range(min(taken, 16)):
             next(batches)
         if taken > 16:
             assert next(batches, None) is None
-    state = first.state_dict()
-    del first
-    again = stateful(workers, **options)
-    again.load_state_dict(state)
-    found.append((taken, rows(again), rows(again)))
-reference = dataset().to_torch_dataset()
-whole = [rows(reference) for _ in range(4)]
-for taken, rest, after in found:
-    if 0 < taken <= 16:
-        assert (rest, after) == (whole[1][taken:], whole[2]), taken
-    else:
-        first = 2 if taken else 1
-        assert (rest, after) == (whole[first], whole[first + 1]), taken
-print("done")
+    return json.loads(json.dumps(first.state_dict()))
+
+def check(found):
+    here = dataset().to_torch()
+    whole = [delivered(here) for _ in range(4)]
+    for taken, told, rest, after in found:
+        if taken in {0, 17}:
+            assert (rest, after) == (whole[1 + taken // 17], whole[2 + taken // 17]), (taken, told)
+        else:
+            assert (rest, after) == (whole[1][taken:], whole[2]), (taken, told)
 """
 
 
 def test_stateful_data_loaders_go_on_with_the_next_batch(data: Any) -> None:
-    """Also where one worker has come to its end and others have not (15), or all have, but nobody asked again (16)."""
+    """Also where the last batch was taken (16), or nobody asked after the end (17)."""
     pytest.importorskip("torchdata", reason="torchdata is not installed")
-    cases = [(1, False, 7), (1, False, 16), (2, False, 7), (2, True, 15), (2, True, 17), (4, True, 16)]
-    cases += [
-        (0, False, taken) for taken in (0, 1, 16, 17)
-    ]  # last: where a pipeline has run nothing can be forked
-    assert run(STATEFUL.replace("{cases}", repr(cases))) == "done\n"
+    run(
+        STATEFUL
+        + """
+found = []
+cases = [(1, False, 7), (1, False, 16), (2, True, 15), (2, False, 17), (2, True, 17), (4, True, 16), (2, False, 0)]
+for workers, persistent, taken in cases + [(0, False, taken) for taken in (0, 1, 16, 17)]:
+    state = state_of(workers, taken, persistent_workers=persistent)
+    again = stateful(workers, persistent_workers=persistent)
+    again.load_state_dict(state)
+    found.append((taken, workers, delivered(again), delivered(again)))
+check(found)
+"""
+    )
 
 
-# ---------------------------------------------------------------- parts
+def test_states_of_stateful_data_loaders_go_on_with_any_number_of_workers(data: Any) -> None:
+    """`StatefulDataLoader` refuses a state of other workers, so the dataset loads it."""
+    pytest.importorskip("torchdata", reason="torchdata is not installed")
+    run(
+        STATEFUL
+        + """
+found, states = [], [(workers, taken, state_of(workers, taken)) for workers, taken in ((2, 7), (4, 17), (1, 16))]
+for (workers, taken, state), others in zip(states, ((1, 4), (2, 1), (2, 0))):
+    for other in others:
+        ds = dataset().to_torch_dataset()
+        ds.load_state_dict(state)
+        again = stateful(other, ds) if other % 2 else loader(ds, other)
+        found.append((taken, (workers, other), delivered(again), delivered(again)))
+for taken in (5, 17):
+    state = state_of(0, taken)
+    ds = dataset().to_torch_dataset()
+    ds.load_state_dict(state)
+    here = dataset().to_torch()
+    here.load_state_dict(ds.state_dict())
+    found.append((taken, (0, "to_torch"), delivered(here), delivered(here)))
+check(found)
+"""
+    )
 
 
-def workers_of(found: Any, count: int, data: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Returns what `iter` is of copies of a dataset, as if each lived in a worker, from the place of a state on."""
-    copies = [pickle.loads(pickle.dumps(found)) for _ in range(count)]
-
-    def begin(index: int, seed: int = 100, state: Any = None) -> Any:
-        info = types.SimpleNamespace(id=index, num_workers=count, seed=seed + index)
-        monkeypatch.setattr(data, "get_worker_info", lambda: info)
-        if state is not None:
-            copies[index].load_state_dict(state)
-        return iter(copies[index])
-
-    return copies, begin
-
-
-@pytest.mark.parametrize("last", [0, 1])
-def test_a_worker_that_had_ended_ends_again(last: int, data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where results come out of order others may go on; the next epoch is the same one for all of them."""
-    original = dataset().to_torch_dataset()
-    whole = reference(2)
-    copies, begin = workers_of(original, 2, data, monkeypatch)
-    first, second = begin(0), begin(1)
-    next(first)
-    assert plained(second) == whole[0][1::2]
-    states = json.loads(json.dumps([copy.state_dict() for copy in copies]))
-    for _ in range(2):
-        copies, begin = workers_of(dataset().to_torch_dataset(), 2, data, monkeypatch)
-        found: list[Any] = [None, None]
-        for index in (1 - last, last):
-            found[index] = begin(index, state=states[index])
-        states = [copy.state_dict() for copy in copies]
-        assert [plained(rest) for rest in found] == [whole[0][2::2], []]
-        assert [plained(begin(index)) for index in (0, 1)] == [whole[1][0::2], whole[1][1::2]]
-
-
-def test_workers_share_the_budgets(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = af.Options(cpu_budget=5, ram_budget="64MiB")
-    copies, begin = workers_of(dataset().with_options(asked).to_torch_dataset(), 2, data, monkeypatch)
-    for _ in range(2):
-        for index in (0, 1):
-            next(begin(index))
-    assert [copy.stats().ledger_budget_bytes for copy in copies] == [32 << 20] * 2
-    assert all(" of 2 cores" in copy.explain() for copy in copies)
-    copies, begin = workers_of(dataset().with_options(asked).to_torch_dataset(), 8, data, monkeypatch)
-    next(begin(7))
-    assert " of 1 cores" in copies[7].explain()
-
-
-def test_too_many_workers_for_the_budget(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message names the part that is too little, and what was given."""
-    rows = af.range(100_000).shuffle(50_000).batch(10).with_options(af.Options(ram_budget="1MiB"))
-    next(iter(rows))
-    _, begin = workers_of(rows.to_torch_dataset(lanes=4), 3, data, monkeypatch)  # the first one has two lanes
-    with pytest.raises(
-        af.BudgetError, match=r"ram_budget=349,525 bytes.*each of 3 processes.*1,048,576 bytes"
-    ):
-        begin(0)
-
-
-def test_workers_that_start_anew_are_of_the_next_epoch(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    original: Any = dataset().to_torch_dataset()
-    whole = reference(3)
-    for epoch, seed in enumerate((7, 8)):
-        _, begin = workers_of(original, 4, data, monkeypatch)
-        for index in (2, 0, 3, 1):
-            assert plained(begin(index, seed)) == whole[epoch][index::4]
-    original.set_epoch(2)
-    _, begin = workers_of(original, 1, data, monkeypatch)
-    assert plained(begin(0, 8)) == whole[2]
-
-
-def test_epochs_are_counted_by_pass() -> None:
-    epochs = SharedEpochs(4)
-    copy = pickle.loads(pickle.dumps(epochs))
-    assert (epochs.take(), copy.take(), epochs.next) == (4, 5, 6)
-    epochs.name = copy.name = "one"
-    assert (epochs.take(), copy.take(), copy.next) == (6, 6, 7)
-    epochs.name = "two"
-    assert (epochs.take(), copy.take()) == (7, 6)
-    copy.next = 9
-    assert (epochs.take(), epochs.next) == (7, 9)
-    epochs.name = None
-    epochs.next = 2
-    assert (copy.take(), copy.next) == (2, 3)
-
-
-def test_old_passes_are_forgotten() -> None:
-    epochs = SharedEpochs()
-    for number in range(MAX_PASSES + 1):
-        epochs.name = str(number)
-        assert epochs.take() == number
-    epochs.name = "0"
-    assert epochs.take() == MAX_PASSES + 1
-
-
-def test_the_count_leaves_no_file() -> None:
-    epochs = SharedEpochs()
-    copy = pickle.loads(pickle.dumps(epochs))
-    path = Path(epochs._path)
-    del copy
-    gc.collect()
-    assert path.exists()
-    copy = pickle.loads(pickle.dumps(epochs))
-    del epochs
-    gc.collect()
-    assert not path.exists()
-    assert (copy.take(), copy.take()) == (0, 1)
-    del copy
-    gc.collect()
-    assert not path.exists()
+def test_a_state_between_two_snapshots_is_refused(data: Any) -> None:
+    found: Any = dataset().to_torch_dataset()
+    state = {"_snapshot": {}, "_steps_since_snapshot": 2, "_iterator_finished": False}
+    with pytest.raises(StateError, match=r"2 batches after the last snapshot.*snapshot_every_n_steps=1"):
+        found.load_state_dict(state)
