@@ -63,12 +63,8 @@ def identify(plan: Node, chain: Chain, *, deterministic: bool) -> dict[str, Any]
         "functions": functions,
         "shape": chain.shape(),
     }
-    contents = {
-        str(number): list(found)
-        for number, node in enumerate(_identified(plan))
-        if (found := node.contents())
-    }
-    if contents:
+    numbered = enumerate(_identified(plan))
+    if contents := {str(number): list(found) for number, node in numbered if (found := node.contents())}:
         what[_CONTENTS] = contents
     if not deterministic:
         what[_ANY_ORDER] = chain.stages_of_any_order()

@@ -1,4 +1,4 @@
-"""Processes that are killed at a random moment, and started again with another number of them: for `ddp` and `jax_processes`."""
+"""Processes that are killed at a random moment, and started again with another number of them: for `ddp`, `hf_trainer`, `jax_processes`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def make(folder: Path, rows: int) -> None:
     rng = np.random.default_rng(1)
     columns = {name: rng.normal(size=rows) for name in COLUMNS}
     label = 2 * columns["a"] - columns["b"] + 0.5 * columns["c"] + rng.normal(0, 0.1, rows)
-    af.from_numpy({**columns, "label": label}).write_parquet(folder, shard_rows=rows // 8)
+    af.from_numpy({**columns, "label": label, "row": np.arange(rows)}).write_parquet(
+        folder, shard_rows=rows // 8
+    )
 
 
 def batches(folder: Path) -> af.Dataset:

@@ -22,6 +22,7 @@ NEEDS = {
     "tokens": {"torch": "PyTorch"},
     "embeddings": {"torch": "PyTorch"},
     "ddp": {"torch": "PyTorch"},
+    "hf_trainer": {"torch": "PyTorch", "accelerate": "accelerate", "transformers": "transformers"},
     "jax_processes": {"jax": "JAX"},
     "cluster": {"torch": "PyTorch", "ray": "Ray"},
     "images": {"jax": "JAX", "PIL": "Pillow"},
@@ -91,6 +92,12 @@ def test_processes_that_are_killed_end_with_the_weights_of_others(name: str, tmp
     ran = run(name, tmp_path, "--rows=10000", "--epochs=1", "--kills=1")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "by 2, 1 processes; not killed: 39 steps" in ran.stdout
+
+
+def test_a_trainer_of_transformers_goes_on_with_the_rows_of_one_that_nobody_killed(tmp_path: Path) -> None:
+    ran = run("hf_trainer", tmp_path, "--rows=10000", "--epochs=1", "--kills=1")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "39 steps by 2, 1 processes, on the rows of" in ran.stdout
 
 
 def test_a_cluster_of_which_a_worker_is_killed_ends_with_the_weights_of_one_machine(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def small_windows(operator: str, rows: int, lanes: int) -> Obstacle | None:
         operator,
         f"works on {rows:,} rows at a time, which would be {rows // lanes:,} in each of {lanes} lanes",
         f"give it {least:,} rows or more, or fewer lanes=",
-        most_lanes=rows // MIN_WINDOW_ROWS,
+        most_lanes=max(1, rows // MIN_WINDOW_ROWS),
     )
 
 

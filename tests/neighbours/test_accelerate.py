@@ -1,4 +1,4 @@
-"""`accelerate`: a loader passes through `prepare` as it is; wrapped into a `DataLoader` it is driven by accelerate."""
+"""`accelerate`: checkpoints have a loader's state; wrapped into a `DataLoader` it is driven by accelerate."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ INPUTS = np.random.default_rng(0).normal(size=(1000, 4)).astype(np.float32)
 
 
 def dataset() -> af.Dataset:
-    return af.from_numpy({"x": INPUTS, "y": INPUTS @ np.array([1, -2, 3, 0.5], np.float32)}).shuffle(seed=1)
+    rows = af.from_numpy({"x": INPUTS, "y": INPUTS @ np.array([1, -2, 3, 0.5], np.float32)})
+    return rows.shuffle(seed=1).batch(100)
 
 
 def prepared(accelerator: Any, train: af.Dataset) -> dict[str, Any]:
@@ -38,7 +39,7 @@ def accelerator() -> Iterator[Any]:
     accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
 
 
-def test_a_loader_trains_through_prepare(accelerator: Any) -> None:
+def test_a_loader_trains_beside_what_is_prepared(accelerator: Any) -> None:
     found = prepared(accelerator, dataset())
     model, optimizer, loader = (found[name] for name in ("model", "optimizer", "loader"))
     assert len(loader) == 10
@@ -71,11 +72,11 @@ def test_a_data_loader_passes_through_prepare(accelerator: Any, stateful: bool) 
     """accelerate sets the epoch itself, before each."""
     if stateful:
         pytest.importorskip("torchdata", reason="torchdata is not installed")
-    loader = torch.utils.data.DataLoader(dataset().batch(100).to_torch_dataset(), batch_size=None)
+    loader = torch.utils.data.DataLoader(dataset().to_torch_dataset(), batch_size=None)
     accelerator.dataloader_config.use_stateful_dataloader = stateful
     prepared = accelerator.prepare(loader)
     assert len(prepared) == 10
-    here = dataset().batch(100).to_torch()
+    here = dataset().to_torch()
     for _ in range(2):
         for found, expected in zip(prepared, here, strict=True):
             assert torch.equal(found["x"], expected["x"])

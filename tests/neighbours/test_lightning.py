@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import logging
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -83,11 +84,11 @@ def trainer(folder: Path, **options: Any) -> Any:
 
 def test_a_trainer_takes_loaders(tmp_path: Path) -> None:
     model, running = line(), trainer(tmp_path, max_epochs=3, val_check_interval=0.5)
-    names = {"train": dataset().batch(64), "valid": dataset().batch(100), "trainer": running, "model": model}
-    run_snippet("lightning", **names)
-    assert (running.num_training_batches, running.num_val_batches, running.global_step) == (16, [10], 48)
+    names = {"train": dataset().batch(50), "valid": dataset().batch(100), "trainer": running, "model": model}
+    run_snippet("lightning", **names, checkpoint=None)
+    assert (running.num_training_batches, running.num_val_batches, running.global_step) == (20, [10], 60)
     assert running.callback_metrics["error"] < 1e-3
-    epochs = [[row for rows in model.rows[first : first + 16] for row in rows] for first in (0, 16, 32)]
+    epochs = [[row for rows in model.rows[first : first + 20] for row in rows] for first in (0, 20, 40)]
     assert [sorted(rows) for rows in epochs] == [list(range(1000))] * 3
     assert epochs[0] != epochs[1] != epochs[2]
 
@@ -99,25 +100,58 @@ def test_a_length_that_nobody_knows_is_none(tmp_path: Path) -> None:
         assert (running.num_training_batches, running.global_step) == (float("inf"), 16)
 
 
-@pytest.mark.parametrize("steps", [16, 20])
-def test_a_checkpoint_goes_on_with_the_next_batch(steps: int, tmp_path: Path) -> None:
+def test_the_number_of_a_process_is_known_before_processes_are_started(tmp_path: Path) -> None:
+    running = trainer(tmp_path, strategy="ddp", devices=2)
+    assert (running.global_rank, running.world_size) == (0, 2)
+
+
+def resumed(loader: Callable[[], Any], steps: int, folder: Path) -> tuple[list[list[int]], list[list[int]]]:
+    """Returns the rows of 40 steps, and those after a restart in between."""
+
     def fit(steps: int, checkpoint: Path | None = None) -> Any:
-        model, running = line(), trainer(tmp_path, max_steps=steps)
-        running.fit(model, dataset().batch(64).to_torch(), ckpt_path=checkpoint, weights_only=False)
-        running.save_checkpoint(tmp_path / f"{steps}.ckpt")
+        model, running = line(), trainer(folder, max_steps=steps)
+        model.on_train_end = lambda: running.save_checkpoint(folder / f"{steps}.ckpt")
+        running.fit(model, loader(), ckpt_path=checkpoint)
         return model.rows
 
     whole = fit(40)
     assert fit(steps) == whole[:steps]
-    assert fit(40, tmp_path / f"{steps}.ckpt") == whole[steps:]
+    return whole, fit(40, folder / f"{steps}.ckpt")
+
+
+@pytest.mark.parametrize("steps", [16, 20])
+def test_a_checkpoint_goes_on_with_the_next_batch(steps: int, tmp_path: Path) -> None:
+    whole, found = resumed(lambda: dataset().batch(64).to_torch(), steps, tmp_path)
+    assert found == whole[steps:]
+
+
+def test_a_length_that_nobody_knows_costs_a_batch_of_each_restart(tmp_path: Path) -> None:
+    kept = dataset().filter(pl.col("row") >= 100)
+    whole, found = resumed(lambda: kept.batch(45).to_torch(), 7, tmp_path)
+    assert found[:32] == whole[8:]
+    whole, found = resumed(lambda: kept.assert_cardinality(900).batch(45).to_torch(), 7, tmp_path)
+    assert found == whole[7:]
+
+
+def test_only_some_data_loaders_have_a_state(tmp_path: Path) -> None:
+    from torch.utils.data import DataLoader
+
+    stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is not installed")
+    whole, found = resumed(lambda: data_loader(stateful.StatefulDataLoader), 7, tmp_path)
+    assert found == whole[7:]
+    whole, found = resumed(lambda: data_loader(DataLoader), 7, tmp_path)
+    assert found[:9] == whole[:9]
+
+
+def data_loader(kind: Callable[..., Any]) -> Any:
+    return kind(dataset().batch(64).to_torch_dataset(), batch_size=None)
 
 
 def test_a_data_loader_of_a_dataset_is_one_of_its_own(tmp_path: Path) -> None:
     running, model = trainer(tmp_path, max_epochs=2), line()
     from torch.utils.data import DataLoader
 
-    loader = DataLoader(dataset().batch(64).to_torch_dataset(), batch_size=None)
-    running.fit(model, loader)
+    running.fit(model, data_loader(DataLoader))
     assert (running.num_training_batches, running.global_step) == (16, 32)
     here = dataset().batch(64).to_torch()
     assert model.rows == [batch["row"].tolist() for _ in range(2) for batch in here]

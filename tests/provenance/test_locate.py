@@ -49,8 +49,8 @@ PLANS: dict[str, Make] = {
     "bucket": lambda path: documents(of(path).select("id")).bucket_by_sequence_length(
         "tokens", [3, 6], [8, 6, 4]
     ),
-    "lanes": lambda path: of(path).shuffle(100, seed=1).batch(32).split_by_rank(1, 4),
-    "counted lanes": lambda path: counted(path).shuffle(64, seed=1).batch(16).split_by_rank(0, 2),
+    "lanes": lambda path: of(path).shuffle(1600, seed=1).batch(32).split_by_rank(1, 4),
+    "counted lanes": lambda path: counted(path).shuffle(1600, seed=1).batch(16).split_by_rank(0, 2),
     "filled up": lambda path: of(path).batch(100, pad_remainder=True),
 }
 KEEPS_COLUMNS = PLANS.keys() - {"bucket"}
@@ -85,7 +85,7 @@ def test_the_rows_of_a_batch_are_found(path: Path, name: str, epoch: int) -> Non
         rows = af.locate(PLANS[name](path), epoch, step)
         assert rows.column_names == ["file", "row_group", "row"]
         assert ids(path, rows) == batches[step]["id"].to_pylist()
-    with pytest.raises(PlanError, match=f"epoch {epoch} has no step {len(batches)}"):
+    with pytest.raises(PlanError, match=f"epoch {epoch} has no step {len(batches):,}"):
         af.locate(PLANS[name](path), epoch, len(batches))
 
 

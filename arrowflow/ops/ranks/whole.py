@@ -111,6 +111,10 @@ class ShareOfBatches(RowOperator):
         first, before = self.own(rows)
         return before - first
 
+    def position_at(self, step: int, epoch: int) -> Position:
+        """Returns the plan's position of a batch."""
+        return self.inputs[0].position_at(step if self.cuts else step * self.world_size, epoch)
+
     def at_end(self, plan: Node) -> Node:
         """Has ranks compare their epochs, where they can."""
         if self.coordinator is None or self.world_size == 1:

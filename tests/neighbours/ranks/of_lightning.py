@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,9 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import distributed, nn
 
-from tests.neighbours.ranks.processes import Batch, Together, Train, own_loader
-from tests.neighbours.ranks.rows import SAVED, STEPS, Rows
+from tests.neighbours.ranks.processes import Batch, Together, Train
+from tests.neighbours.ranks.rows import SAVED, STEPS, Rows, plan
+from tests.neighbours.snippets import run_snippet
 
 
 class Line(lightning.LightningModule):
@@ -33,18 +33,14 @@ class Line(lightning.LightningModule):
 
 
 class Data(lightning.LightningDataModule):
-    """Makes the loader only when the processes know each other, and so their numbers."""
-
-    def __init__(self, make: Callable[[], Any]) -> None:
-        super().__init__()
-        self._make = make
+    """Makes the loader only when the processes know each other, since its state is that of all of them."""
 
     def train_dataloader(self) -> Any:
-        return self._make()
+        return Together()
 
 
-def fit(make: Callable[[], Any], folder: Path, resumes: bool) -> Rows:
-    """Trains with Lightning's own checkpoints."""
+def fit(folder: Path, resumes: bool, *, together: bool) -> Rows:
+    """Trains with Lightning's own checkpoints: with the loaders of the page, or with one that has the state of all processes."""
     trainer = lightning.Trainer(
         accelerator="cpu",
         strategy="ddp",
@@ -55,12 +51,17 @@ def fit(make: Callable[[], Any], folder: Path, resumes: bool) -> Rows:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    model = Line()
-    trainer.fit(model, Data(make), ckpt_path=folder / "kept.ckpt" if resumes else None)
+    model, checkpoint = Line(), folder / "kept.ckpt" if resumes else None
+    if together:
+        trainer.fit(model, Data(), ckpt_path=checkpoint)
+    else:
+        run_snippet(
+            "lightning", trainer=trainer, model=model, train=plan(), valid=plan(), checkpoint=checkpoint
+        )
     return model.found
 
 
 TRAININGS: dict[str, Train] = {
-    "together": partial(fit, Together),
-    "of rank 0": partial(fit, own_loader),  # Lightning writes what rank 0 says
+    "together": partial(fit, together=True),
+    "of rank 0": partial(fit, together=False),  # Lightning writes what rank 0 says
 }

@@ -251,16 +251,14 @@ class Read(Operator):
             return self.rows
         first, before = self._dealt(self.lane, epoch)
         if self.kept is None:
-            start, _ = self.rows
-            return start + first, start + before
+            return self.rows[0] + first, self.rows[0] + before
         assert self.counts is not None
         return self.counts.rows_of(first, before, self.kept, self.order, epoch)
 
     def first_position(self, epoch: int) -> ReadPosition | None:
         """Returns where a lane begins in the order of an epoch."""
-        if self.lane is None:
+        if self.lane is None or self.counts is None:
             return None
-        assert self.counts is not None
         return self.counts.position(self.rows_of(epoch)[0], self.order, epoch)
 
     def position_behind(self, rows: int, epoch: int | None = None) -> tuple[ReadPosition, int] | None:
@@ -271,9 +269,10 @@ class Read(Operator):
         number = rows if self.lane is None else rows + self._dealt(self.lane, epoch)[0]
         if self.kept is None:
             number += self.rows[0]
+        elif number < self.kept.num_rows:
+            number = self.counts.row_of(number, self.kept, self.order, epoch)
         else:
-            last = number >= self.kept.num_rows
-            number = self._num_rows() if last else self.counts.row_of(number, self.kept, self.order, epoch)
+            number = self._num_rows()
         return self.counts.position(number, self.order, epoch), rows
 
     def with_row_range(self, start: int, stop: int | None) -> Node | None:
@@ -307,8 +306,7 @@ class Read(Operator):
 
     def narrow(self, wanted: frozenset[str]) -> Node:
         """Reads only the wanted columns; all of them where they tell which single rows are bad."""
-        assert self.schema is not None
-        if self.policy.leaves_out and isinstance(self.format, SiftingFormat):
+        if self.schema is None or (self.policy.leaves_out and isinstance(self.format, SiftingFormat)):
             return self
         names = tuple(name for name in self.schema.names if name in wanted)
         return self if len(names) == len(self.schema) else replace(self, columns=names).on()
