@@ -1058,38 +1058,48 @@ class Dataset:
         """Delivers, in each of several processes, its part of the same batches. Written last, after `batch`.
 
         The plan before it describes the stream of all processes together, and its batch size is the **global** one. The
-        plan is run in `lanes` parts that do not see each other, each on its part of the source's rows, with
-        `buffer_size / lanes` rows in a `shuffle`. A batch has equally many rows of each lane, lane after lane. A process
-        runs `lanes / world_size` of the lanes and delivers their rows. So each process reads its part alone, and the
-        batches of all processes together are the same for every `world_size`, row for row.
+        rows of all processes in an epoch are those of that plan, each once. The batches of all processes together are the
+        same for every `world_size`, row for row. There are two ways; `explain()` says which one, and why:
 
-        Rows are dealt by their numbers in the order of the epoch, known from the footers of all files. All processes
-        deliver equally many batches of one size: where the lanes end differently, the last rows of some are left out,
-        `lanes - 1` of an epoch at most, or filled up after `batch(…, pad_remainder=True)`.
+        * In parts, if each operator before `batch` treats a row by that row alone, or by neighbours that are free, as in
+          a `shuffle`. The plan runs in `lanes` that do not see each other, each on its part of the source's rows, with
+          `buffer_size / lanes` rows in a `shuffle`. A batch has equally many rows of each lane, lane after lane. A process
+          runs `lanes / world_size` of the lanes, and reads nothing else.
+        * Whole, for every other plan, such as one with `zip` of different inputs, `window`, `scan` or a generator. Each
+          process runs all of it. Of a batch of n rows, rank r of W takes rows rn/W to (r + 1)n/W. What follows `batch`
+          runs on the rows of the process alone, and so do column operators right before it. A line of the log says so.
 
-        Operators that count or compare rows of the whole stream are refused, such as `enumerate`, `unique` and `scan`.
-        `take` and `skip` are possible right after a source. Functions after `batch` are called for each lane. Batches of
-        `bucket_by_sequence_length` and the like come whole, of one lane after another.
+        All processes deliver equally many batches. In parts they have one size: where the lanes end differently, the last
+        rows of some are left out, `lanes - 1` of an epoch at most, or filled up after `batch(…, pad_remainder=True)`.
+        Functions after `batch` are called for each lane, or for the rows of the process. Batches of
+        `bucket_by_sequence_length` and the like come whole, of one lane after another, or to one process after another.
 
-        Budgets that are not given are divided by `LOCAL_WORLD_SIZE`, if the environment has it.
+        Memory: in parts at least one chunk of each lane and two parts of some 16 MiB; whole, that of the plan. Budgets
+        that are not given are divided by `LOCAL_WORLD_SIZE`, if the environment has it.
 
         Args:
             rank: Number of this process. By default that of `torch.distributed` or JAX, if initialised, else `RANK`
                 of the environment, else 0.
             world_size: How many processes there are; from the same place.
+            how: `"parts"` or `"whole"`; by default parts wherever they are right. In parts a global batch has rows from as
+                many places of the order as there are lanes: on sorted rows without a shuffle, choose "whole".
             lanes: How many lanes there are, a divisor of the batch size and a multiple of `world_size`. It decides the
-                rows of each batch. By default the largest divisor of the batch size up to 16.
+                rows of each batch. By default the largest divisor of the batch size up to 16, or up to 8 where the windows
+                of a `shuffle` would have less than 100 rows.
             equal_steps: What to do where only a run tells how many rows each lane has, as after `filter`: `"drop"` ends
                 with the last whole batch of the first lane that ends. `"pad"` goes on until the last one ends, and fills up the others with
-                repeats of their last rows, for which the column `mask` is false.
-            coordinator: What the processes agree by where they stop, with `equal_steps="drop"` in such a plan: a process
-                group of `torch.distributed` that nothing else uses, or an object with a method `all_min(numbers)`.
-                They agree in `next()` before each 64 steps; leave the loop at the same step in all of them.
+                repeats of their last rows, for which the column `mask` is false. Whole plans do not need it.
+            coordinator: What the processes agree by where they stop, with `equal_steps="drop"` in such a plan, and compare
+                their epochs by: a process group of `torch.distributed`, or an object with a method `all_min(numbers)`.
+                By default the default group, if it is initialised; then "drop" is the default, too. They agree in
+                `next()` before each 64 steps; leave the loop at the same step in all of them.
 
         Raises:
-            PlanError: The plan does not end in batches, an operator cannot run in lanes, the numbers do not divide each
-                other, or several processes could end at different steps.
-            RankError: The processes could not agree, since one of them failed or is at another step; in `next()`.
+            PlanError: The plan does not end in batches, it cannot run in the parts that were asked for, the numbers do
+                not divide each other, or several processes could end at different steps.
+            RankError: The processes could not agree, since one of them failed, or is at another step or in another epoch;
+                in `next()`.
+            DataError: An epoch has rows, but equal steps leave all of them out; in `next()`.
 
         Example:
             >>> import arrowflow as af
