@@ -20,7 +20,7 @@ import pytest
 
 import arrowflow as af
 from arrowflow.cluster.remote import Remote
-from arrowflow.cluster.session import MAX_DEATHS, Session
+from arrowflow.cluster.session import Session
 from arrowflow.errors import FunctionError, MissingPackageError, PlanError, WorkerError
 from tests.effort import scaled
 from tests.ops.ranks.pipelines import BATCH, PIPELINES, UNCOUNTED, of, ranks, steps_of
@@ -128,7 +128,7 @@ def test_a_worker_that_is_killed_is_replaced(ray: Any, shards: Path) -> None:
 def ends(batch: pa.RecordBatch) -> Any:
     if 395_000 in batch["id"].to_pylist():
         os._exit(3)
-    return batch.num_rows > 0 and batch
+    return batch
 
 
 def test_a_function_that_ends_its_process(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,15 +149,14 @@ def test_a_function_that_ends_its_process(ray: Any, monkeypatch: pytest.MonkeyPa
     assert found == expected, "in order"
 
 
-def test_an_operator_that_ends_its_process(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without processes of its own: here the number of workers that it ends decides."""
+def test_a_function_that_always_ends_its_process(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     started = starts_of(monkeypatch)
-    plan = af.range(400_000).filter(lambda batch: ends(batch)["id"].to_numpy() >= 0).batch(256)
-    told = r"ended while it ran lane \d+, which calls filter\(.*\), as 3 others did right before it \(ActorDiedError: "
+    plan = af.range(1_000).map(lambda batch: os._exit(3), keeps_rows=True).batch(BATCH)
+    told = r"ended while it ran lane \d+, which calls map\(.*\), as 2 others did right before it \(ActorDiedError: "
     with pytest.raises(WorkerError, match=told) as raised:
-        list(plan.split_by_rank(0, 1, equal_steps="drop").with_engine(engine(1)))
+        list(plan.with_engine(engine(1)))
     assert isinstance(raised.value.__cause__, ray.exceptions.RayActorError)
-    assert len(started) == 1 + MAX_DEATHS
+    assert started == [False] * 3
 
 
 def starts_of(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
