@@ -125,28 +125,43 @@ def test_a_worker_that_is_killed_is_replaced(ray: Any, shards: Path) -> None:
         assert list(killed_at(plan.with_engine(engine(2)), steps, generator)) == expected, name
 
 
-def ends(batch: pa.RecordBatch) -> Any:
-    if 395_000 in batch["id"].to_pylist():
-        os._exit(3)
-    return batch
+class Ends:
+    """A function that ends its process at a row, from when a file is there."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if 375_640 in batch["id"].to_pylist():
+            while not self.file.exists():
+                threading.Event().wait(0.01)
+            os._exit(3)
+        return batch
 
 
-def test_a_function_that_ends_its_process(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_that_ends_its_process(ray: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Each worker delivers a batch of what comes before the row that ends it. The third one outlives it, and tells of the call."""
-    started = starts_of(monkeypatch)
-    options = af.Options(max_chunk_rows=64)
-    plan = af.range(400_000).map(ends, keeps_rows=True).batch(256).with_options(options)
-    found: list[Any] = []
-    told = "map: a worker process ended with exit code 3 in the call for split 0, piece 312"
+    monkeypatch.setattr(
+        "arrowflow.ops.ranks.split_by_rank.PART_BYTES", 1
+    )  # a loop that collects no rows ahead
+    started, file = starts_of(monkeypatch), tmp_path / "ends"
+
+    def plan(**executor: Any) -> af.Dataset:
+        rows = af.range(400_000).map(Ends(file), keeps_rows=True, **executor).batch(256)
+        return rows.with_options(af.Options(max_chunk_rows=64))
+
+    run = iter(plan().with_engine(engine(1)))
+    found: list[Any] = [next(run)]
+    expected: list[Any] = []
+    file.touch()
+    told = "map: a worker process ended with exit code 3 in the call for split 0, piece 10"
     with pytest.raises(WorkerError, match=told) as raised:
-        found.extend(plan.with_engine(engine(1)))
+        found.extend(run)
     assert "on the node" in "".join(raised.value.__notes__)
     assert started == [False, False, True]
-    apart = af.range(400_000).map(ends, keeps_rows=True, executor="process").batch(256).with_options(options)
-    expected: list[Any] = []
     with pytest.raises(WorkerError, match=told):
-        expected.extend(apart.split_by_rank(0, 1))
-    assert found == expected, "in order"
+        expected.extend(plan(executor="process").split_by_rank(0, 1))
+    assert found == expected and len(found) == 640 // 16
 
 
 def test_a_function_that_always_ends_its_process(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
