@@ -23,8 +23,8 @@ from arrowflow.optional import optional
 from arrowflow.options import AUTOTUNE
 
 MAX_DEATHS: Final = 3
-"""Workers of a lane that may die one after the other before the lane's second piece. The first piece is one batch: a lane with a row
-that ends its worker delivers that much of what comes before the row, each time anew."""
+"""Workers of a lane that may die one after the other before its second piece; one less if no lane had a piece at all. The first
+piece is one batch: a lane with a row that ends its worker delivers that much of what comes before the row, each time anew."""
 LOOK_SECONDS: Final = 0.2
 """A wait for Ray looks so often whether its run goes on."""
 PIECE_BYTES: Final = 16 << 20
@@ -66,7 +66,7 @@ class Session:
         self.kept = Kept(0)
         self._deaths: dict[int, int] = {}  # in a row, of each lane, and of each start as ~number
         self._functions: Sequence[str] = ()
-        self._is_lost = False
+        self._has_pieces = self._is_lost = False
         self._waits = 0  # the longest that a lane waited for a start
         self._policy: Policy | None = None  # where it is this consumer that decides
         self._resized = (0, 0)  # the latest change of the workers: its number, and how many there are
@@ -174,21 +174,22 @@ class Session:
         """Starts a worker in place of one that has died. All its lanes ask for this, the first one does it.
 
         Deaths count by lane: others deliver between two deaths that the rows of one lane bring about. Without a lane it
-        died when it started, and deaths count by its place. A worker after a second death is careful: if a function is to
-        blame, it tells which one, in the order of the rows.
+        died when it started, and deaths count by its place. After a second death there the next worker is careful: if a
+        function is to blame, it tells in which call. At the first rows that takes too long: all lanes start processes.
         """
         with self._lock:
             is_here = lost in self._workers
-            careful = any(self._places.get(each) == lost.number for each in self._deaths)
+            may_die = MAX_DEATHS if self._has_pieces else MAX_DEATHS - 1
+            careful = self._has_pieces and any(self._places.get(each) == lost.number for each in self._deaths)
             if lane is not None or is_here:
                 key = ~lost.number if lane is None else lane
                 self._deaths[key] = self._deaths.get(key, 0) + 1
-                if self._deaths[key] > MAX_DEATHS:
+                if self._deaths[key] > may_die:
                     self._is_lost = True
                     what = "started" if lane is None else f"ran lane {lane}"
-                    calls = f"which calls {', '.join(self._functions)}, " if self._functions else ""
+                    calls = f"which calls {', '.join(self._functions)}, " * bool(self._functions)
                     raise WorkerError(
-                        f"the worker process{place_of(lost)} ended while it {what}, {calls}as {MAX_DEATHS} others did right "
+                        f"the worker process{place_of(lost)} ended while it {what}, {calls}as {may_die} others did right "
                         f"before it ({said(error).splitlines()[0]}); a function may end its process, such as by os._exit or a "
                         "crash in C, or the node lacks memory: ray's logs there tell more"
                     ) from error
@@ -279,12 +280,12 @@ class Session:
             WorkerError: Workers do not start, or die again and again.
         """
         remote, began = asked.remote, context.now()
-        found = self._answer(remote, asked.promise, asked.lane, context)
-        if found is None:
+        if (found := self._answer(remote, asked.promise, asked.lane, context)) is None:
             return None
         piece = Piece._make(found)
         asked.promise = None  # the store frees the piece once nothing refers to its bytes
         with self._lock:
+            self._has_pieces = True
             if piece.ended or not asked.is_first:
                 self._deaths.pop(asked.lane, None)
             remote.cpu_seconds = piece.cpu_seconds

@@ -20,7 +20,7 @@ import pytest
 
 import arrowflow as af
 from arrowflow.cluster.remote import Remote
-from arrowflow.cluster.session import MAX_DEATHS, Session
+from arrowflow.cluster.session import Session
 from arrowflow.errors import FunctionError, MissingPackageError, PlanError, WorkerError
 from tests.effort import scaled
 from tests.ops.ranks.pipelines import BATCH, PIPELINES, UNCOUNTED, of, ranks, steps_of
@@ -125,39 +125,53 @@ def test_a_worker_that_is_killed_is_replaced(ray: Any, shards: Path) -> None:
         assert list(killed_at(plan.with_engine(engine(2)), steps, generator)) == expected, name
 
 
-def ends(batch: pa.RecordBatch) -> Any:
-    if 395_000 in batch["id"].to_pylist():
-        os._exit(3)
-    return batch.num_rows > 0 and batch
+class Ends:
+    """A function that ends its process at a row, from when a file is there."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if 375_640 in batch["id"].to_pylist():
+            while not self.file.exists():
+                threading.Event().wait(0.01)
+            os._exit(3)
+        return batch
 
 
-def test_a_function_that_ends_its_process(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_that_ends_its_process(ray: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Each worker delivers a batch of what comes before the row that ends it. The third one outlives it, and tells of the call."""
-    started = starts_of(monkeypatch)
-    options = af.Options(max_chunk_rows=64)
-    plan = af.range(400_000).map(ends, keeps_rows=True).batch(256).with_options(options)
-    found: list[Any] = []
-    told = "map: a worker process ended with exit code 3 in the call for split 0, piece 312"
+    monkeypatch.setattr(
+        "arrowflow.ops.ranks.split_by_rank.PART_BYTES", 1
+    )  # a loop that collects no rows ahead
+    started, file = starts_of(monkeypatch), tmp_path / "ends"
+
+    def plan(**executor: Any) -> af.Dataset:
+        rows = af.range(400_000).map(Ends(file), keeps_rows=True, **executor).batch(256)
+        return rows.with_options(af.Options(max_chunk_rows=64))
+
+    run = iter(plan().with_engine(engine(1)))
+    found: list[Any] = [next(run)]
+    expected: list[Any] = []
+    file.touch()
+    told = "map: a worker process ended with exit code 3 in the call for split 0, piece 10"
     with pytest.raises(WorkerError, match=told) as raised:
-        found.extend(plan.with_engine(engine(1)))
+        found.extend(run)
     assert "on the node" in "".join(raised.value.__notes__)
     assert started == [False, False, True]
-    apart = af.range(400_000).map(ends, keeps_rows=True, executor="process").batch(256).with_options(options)
-    expected: list[Any] = []
     with pytest.raises(WorkerError, match=told):
-        expected.extend(apart.split_by_rank(0, 1))
-    assert found == expected, "in order"
+        expected.extend(plan(executor="process").split_by_rank(0, 1))
+    assert found == expected and len(found) == 640 // 16
 
 
-def test_an_operator_that_ends_its_process(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without processes of its own: here the number of workers that it ends decides."""
+def test_a_function_that_always_ends_its_process(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     started = starts_of(monkeypatch)
-    plan = af.range(400_000).filter(lambda batch: ends(batch)["id"].to_numpy() >= 0).batch(256)
-    told = r"ended while it ran lane \d+, which calls filter\(.*\), as 3 others did right before it \(ActorDiedError: "
+    plan = af.range(1_000).map(lambda batch: os._exit(3), keeps_rows=True).batch(BATCH)
+    told = r"ended while it ran lane \d+, which calls map\(.*\), as 2 others did right before it \(ActorDiedError: "
     with pytest.raises(WorkerError, match=told) as raised:
-        list(plan.split_by_rank(0, 1, equal_steps="drop").with_engine(engine(1)))
+        list(plan.with_engine(engine(1)))
     assert isinstance(raised.value.__cause__, ray.exceptions.RayActorError)
-    assert len(started) == 1 + MAX_DEATHS
+    assert started == [False] * 3
 
 
 def starts_of(monkeypatch: pytest.MonkeyPatch) -> list[bool]:

@@ -179,7 +179,7 @@ def test_deaths_count_by_lane(monkeypatch: pytest.MonkeyPatch) -> None:
         Session, "_started", lambda self, number, **_: Remote(number, None, None, Ready("a", 1, None))
     )
     session = Session(af.RayEngine())
-    session._ray, session._functions = Ray(), ["map(ends)"]
+    session._ray, session._functions, session._has_pieces = Ray(), ["map(ends)"], True
     session._lanes, session._places = (0, 1), {0: 0, 1: 0}
     session._workers = [session._started(0)]
     context: Any = types.SimpleNamespace(now=lambda: 0.0, wait=lambda seconds: True)
@@ -218,7 +218,7 @@ def test_a_worker_is_careful_where_one_has_just_taken_the_place_of_another(
 
     monkeypatch.setattr(Session, "_started", start)
     session = Session(af.RayEngine())
-    session._ray = Ray()
+    session._ray, session._has_pieces = Ray(), True
     session._lanes, session._places = (0, 1, 2, 3), {0: 0, 1: 1, 2: 0, 3: 1}
     session._workers = [Remote(number, None, None, HERE) for number in range(2)]
     context: Any = types.SimpleNamespace(now=lambda: 0.0, wait=lambda seconds: True)
@@ -284,7 +284,7 @@ def test_workers_that_die_while_they_start_count_by_place(monkeypatch: pytest.Mo
     session._workers = [Remote(0, None, RayError("lost"))]
     session._deaths = {}
     monkeypatch.setattr(Session, "_started", lambda self, number, **_: Remote(number, None, RayError("lost")))
-    with pytest.raises(WorkerError, match="the worker process ended while it started, as 3 others did"):
+    with pytest.raises(WorkerError, match="the worker process ended while it started, as 2 others did"):
         session.await_workers(cast(Any, context))
 
 
