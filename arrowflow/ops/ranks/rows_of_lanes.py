@@ -110,6 +110,9 @@ class LanesKernel(BoundaryKernel):
         # Of a lane whose place was not in the state: rows that come before its place, and its position before them.
         self._early: dict[int, tuple[int, LaneMark]] = {}
         self._began = False  # a step was delivered in this epoch
+        self._failed: dict[
+            int, StreamHandle
+        ] = {}  # lanes whose error comes after the steps that are complete without it
         self._done = 0  # rows of each lane that were put out
         self._part_steps = self._least_steps = max(1, -(-self._window_rows // step_rows))
         self._number = 0
@@ -153,6 +156,8 @@ class LanesKernel(BoundaryKernel):
         """Returns the stream of the first lane that lacks rows of the next part; None at the end."""
         if self.done:
             return None
+        if self._failed and not self._most_rows():
+            return self._failed[min(index for index in self._failed if self._left(index) < self._step_rows)]
         lacking = self._lacking()
         if lacking is None:
             return next(filter(None, self._streams), None)  # to tell whether there is a step at all
@@ -174,7 +179,8 @@ class LanesKernel(BoundaryKernel):
         need = self._most_rows()
         for index, held in enumerate(self._held):
             again = self._spent[index] and self._spares[index] is None
-            if (held.rows < need + self._steps.pads or again) and self._goes_on(index):
+            lacks = held.rows < need + self._steps.pads or again
+            if lacks and self._goes_on(index) and index not in self._failed:
                 return index
         return None
 
@@ -205,6 +211,11 @@ class LanesKernel(BoundaryKernel):
         self._keep(index, self._cutters[index].finish() if self._cutters else ())
         if index in self._early:
             self._spend(index)
+        return self._parts()
+
+    def failed(self, stream: StreamHandle) -> Iterator[Item]:
+        """Puts out the steps that are complete without the rest of the lane; then the lane is wanted again."""
+        self._failed[self._streams.index(stream)] = stream
         return self._parts()
 
     def _keep(self, index: int, items: Iterable[Item]) -> None:
@@ -245,6 +256,8 @@ class LanesKernel(BoundaryKernel):
         """Yields parts for as long as all lanes have their rows, or have ended."""
         while not self.done and self._lacking() is None:
             rows = self._next_rows()
+            if self._failed and not rows:
+                return
             if rows:
                 self._began = True
                 yield self._put(rows)
@@ -270,6 +283,10 @@ class LanesKernel(BoundaryKernel):
         rows, most = self._part_steps * self._step_rows, self._steps.most
         if self._is_aligned:
             rows -= self._done % self._window_rows  # after a resume within a window
+        if self._failed:
+            rows = (
+                min(rows, *(self._left(index) for index in self._failed)) // self._step_rows * self._step_rows
+            )
         return rows if most is None else max(0, min(rows, most - self._done))
 
     def _next_rows(self) -> int:

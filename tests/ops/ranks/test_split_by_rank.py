@@ -154,3 +154,24 @@ def test_an_error_of_a_lane_comes_after_the_steps_before_it(path: Path) -> None:
     plan = of(path).map(refuses, keeps_rows=True).batch(BATCH).split_by_rank(0, 1)
     with pytest.raises(af.FunctionError, match="no 900"):
         list(plan)
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+@pytest.mark.parametrize("lane", [0, 7, 15])
+def test_all_steps_before_the_error_of_a_lane_come(lane: int, shuffled: bool) -> None:
+    rows, at = 16 * 2_000, 1_700
+
+    def refuses(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if 2_000 * lane + at in batch["id"].to_pylist():
+            raise ValueError("the last rows of this lane")
+        return batch
+
+    plan = af.range(rows).map(refuses, keeps_rows=True).with_options(af.Options(max_chunk_rows=100))
+    if shuffled:
+        plan = plan.shuffle(16 * 100, seed=1)
+    run = iter(plan.batch(16 * 10).split_by_rank(0, 1))
+    expected = at // 100 * 100 // 10  # the call that fails has the rows from 1,700 of the lane on
+    for _ in range(expected):
+        next(run)
+    with pytest.raises(af.FunctionError, match="the last rows of this lane"):
+        next(run)
