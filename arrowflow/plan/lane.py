@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from arrowflow.random import LANE_SEEDS, philox
 
@@ -79,6 +79,17 @@ def small_windows(operator: str, rows: int, lanes: int) -> Obstacle | None:
     )
 
 
+class KeptRows(Protocol):
+    """The rows of a source that an operator after it keeps, where their numbers alone decide."""
+
+    @property
+    def num_rows(self) -> int:
+        """How many they are."""
+
+    def number(self, index: int) -> int:
+        """Returns the number in the source of one of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lane:
     """One lane.
@@ -90,6 +101,7 @@ class Lane:
         before: Rows that other sources deal earlier in each epoch.
         turns: How many epochs of a source make one epoch of the operators after it, and the rows that each epoch of the
             source deals: from the source to the end of the plan.
+        kept: The rows of the source that are dealt: the others are dropped. None where all are dealt.
     """
 
     number: int
@@ -97,6 +109,7 @@ class Lane:
     step_rows: int = 0
     before: int = 0
     turns: tuple[tuple[int, int], ...] = ()
+    kept: KeptRows | None = None
 
     def after(self, rows: int) -> Lane:
         """Returns the lane for a source whose rows are dealt after so many others."""
@@ -127,14 +140,18 @@ class Lane:
             >>> [Lane(number, 3, turns=((FOREVER, 2),)).rows(2, epoch=1) for number in range(3)]
             [(1, 2), (2, 2), (0, 1)]
         """
+        if self.kept is None:
+            return self._share(num_rows, epoch)
+        first, before = self._share(self.kept.num_rows, epoch)
+        return (self.kept.number(first), self.kept.number(before - 1) + 1) if first < before else (0, 0)
+
+    def _share(self, num_rows: int, epoch: int) -> tuple[int, int]:
         share, more = divmod(num_rows, self.count)
         begins = self._dealt(epoch) % self.count
         turn = (self.number - begins) % self.count
         if not share:
             return min(turn, num_rows), min(turn + 1, num_rows)
-        ends = (
-            begins + more - self.count
-        )  # lanes before this number have one row more, too, if it is positive
+        ends = begins + more - self.count  # if positive, lanes before this number have one row more, too
         earlier = max(0, min(self.number, begins + more) - begins) + max(0, min(self.number, ends))
         start = self.number * share + earlier
         return start, start + share + (turn < more)

@@ -1,5 +1,7 @@
 """`split`: disjoint parts of a dataset, the same in every epoch, by a random number for each row.
 
+In lanes, right after a source, the rows of a part are dealt: the draws alone tell their numbers.
+
 A row belongs to a part by a draw that depends on the seed and on the row's number in the input. So the parts are stable
 only if the input comes in the same order in each epoch. Operators that break this are refused before `split`. A
 `shuffle` after it permutes the rows of a part, and not the files before it: a row's number would depend on the epoch.
@@ -7,6 +9,8 @@ only if the input comes in the same order in each epoch. Operators that break th
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from arrowflow.errors import PlanError, shown
@@ -22,9 +27,11 @@ from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.kinds import CountingKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions, check_seed
+from arrowflow.plan.lane import Lane, Obstacle, too_few
 from arrowflow.plan.node import Count, Node
 from arrowflow.plan.position import Counted
 from arrowflow.plan.traits import Borders, SharedByEpochs, Traits
+from arrowflow.plan.walk import rows_in_lanes
 from arrowflow.random import PART_DRAWS, uniforms
 
 MAX_COUNTED_ROWS = 1 << 26
@@ -42,6 +49,7 @@ class Split(RowOperator):
         seed: The seed of the draws.
         low: The start of the part.
         high: The end of the part, which is no longer in it.
+        lane: The lane whose rows it numbers, or None for all rows.
     """
 
     name: ClassVar[str] = "split"
@@ -50,6 +58,7 @@ class Split(RowOperator):
     seed: int
     low: float
     high: float
+    lane: Lane | None = None
 
     @classmethod
     def of(cls, below: Node, fractions: object, seed: object) -> tuple[Self, ...]:
@@ -83,6 +92,33 @@ class Split(RowOperator):
         drawn = uniforms((self.seed, PART_DRAWS), first, first + num_rows)
         return np.flatnonzero((drawn >= self.low) & (drawn < self.high)).astype(np.int64, copy=False)
 
+    def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
+        """A lane has to know the numbers of its rows, which it does where its rows are those of the source."""
+        rows = rows_in_lanes(self)
+        if rows is None or _source(self.inputs[0]) is None:
+            return Obstacle(self.name, "numbers the rows of the whole stream", "split right after the source")
+        return too_few(self.name, rows, lanes, times) or self.inputs[0].obstacle(lanes, times)
+
+    def in_lane(self, lane: Lane) -> Node:
+        """Deals the rows of the part."""
+        rows = rows_in_lanes(self.inputs[0])
+        assert isinstance(rows, int)
+        part = dataclasses.replace(self, inputs=())  # without the rows of a source in memory
+        own = dataclasses.replace(lane, kept=KeptByDraws(part, rows))
+        return dataclasses.replace(self, lane=own).on(self.inputs[0].in_lane(own))
+
+    def dealt_rows(self) -> int:
+        """Returns the rows of the part."""
+        rows = rows_in_lanes(self)
+        return rows if isinstance(rows, int) else 0
+
+    def _first(self, epoch: int) -> int:
+        """Returns the number of the first row that it gets in an epoch."""
+        if self.lane is None:
+            return 0
+        assert isinstance(self.lane.kept, KeptByDraws)
+        return self.lane.rows(self.lane.kept.of_rows, epoch)[0]
+
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
         """The kept rows are gathered into new memory, unless all of a chunk are kept."""
         return inputs[0]
@@ -97,7 +133,7 @@ class Split(RowOperator):
             KernelSpec(
                 operator=self.name,
                 kind="serial",
-                make=lambda context: NumberKernel(),
+                make=lambda context: NumberKernel(self._first(context.epoch)),
                 facts=lambda: ("count rows",),
             ),
             KernelSpec(
@@ -108,6 +144,47 @@ class Split(RowOperator):
                 facts=lambda: (f"gather rows drawn in [{self.low:.3g}, {self.high:.3g})",),
             ),
         )
+
+
+def _source(plan: Node) -> Node | None:
+    """Returns the source whose rows, in its order, are those of a plan."""
+    while plan.inputs and plan.traits.one_to_one and not plan.traits.opaque:
+        (plan,) = plan.inputs
+    return None if plan.inputs else plan
+
+
+@dataclass(frozen=True, slots=True)
+class KeptByDraws:
+    """The rows of a part, found by their draws; see `KeptRows`. The sums of blocks are kept, and a block is drawn again.
+
+    Attributes:
+        split: The part.
+        of_rows: Rows that are drawn for.
+    """
+
+    split: Split
+    of_rows: int
+
+    @property
+    def num_rows(self) -> int:
+        """How many they are."""
+        return int(_kept_before(self)[-1])
+
+    def number(self, index: int) -> int:
+        """Returns the number in the source of one of them."""
+        before = _kept_before(self)
+        block = int(np.searchsorted(before, index, side="right")) - 1
+        first = block * MAX_CHUNK_ROWS
+        kept = self.split.kept(first, min(MAX_CHUNK_ROWS, self.of_rows - first))
+        return first + int(kept[index - before[block]])
+
+
+@functools.lru_cache(maxsize=8)
+def _kept_before(rows: KeptByDraws) -> npt.NDArray[np.int64]:
+    """Returns how many rows are kept before each block, and in all."""
+    starts = range(0, rows.of_rows, MAX_CHUNK_ROWS)
+    counts = [len(rows.split.kept(start, min(MAX_CHUNK_ROWS, rows.of_rows - start))) for start in starts]
+    return np.cumsum([0, *counts])
 
 
 def _shares(fractions: object) -> list[float]:
@@ -168,11 +245,18 @@ class Numbered(NamedTuple):
 
 
 class NumberKernel(CountingKernel):
-    """Numbers the rows."""
+    """Numbers the rows.
+
+    Args:
+        first: The number of the first one.
+    """
+
+    def __init__(self, first: int = 0) -> None:
+        self._first = first
 
     def push(self, item: Item) -> Iterator[Item]:
         """Passes the chunk on with the number of its first row."""
-        first = self._counted
+        first = self._first + self._counted
         self._counted += item.chunk.num_rows
         yield item._replace(chunk=Numbered(item.chunk, first), position=Counted(item.position, self._counted))
 

@@ -66,6 +66,7 @@ PIPELINES: dict[str, Make] = {
     "repeat above": lambda path: of(path).shuffle(1600, seed=1).batch(BATCH).repeat(2),
     "cache": lambda path: of(path).map(doubled, keeps_rows=True).cache().shuffle(1700, seed=8).batch(BATCH),
     "a range of rows": lambda path: of(path).skip(1000).take(10_000).shuffle(1600, seed=1).batch(BATCH),
+    "a part": lambda path: of(path).split([0.9, 0.1], seed=1)[0].shuffle(1600, seed=1).batch(BATCH),
     "function behind": lambda path: of(path).shuffle(1600, seed=9).batch(BATCH).map(doubled, keeps_rows=True),
     "lists": lambda path: documents(of(path)).shuffle(1600, seed=1).batch(BATCH),
     "padded": lambda path: documents(of(path)).padded_batch(BATCH, padded_shapes={"tokens": 8}),

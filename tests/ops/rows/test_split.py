@@ -128,3 +128,19 @@ def test_fractions_of_numpy() -> None:
     fractions: list[Any] = [np.array([0.5, 0.5]), [np.float32(0.5)] * 2]
     for each in fractions:
         assert sum(len(ids(part)) for part in af.range(10).split(each)) == 10
+
+
+@pytest.mark.parametrize("part", [0, 1])
+def test_lanes_have_the_rows_of_a_part(files: Path, part: int) -> None:
+    sources = (af.range(5_000), af.from_arrow(af.range(5_000).to_table()), af.read_parquet(files).rename({}))
+    for source in sources:
+        plan = source.split([0.7, 0.3], seed=5)[part].batch(64)
+        expected = [row for batch in plan for row in batch["id"].to_pylist()]
+        for epoch in range(2):
+            runs = [iter(plan.split_by_rank(rank, 2, how="parts")) for rank in range(2)]
+            for run in runs:
+                run.set_epoch(epoch)
+            found = [row for run in runs for batch in run for row in batch["id"].to_pylist()]
+            assert len(found) == len(expected) - len(expected) % 16
+            assert set(found) <= set(expected)
+            assert len(set(found)) == len(found)
