@@ -112,12 +112,12 @@ class SampleFromDatasets(MixOperator):
         for number, child in enumerate(drawn):
             rows = rows_in_lanes(child)
             if rows is None or rows < lanes:
-                known = "rows that only a run counts" if rows is None else f"{rows:,} rows for {lanes} lanes"
-                return Obstacle(
-                    self.name,
-                    f"has {known} in dataset {number + 1} of those that are drawn",
-                    "repeat() it, or count its rows once",
-                )
+                known, remedy = f"{rows:,} rows for {lanes} lanes", "repeat() it"
+                if rows is None:
+                    known = "rows that only a run counts"
+                    remedy = "count them once: assert_cardinality(af.count_rows(…)) after its filter"
+                which = f"in dataset {number + 1} of those that are drawn"
+                return Obstacle(self.name, f"has {known} {which}", remedy)
         return worst(child.obstacle(lanes, times) for child in drawn)
 
     def in_lane(self, lane: Lane) -> Node:
