@@ -123,6 +123,11 @@ class ShareOfBatches(RowOperator):
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns one serial kernel. Called once for each plan that is prepared, so it writes the line of the log."""
+        if self.world_size > 1 and not options.deterministic:
+            raise PlanError(
+                "split_by_rank: each process runs the whole plan, and with deterministic=False each would have its rows in an "
+                "order of its own, so that some would come twice and others never; leave the option out"
+            )
         facts = self.facts()
         if self.because is not None and self.world_size > 1:
             _LOGGER.warning("split_by_rank: %s", "; ".join(facts))
@@ -153,6 +158,7 @@ def share_of_batches(plan: Node, share: ShareOfBatches, equal_steps: EqualSteps 
     Raises:
         PlanError: A batch has not a row for each rank, or the operator that makes the batches cannot fill up the last one.
     """
+    plan = plan.in_order()
     above: list[Node] = []
     while _treats_batches(plan):
         above.append(plan)

@@ -7,6 +7,7 @@ import json
 import logging
 import types
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -256,3 +257,21 @@ def test_a_lane_without_rows_of_a_repetition_says_so() -> None:
     rare = IDS.filter(pl.col("id") < 40).repeat().batch(32)
     with pytest.raises(af.DataError, match=r'no row in this repetition.* use split_by_rank\(how="whole"\)'):
         list(rare.split_by_rank(0, 1, equal_steps="drop"))
+
+
+def test_rows_in_any_order_are_refused() -> None:
+    plan = WHOLE["zip"]().with_options(af.Options(deterministic=False))
+    assert len(plan.split_by_rank(0, 1).to_table()) == 1_003
+    with pytest.raises(af.PlanError, match="some would come twice and others never; leave the option out"):
+        plan.split_by_rank(0, 2).explain()
+
+
+def test_steps_that_are_left_out_and_rows_that_are_found(tmp_path: Path) -> None:
+    IDS.write_parquet(tmp_path / "ids", row_group_rows=100)
+    plan = af.read_parquet(tmp_path / "ids").with_provenance().batch(32)
+    batches = [batch.to_pylist() for batch in plan]
+    part = plan.split_by_rank(1, 2, how="whole").with_options(af.Options(skip_steps={0: [1, 2]}))
+    expected = [rows[1] for rows in cut(batches, 2)]
+    assert [batch.to_pylist() for batch in part] == [expected[0], *expected[3:]]
+    found = af.locate(plan.split_by_rank(1, 2, how="whole"), epoch=0, step=4)
+    assert found.to_pylist() == [{name: row[name] for name in found.schema.names} for row in expected[4]]
