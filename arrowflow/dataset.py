@@ -1087,8 +1087,7 @@ class Dataset:
                 rows of each batch. By default the largest divisor of the batch size up to 16, or up to 8 where the windows
                 of a `shuffle` would have less than 100 rows.
             equal_steps: What to do where only a run tells how many rows each lane has, as after `filter`: `"drop"` ends
-                with the last whole batch of the first lane that ends. `"pad"` goes on until the last one ends, and fills up the others with
-                repeats of their last rows, for which the column `mask` is false. Whole plans do not need it.
+                with the last whole batch of the first lane that ends. Whole plans do not need it.
             coordinator: What the processes agree by where they stop, with `equal_steps="drop"` in such a plan, and compare
                 their epochs by: a process group of `torch.distributed`, or an object with a method `all_min(numbers)`.
                 By default the default group, if it is initialised; then "drop" is the default, too. They agree in

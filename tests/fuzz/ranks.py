@@ -132,7 +132,7 @@ class Split:
 
     case: Case
     way: Way | None
-    equal_steps: Literal["drop", "pad"] | None = None
+    equal_steps: Literal["drop"] | None = None
 
     def dataset(self, rank: int, size: int, meeting: Meeting | None) -> af.Dataset:
         """Returns the dataset of a rank."""
@@ -285,9 +285,6 @@ def check_parts(case: Case, way: Way | None) -> None:
             raise
         split, counted = Split(case, way, "drop"), False
         (alone,), _ = split.run(1, most)
-    if not counted and not draft.endless:
-        (filled,), _ = Split(case, way, "pad").run(1, None)
-        check_rows(case, filled, plain, lost=0)
     check_rows(case, alone, plain, lost=(case.lanes - 1) * draft.remainders if counted else None)
     check_buckets(draft, alone)
     check_sizes(case, split, alone)

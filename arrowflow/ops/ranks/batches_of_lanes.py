@@ -81,7 +81,7 @@ class TurnsKernel(BoundaryKernel):
         if self._steps.most is not None and fewest >= self._steps.most:
             return True
         dry = [taken for taken, ended in zip(self._taken, self._ended, strict=True) if ended]
-        return not self._steps.pads and bool(dry) and min(dry) <= fewest
+        return bool(dry) and min(dry) <= fewest
 
     def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
         """Takes one batch."""

@@ -44,10 +44,7 @@ def lanes_of_plan(plan: Node, given: int | None, world_size: int, *, small_windo
     while True:
         lanes = divisor(size, most) if given is None else given
         obstacle = (
-            plan.obstacle(lanes, 1)
-            or _cut_anew(maker)
-            or _too_few(maker, lanes)
-            or _repeats_uncounted(plan, maker)
+            plan.obstacle(lanes, 1) or _cut_anew(maker) or _too_few(maker, lanes) or _lasts_apart(plan, maker)
         )
         if obstacle is None or (small_windows and obstacle.most_lanes):
             return checked_lanes(lanes, size, world_size)
@@ -99,19 +96,22 @@ def _cut_anew(maker: Node) -> Obstacle | None:
     return None if found is None else Obstacle(found.name, f"sees batches that {maker.name} cuts anew")
 
 
-def _repeats_uncounted(plan: Node, maker: Node) -> Obstacle | None:
-    """Returns the obstacle of batches that are repeated: if only a run counts them, ranks would agree on the last ones alone."""
-    if rows_in_lanes(maker.inputs[0]) is not None:
-        return None
-    while plan is not maker and not isinstance(plan, Repeat):
+def _lasts_apart(plan: Node, maker: Node) -> Obstacle | None:
+    """Returns the obstacle of operators that treat the last batch in another way, which lanes do not end in together."""
+    after = []
+    while plan is not maker:
+        after.append(plan)
         (plan,) = plan.inputs
-    if plan is maker:
+    is_uncounted = rows_in_lanes(maker.inputs[0]) is None
+    if is_uncounted and any(isinstance(node, Repeat) for node in after):
+        advice = f"put it before {maker.name}"
+        return Obstacle(Repeat.name, f"comes after {maker.name}, and only a run counts its rows", advice)
+    if not isinstance(maker, Batch) or maker.mask is None:
         return None
-    return Obstacle(
-        Repeat.name,
-        f"comes after {maker.name}, and only a run counts its rows",
-        f"put it before {maker.name}",
-    )
+    if is_uncounted:
+        return Obstacle(maker.name, "fills up the last batch, and only a run counts its rows")
+    function = next((node for node in after if node.traits.opaque), None)
+    return None if function is None else Obstacle(function.name, "gets a last batch that is filled up")
 
 
 def _too_few(maker: Node, lanes: int) -> Obstacle | None:

@@ -144,26 +144,3 @@ def _copy(out: npt.NDArray[Any], values: npt.NDArray[Any], at: int) -> None:
         out[turn : turn + whole] = values[head:stop].reshape(whole, step, -1)
     if stop < rows:
         out[turn + whole, : rows - stop] = values[stop:]
-
-
-def zeros(type: pa.DataType, count: int = 1) -> pa.Array:
-    """Returns zeros, empty texts and empty lists; nulls of a type that has none of these.
-
-    Example:
-        >>> zeros(pa.list_(pa.float32(), 2)).to_pylist(), zeros(pa.string()).to_pylist()
-        ([[0.0, 0.0]], [''])
-    """
-    if isinstance(type, pa.BaseExtensionType):
-        return pa.ExtensionArray.from_storage(type, zeros(type.storage_type, count))
-    if pa.types.is_fixed_size_list(type):
-        values = zeros(type.value_type, count * type.list_size)
-        return pa.Array.from_buffers(type, count, [None], null_count=0, children=[values])
-    if pa.types.is_struct(type):
-        fields = [zeros(type.field(index).type, count) for index in range(type.num_fields)]
-        return pa.Array.from_buffers(type, count, [None], null_count=0, children=fields)
-    nulls = pa.nulls(count, type)
-    if pa.types.is_null(type) or pa.types.is_dictionary(type) or pa.types.is_union(type):
-        return nulls
-    buffers = [None, *nulls.buffers()[1 : type.num_buffers]]
-    inner = [pa.nulls(0, type.field(index).type) for index in range(type.num_fields)]
-    return pa.Array.from_buffers(type, count, buffers, null_count=0, children=inner or None)

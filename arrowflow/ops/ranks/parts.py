@@ -15,14 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-import pyarrow as pa
-
-from arrowflow.errors import PlanError, StateError
-from arrowflow.expr import untyped
+from arrowflow.errors import StateError
 from arrowflow.kernels.cutting import CutPosition
-from arrowflow.kernels.operator import KernelSpec, Operator
+from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.memory import Recycler
-from arrowflow.ops.batches.batch import Batch, BatchKernel, JoinKernel, masked_schema
+from arrowflow.ops.batches.batch import Batch, BatchKernel, JoinKernel
 from arrowflow.ops.order.shuffle import Shuffle
 from arrowflow.ops.ranks.agreed_steps import AgreedSteps
 from arrowflow.ops.ranks.batches_of_lanes import TurnsKernel
@@ -30,11 +27,11 @@ from arrowflow.ops.ranks.coordinator import Coordinator
 from arrowflow.ops.ranks.lane_count import batch_rows, maker_of
 from arrowflow.ops.ranks.merge import MergeKernel
 from arrowflow.ops.ranks.rows_of_lanes import PART_BYTES, PARTS_IN_BUDGET, LanesKernel
-from arrowflow.ops.ranks.steps import DEFAULT_MASK, EqualSteps, Steps, steps_of
+from arrowflow.ops.ranks.steps import EqualSteps, Steps, steps_of
 from arrowflow.ops.rows.take import Take
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.lane import FOREVER, Lane
-from arrowflow.plan.node import Columns, Count, Names, Node
+from arrowflow.plan.node import Count, Node
 from arrowflow.plan.position import LanesPosition, Position
 from arrowflow.plan.traits import Borders, Traits
 from arrowflow.plan.walk import count, post_order, rows_in_lanes
@@ -44,7 +41,7 @@ How = Literal["parts", "whole"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SplitInParts(Operator):
+class SplitInParts(RowOperator):
     """The part of the global batches that belongs to one of several processes.
 
     Row order: in parts, at each step rows of each lane of the rank, lane after lane; whole, that of its input. Memory: in
@@ -99,17 +96,8 @@ class SplitInParts(Operator):
         traits = node.traits
         moves = traits.one_to_one or traits.drops_rows or traits.counts_alone
         if moves and not traits.opaque and traits.borders is Borders.KEEP:
-            split, maker = self._before(node.inputs[0]), maker_of(node)
-            adds_mask = self.equal_steps == "pad" and isinstance(maker, Batch) and maker.mask is None
-            return (node.carrying([DEFAULT_MASK]) if adds_mask else node).on(split)
+            return node.on(self._before(node.inputs[0]))
         split = dataclasses.replace(self, inputs=(node,)).on(node)
-        maker = maker_of(node)
-        pads = self.equal_steps == "pad" or (isinstance(maker, Batch) and maker.mask is not None)
-        if split._joins and split._batch is None and pads:
-            raise PlanError(
-                f"split_by_rank: {node.name} comes after batch, so lanes call it on batches of their own, which cannot be "
-                "filled up; put it before batch"
-            )
         ends: EqualSteps | None = (
             "drop" if self.coordinator is not None and split._rows_to_deal is None else None
         )
@@ -127,34 +115,10 @@ class SplitInParts(Operator):
         return isinstance(maker_of(self.inputs[0]), Batch)
 
     @property
-    def _mask(self) -> str | None:
-        batch = self._batch
-        own = None if batch is None else batch.mask
-        return own or (DEFAULT_MASK if batch is not None and self.equal_steps == "pad" else None)
-
-    @property
     def _drops(self) -> bool:
         """Whether a short last batch is left out: always where lanes may be of unequal length, known or not."""
         batch = self._batch
         return self.equal_steps == "drop" or (batch is not None and batch.drop_remainder)
-
-    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
-        """Returns its input's columns, and the mask where lanes are filled up."""
-        batch, mask = self._batch, self._mask
-        if mask is None or (batch is not None and batch.mask is not None):
-            return inputs[0]
-        return masked_schema(inputs[0], mask)
-
-    def foresee(self, names: Sequence[Names]) -> Names:
-        """Returns its input's names, and the mask's."""
-        schema = self.output_schema([untyped(names[0])])
-        assert schema is not None
-        return tuple(schema.names)
-
-    def columns_needed(self, wanted: Columns) -> tuple[Columns, ...]:
-        """Returns the wanted columns, without a mask of its own."""
-        own = {self._mask} - {None if (batch := self._batch) is None else batch.mask}
-        return (None if wanted is None else wanted - own,)
 
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
         """Merged rows are new memory; batches in turn, and those of one lane, pass as they are."""
@@ -227,7 +191,7 @@ class SplitInParts(Operator):
         if batch is None and isinstance(rows, int):  # each lane makes as many batches, of as many rows
             each = count(self._even(self._lane(0), rows // self.lanes))[1]
             rows = self.lanes * each if isinstance(each, int) else each
-        pads = self._mask is not None or (batch is None and self.equal_steps == "pad")
+        pads = batch is not None and batch.mask is not None
         alone = self.world_size == 1 or (self.coordinator is not None and not pads)
         return steps_of(rows, self.lanes, size, pads=pads, given=self.equal_steps, alone=alone)
 
@@ -309,7 +273,6 @@ class SplitInParts(Operator):
                     steps,
                     drop=self._drops,
                     drop_remainder=batch.drop_remainder,
-                    schema=batch.inputs[0].schema,
                     width=width,
                     part_bytes=part_bytes,
                     behind=lambda lane, rows, epoch: self._lane(lane).position_behind(rows, epoch),
@@ -326,7 +289,7 @@ class SplitInParts(Operator):
             KernelSpec(
                 operator=self.name,
                 kind="stateless",
-                make=lambda context: MergeKernel(size, self._mask, recycler, of_windows=bool(shuffles)),
+                make=lambda context: MergeKernel(size, batch.mask, recycler, of_windows=bool(shuffles)),
                 random=bool(shuffles),
                 engine="numpy+arrow",
                 # One part is copied while another is consumed; a part has one step at least, and a window.

@@ -24,14 +24,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from arrowflow.errors import DataError
 from arrowflow.kernels.context import Context, StreamHandle
 from arrowflow.kernels.gather import gathered
 from arrowflow.kernels.held import Held
 from arrowflow.kernels.items import Item, Origin, Ticket
 from arrowflow.kernels.kinds import BoundaryKernel
 from arrowflow.ops.order.shuffle import Shuffle
-from arrowflow.ops.ranks.merge import LaneRows, zeros
+from arrowflow.ops.ranks.merge import LaneRows
 from arrowflow.ops.ranks.steps import Steps, no_step
 from arrowflow.ops.ranks.windows_of_lanes import Window, WindowCutter
 from arrowflow.plan.position import LaneMark, LanesPosition, Position, lanes_of
@@ -53,7 +52,6 @@ class LanesKernel(BoundaryKernel):
         steps: How many rows each lane delivers.
         drop: Whether a short last step is left out.
         drop_remainder: Whether the plan without lanes leaves a short last batch out.
-        schema: The columns of lanes, if known.
         width: Bytes of a row by the plan as written.
         part_bytes: The most bytes of a part that is more than one step.
         behind: Returns a position of a lane with at most so many rows in front of it, in an epoch, and how many, if that
@@ -74,7 +72,6 @@ class LanesKernel(BoundaryKernel):
         *,
         drop: bool,
         drop_remainder: bool,
-        schema: pa.Schema | None,
         width: RowWidth,
         part_bytes: int,
         behind: Callable[[int, int, int], tuple[Any, int] | None],
@@ -88,7 +85,6 @@ class LanesKernel(BoundaryKernel):
         self._steps = steps
         self._drop = drop
         self._drop_remainder = drop_remainder
-        self._schema = schema
         self._width = width
         self._part_bytes = part_bytes
         self._behind = behind
@@ -199,8 +195,6 @@ class LanesKernel(BoundaryKernel):
     def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
         """Takes a chunk of a lane; yields the parts that are complete now."""
         index = self._streams.index(stream)
-        if item.chunk.num_rows:
-            self._schema = item.chunk.schema
         self._keep(index, self._cutters[index].push(item) if self._cutters else (item,))
         return self._parts()
 
@@ -298,7 +292,7 @@ class LanesKernel(BoundaryKernel):
             return whole
         if not steps.pads:
             return 0 if self._drop else min(rows, *left)
-        return min(rows, size) if max(left) or steps.most is not None else 0
+        return min(rows, size)
 
     def _left(self, index: int) -> int:
         """Returns the rows that a lane has; without the last one, as long as that may not be the last of all."""
@@ -311,10 +305,7 @@ class LanesKernel(BoundaryKernel):
         """Returns the part with so many rows of each lane, and goes on after it."""
         counts = [min(rows, self._left(index)) for index in range(len(self._lanes))]
         taken = [self._pop(index, count) for index, count in enumerate(counts)]
-        spares = [
-            (spare or self._zeros()) if count < rows else None
-            for spare, count in zip(self._spares, counts, strict=True)
-        ]
+        spares = [spare if count < rows else None for spare, count in zip(self._spares, counts, strict=True)]
         num_bytes = sum(chunk.nbytes for some, _ in taken for chunk in some)
         part = LaneRows([some for some, _ in taken], counts, rows, spares, num_bytes)
         tickets: tuple[Ticket, ...] = tuple(ticket for _, some in taken for ticket in some)
@@ -340,15 +331,6 @@ class LanesKernel(BoundaryKernel):
         last, its_tickets = held.pop(1)
         self._spares[index], self._spent[index] = _copied(last[0]), True
         return [*chunks, *last], [*tickets, *its_tickets]
-
-    def _zeros(self) -> pa.RecordBatch:
-        """Returns what fills up a lane that never had a row."""
-        if self._schema is None:
-            raise DataError(
-                "no lane of this rank has a row, and the columns of a function are only known by its rows; use fewer lanes, "
-                'declare the columns with schema=, or end with the first lane by equal_steps="drop"'
-            )
-        return pa.RecordBatch.from_arrays([zeros(type) for type in self._schema.types], schema=self._schema)
 
     def _grow(self, rows: int, num_bytes: int) -> None:
         """Sets the steps of the next part."""

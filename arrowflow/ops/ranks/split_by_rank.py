@@ -97,7 +97,7 @@ class SplitByRank(SplitInParts):
                 f'split_by_rank: how="parts" would change what the plan means: {obstacle}; leave how= out, and each process '
                 "runs the whole plan"
             )
-        return share_of_batches(plan, self._share(obstacle), self.equal_steps)
+        return share_of_batches(plan, self._share(obstacle))
 
     def _share(self, obstacle: Obstacle | None) -> ShareOfBatches:
         """Returns the operator that takes the rows of this rank of each batch of a whole plan."""

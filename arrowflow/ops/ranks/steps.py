@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Literal, get_args
 
 from arrowflow.errors import DataError, PlanError, shown
 from arrowflow.plan.node import Count
 
-EqualSteps = Literal["drop", "pad"]
-
-DEFAULT_MASK: Final = "mask"
-"""Name of the column that is false for repeats, where `equal_steps="pad"` adds it."""
+EqualSteps = Literal["drop"]
 
 
 def check_equal_steps(value: object) -> EqualSteps | None:
     """Returns the argument, or raises `PlanError`."""
     if value is not None and value not in get_args(EqualSteps):
-        raise PlanError(f"split_by_rank: equal_steps is 'drop', 'pad' or None, got {shown(value)}")
+        raise PlanError(
+            f"split_by_rank: equal_steps is 'drop' or None, got {shown(value)}; to fill up the last batch write "
+            "batch(…, pad_remainder=True)"
+        )
     return value  # type: ignore[return-value]
 
 
@@ -72,8 +72,7 @@ def steps_of(
             raise PlanError(
                 "split_by_rank: how many rows reach its batches is only known when they have come, and the lanes in which the "
                 'plan runs may end at different steps; write how="whole", with which each process runs the whole plan, or '
-                'say what happens then: equal_steps="drop" ends with the first lane, equal_steps="pad" goes on until the '
-                "last one has ended"
+                'say with equal_steps="drop" that they end with the first lane'
             )
         if not (alone or endless):
             raise PlanError(

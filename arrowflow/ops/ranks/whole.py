@@ -25,7 +25,7 @@ from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.ops.batches.batch import Batch
 from arrowflow.ops.ranks.agreed_steps import AgreedSteps
 from arrowflow.ops.ranks.coordinator import Coordinator
-from arrowflow.ops.ranks.steps import DEFAULT_MASK, EqualSteps, no_step
+from arrowflow.ops.ranks.steps import no_step
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.lane import Obstacle
 from arrowflow.plan.node import Count, Node
@@ -152,11 +152,11 @@ class ShareOfBatches(RowOperator):
         return 'how="whole"' if self.because is None else str(self.because)
 
 
-def share_of_batches(plan: Node, share: ShareOfBatches, equal_steps: EqualSteps | None) -> Node:
+def share_of_batches(plan: Node, share: ShareOfBatches) -> Node:
     """Returns a bound plan of which a rank takes its share: right after its batches, and before all that treats each batch.
 
     Raises:
-        PlanError: A batch has not a row for each rank, or the operator that makes the batches cannot fill up the last one.
+        PlanError: A batch has not a row for each rank.
     """
     plan = plan.in_order()
     above: list[Node] = []
@@ -164,29 +164,21 @@ def share_of_batches(plan: Node, share: ShareOfBatches, equal_steps: EqualSteps 
         above.append(plan)
         (plan,) = plan.inputs
     below: list[Node] = []
-    adds_mask = False
     if isinstance(plan, Batch):
         if plan.size < share.world_size:
             raise PlanError(
                 f"split_by_rank: {share.world_size} processes cannot share a batch of {plan.size:,} rows; use a batch size that "
                 f"is a multiple of {share.world_size}"
             )
-        adds_mask = equal_steps == "pad" and not plan.drop_remainder and plan.mask is None
-        plan = dataclasses.replace(plan, mask=DEFAULT_MASK if adds_mask else plan.mask).on(*plan.inputs)
         (rows,) = plan.inputs
         while plan.mask is None and _treats_rows(rows):
             below.append(rows)
             (rows,) = rows.inputs
         plan = plan.on(rows)
-    elif equal_steps == "pad":
-        raise PlanError(
-            f'split_by_rank: equal_steps="pad" fills up the last batch of batch(n), and {plan.name} makes others; leave it '
-            "out: each process runs the whole plan, so all make equally many steps"
-        )
     cuts = all(isinstance(maker, Batch) for maker in _makers(plan))
     plan = dataclasses.replace(share, cuts=cuts).on(plan)
     for node in reversed([*above, *below]):
-        plan = (node.carrying([DEFAULT_MASK]) if adds_mask else node).on(plan)
+        plan = node.on(plan)
     return plan
 
 

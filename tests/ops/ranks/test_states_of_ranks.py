@@ -85,19 +85,15 @@ def test_large_chunks_of_lanes_come_in_halves(path: Path, name: str, monkeypatch
     assert resumed(ranks(lambda: PIPELINES[name](path), 4), [merged] * 4) == expected[5:]
 
 
-@pytest.mark.parametrize("name", ["filter", "an uneven filter", "mix", "pack"])
-def test_filled_up_lanes_go_on_near_their_ends(path: Path, name: str) -> None:
-    def make() -> af.Dataset:
-        return ranks(lambda: UNCOUNTED[name](path), 1, equal_steps="pad")[0]
-
-    expected, states = [], []
-    with iter(make()) as run:
-        states.append(run.state_dict())
-        for batch in run:
-            expected.append(batch.to_pylist())
-            states.append(run.state_dict())
-    for step in sorted({0, len(expected) // 2, *range(max(0, len(expected) - 5), len(expected) + 1)}):
-        assert resumed([make()], [states[step]]) == expected[step:], step
+@pytest.mark.parametrize("rows", [217, 16 * 11 + 1])
+def test_filled_up_lanes_go_on_near_their_ends(rows: int) -> None:
+    """Also those of another rank, whose fillers repeat the very rows that they would have repeated."""
+    plan = af.range(rows).batch(16, pad_remainder=True)
+    expected = steps_of(ranks(lambda: plan, 1))
+    for step in range(max(0, len(expected) - 3), len(expected) + 1):
+        states = stopped(ranks(lambda: plan, 2), step)
+        for state in (*states, af.merge_states(states)):
+            assert resumed(ranks(lambda: plan, 1), [state]) == expected[step:], step
 
 
 NEAR = {
