@@ -15,6 +15,8 @@ Placement = Literal["spread", "pack", "near_consumer"]
 class RayEngine:
     """Runs a pipeline on a Ray cluster: the lanes of `split_by_rank` in worker processes, the rest where the loop is.
 
+    A plan that cannot run in parts, see `Dataset.split_by_rank`, is run by one worker, which the log says.
+
     The batches are those of `.split_by_rank(0, 1, lanes=lanes)` on one machine, bit for bit, for any number of workers,
     and also if workers die. A state that is taken with an engine can be loaded without one, and the other way round.
 
