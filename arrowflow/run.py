@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from typing import Any
 
@@ -22,6 +22,7 @@ from arrowflow.executor.limits import MAX_CALLS_BESIDE
 from arrowflow.expr import forget_compiled
 from arrowflow.observe.timeline import Timeline
 from arrowflow.ops.columns.column_program import ColumnOperator
+from arrowflow.ops.ranks.agreed_steps import AgreedSteps
 from arrowflow.optimizer import optimise
 from arrowflow.options import ResolvedOptions
 from arrowflow.physical.planner import plan_chain
@@ -148,6 +149,15 @@ def prepare(plan: Node, *, without_last_select: bool = False) -> Prepared:
 def _let_go(nodes: Iterable[Node]) -> None:
     for node in nodes:
         node.let_go()
+
+
+def alone(prepared: Prepared) -> Prepared:
+    """Returns the pipeline for a look at its batches, in which no other rank takes part."""
+    last = prepared.optimised
+    if not isinstance(last, AgreedSteps):
+        return prepared
+    (plan,) = last.inputs
+    return replace(prepared, optimised=plan, chain=plan_chain(plan, prepared.options))
 
 
 def plan_element(options: ResolvedOptions) -> Callable[[Node, int], Chain]:

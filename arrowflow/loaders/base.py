@@ -24,6 +24,7 @@ from arrowflow.ops.batches.batch import Batch
 from arrowflow.ops.functions.function import function_name
 from arrowflow.options import check_size
 from arrowflow.physical.tuning import Statistics
+from arrowflow.plan.traits import Resume
 from arrowflow.plan.walk import post_order
 from arrowflow.run import Prepared
 
@@ -210,7 +211,8 @@ class Loader(Generic[T]):
     def peek(self) -> T:
         """Returns the batch that the next `iter()` delivers first. It counts as no epoch, and changes no state.
 
-        The run that makes the batch ends at once. A loop over the same loader may go on meanwhile.
+        The run that makes the batch ends at once. A loop over the same loader may go on meanwhile. After `split_by_rank`
+        the other processes need not look, too.
 
         Raises:
             PlanError: The source is a stream that can be read only once.
@@ -224,8 +226,8 @@ class Loader(Generic[T]):
             >>> look == first, loader.state_dict()["epoch"]
             (True, 0)
         """
-        prepared = self._prepared()
-        if not prepared.bound.repeatable:
+        prepared = run.alone(self._prepared())
+        if any(node.resume is Resume.NONE for node in post_order(prepared.bound) if not node.inputs):
             raise PlanError(
                 "peek: the source is a stream that can be read only once, and a look would take its rows: take them from "
                 "the loop itself"

@@ -275,3 +275,16 @@ def test_steps_that_are_left_out_and_rows_that_are_found(tmp_path: Path) -> None
     assert [batch.to_pylist() for batch in part] == [expected[0], *expected[3:]]
     found = af.locate(plan.split_by_rank(1, 2, how="whole"), epoch=0, step=4)
     assert found.to_pylist() == [{name: row[name] for name in found.schema.names} for row in expected[4]]
+
+
+def test_one_rank_may_look_alone() -> None:
+    """Also where ranks agree on each step: nobody else would answer."""
+    plan = IDS.filter(pl.col("id") % 3 > 0).batch(32)
+    loader = plan.split_by_rank(0, 2, equal_steps="drop", coordinator=Meeting(2)).to_numpy()
+    first = next(iter(plan.split_by_rank(0, 1, equal_steps="drop")))["id"].to_pylist()
+    assert loader.peek()["id"].tolist() == first[:16]
+
+
+def test_a_look_at_datasets_of_functions() -> None:
+    opened = af.range(300).interleave(lambda row: af.range(row["id"], row["id"] + 2)).batch(4)
+    assert opened.to_numpy().peek()["id"].tolist() == [0, 1, 1, 2]
