@@ -33,7 +33,7 @@ from arrowflow.options import ResolvedOptions
 from arrowflow.plan.lane import FOREVER, Lane
 from arrowflow.plan.node import Count, Node
 from arrowflow.plan.position import LanesPosition, Position
-from arrowflow.plan.traits import Borders, Traits
+from arrowflow.plan.traits import Borders, SharedByEpochs, Traits
 from arrowflow.plan.walk import count, post_order, rows_in_lanes
 from arrowflow.plan.widths import row_width
 
@@ -224,6 +224,10 @@ class SplitInParts(RowOperator):
             return most if self._joins else most * len(self.own_lanes)
         size = batch.size // (self.lanes or 1)
         return most // size if self._drops else -(-most // size)
+
+    def shared_by_epochs(self, share: SharedByEpochs) -> SharedByEpochs:
+        """Returns nothing: remainders rotate, so rows that only a run counts are other ones in each epoch."""
+        return SharedByEpochs.NOTHING
 
     def at_end(self, plan: Node) -> Node:
         """Has ranks agree on their last step, where only a run tells which it is, and on their epoch."""

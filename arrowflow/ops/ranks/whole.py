@@ -30,7 +30,7 @@ from arrowflow.options import ResolvedOptions
 from arrowflow.plan.lane import Obstacle
 from arrowflow.plan.node import Count, Node
 from arrowflow.plan.position import Position
-from arrowflow.plan.traits import Borders, Traits
+from arrowflow.plan.traits import Borders, SharedByEpochs, Traits
 
 _LOGGER: Final = logging.getLogger("arrowflow")
 
@@ -110,6 +110,10 @@ class ShareOfBatches(RowOperator):
     def _num(self, rows: int) -> int:
         first, before = self.own(rows)
         return before - first
+
+    def shared_by_epochs(self, share: SharedByEpochs) -> SharedByEpochs:
+        """Returns what its input has."""
+        return share
 
     def position_at(self, step: int, epoch: int) -> Position:
         """Returns the plan's position of a batch."""

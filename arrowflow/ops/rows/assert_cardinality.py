@@ -12,13 +12,15 @@ from arrowflow.errors import DataError, PlanError
 from arrowflow.kernels.items import Item
 from arrowflow.kernels.kinds import CountingKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
+from arrowflow.ops.cache.cache import Cache
+from arrowflow.ops.cache.disk_cache import DiskCache
 from arrowflow.ops.sources.files.row_counts import RowCounts, known_as
 from arrowflow.options import ResolvedOptions, check_size
 from arrowflow.plan.lane import Lane, Obstacle, too_few
 from arrowflow.plan.node import BindContext, Count, Node, SourceOrder
 from arrowflow.plan.position import Counted
 from arrowflow.plan.traits import Borders, Traits
-from arrowflow.plan.walk import rows_in_lanes
+from arrowflow.plan.walk import post_order, rows_in_lanes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +73,11 @@ class AssertCardinality(RowOperator):
         return child.obstacle(lanes, times)
 
     def in_lane(self, lane: Lane) -> Node:
-        """Deals the rows that are left, where counts tell which these are."""
+        """Deals the rows that are left, where counts tell which these are; a number that is known anyway needs no check."""
         (child,) = self.inputs
-        plan = child if self.kept is None else _dealt_by(self.kept, child)
-        return dataclasses.replace(self, lane=lane).on(plan.in_lane(lane))
+        if self.kept is None:
+            return child.in_lane(lane)
+        return dataclasses.replace(self, lane=lane).on(_dealt_by(self.kept, child).in_lane(lane))
 
     def dealt_rows(self) -> int:
         """Returns the rows that are left."""
@@ -112,6 +115,8 @@ class AssertCardinality(RowOperator):
         """Returns the rows of an epoch, or those of the lane."""
         if self.lane is None:
             return self.count
+        if any(isinstance(node, Cache | DiskCache) for node in post_order(self.inputs[0])):
+            epoch = 0  # whose rows a cache keeps
         first, before = self.lane.rows(self.count, epoch)
         return before - first
 

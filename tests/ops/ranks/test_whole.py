@@ -288,3 +288,15 @@ def test_one_rank_may_look_alone() -> None:
 def test_a_look_at_datasets_of_functions() -> None:
     opened = af.range(300).interleave(lambda row: af.range(row["id"], row["id"] + 2)).batch(4)
     assert opened.to_numpy().peek()["id"].tolist() == [0, 1, 1, 2]
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_declared_rows_of_a_cache_are_those_of_each_epoch(kept: bool, tmp_path: Path) -> None:
+    """A cache keeps the rows of epoch 0, and remainders do not rotate."""
+    IDS.write_parquet(tmp_path / "ids")
+    rows = af.read_parquet(tmp_path / "ids").filter(pl.col("id") % 3 == 0) if kept else IDS
+    rows = rows.cache()
+    plan = rows.assert_cardinality(af.count_rows(rows) if kept else 1_003).batch(16)
+    loader = plan.split_by_rank(0, 1, how="parts").to_numpy()
+    counts = {sum(len(batch["id"]) for batch in loader) for _ in range(3)}
+    assert counts == {(335 if kept else 1_003) // 16 * 16}
