@@ -8,8 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 
 import arrowflow as af
-from tests.ops.ranks.pipelines import BATCH
 
+
+BATCH = 32
 Make = Callable[[Path], af.Dataset]
 CHUNKS = af.Options(max_chunk_rows=20)
 
@@ -61,4 +62,4 @@ PIPELINES: dict[str, Make] = {
 
 def split(dataset: af.Dataset) -> af.Dataset:
     """Returns the plan in lanes, each of which ends with its rows."""
-    return dataset.split_by_rank(0, 1, equal_steps="pad")
+    return dataset.split_by_rank(0, 1, how="parts", equal_steps="pad")

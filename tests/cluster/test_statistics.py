@@ -24,14 +24,14 @@ from tests.ops.ranks.pipelines import BATCH, of
 
 
 def test_statistics_tell_of_each_worker(ray: Any, shards: Path) -> None:
-    dataset = of(shards).shuffle(100, seed=1).batch(BATCH).with_engine(engine(2))
+    dataset = of(shards).shuffle(1600, seed=1).batch(BATCH).with_engine(engine(2))
     with iter(dataset) as run:
         rows = sum(batch.num_rows for batch in run)
         found, shown, verbose = run.stats(), run.explain(), run.explain(verbose=True)
     cluster = found.cluster
-    assert cluster is not None and found.rows == rows >= 1776
+    assert cluster is not None and found.rows == rows >= 17_760
     assert sorted(each.process for each in cluster.workers) == sorted(processes_of(dataset))
-    assert sum(each.rows for each in cluster.workers) == 1777, "the last ones fill no batch"
+    assert sum(each.rows for each in cluster.workers) == 17_770, "the last ones fill no batch"
     assert sum(each.bytes for each in cluster.workers) >= 8 * rows
     for worker in cluster.workers:
         assert worker.pieces >= 8 and worker.waited_seconds > 0, "each has 8 lanes"
@@ -39,7 +39,7 @@ def test_statistics_tell_of_each_worker(ray: Any, shards: Path) -> None:
         assert worker.stages[0].rows == worker.rows
         assert all(stage.calls and stage.busy_seconds > 0 for stage in worker.stages)
     (transfer,) = [stage for stage in found.stages if stage.phase == "transfer"]
-    assert transfer.rows == 1777 and transfer.bytes >= 8 * rows and transfer.busy_seconds > 0
+    assert transfer.rows == 17_770 and transfer.bytes >= 8 * rows and transfer.busy_seconds > 0
     assert all(f"(process {each.process}): {each.rows:,} rows in " in shown for each in cluster.workers)
     assert "all workers:\n  stage" in shown and "\n  read_parquet" in shown, shown
     assert verbose.count("  1. opening files for read_parquet: ") == 2, verbose
@@ -54,7 +54,7 @@ def test_an_epoch_has_figures_of_its_own(ray: Any, shards: Path) -> None:
         assert len(list(loader)) == 56
         cluster = loader.stats().cluster
         assert cluster is not None
-        assert [each.rows for each in cluster.workers] == [1777]
+        assert [each.rows for each in cluster.workers] == [17_770]
 
 
 def test_a_trace_shows_workers_beside_the_consumer(ray: Any, shards: Path, tmp_path: Path) -> None:
