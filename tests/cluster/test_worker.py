@@ -18,7 +18,7 @@ import arrowflow as af
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
 from arrowflow.cluster.parts import Joined, Kept
 from arrowflow.cluster.remote_lane import packed
-from arrowflow.cluster.worker import KEPT_NAMES, LaneWorker, Piece, Request, Start, Work
+from arrowflow.cluster.worker import KEPT_NAMES, LaneWorker, Piece, Request, Start
 from arrowflow.executor.stages.elsewhere import Elsewhere
 from arrowflow.executor.workers import cores
 from arrowflow.observe.timeline import Timeline
@@ -35,8 +35,8 @@ def own_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def worker_of(dataset: af.Dataset) -> LaneWorker:
     planned: Any = dataset.with_engine(af.RayEngine(workers=1, cpus_per_worker=1))._ready()
-    work: Any = planned.optimised.planned_inputs[0].work
-    return LaneWorker(packed(Work(work, dataclasses.replace(planned.options, ram_budget=64 << 20))), 1)
+    lane, *_ = planned.optimised.planned_inputs or (planned.optimised,)  # a whole plan is one lane
+    return LaneWorker(packed(lane.inputs[0], dataclasses.replace(planned.options, ram_budget=64 << 20)), 1)
 
 
 def taken(worker: LaneWorker, told: Elsewhere, lane: int, position: Any, most: int) -> tuple[Any, bool, int]:
