@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ class Remote:
         ready: What it said, once it has started.
         cpu_seconds: CPU time of its process, as it told last.
         rows: Rows that came from it.
-        ahead_seconds: By how much its clock is ahead of the consumer's; None until somebody wants to know.
+        ahead_seconds: By how much its clock is ahead of the consumer's, at least: less the time that the quickest piece took.
     """
 
     number: int
@@ -29,7 +30,7 @@ class Remote:
     ready: Ready | None = None
     cpu_seconds: float = 0.0
     rows: int = 0
-    ahead_seconds: float | None = None
+    ahead_seconds: float = -math.inf
 
 
 @dataclass(slots=True, eq=False)

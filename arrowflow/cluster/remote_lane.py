@@ -178,7 +178,7 @@ class RemoteKernel(SourceKernel):
         context.elsewhere.move(session.moves())
         if piece.spans and context.spans is not None:
             place = f"worker {remote.number} on {node} (process {process}), lane {asked.lane}"
-            context.spans.merge(piece.spans, place, session.ahead(remote, context))
+            context.spans.merge(piece.spans, place, remote.ahead_seconds)
 
     def _connect(self) -> None:
         node, options = self._node, self._options

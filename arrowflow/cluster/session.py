@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import itertools
 import os
@@ -31,9 +30,6 @@ PIECE_BYTES: Final = 16 << 20
 """A piece is sent from so many bytes on, if the store has room for it. 16 lanes of a worker make 3 GB in the time of ten."""
 STORE_SHARE: Final = 4
 """Pieces may take one in so many bytes of a node's object store: half of that on their way, and half in use."""
-PINGS: Final = 5
-PING_SECONDS: Final = 2.0
-"""Pings that compare clocks, and the time that one may take. The clock is off by half the quickest round trip at most."""
 SPARE_CALLS: Final = 8
 """Calls of a worker at the same time, besides one for each lane: to close lanes, and to move them."""
 
@@ -288,6 +284,7 @@ class Session:
             if piece.ended or not asked.is_first:
                 self._deaths.pop(asked.lane, None)
             remote.cpu_seconds = piece.cpu_seconds
+            remote.ahead_seconds = max(remote.ahead_seconds, piece.sent_at - context.now())
             remote.rows += piece.rows
             if self._policy is not None:
                 self._policy.waited += context.now() - began
@@ -378,21 +375,6 @@ class Session:
             if not context.wait(0.0):
                 return False
         return False
-
-    def ahead(self, remote: Remote, context: Context) -> float:
-        """Returns by how much the clock of a worker is ahead, by the quickest of a few pings; 0 if none comes back."""
-        if remote.ahead_seconds is None:
-            pings = [(PING_SECONDS, 0.0)]
-            with contextlib.suppress(self._ray.exceptions.RayError):  # its lane finds out that it has died
-                for _ in range(PINGS):
-                    sent = context.now()
-                    promise = remote.handle.now.remote()
-                    if not self._arrives(promise, PING_SECONDS, context):
-                        break
-                    found, back = self._ray.get(promise), context.now()
-                    pings.append((back - sent, found - (sent + back) / 2))
-            remote.ahead_seconds = min(pings)[1]
-        return remote.ahead_seconds
 
     def moves(self) -> list[str]:
         """Returns why workers came and went."""

@@ -74,6 +74,7 @@ class Piece(NamedTuple):
         ended: Whether the lane has no more rows.
         error: What ended the lane behind the batches, as bytes of `pack_error`.
         cpu_seconds: CPU time of the worker's process until now.
+        sent_at: The time, by the worker's clock.
         resized: The latest change of the workers that was told to this one: its number, and how many there are.
         stages: The work of the run's stages since a piece told of it, a few times a second and at the end.
         bad_rows: Bad rows that were left out since the piece before: the operator, their place, and how many.
@@ -84,6 +85,7 @@ class Piece(NamedTuple):
     ended: bool
     error: tuple[bytes, ...] | None
     cpu_seconds: float
+    sent_at: float = 0.0
     resized: tuple[int, int] = (0, 0)
     stages: tuple[StageStatistics, ...] = ()
     bad_rows: tuple[tuple[str, Any, LeftOut], ...] = ()
@@ -194,10 +196,6 @@ class LaneWorker:
         missing = next((path for path in files if not Path(path).exists()), None)
         return Ready(socket.gethostname(), os.getpid(), missing)
 
-    def now(self) -> float:
-        """Returns the time of its clock."""
-        return self._clock.now()
-
     def resized(self, number: int, workers: int) -> None:
         """Is told how many workers there are after so many changes, and tells all consumers with their next pieces."""
         self._resized = max(self._resized, (number, workers))
@@ -234,10 +232,9 @@ class LaneWorker:
             raised.add_note(f"on the node {socket.gethostname()}, in the worker of process {os.getpid()}")
             error = pack_error(raised)
             self.close(name)
-        piece = Piece(parts, ended, error, self._clock.process_cpu(), self._resized)
-        if current is None:
-            return piece
-        return current.told_by(piece, self._clock.now(), ends=ended or error is not None)
+        now = self._clock.now()
+        piece = Piece(parts, ended, error, self._clock.process_cpu(), now, self._resized)
+        return piece if current is None else current.told_by(piece, now, ends=ended or error is not None)
 
     def close(self, name: str) -> None:
         """Ends a run of a lane; again is fine, and also before its first piece."""

@@ -16,8 +16,9 @@ import pytest
 import arrowflow as af
 from arrowflow.autotune import bottleneck
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
-from arrowflow.cluster.remote import Remote
+from arrowflow.cluster.remote import Asked, Remote
 from arrowflow.cluster.session import Session
+from arrowflow.cluster.worker import Piece, Ready
 from tests.cluster import bad_rows
 from tests.cluster.test_on_cluster import engine, processes_of, rows_of
 from tests.ops.ranks.pipelines import BATCH, of
@@ -76,30 +77,22 @@ def test_a_trace_shows_workers_beside_the_consumer(ray: Any, shards: Path, tmp_p
     assert all(first - 1e5 <= each["ts"] <= each["ts"] + each["dur"] <= last + 1e5 for each in there)
 
 
-def test_clocks_are_compared_by_the_quickest_ping(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker's clock is 1,000 s ahead. Of each ping one way takes the longer, the longer it takes."""
+def test_clocks_are_compared_by_the_quickest_piece() -> None:
+    """A worker's clock is 1,000 s ahead. Pieces take some time on their way, or wait until the consumer takes them."""
     time = [50.0]
-    trips = iter([(0.2, 3.0), (0.01, 0.03), (1.0, 0.1), (0.5, 0.1), (0.1, 0.4)])
-
-    def ask() -> float:
-        there, back = next(trips)
-        time[0] += there
-        found = 1000.0 + time[0]
-        time[0] += back
-        return found
-
-    session = Session(af.RayEngine())
+    session, remote = Session(af.RayEngine()), Remote(0, None, None, Ready("a", 1, None))
     session._ray = types.SimpleNamespace(
         is_initialized=lambda: True,
         wait=lambda promises, timeout: (promises, []),
         get=lambda promise: promise,
-        exceptions=types.SimpleNamespace(RayError=ZeroDivisionError),
+        exceptions=types.SimpleNamespace(RayError=OSError, RayTaskError=OSError),
     )
-    handle = types.SimpleNamespace(now=types.SimpleNamespace(remote=ask))
     context: Any = types.SimpleNamespace(now=lambda: time[0], wait=lambda seconds: True)
-    remote = Remote(0, handle, None)
-    assert session.ahead(remote, context) == pytest.approx(1000.0, abs=0.011)
-    assert session.ahead(remote, context) == remote.ahead_seconds, "it asks once"
+    for way in (0.2, 0.01, 1.0):
+        piece = Piece([], False, None, 0.0, sent_at=1000.0 + time[0])
+        time[0] += way
+        assert session.take(Asked(0, remote, "run", 0, piece), context) == piece
+    assert remote.ahead_seconds == pytest.approx(1000.0 - 0.01)
 
 
 def test_bad_rows_of_workers_count_once(ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

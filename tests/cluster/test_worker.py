@@ -163,13 +163,13 @@ def test_pieces_tell_of_all_work_of_their_lane() -> None:
 
 def test_spans_come_by_the_clock_of_the_consumer() -> None:
     worker = worker_of(af.range(64_000).batch(1600))
-    began = worker.now()
+    began = worker._clock.now()
     piece = worker.pull("run", START, Request(1, MOST, records=True))
     assert {span[1] for span in piece.spans} >= {"range"}
     timeline = Timeline()
     timeline.merge(piece.spans, "worker 0 on a, lane 0", ahead_seconds=began - 5.0)
     assert all(track.startswith("worker 0 on a, lane 0: ") for _, _, _, _, track, _, _ in timeline._events)
-    assert all(5.0 <= event[2] <= event[3] <= 5.0 + worker.now() - began for event in timeline._events)
+    assert all(5.0 <= event[2] <= event[3] <= 5.0 + worker._clock.now() - began for event in timeline._events)
     later = worker.pull("run", None, Request(1, MOST, records=True))
     assert not set(map(str, later.spans)) & set(map(str, piece.spans)), "each span comes once"
 
