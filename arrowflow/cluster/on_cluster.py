@@ -87,9 +87,7 @@ class OnCluster(SplitByRank):
         return tuple(
             RemoteLane(
                 number=number,
-                num_lanes=len(self.own_lanes),
-                is_shared=self.world_size > 1,
-                decides=self.rank == 0,
+                own=self.own_lanes,
                 inputs=(lanes,),
                 session=session,
                 bound=True,
@@ -143,9 +141,7 @@ class ShareOnCluster(ShareOfBatches):
         _LOGGER.warning("RayEngine: %s", why)
         lane = RemoteLane(
             number=0,
-            num_lanes=1,
-            is_shared=False,
-            decides=True,
+            own=range(1),
             inputs=(plan,),
             session=self.session,
             why=(why,),

@@ -36,9 +36,7 @@ class RemoteLane(Operator):
 
     Attributes:
         number: Number of the lane; a whole plan is the only one.
-        num_lanes: How many lanes the consumer has.
-        is_shared: Whether other consumers use the same workers.
-        decides: Whether this consumer is the one of them that says how many workers there are.
+        own: The lanes of its consumer.
         session: The workers.
         why: Why a worker runs a whole plan, for `explain`.
     """
@@ -47,9 +45,7 @@ class RemoteLane(Operator):
     traits: ClassVar[Traits] = Traits(borders=Borders.FREE, resume=Resume.SEEK)
 
     number: int
-    num_lanes: int
-    is_shared: bool
-    decides: bool
+    own: Sequence[int]
     why: tuple[str, ...] = ()
     session: Session = field(compare=False, repr=False)
 
@@ -189,13 +185,11 @@ class RemoteKernel(SourceKernel):
         node.session.connect(
             lambda: packed(work, same),
             lanes=work.own_lanes or range(1),
-            own=node.num_lanes,
+            own=node.own,
             functions=[
                 each.title for each in post_order(work) if isinstance(each, Operator) and each.functions()
             ],
             ram_budget=ram_budget,
-            shared=node.is_shared,
-            decides=node.decides,
         )
 
 

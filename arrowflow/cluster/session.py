@@ -55,7 +55,7 @@ class Session:
         self._job = ""
         self._shared_name: str | None = None
         self._asks: dict[str, int] = {}  # by a worker of its node
-        self._lanes: tuple[int, ...] = ()
+        self._lanes: Sequence[int] = ()
         self._places: dict[int, int] = {}
         self._ram_budget = 0
         self._most_bytes = PIECE_BYTES
@@ -64,9 +64,7 @@ class Session:
         self._functions: Sequence[str] = ()
         self._is_lost = False
         self._waits = 0  # the longest that a lane waited for a start
-        self._policy: Policy | None = None  # where it is this consumer that decides
-        self._resized = (0, 0)  # the latest change of the workers: its number, and how many there are
-        self._leaving: list[Remote] = []
+        self._policy: Policy | None = None
         self._coming: tuple[Remote, float] | None = None  # a worker that the policy adds, and since when
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -79,22 +77,19 @@ class Session:
         pack: Callable[[], bytes],
         *,
         lanes: Sequence[int],
-        own: int,
+        own: Sequence[int],
         functions: Sequence[str],
         ram_budget: int,
-        shared: bool,
-        decides: bool = True,
     ) -> None:
         """Connects to the cluster and begins to start workers. Each lane calls this before its run, the first one does it.
 
         Args:
-            pack: Returns the `Work` of all workers, as bytes.
-            lanes: The lanes of all consumers, which share the workers.
-            own: How many of them are this consumer's.
+            pack: Returns what all workers get, as bytes.
+            lanes: The lanes of all consumers. Those in the same job of Ray share a number of workers that the user gave, and
+                find them by name. With `AUTOTUNE` each has workers of its own.
+            own: Those of this consumer.
             functions: The operators that call functions of the user, for errors.
             ram_budget: Byte budget of a worker.
-            shared: Whether other consumers of the plan, in the same job of Ray, use the same workers, found by name.
-            decides: Whether this consumer is the one that says how many workers there are; the others follow.
         """
         with self._lock:
             self._lanes_open += 1
@@ -107,22 +102,22 @@ class Session:
             if not ray.is_initialized():
                 connect(ray, engine)
             alive = [node for node in ray.nodes() if node["Alive"]]
-            self._asks, most = asked(engine, alive, len(lanes))
-            self._lanes, self._functions, self._ram_budget = tuple(lanes), functions, ram_budget
+            tunes, consumers = engine.workers == AUTOTUNE, len(lanes) // len(own)
+            self._lanes, self._functions, self._ram_budget = own if tunes else lanes, functions, ram_budget
+            self._asks, most = asked(engine, alive, len(self._lanes), consumers if tunes else 1)
             self._job = ray.get_runtime_context().get_job_id()
             digest = hashlib.blake2b(packed, digest_size=8).hexdigest()
-            self._shared_name = f"{self._job}-{digest}" if shared else None
+            self._shared_name = None if tunes or consumers == 1 else f"{self._job}-{digest}"
             # All pieces meet on the consumer's node, which may be any one.
             stores = [node["Resources"].get("object_store_memory", 1 << 30) for node in alive]
             share = min(int(min(stores, default=1 << 30)) // STORE_SHARE, ram_budget)
             self._most_bytes = max(1, share // 2 // len(lanes))
-            self.kept = Kept(share // 2 * own // len(lanes))
+            self.kept = Kept(share // 2 // consumers)
             self._packed = ray.put(packed)
-            if engine.workers == AUTOTUNE and decides:
-                self._policy = Policy(most, own, self._asks["CPU"])
-            count = 1 if engine.workers == AUTOTUNE else min(engine.workers, len(lanes))
-            self._workers = [self._started(number) for number in range(count)]
-            self._places = dealt({}, self._lanes, count)
+            if tunes:
+                self._policy = Policy(most, len(own), self._asks["CPU"])
+            self._workers = []
+            self.resize(1 if tunes else min(engine.workers, len(lanes)))
 
     def _is_connected(self) -> bool:
         """Whether this process still is in the job of Ray in which the workers were started."""
@@ -144,7 +139,7 @@ class Session:
     def _go(self) -> None:
         if self._goes and not self._lanes_open:
             # Ray ends an actor that no handle refers to, after its calls.
-            self._workers, self._leaving, self._coming, self._places = [], [], None, {}
+            self._workers, self._coming, self._places = [], None, {}
             self._packed = None
 
     def _started(self, number: int, *, careful: bool = False) -> Remote:
@@ -190,7 +185,6 @@ class Session:
                     ) from error
             if is_here:
                 self._workers[lost.number] = self._started(lost.number, careful=careful)
-                self._tell(self._workers[lost.number])
 
     # ------------------------------------------------------------------ requests
 
@@ -289,8 +283,6 @@ class Session:
             if self._policy is not None:
                 self._policy.waited += context.now() - began
                 self._look(self._policy, context.now())
-            elif piece.resized > self._resized:
-                self._follow(*piece.resized)
         return piece
 
     def _look(self, policy: Policy, now: float) -> None:
@@ -301,11 +293,10 @@ class Session:
         count = policy.look(now, len(self._workers), *self._totals())
         if count is None:
             return
-        self._leaving.clear()
         if count > len(self._workers):
             self._coming = self._started(count - 1), now
         else:
-            self._change(self._workers[:count])
+            self.resize(count)
 
     def _welcome(self, policy: Policy, coming: Remote, since: float, now: float) -> None:
         """Deals lanes to a worker that the policy adds once it has started, or goes on without it."""
@@ -323,7 +314,8 @@ class Session:
             except ray.exceptions.RayError as error:
                 why = f"failed: {said(error)}"
         if why is None:
-            self._change([*self._workers, coming])
+            self._workers.append(coming)
+            self.resize(len(self._workers))
         else:
             policy.refused(len(self._workers), why)
         policy.begin(now, *self._totals())
@@ -335,33 +327,9 @@ class Session:
     def resize(self, count: int) -> None:
         """Has so many workers from now on. Lanes move when they ask for their next piece."""
         with self._lock:
-            more = [self._started(number) for number in range(len(self._workers), count)]
-            self._change([*self._workers[:count], *more])
-
-    def _change(self, workers: list[Remote]) -> None:
-        """Has these workers from now on, and all tell the other consumers that share them."""
-        if len(workers) == len(self._workers):
-            return
-        if self._shared_name is not None:
-            # A worker ends once the process that made it needs it no more. These stay until the next look, so that
-            # other consumers have left them; one that is later finds its worker dead.
-            self._leaving = self._workers[len(workers) :]
-        self._workers = workers
-        self._places = dealt(self._places, self._lanes, len(workers))
-        self._resized = (self._resized[0] + 1, len(workers))
-        for remote in (*workers, *self._leaving):
-            self._tell(remote)
-
-    def _tell(self, remote: Remote) -> None:
-        if self._shared_name is not None and self._resized[0]:
-            remote.handle.resized.remote(*self._resized)
-
-    def _follow(self, number: int, count: int) -> None:
-        """Has as many workers as the consumer that decides. One that goes ends with the last piece that is on its way."""
-        self._resized = number, count
-        workers = self._workers
-        workers[count:] = [self._started(each) for each in range(len(workers), count)]
-        self._places = dealt(self._places, self._lanes, count)
+            workers = self._workers
+            workers[count:] = [self._started(number) for number in range(len(workers), count)]
+            self._places = dealt(self._places, self._lanes, count)
 
     def _arrives(self, promise: Any, seconds: float | None, context: Context) -> bool:
         """Waits until a promise is kept or broken; False if the run is over before, or the time."""

@@ -75,7 +75,6 @@ class Piece(NamedTuple):
         error: What ended the lane behind the batches, as bytes of `pack_error`.
         cpu_seconds: CPU time of the worker's process until now.
         sent_at: The time, by the worker's clock.
-        resized: The latest change of the workers that was told to this one: its number, and how many there are.
         stages: The work of the run's stages since a piece told of it, a few times a second and at the end.
         bad_rows: Bad rows that were left out since the piece before: the operator, their place, and how many.
         spans: What ran when since the piece before, by the worker's clock.
@@ -86,7 +85,6 @@ class Piece(NamedTuple):
     error: tuple[bytes, ...] | None
     cpu_seconds: float
     sent_at: float = 0.0
-    resized: tuple[int, int] = (0, 0)
     stages: tuple[StageStatistics, ...] = ()
     bad_rows: tuple[tuple[str, Any, LeftOut], ...] = ()
     spans: Sequence[Any] = ()
@@ -185,7 +183,6 @@ class LaneWorker:
         self._planning = threading.Lock()
         self._found: dict[StageKey, Setting] = {}
         self._runs: dict[str, _Run] = {}
-        self._resized = (0, 0)
         # Closed, perhaps before they were opened: calls of a worker overtake each other.
         self._closed: deque[str] = deque(maxlen=KEPT_NAMES)
         cores.limit(num_cores)
@@ -195,10 +192,6 @@ class LaneWorker:
         files = [path for node in post_order(self._plan) for path in node.local_files()]
         missing = next((path for path in files if not Path(path).exists()), None)
         return Ready(socket.gethostname(), os.getpid(), missing)
-
-    def resized(self, number: int, workers: int) -> None:
-        """Is told how many workers there are after so many changes, and tells all consumers with their next pieces."""
-        self._resized = max(self._resized, (number, workers))
 
     def pull(self, name: str, start: Start | None, request: Request) -> Piece:
         """Returns the next record batches of a run of a lane, which begins with the first request."""
@@ -233,7 +226,7 @@ class LaneWorker:
             error = pack_error(raised)
             self.close(name)
         now = self._clock.now()
-        piece = Piece(parts, ended, error, self._clock.process_cpu(), now, self._resized)
+        piece = Piece(parts, ended, error, self._clock.process_cpu(), now)
         return piece if current is None else current.told_by(piece, now, ends=ended or error is not None)
 
     def close(self, name: str) -> None:
