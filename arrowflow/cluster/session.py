@@ -13,9 +13,9 @@ from typing import Any, Final
 from arrowflow.cluster.engine import RayEngine
 from arrowflow.cluster.parts import Kept
 from arrowflow.cluster.policy import Policy, dealt
-from arrowflow.cluster.remote import Asked, Remote, place_of, started
+from arrowflow.cluster.remote import Asked, Remote
 from arrowflow.cluster.room import WAITS_SECONDS, asked, connect, lose_patience
-from arrowflow.cluster.worker import Piece, Ready, Request, Start
+from arrowflow.cluster.worker import LaneWorker, Piece, Ready, Request, Start
 from arrowflow.errors import PlanError, WorkerError, said
 from arrowflow.kernels.context import Context
 from arrowflow.optional import optional
@@ -144,11 +144,25 @@ class Session:
 
     def _started(self, number: int, *, careful: bool = False) -> Remote:
         """Begins to start a worker; a careful one outlives functions that end their process."""
-        name = None if self._shared_name is None else f"{self._shared_name}-{number}"
-        calls = len(self._lanes) + SPARE_CALLS
-        handle = started(
-            self._ray, self.engine, self._packed, asks=self._asks, calls=calls, name=name, careful=careful
-        )
+        ray, cores = self._ray, self._asks["CPU"]
+        places = {"spread": "SPREAD", "pack": "DEFAULT"}
+        options: dict[str, Any] = {
+            "num_cpus": cores,
+            "memory": self._asks.get("memory"),
+            "max_concurrency": len(self._lanes) + SPARE_CALLS,
+            "max_restarts": 0,
+            "scheduling_strategy": places.get(self.engine.placement)
+            or ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
+                ray.get_runtime_context().get_node_id(), soft=True
+            ),
+        }
+        if self._shared_name is not None:  # other consumers find it, or this one finds theirs
+            options |= {
+                "name": f"{self._shared_name}-{number}",
+                "namespace": "arrowflow",
+                "get_if_exists": True,
+            }
+        handle = ray.remote(LaneWorker).options(**options).remote(self._packed, cores, careful)
         return Remote(number, handle, handle.ready.remote())
 
     def worker_of(self, lane: int) -> Remote:
@@ -179,7 +193,7 @@ class Session:
                     what = "started" if lane is None else f"ran lane {lane}"
                     calls = f"which calls {', '.join(self._functions)}, " if self._functions else ""
                     raise WorkerError(
-                        f"the worker process{place_of(lost)} ended while it {what}, {calls}as {MAX_DEATHS} others did right "
+                        f"the worker process{lost.place} ended while it {what}, {calls}as {MAX_DEATHS} others did right "
                         f"before it ({said(error).splitlines()[0]}); a function may end its process, such as by os._exit or a "
                         "crash in C, or the node lacks memory: ray's logs there tell more"
                     ) from error
@@ -209,7 +223,7 @@ class Session:
                 return ray.get(promise)
         except ray.exceptions.RayTaskError as error:
             self._is_lost = True  # the next run starts others
-            raise WorkerError(f"the worker{place_of(remote)} failed: {said(error)}") from error
+            raise WorkerError(f"the worker{remote.place} failed: {said(error)}") from error
         except ray.exceptions.RayError as error:
             self._replace(remote, lane, error)
         return None
