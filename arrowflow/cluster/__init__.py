@@ -32,7 +32,6 @@ What may happen
   lost nor come twice. Where workers die one after the other, each before a lane's second piece, the third one calls functions in
   other processes, so that it can tell which call ends its process. The fourth such death is a `WorkerError`.
 * Workers come and go (`policy.py`). A lane moves when it asks for its next piece: closed here, opened there at its position.
-  Of the ranks that share workers the first one decides. It tells each worker how many there are, and pieces tell the others.
 * A run ends: its kernels close their lanes, without waiting for an answer.
 * An error of a lane comes as the last piece of it, in order, and is raised there with its cause.
 

@@ -21,11 +21,12 @@ class RayEngine:
     and also if workers die. A state that is taken with an engine can be loaded without one, and the other way round.
 
     Workers start with the first batch. They stay for later epochs, until the loader is closed or the dataset and its loaders
-    are gone. Ranks of one plan that belong to one job of Ray, as those of a Ray Train run do, share the workers.
+    are gone. Ranks of one plan that belong to one job of Ray, as those of a Ray Train run do, share `workers`; with `AUTOTUNE`
+    each rank has workers of its own.
 
     Attributes:
         workers: How many worker processes there are. `AUTOTUNE` begins with one, adds one while the loop waits for workers
-            that compute, and gives one up while it does not. Where ranks share workers, rank 0 decides, by its own lanes.
+            that compute, and gives one up while it does not.
         cpus_per_worker: Cores of a worker. Default: 4, or fewer where not all `workers`, or `max_workers`, would fit into the
             cluster. Workers that never fit are an error; those that wait for others to end have two minutes.
         memory_per_worker: Bytes that the runs of a worker may hold, as `Options(ram_budget=)`; the node has to have them
@@ -33,7 +34,7 @@ class RayEngine:
         lanes: How many lanes there are; it decides the order of rows, as in `split_by_rank`. Left out where the plan has a
             `split_by_rank` of its own. Default: 16, or the largest divisor of the batch size below.
         placement: `"spread"` over nodes, `"pack"` on few nodes, or `"near_consumer"`: on its node as long as that has room.
-        max_workers: The most workers with `AUTOTUNE`. Default: as many as fit into the cluster, busy or not.
+        max_workers: The most workers with `AUTOTUNE`, of each rank. Default: as many as fit into the cluster, busy or not.
         address: The cluster to connect to, as in `ray.init`, unless this process is connected already. Default: a local
             one is started.
 

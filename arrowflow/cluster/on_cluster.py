@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from arrowflow.cluster.engine import RayEngine
-from arrowflow.cluster.remote_lane import RemoteLane, check_order
+from arrowflow.cluster.remote_lane import RemoteLane
 from arrowflow.cluster.session import Session
-from arrowflow.cluster.whole_plan import ShareOnCluster
 from arrowflow.errors import PlanError
 from arrowflow.kernels.operator import KernelSpec
 from arrowflow.ops.order.shuffle import Shuffle
@@ -21,6 +22,8 @@ from arrowflow.physical.planner import plan_chain
 from arrowflow.plan.lane import Obstacle
 from arrowflow.plan.node import BindContext, Node
 from arrowflow.plan.walk import post_order, rewritten
+
+_LOGGER: Final = logging.getLogger("arrowflow")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,7 @@ class OnCluster(SplitByRank):
     def _share(self, obstacle: Obstacle | None) -> ShareOfBatches:
         share = SplitByRank._share(self, obstacle)
         same = {each.name: getattr(share, each.name) for each in dataclasses.fields(share) if each.init}
+        assert self.session is not None
         return ShareOnCluster(**same, session=self.session)
 
     @property
@@ -78,15 +82,13 @@ class OnCluster(SplitByRank):
     @property
     def planned_inputs(self) -> tuple[Node, ...]:
         """The lanes, as they come from the workers."""
-        work, session, schema = self._lanes_only, self.session, self._first_lane.schema
+        lanes, session, schema = self._lanes_only, self.session, self._first_lane.schema
         assert session is not None
         return tuple(
             RemoteLane(
                 number=number,
-                num_lanes=len(self.own_lanes),
-                is_shared=self.world_size > 1,
-                decides=self.rank == 0,
-                work=work,
+                own=self.own_lanes,
+                inputs=(lanes,),
                 session=session,
                 bound=True,
                 schema=schema,
@@ -122,7 +124,28 @@ class OnCluster(SplitByRank):
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the kernels of `split_by_rank`."""
-        check_order(options)
         boundary, *rest = SplitByRank.lower(self, options)
         shape = tuple(plan_chain(self._first_lane, options).shape())
         return (dataclasses.replace(boundary, runs_last=shape), *rest)  # type: ignore[arg-type]  # names, and lists of them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareOnCluster(ShareOfBatches):
+    """The rows of a rank of each batch of a plan that one worker of a cluster runs. See `ShareOfBatches`."""
+
+    session: Session = field(compare=False, repr=False)
+
+    def at_end(self, plan: Node) -> Node:
+        """Moves the whole plan to a worker. Called once for each plan that is prepared: writes the line of the log."""
+        why = f"one worker runs the whole plan: {self.why}"
+        _LOGGER.warning("RayEngine: %s", why)
+        lane = RemoteLane(
+            number=0,
+            own=range(1),
+            inputs=(plan,),
+            session=self.session,
+            why=(why,),
+            bound=True,
+            schema=plan.schema,
+        )
+        return ShareOfBatches.at_end(self, lane)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from arrowflow.cluster.parts import Joined
 from arrowflow.cluster.remote import Asked
 from arrowflow.cluster.session import Session
-from arrowflow.cluster.worker import Lanes, Piece, Start, Work
+from arrowflow.cluster.worker import Piece, Start
 from arrowflow.errors import PlanError, said
 from arrowflow.executor.processes.wire import pack, unpack_error
 from arrowflow.kernels.context import Context
@@ -30,16 +30,13 @@ from arrowflow.plan.walk import post_order
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteLane(Operator):
-    """The rows of one lane, which a worker of a cluster runs.
+    """The rows of one lane of a split, or of a whole plan, which a worker of a cluster runs: its input.
 
     Row order: the lane's. Memory: a piece, and one on its way. Resume: the lane's positions.
 
     Attributes:
-        number: Number of the lane.
-        num_lanes: How many lanes the consumer has.
-        is_shared: Whether other consumers use the same workers.
-        decides: Whether this consumer is the one of them that says how many workers there are.
-        work: The lanes' plan.
+        number: Number of the lane; a whole plan is the only one.
+        own: The lanes of its consumer.
         session: The workers.
         why: Why a worker runs a whole plan, for `explain`.
     """
@@ -48,10 +45,7 @@ class RemoteLane(Operator):
     traits: ClassVar[Traits] = Traits(borders=Borders.FREE, resume=Resume.SEEK)
 
     number: int
-    num_lanes: int
-    is_shared: bool
-    decides: bool
-    work: Lanes = field(repr=False)
+    own: Sequence[int]
     why: tuple[str, ...] = ()
     session: Session = field(compare=False, repr=False)
 
@@ -59,13 +53,26 @@ class RemoteLane(Operator):
         """Returns the lane."""
         return {"lane": self.number}
 
+    @property
+    def planned_inputs(self) -> tuple[Node, ...]:
+        """None: the worker plans its input."""
+        return ()
+
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
         """Returns the schema of the lane."""
         return self.schema
 
+    def let_go(self) -> None:
+        """Ends the workers once no run uses them."""
+        self.session.let_go()
+
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns a source that waits for the worker."""
-        shape = tuple(plan_chain(self.work.inputs[0], options).shape()) if self.why else ()
+        if not options.deterministic:
+            raise PlanError(
+                "RayEngine: rows come in one exact order; leave deterministic=False out, or run the plan without an engine"
+            )
+        shape = tuple(plan_chain(self.inputs[0], options).shape()) if self.why else ()
         return (
             KernelSpec(
                 operator=self.name,
@@ -167,41 +174,35 @@ class RemoteKernel(SourceKernel):
         context.elsewhere.move(session.moves())
         if piece.spans and context.spans is not None:
             place = f"worker {remote.number} on {node} (process {process}), lane {asked.lane}"
-            context.spans.merge(piece.spans, place, session.ahead(remote, context))
+            context.spans.merge(piece.spans, place, remote.ahead_seconds)
 
     def _connect(self) -> None:
         node, options = self._node, self._options
-        split, engine = node.work, node.session.engine
-        memory = engine.memory_per_worker
+        (work,), memory = node.inputs, node.session.engine.memory_per_worker
         ram_budget = memory if isinstance(memory, int) else options.ram_budget
         # What differs between machines is left out: consumers on all of them send the same, and so share workers.
         same = dataclasses.replace(options, ram_budget=1, cpu_budget=1, shares_ram=False, progress=False)
-        work = Work(split, same)
         node.session.connect(
-            lambda: packed(work),
-            lanes=split.own_lanes,
-            own=node.num_lanes,
+            lambda: packed(work, same),
+            lanes=work.own_lanes or range(1),
+            own=node.own,
             functions=[
-                each.title
-                for each in post_order(split.inputs[0])
-                if isinstance(each, Operator) and each.functions()
+                each.title for each in post_order(work) if isinstance(each, Operator) and each.functions()
             ],
             ram_budget=ram_budget,
-            shared=node.is_shared,
-            decides=node.decides,
         )
 
 
-def packed(work: Work) -> bytes:
-    """Returns the work as bytes.
+def packed(work: Node, options: ResolvedOptions) -> bytes:
+    """Returns what a worker gets, as bytes.
 
     Raises:
         PlanError: Something in it does not pickle.
     """
     try:
-        return pack(work)
+        return pack((work, options))
     except Exception as error:
-        faults = [node for node in post_order(work.split.inputs[0]) if not _packs(node)]
+        faults = [node for node in post_order(work) if not _packs(node)]
         name = f"{faults[0].name}: " if faults else ""
         raise PlanError(
             f"{name}RayEngine sends the plan to workers, and it cannot be pickled: {said(error)}; what a function refers "
@@ -216,11 +217,3 @@ def _packs(node: Node) -> bool:
     except Exception:  # noqa: BLE001  (whatever it is that does not pickle)
         return False
     return True
-
-
-def check_order(options: ResolvedOptions) -> None:
-    """Raises `PlanError` if rows may come in any order."""
-    if not options.deterministic:
-        raise PlanError(
-            "RayEngine: rows come in one exact order; leave deterministic=False out, or run the plan without an engine"
-        )

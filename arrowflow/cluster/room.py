@@ -38,21 +38,27 @@ def connect(ray: Any, engine: RayEngine) -> None:
     )
 
 
-def asked(engine: RayEngine, nodes: Nodes, lanes: int) -> tuple[dict[str, int], int]:
+def asked(engine: RayEngine, nodes: Nodes, lanes: int, sets: int = 1) -> tuple[dict[str, int], int]:
     """Returns what a worker asks its node for, by Ray's names, and how many workers there may be.
 
-    Nodes count with all that they have, busy or not: ranks that share workers have to find the same.
+    Nodes count with all that they have, busy or not: all ranks have to find the same.
+
+    Args:
+        engine: What the user asked for.
+        nodes: The nodes.
+        lanes: How many lanes the workers run.
+        sets: How many such sets of workers there are.
 
     Raises:
         PlanError: The workers can never start.
     """
-    needed = 1 if engine.workers == AUTOTUNE else min(engine.workers, lanes)
+    needed = sets if engine.workers == AUTOTUNE else min(engine.workers, lanes)
     most = min(engine.max_workers or lanes, lanes)
     memory = {"memory": engine.memory_per_worker} if isinstance(engine.memory_per_worker, int) else {}
     grows = any(NODE_GROUP in node.get("Labels", ()) for node in nodes)
     cores = engine.cpus_per_worker
     if cores is None:
-        wanted = min(engine.max_workers or needed, lanes)
+        wanted = max(needed, sets * min(engine.max_workers or 1, lanes))
         usual = min(DEFAULT_CORES, int(_most(nodes, "CPU"))) or 1
         fitting = (each for each in range(usual, 0, -1) if room_for({"CPU": each, **memory}, nodes) >= wanted)
         cores = next(fitting, usual if grows else 1)
@@ -65,7 +71,7 @@ def asked(engine: RayEngine, nodes: Nodes, lanes: int) -> tuple[dict[str, int], 
             f"RayEngine: the cluster never has room for workers={needed} of {told(asks)} each, only for {room}: its largest node has "
             f"{has} for workers; take {' or '.join(ways)}"
         )
-    return asks, most if grows and engine.max_workers else max(1, min(most, room))
+    return asks, most if grows and engine.max_workers else max(1, min(most, room // sets))
 
 
 def room_for(asks: Mapping[str, int], nodes: Nodes) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import itertools
 import os
@@ -14,9 +13,9 @@ from typing import Any, Final
 from arrowflow.cluster.engine import RayEngine
 from arrowflow.cluster.parts import Kept
 from arrowflow.cluster.policy import Policy, dealt
-from arrowflow.cluster.remote import Asked, Remote, place_of, started
+from arrowflow.cluster.remote import Asked, Remote
 from arrowflow.cluster.room import WAITS_SECONDS, asked, connect, lose_patience
-from arrowflow.cluster.worker import Piece, Ready, Request, Start
+from arrowflow.cluster.worker import LaneWorker, Piece, Ready, Request, Start
 from arrowflow.errors import PlanError, WorkerError, said
 from arrowflow.kernels.context import Context
 from arrowflow.optional import optional
@@ -31,9 +30,6 @@ PIECE_BYTES: Final = 16 << 20
 """A piece is sent from so many bytes on, if the store has room for it. 16 lanes of a worker make 3 GB in the time of ten."""
 STORE_SHARE: Final = 4
 """Pieces may take one in so many bytes of a node's object store: half of that on their way, and half in use."""
-PINGS: Final = 5
-PING_SECONDS: Final = 2.0
-"""Pings that compare clocks, and the time that one may take. The clock is off by half the quickest round trip at most."""
 SPARE_CALLS: Final = 8
 """Calls of a worker at the same time, besides one for each lane: to close lanes, and to move them."""
 
@@ -59,7 +55,7 @@ class Session:
         self._job = ""
         self._shared_name: str | None = None
         self._asks: dict[str, int] = {}  # by a worker of its node
-        self._lanes: tuple[int, ...] = ()
+        self._lanes: Sequence[int] = ()
         self._places: dict[int, int] = {}
         self._ram_budget = 0
         self._most_bytes = PIECE_BYTES
@@ -68,9 +64,7 @@ class Session:
         self._functions: Sequence[str] = ()
         self._has_pieces = self._is_lost = False
         self._waits = 0  # the longest that a lane waited for a start
-        self._policy: Policy | None = None  # where it is this consumer that decides
-        self._resized = (0, 0)  # the latest change of the workers: its number, and how many there are
-        self._leaving: list[Remote] = []
+        self._policy: Policy | None = None
         self._coming: tuple[Remote, float] | None = None  # a worker that the policy adds, and since when
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -83,22 +77,19 @@ class Session:
         pack: Callable[[], bytes],
         *,
         lanes: Sequence[int],
-        own: int,
+        own: Sequence[int],
         functions: Sequence[str],
         ram_budget: int,
-        shared: bool,
-        decides: bool = True,
     ) -> None:
         """Connects to the cluster and begins to start workers. Each lane calls this before its run, the first one does it.
 
         Args:
-            pack: Returns the `Work` of all workers, as bytes.
-            lanes: The lanes of all consumers, which share the workers.
-            own: How many of them are this consumer's.
+            pack: Returns what all workers get, as bytes.
+            lanes: The lanes of all consumers. Those in the same job of Ray share a number of workers that the user gave, and
+                find them by name. With `AUTOTUNE` each has workers of its own.
+            own: Those of this consumer.
             functions: The operators that call functions of the user, for errors.
             ram_budget: Byte budget of a worker.
-            shared: Whether other consumers of the plan, in the same job of Ray, use the same workers, found by name.
-            decides: Whether this consumer is the one that says how many workers there are; the others follow.
         """
         with self._lock:
             self._lanes_open += 1
@@ -111,22 +102,22 @@ class Session:
             if not ray.is_initialized():
                 connect(ray, engine)
             alive = [node for node in ray.nodes() if node["Alive"]]
-            self._asks, most = asked(engine, alive, len(lanes))
-            self._lanes, self._functions, self._ram_budget = tuple(lanes), functions, ram_budget
+            tunes, consumers = engine.workers == AUTOTUNE, len(lanes) // len(own)
+            self._lanes, self._functions, self._ram_budget = own if tunes else lanes, functions, ram_budget
+            self._asks, most = asked(engine, alive, len(self._lanes), consumers if tunes else 1)
             self._job = ray.get_runtime_context().get_job_id()
             digest = hashlib.blake2b(packed, digest_size=8).hexdigest()
-            self._shared_name = f"{self._job}-{digest}" if shared else None
+            self._shared_name = None if tunes or consumers == 1 else f"{self._job}-{digest}"
             # All pieces meet on the consumer's node, which may be any one.
             stores = [node["Resources"].get("object_store_memory", 1 << 30) for node in alive]
             share = min(int(min(stores, default=1 << 30)) // STORE_SHARE, ram_budget)
             self._most_bytes = max(1, share // 2 // len(lanes))
-            self.kept = Kept(share // 2 * own // len(lanes))
+            self.kept = Kept(share // 2 // consumers)
             self._packed = ray.put(packed)
-            if engine.workers == AUTOTUNE and decides:
-                self._policy = Policy(most, own, self._asks["CPU"])
-            count = 1 if engine.workers == AUTOTUNE else min(engine.workers, len(lanes))
-            self._workers = [self._started(number) for number in range(count)]
-            self._places = dealt({}, self._lanes, count)
+            if tunes:
+                self._policy = Policy(most, len(own), self._asks["CPU"])
+            self._workers = []
+            self.resize(1 if tunes else min(engine.workers, len(lanes)))
 
     def _is_connected(self) -> bool:
         """Whether this process still is in the job of Ray in which the workers were started."""
@@ -148,16 +139,30 @@ class Session:
     def _go(self) -> None:
         if self._goes and not self._lanes_open:
             # Ray ends an actor that no handle refers to, after its calls.
-            self._workers, self._leaving, self._coming, self._places = [], [], None, {}
+            self._workers, self._coming, self._places = [], None, {}
             self._packed = None
 
     def _started(self, number: int, *, careful: bool = False) -> Remote:
         """Begins to start a worker; a careful one outlives functions that end their process."""
-        name = None if self._shared_name is None else f"{self._shared_name}-{number}"
-        calls = len(self._lanes) + SPARE_CALLS
-        handle = started(
-            self._ray, self.engine, self._packed, asks=self._asks, calls=calls, name=name, careful=careful
-        )
+        ray, cores = self._ray, self._asks["CPU"]
+        places = {"spread": "SPREAD", "pack": "DEFAULT"}
+        options: dict[str, Any] = {
+            "num_cpus": cores,
+            "memory": self._asks.get("memory"),
+            "max_concurrency": len(self._lanes) + SPARE_CALLS,
+            "max_restarts": 0,
+            "scheduling_strategy": places.get(self.engine.placement)
+            or ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
+                ray.get_runtime_context().get_node_id(), soft=True
+            ),
+        }
+        if self._shared_name is not None:  # other consumers find it, or this one finds theirs
+            options |= {
+                "name": f"{self._shared_name}-{number}",
+                "namespace": "arrowflow",
+                "get_if_exists": True,
+            }
+        handle = ray.remote(LaneWorker).options(**options).remote(self._packed, cores, careful)
         return Remote(number, handle, handle.ready.remote())
 
     def worker_of(self, lane: int) -> Remote:
@@ -189,13 +194,12 @@ class Session:
                     what = "started" if lane is None else f"ran lane {lane}"
                     calls = f"which calls {', '.join(self._functions)}, " * bool(self._functions)
                     raise WorkerError(
-                        f"the worker process{place_of(lost)} ended while it {what}, {calls}as {may_die} others did right "
+                        f"the worker process{lost.place} ended while it {what}, {calls}as {may_die} others did right "
                         f"before it ({said(error).splitlines()[0]}); a function may end its process, such as by os._exit or a "
                         "crash in C, or the node lacks memory: ray's logs there tell more"
                     ) from error
             if is_here:
                 self._workers[lost.number] = self._started(lost.number, careful=careful)
-                self._tell(self._workers[lost.number])
 
     # ------------------------------------------------------------------ requests
 
@@ -220,7 +224,7 @@ class Session:
                 return ray.get(promise)
         except ray.exceptions.RayTaskError as error:
             self._is_lost = True  # the next run starts others
-            raise WorkerError(f"the worker{place_of(remote)} failed: {said(error)}") from error
+            raise WorkerError(f"the worker{remote.place} failed: {said(error)}") from error
         except ray.exceptions.RayError as error:
             self._replace(remote, lane, error)
         return None
@@ -289,12 +293,11 @@ class Session:
             if piece.ended or not asked.is_first:
                 self._deaths.pop(asked.lane, None)
             remote.cpu_seconds = piece.cpu_seconds
+            remote.ahead_seconds = max(remote.ahead_seconds, piece.sent_at - context.now())
             remote.rows += piece.rows
             if self._policy is not None:
                 self._policy.waited += context.now() - began
                 self._look(self._policy, context.now())
-            elif piece.resized > self._resized:
-                self._follow(*piece.resized)
         return piece
 
     def _look(self, policy: Policy, now: float) -> None:
@@ -305,11 +308,10 @@ class Session:
         count = policy.look(now, len(self._workers), *self._totals())
         if count is None:
             return
-        self._leaving.clear()
         if count > len(self._workers):
             self._coming = self._started(count - 1), now
         else:
-            self._change(self._workers[:count])
+            self.resize(count)
 
     def _welcome(self, policy: Policy, coming: Remote, since: float, now: float) -> None:
         """Deals lanes to a worker that the policy adds once it has started, or goes on without it."""
@@ -327,7 +329,8 @@ class Session:
             except ray.exceptions.RayError as error:
                 why = f"failed: {said(error)}"
         if why is None:
-            self._change([*self._workers, coming])
+            self._workers.append(coming)
+            self.resize(len(self._workers))
         else:
             policy.refused(len(self._workers), why)
         policy.begin(now, *self._totals())
@@ -339,33 +342,9 @@ class Session:
     def resize(self, count: int) -> None:
         """Has so many workers from now on. Lanes move when they ask for their next piece."""
         with self._lock:
-            more = [self._started(number) for number in range(len(self._workers), count)]
-            self._change([*self._workers[:count], *more])
-
-    def _change(self, workers: list[Remote]) -> None:
-        """Has these workers from now on, and all tell the other consumers that share them."""
-        if len(workers) == len(self._workers):
-            return
-        if self._shared_name is not None:
-            # A worker ends once the process that made it needs it no more. These stay until the next look, so that
-            # other consumers have left them; one that is later finds its worker dead.
-            self._leaving = self._workers[len(workers) :]
-        self._workers = workers
-        self._places = dealt(self._places, self._lanes, len(workers))
-        self._resized = (self._resized[0] + 1, len(workers))
-        for remote in (*workers, *self._leaving):
-            self._tell(remote)
-
-    def _tell(self, remote: Remote) -> None:
-        if self._shared_name is not None and self._resized[0]:
-            remote.handle.resized.remote(*self._resized)
-
-    def _follow(self, number: int, count: int) -> None:
-        """Has as many workers as the consumer that decides. One that goes ends with the last piece that is on its way."""
-        self._resized = number, count
-        workers = self._workers
-        workers[count:] = [self._started(each) for each in range(len(workers), count)]
-        self._places = dealt(self._places, self._lanes, count)
+            workers = self._workers
+            workers[count:] = [self._started(number) for number in range(len(workers), count)]
+            self._places = dealt(self._places, self._lanes, count)
 
     def _arrives(self, promise: Any, seconds: float | None, context: Context) -> bool:
         """Waits until a promise is kept or broken; False if the run is over before, or the time."""
@@ -379,21 +358,6 @@ class Session:
             if not context.wait(0.0):
                 return False
         return False
-
-    def ahead(self, remote: Remote, context: Context) -> float:
-        """Returns by how much the clock of a worker is ahead, by the quickest of a few pings; 0 if none comes back."""
-        if remote.ahead_seconds is None:
-            pings = [(PING_SECONDS, 0.0)]
-            with contextlib.suppress(self._ray.exceptions.RayError):  # its lane finds out that it has died
-                for _ in range(PINGS):
-                    sent = context.now()
-                    promise = remote.handle.now.remote()
-                    if not self._arrives(promise, PING_SECONDS, context):
-                        break
-                    found, back = self._ray.get(promise), context.now()
-                    pings.append((back - sent, found - (sent + back) / 2))
-            remote.ahead_seconds = min(pings)[1]
-        return remote.ahead_seconds
 
     def moves(self) -> list[str]:
         """Returns why workers came and went."""

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -24,6 +24,7 @@ from arrowflow.executor.workers import cores
 from arrowflow.kernels.items import Slices
 from arrowflow.observe.timeline import Timeline
 from arrowflow.ops.functions.invocation import MappingOperator
+from arrowflow.ops.ranks.split_by_rank import SplitByRank
 from arrowflow.options import ResolvedOptions
 from arrowflow.physical.planner import plan_chain
 from arrowflow.physical.totals import since
@@ -40,33 +41,6 @@ TELL_SECONDS: Final = 0.25
 """Pieces tell of a lane's stages so often: to measure and pack three stages takes 0.16 ms."""
 KEPT_NAMES: Final = 4096
 """Runs that were closed and that a worker remembers: more than it may have calls at a time."""
-
-
-class Lanes(Protocol):
-    """The part of a node that a worker needs to run its lanes."""
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        """The plan."""
-
-    @property
-    def own_lanes(self) -> range:
-        """The numbers of its lanes."""
-
-    def lane_plans(self, numbers: Sequence[int]) -> tuple[Node, ...]:
-        """Returns the plans of some lanes."""
-
-
-class Work(NamedTuple):
-    """What all workers of a session run.
-
-    Attributes:
-        split: The lanes' plan.
-        options: The pipeline's, without budgets: those are the worker's.
-    """
-
-    split: Lanes
-    options: ResolvedOptions
 
 
 class Start(NamedTuple):
@@ -100,7 +74,7 @@ class Piece(NamedTuple):
         ended: Whether the lane has no more rows.
         error: What ended the lane behind the batches, as bytes of `pack_error`.
         cpu_seconds: CPU time of the worker's process until now.
-        resized: The latest change of the workers that was told to this one: its number, and how many there are.
+        sent_at: The time, by the worker's clock.
         stages: The work of the run's stages since a piece told of it, a few times a second and at the end.
         bad_rows: Bad rows that were left out since the piece before: the operator, their place, and how many.
         spans: What ran when since the piece before, by the worker's clock.
@@ -110,7 +84,7 @@ class Piece(NamedTuple):
     ended: bool
     error: tuple[bytes, ...] | None
     cpu_seconds: float
-    resized: tuple[int, int] = (0, 0)
+    sent_at: float = 0.0
     stages: tuple[StageStatistics, ...] = ()
     bad_rows: tuple[tuple[str, Any, LeftOut], ...] = ()
     spans: Sequence[Any] = ()
@@ -194,40 +168,30 @@ class LaneWorker:
     """Runs lanes, each as an ordinary run. An actor with one thread for each lane.
 
     Args:
-        packed: The `Work`, as bytes of `pack`.
+        packed: A split whose lanes it runs, or a whole plan; and the options, without budgets. As bytes of `pack`.
         num_cores: Cores of this worker.
         careful: Whether it calls functions in processes of their own, so that it outlives a function that ends its process.
     """
 
     def __init__(self, packed: bytes, num_cores: int, careful: bool = False) -> None:
-        self._split, self._options = Work._make(unpack(packed))
-        if careful:
-            self._split = rewritten(self._split, _apart)  # type: ignore[assignment, arg-type]  # a node, which stays on top
-        self._options = replace(self._options, cpu_budget=num_cores)
+        plan, options = unpack(packed)
+        self._plan: Node = rewritten(plan, _apart) if careful else plan
+        self._options: ResolvedOptions = replace(options, cpu_budget=num_cores)
         self._clock = WallClock()
         self._plans: dict[int, Prepared] = {}
         # All lanes begin at once. The first one compiles what the others then find compiled.
         self._planning = threading.Lock()
         self._found: dict[StageKey, Setting] = {}
         self._runs: dict[str, _Run] = {}
-        self._resized = (0, 0)
         # Closed, perhaps before they were opened: calls of a worker overtake each other.
         self._closed: deque[str] = deque(maxlen=KEPT_NAMES)
         cores.limit(num_cores)
 
     def ready(self) -> Ready:
         """Returns what the consumer wants to know before it asks for rows."""
-        files = [path for node in post_order(self._split.inputs[0]) for path in node.local_files()]
+        files = [path for node in post_order(self._plan) for path in node.local_files()]
         missing = next((path for path in files if not Path(path).exists()), None)
         return Ready(socket.gethostname(), os.getpid(), missing)
-
-    def now(self) -> float:
-        """Returns the time of its clock."""
-        return self._clock.now()
-
-    def resized(self, number: int, workers: int) -> None:
-        """Is told how many workers there are after so many changes, and tells all consumers with their next pieces."""
-        self._resized = max(self._resized, (number, workers))
 
     def pull(self, name: str, start: Start | None, request: Request) -> Piece:
         """Returns the next record batches of a run of a lane, which begins with the first request."""
@@ -261,10 +225,9 @@ class LaneWorker:
             raised.add_note(f"on the node {socket.gethostname()}, in the worker of process {os.getpid()}")
             error = pack_error(raised)
             self.close(name)
-        piece = Piece(parts, ended, error, self._clock.process_cpu(), self._resized)
-        if current is None:
-            return piece
-        return current.told_by(piece, self._clock.now(), ends=ended or error is not None)
+        now = self._clock.now()
+        piece = Piece(parts, ended, error, self._clock.process_cpu(), now)
+        return piece if current is None else current.told_by(piece, now, ends=ended or error is not None)
 
     def close(self, name: str) -> None:
         """Ends a run of a lane; again is fine, and also before its first piece."""
@@ -278,7 +241,9 @@ class LaneWorker:
         with self._planning:
             lane = self._plans.get(start.lane)
             if lane is None:
-                (plan,) = self._split.lane_plans([start.lane])
+                plan = self._plan
+                if isinstance(plan, SplitByRank):
+                    (plan,) = plan.lane_plans([start.lane])
                 chain = plan_chain(plan, options)
                 lane = Prepared(
                     bound=plan, optimised=plan, applied=(), chain=chain, options=options, found=self._found

@@ -7,13 +7,13 @@ from typing import Any
 from arrowflow.errors import DataError, SchemaError
 from arrowflow.interchange.to_numpy import NumpyArray
 from arrowflow.loaders.export_request import ExportRequest
-from arrowflow.loaders.numpy import ALIASED, Arrays, NumpyExport, Slicer, copy_refusal, map_arrays
+from arrowflow.loaders.numpy import ALIASED, Arrays, ArraysExport, copy_refusal, map_arrays
 
 _KINDS = "biufc"
 SHARED = "shared: not every consumer of DLPack honours read-only"
 
 
-class DlpackExport:
+class DlpackExport(ArraysExport):
     """Turns record batches of one schema into dicts of objects for `from_dlpack` of any framework.
 
     The objects are NumPy arrays, whatever the version of pyarrow. Unlike the DLPack export of pyarrow, that of NumPy
@@ -29,7 +29,7 @@ class DlpackExport:
         array([1, 2])
     """
 
-    __slots__ = ("_arrays", "_copy_shared", "_owned", "_strict")
+    __slots__ = ("_copy_shared",)
 
     def __init__(
         self,
@@ -39,36 +39,18 @@ class DlpackExport:
         request: ExportRequest = ExportRequest(),  # noqa: B008  # immutable
         copy_shared: bool = True,
     ) -> None:
-        """Decides on every column of `schema`; see `NumpyExport`.
-
-        Raises:
-            SchemaError: DLPack does not know the type of a column; the message names a way out.
-        """
-        self._arrays = NumpyExport(schema, owned=owned, request=request)
-        self._arrays.require(_KINDS, "DLPack")
+        super().__init__(schema, _KINDS, "DLPack", owned=owned, request=request)
         self._copy_shared = copy_shared
-        self._owned = owned
-        self._strict = request.strict_zero_copy
         if self._strict and copy_shared and not owned:
             for column in self._arrays.columns:
                 raise SchemaError(copy_refusal(column.name, SHARED))
 
-    def __call__(self, batch: Any) -> Arrays:
-        """Returns the exported columns of a batch; raises `DataError` as `NumpyExport` does."""
-        return self._separated(self._arrays(batch))
-
-    def chunk(self, batch: Any) -> Slicer:
-        """Converts a large batch once; copies, if there are any, are made slice by slice."""
-        slicer = self._arrays.chunk(batch)
-        return lambda start, stop: self._separated(slicer(start, stop))
-
     def explain(self) -> list[str]:
-        """Returns one line per column: zero-copy, or the reason for a copy."""
         if self._owned or not self._copy_shared:
             return self._arrays.explain()
         return self._arrays.describe(f"copied: {SHARED}")
 
-    def _separated(self, arrays: Arrays) -> Arrays:
+    def _made(self, arrays: Arrays) -> Arrays:
         return map_arrays(arrays, self._own) if self._copy_shared else arrays
 
     def _own(self, name: str, array: NumpyArray) -> NumpyArray:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from arrowflow.errors import DataError, SchemaError
 from arrowflow.interchange.to_numpy import NumpyArray
 from arrowflow.loaders.export_request import ExportRequest
-from arrowflow.loaders.numpy import ALIASED, Arrays, NumpyExport, Slicer, copy_refusal, map_arrays
+from arrowflow.loaders.numpy import ALIASED, Arrays, ArraysExport, copy_refusal, map_arrays
 from arrowflow.optional import optional
 
 ALIGNMENT: Final = 64
@@ -26,7 +26,7 @@ _PERMUTED: Final = "misaligned: the axes of the tensor lie in another order"
 _SHARED: Final = "shared: others may write what JAX takes to never change"
 
 
-class JaxExport:
+class JaxExport(ArraysExport):
     """Turns record batches of one schema into dicts of JAX arrays; ragged lists into pairs of values and offsets.
 
     Each call begins the transfer to the device and does not wait for its end.
@@ -38,7 +38,7 @@ class JaxExport:
         Array([1.5, 2. ], dtype=float32)
     """
 
-    __slots__ = ("_arrays", "_jax", "_on_cpu", "_owned", "_sharding", "_strict")
+    __slots__ = ("_jax", "_on_cpu", "_sharding")
 
     def __init__(
         self,
@@ -61,35 +61,17 @@ class JaxExport:
             SchemaError: No JAX array has the type of a column; the message names a way out.
         """
         jax = self._jax = optional("jax", user="to_jax", extra="jax")
-        self._arrays = NumpyExport(
-            schema, owned=owned, request=request, canonical=jax.dtypes.canonicalize_dtype
-        )
-        self._arrays.require(_KINDS, "a JAX array")
+        canonical = jax.dtypes.canonicalize_dtype
+        super().__init__(schema, _KINDS, "a JAX array", owned=owned, request=request, canonical=canonical)
         self._sharding = sharding
         platform = jax.default_backend() if sharding is None else next(iter(sharding.device_set)).platform
         self._on_cpu = platform == "cpu"
-        self._owned = owned
-        self._strict = request.strict_zero_copy
         if self._strict and self._on_cpu:
             for column in self._arrays.columns:
                 if not owned or _is_permuted(column.type):
                     raise SchemaError(copy_refusal(column.name, _PERMUTED if owned else _SHARED))
 
-    def __call__(self, batch: Any) -> Arrays:
-        """Returns the arrays of a batch.
-
-        Raises:
-            DataError: As `NumpyExport` does; or the devices cannot share the rows of the batch evenly.
-        """
-        return self._put(self._arrays(batch))
-
-    def chunk(self, batch: Any) -> Slicer:
-        """Converts a large batch once; copies are made slice by slice."""
-        slicer = self._arrays.chunk(batch)
-        return lambda start, stop: self._put(slicer(start, stop))
-
     def explain(self) -> list[str]:
-        """Returns one line per column: zero-copy, or the reason for a copy."""
         if not self._on_cpu:
             return self._arrays.describe("zero-copy on the host, copied to the device")
         if not self._owned:
@@ -102,7 +84,7 @@ class JaxExport:
             for line, column in zip(lines, self._arrays.columns, strict=True)
         ]
 
-    def _put(self, arrays: Arrays) -> Arrays:
+    def _made(self, arrays: Arrays) -> Arrays:
         if self._on_cpu:
             arrays = map_arrays(arrays, self._own)
         if self._sharding is None:

@@ -151,19 +151,7 @@ class NumpyExport:
             _lock_aliases(views)
         return arrays
 
-    def require(self, kinds: str, framework: str) -> None:
-        """Raises `SchemaError` for a column whose dtype is of none of these kinds (`dtype.kind`)."""
-        for column in self.columns:
-            dtype = column.dtype
-            if dtype.kind not in kinds:
-                raise SchemaError(refusal(column.name, column.type, framework))
-            if not dtype.isnative or dtype.itemsize > (16 if dtype.kind == "c" else 8):
-                raise SchemaError(
-                    f"column {column.name!r} makes an array of {dtype.str}, which {framework} cannot hold; name another dtype"
-                )
-
     def explain(self) -> list[str]:
-        """Returns one line per column: zero-copy, or the reason for a copy."""
         access = "writable unless a second column has the buffer" if self._owned else "read-only"
         return self.describe(f"zero-copy, {access}")
 
@@ -174,6 +162,51 @@ class NumpyExport:
             column.describe(f"copied: {column.copied}" if column.copied else views + column.note * notes)
             for column in self.columns
         ]
+
+
+class ArraysExport:
+    """Turns record batches into what a framework makes of their arrays: the base of other exports."""
+
+    __slots__ = ("_arrays", "_owned", "_strict")
+
+    def __init__(
+        self,
+        schema: Any,
+        kinds: str,
+        framework: str,
+        *,
+        owned: bool,
+        request: ExportRequest,
+        canonical: Callable[[np.dtype[Any]], np.dtype[Any]] | None = None,
+    ) -> None:
+        """Decides on every column of `schema`; see `NumpyExport`.
+
+        Raises:
+            SchemaError: The framework has none of a column's dtype, which is of none of these kinds (`dtype.kind`), or of
+                another width; the message names a way out.
+        """
+        self._arrays = NumpyExport(schema, owned=owned, request=request, canonical=canonical)
+        self._owned = owned
+        self._strict = request.strict_zero_copy
+        for column in self._arrays.columns:
+            dtype = column.dtype
+            if dtype.kind not in kinds:
+                raise SchemaError(refusal(column.name, column.type, framework))
+            if not dtype.isnative or dtype.itemsize > (16 if dtype.kind == "c" else 8):
+                raise SchemaError(
+                    f"column {column.name!r} makes an array of {dtype.str}, which {framework} cannot hold; name another dtype"
+                )
+
+    def __call__(self, batch: Any) -> Any:
+        return self._made(self._arrays(batch))
+
+    def chunk(self, batch: Any) -> Callable[[int, int], Any]:
+        """Converts a large batch once; copies, if there are any, are made slice by slice."""
+        slicer = self._arrays.chunk(batch)
+        return lambda start, stop: self._made(slicer(start, stop))
+
+    def _made(self, arrays: Arrays) -> Any:
+        raise NotImplementedError
 
 
 def _sliced(export: ColumnExport, column: Any, roots: Roots) -> Exported:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,7 @@ from arrowflow.errors import DataError, SchemaError
 from arrowflow.interchange.dtypes import check_bfloat16, dtype_named
 from arrowflow.interchange.to_numpy import NumpyArray, Ragged
 from arrowflow.loaders.export_request import ExportRequest, by_column
-from arrowflow.loaders.numpy import ALIASED, Arrays, NumpyExport, copy_refusal
+from arrowflow.loaders.numpy import ALIASED, Arrays, ArraysExport, copy_refusal
 from arrowflow.optional import optional
 
 _KINDS = "biufc"
@@ -40,7 +40,7 @@ def torch_dtype(value: Any) -> Any:
     return dtype_named(value)
 
 
-class TorchExport:
+class TorchExport(ArraysExport):
     """Turns record batches of one schema into dicts of PyTorch tensors.
 
     A tensor is a view of Arrow's memory and keeps it alive if the batch alone owns that memory. PyTorch has no
@@ -55,7 +55,10 @@ class TorchExport:
         tensor([1.5000, 2.0000], dtype=torch.float64)
     """
 
-    __slots__ = ("_arrays", "_from_numpy", "_made", "_owned", "_plain", "_strict", "_torch")
+    __slots__ = ("_bfloats", "_from_numpy", "_plain", "_torch")
+
+    views: ClassVar[bool] = True
+    """Whether tensors are views of arrays, where these are of memory that a batch owns."""
 
     def __init__(
         self,
@@ -71,50 +74,39 @@ class TorchExport:
             SchemaError: No tensor has the type of a column; the message names a way out.
         """
         request = by_column(request, schema, np.dtype(np.float32) if request.dtype == BFLOAT16 else None)
-        self._made = {
+        self._bfloats = {
             name: _bits(schema, name) for name, dtype in request.dtypes.items() if dtype == BFLOAT16
         }
-        carried = {name: np.dtype(np.uint16 if bits else np.float32) for name, bits in self._made.items()}
-        self._arrays = NumpyExport(
-            schema, owned=owned, request=replace(request, dtypes={**request.dtypes, **carried})
-        )
-        self._arrays.require(_KINDS, "a PyTorch tensor")
+        carried = {name: np.dtype(np.uint16 if bits else np.float32) for name, bits in self._bfloats.items()}
+        request = replace(request, dtypes={**request.dtypes, **carried})
+        super().__init__(schema, _KINDS, "a PyTorch tensor", owned=owned, request=request)
         self._torch = optional("torch", user="to_torch", extra="torch")
         self._from_numpy: Callable[[NumpyArray], Any] = self._torch.from_numpy
-        self._owned = owned
-        self._strict = request.strict_zero_copy
-        self._plain = not (self._made or request.lists == "ragged")
+        self._plain = not (self._bfloats or request.lists == "ragged")
         if self._strict:
             for column in self._arrays.columns:
-                if not owned or not self._made.get(column.name, True):
+                if not owned or not self._bfloats.get(column.name, True):
                     raise SchemaError(copy_refusal(column.name, "dtype" if owned else _SHARED))
 
-    def __call__(self, batch: Any) -> dict[str, Any]:
-        """Returns the tensors of a batch; raises `DataError` as `NumpyExport` does."""
-        return self._tensors(self._arrays(batch))
-
     def chunk(self, batch: Any) -> Callable[[int, int], dict[str, Any]]:
-        """Converts a large batch once; copies, if there are any, are made slice by slice."""
-        arrays = self._arrays.whole(batch) if self._plain else None
+        arrays = self._arrays.whole(batch) if self._plain and self.views else None
         if arrays is not None and all(array.flags.behaved for array in arrays.values()):
             # Each slice is a tensor of its own. Views of one tensor would count each other's changes for autograd.
             from_numpy, items = self._from_numpy, tuple(arrays.items())
             return lambda start, stop: {name: from_numpy(array[start:stop]) for name, array in items}
-        slicer = self._arrays.chunk(batch)
-        return lambda start, stop: self._tensors(slicer(start, stop))
+        return super().chunk(batch)
 
     def explain(self) -> list[str]:
-        """Returns one line per column: zero-copy, or the reason for a copy."""
         views = f"copied: {_SHARED}"
         if self._owned:
             views = "zero-copy unless misaligned or shared with a second column"
         lines = self._arrays.describe(views)
         return [
-            line if self._made.get(column.name, True) else column.describe("copied: dtype: bfloat16")
+            line if self._bfloats.get(column.name, True) else column.describe("copied: dtype: bfloat16")
             for line, column in zip(lines, self._arrays.columns, strict=True)
         ]
 
-    def _tensors(self, arrays: Arrays) -> dict[str, Any]:
+    def _made(self, arrays: Arrays) -> dict[str, Any]:
         put = self._put
         if self._plain:
             return {name: put(name, array) for name, array in arrays.items()}
@@ -126,12 +118,12 @@ class TorchExport:
             return self._torch.nested.nested_tensor_from_jagged(
                 self._tensor(name, array.values), offsets=offsets
             )
-        if not self._made.get(name, True):
+        if not self._bfloats.get(name, True):
             check_bfloat16(name, array)
         tensor = self._put(name, array)
-        if name not in self._made:
+        if name not in self._bfloats:
             return tensor
-        return tensor.view(self._torch.bfloat16) if self._made[name] else self._rounded(tensor)
+        return tensor.view(self._torch.bfloat16) if self._bfloats[name] else self._rounded(tensor)
 
     def _rounded(self, tensor: Any) -> Any:
         return tensor.to(self._torch.bfloat16)

@@ -25,6 +25,7 @@ import numpy as np
 from arrowflow.errors import PlanError, SchemaError, shown
 from arrowflow.interchange.to_numpy import NumpyArray
 from arrowflow.loaders.export_request import ExportRequest
+from arrowflow.loaders.numpy import Arrays
 from arrowflow.loaders.torch import TorchExport
 from arrowflow.optional import optional
 
@@ -93,20 +94,14 @@ class PinnedExport(TorchExport):
     """Turns record batches of one schema into dicts of tensors in page-locked memory."""
 
     __slots__ = ("_dtypes",)
+    views = False
 
     def __init__(self, schema: Any, *, owned: bool, request: ExportRequest) -> None:
-        """Decides on every column of `schema`; see `TorchExport`."""
         # `owned` does not matter: the memory is only read.
         super().__init__(schema, owned=False, request=request)
         self._dtypes: dict[Any, Any] = {}
 
-    def chunk(self, batch: Any) -> Callable[[int, int], Tensors]:
-        """Converts a large batch once; copies are made slice by slice."""
-        slicer = self._arrays.chunk(batch)
-        return lambda start, stop: self._tensors(slicer(start, stop))
-
     def explain(self) -> list[str]:
-        """Returns one line per column."""
         return self._arrays.describe("copied: to page-locked memory")
 
     def _put(self, name: str, array: NumpyArray) -> Any:
@@ -169,22 +164,12 @@ class CudaExport(PinnedExport):
         self._stream = _copy_stream(self._device)
         self._current_stream = functools.partial(cuda.current_stream, self._device)
 
-    def __call__(self, batch: Any) -> Any:
-        """Begins to transfer a batch."""
-        return self._begun(lambda: self._tensors(self._arrays(batch)))
-
-    def chunk(self, batch: Any) -> Callable[[int, int], Any]:
-        """Converts a large batch once; slices are transferred one by one."""
-        slicer = super().chunk(batch)
-        return lambda start, stop: self._begun(lambda: slicer(start, stop))
-
     def explain(self) -> list[str]:
-        """Returns one line per column."""
         return self._arrays.describe(f"copied: to page-locked memory, and from there to {self._device}")
 
-    def _begun(self, make: Callable[[], Tensors]) -> Transfer:
+    def _made(self, arrays: Arrays) -> Any:
         with self._torch.cuda.stream(self._stream):
-            return Transfer(make(), self._stream.record_event(), self._current_stream)
+            return Transfer(super()._made(arrays), self._stream.record_event(), self._current_stream)
 
     def _put(self, name: str, array: NumpyArray) -> Any:
         return super()._put(name, array).to(self._device, non_blocking=True)
@@ -197,6 +182,7 @@ class MpsExport(TorchExport):
     """Turns record batches of one schema into dicts of tensors on Apple's device."""
 
     __slots__ = ("_device",)
+    views = False
 
     def __init__(self, schema: Any, *, owned: bool, request: ExportRequest, device: str) -> None:
         """Decides on every column of `schema`; see `TorchExport`.
@@ -213,13 +199,7 @@ class MpsExport(TorchExport):
                     'dtypes="float32", or cast it before'
                 )
 
-    def chunk(self, batch: Any) -> Callable[[int, int], Tensors]:
-        """Converts a large batch once; slices are copied one by one."""
-        slicer = self._arrays.chunk(batch)
-        return lambda start, stop: self._tensors(slicer(start, stop))
-
     def explain(self) -> list[str]:
-        """Returns one line per column."""
         return self._arrays.describe(f"copied: to {self._device}")
 
     def _put(self, name: str, array: NumpyArray) -> Any:

@@ -38,7 +38,7 @@ def plan_chain(node: Node, options: ResolvedOptions) -> Chain:
 
 def _chain(node: Node, options: ResolvedOptions, titles: Counter[str]) -> Chain:
     plans = node.planned_inputs
-    if plans is node.inputs:
+    if plans is node.inputs or not plans:
         children = [_chain(plan, options, titles) for plan in plans]
     else:  # one plan on parts of the rows: all have the same titles
         names = [titles.copy() for _ in plans]

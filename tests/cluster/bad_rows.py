@@ -10,7 +10,6 @@ import pyarrow as pa
 import arrowflow as af
 
 BATCH = 32
-
 Make = Callable[[Path], af.Dataset]
 CHUNKS = af.Options(max_chunk_rows=20)
 

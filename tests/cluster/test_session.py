@@ -124,10 +124,21 @@ def test_ranks_use_all_of_the_workers_that_they_share(monkeypatch: pytest.Monkey
     found: list[int] = []
     for rank in range(8):
         session = Session(af.RayEngine(workers=8, cpus_per_worker=1))
-        session.connect(lambda: b"", lanes=range(16), own=2, functions=(), ram_budget=1 << 30, shared=True)
+        own = range(2 * rank, 2 * rank + 2)
+        session.connect(lambda: b"", lanes=range(16), own=own, functions=(), ram_budget=1 << 30)
         assert session.share_bytes == 1 << 29
-        found += [session.worker_of(lane).number for lane in (2 * rank, 2 * rank + 1)]
+        found += [session.worker_of(lane).number for lane in own]
     assert sorted(found) == sorted([*range(8)] * 2)
+
+
+def test_ranks_have_workers_of_their_own_where_each_says_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Session, "_started", lambda self, number, **_: Remote(number, None, None))
+    monkeypatch.setattr("arrowflow.cluster.session.optional", lambda *_, **__: cluster_of(12))
+    session = Session(af.RayEngine())
+    session.connect(lambda: b"", lanes=range(16), own=range(4, 8), functions=(), ram_budget=1 << 30)
+    assert session._shared_name is None and session._asks == {"CPU": 3}, "one for each of four ranks fits"
+    assert session._places == dict.fromkeys(range(4, 8), 0)
+    assert session.share_bytes == 1 << 28
 
 
 def test_two_jobs_on_a_cluster_do_not_share(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,9 +149,7 @@ def test_two_jobs_on_a_cluster_do_not_share(monkeypatch: pytest.MonkeyPatch) -> 
             "arrowflow.cluster.session.optional", lambda *_, job=job, **__: cluster_of(64, job)
         )
         session = Session(af.RayEngine(workers=1, cpus_per_worker=1))
-        session.connect(
-            lambda: b"the plan", lanes=range(16), own=2, functions=(), ram_budget=1 << 30, shared=True
-        )
+        session.connect(lambda: b"the plan", lanes=range(16), own=range(2), functions=(), ram_budget=1 << 30)
         names.append(session._shared_name)
     assert names[0] == names[2] != names[1]
 
@@ -151,7 +160,7 @@ def test_workers_stay_as_long_as_a_lane_uses_them(monkeypatch: pytest.MonkeyPatc
     session = Session(af.RayEngine(workers=2, cpus_per_worker=1))
 
     def connect() -> None:
-        session.connect(lambda: b"", lanes=range(4), own=4, functions=(), ram_budget=1 << 30, shared=False)
+        session.connect(lambda: b"", lanes=range(4), own=range(4), functions=(), ram_budget=1 << 30)
 
     connect()
     first = session.worker_of(0)
@@ -304,7 +313,7 @@ def test_a_lane_begins_anew_where_its_share_of_memory_shrinks() -> None:
     first = session.ask(start, None, records=False)
     again = session.ask(start, first, records=False)
     assert (again.name, again.ram_budget) == (first.name, 1 << 30)
-    session._follow(1, 1)
+    session.resize(1)
     last = session.ask(start, again, records=False)
     assert last.name != again.name and last.ram_budget == 1 << 29
     opened = start._replace(ram_budget=1 << 29)
@@ -323,7 +332,7 @@ def test_after_a_shutdown_of_ray_a_wait_raises_and_a_run_starts_anew(monkeypatch
     monkeypatch.setattr("arrowflow.cluster.session.optional", lambda *_, **__: cluster)
 
     def connected() -> Remote:
-        session.connect(lambda: b"", lanes=range(2), own=2, functions=(), ram_budget=1 << 30, shared=False)
+        session.connect(lambda: b"", lanes=range(2), own=range(2), functions=(), ram_budget=1 << 30)
         return session.worker_of(0)
 
     first = connected()

@@ -16,22 +16,23 @@ import pytest
 import arrowflow as af
 from arrowflow.autotune import bottleneck
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
-from arrowflow.cluster.remote import Remote
+from arrowflow.cluster.remote import Asked, Remote
 from arrowflow.cluster.session import Session
+from arrowflow.cluster.worker import Piece, Ready
 from tests.cluster import bad_rows
 from tests.cluster.test_on_cluster import engine, processes_of, rows_of
 from tests.ops.ranks.pipelines import BATCH, of
 
 
 def test_statistics_tell_of_each_worker(ray: Any, shards: Path) -> None:
-    dataset = of(shards).shuffle(100, seed=1).batch(BATCH).with_engine(engine(2))
+    dataset = of(shards).shuffle(1600, seed=1).batch(BATCH).with_engine(engine(2))
     with iter(dataset) as run:
         rows = sum(batch.num_rows for batch in run)
         found, shown, verbose = run.stats(), run.explain(), run.explain(verbose=True)
     cluster = found.cluster
-    assert cluster is not None and found.rows == rows >= 1776
+    assert cluster is not None and found.rows == rows >= 17_760
     assert sorted(each.process for each in cluster.workers) == sorted(processes_of(dataset))
-    assert sum(each.rows for each in cluster.workers) == 1777, "the last ones fill no batch"
+    assert sum(each.rows for each in cluster.workers) == 17_770, "the last ones fill no batch"
     assert sum(each.bytes for each in cluster.workers) >= 8 * rows
     for worker in cluster.workers:
         assert worker.pieces >= 8 and worker.waited_seconds > 0, "each has 8 lanes"
@@ -39,7 +40,7 @@ def test_statistics_tell_of_each_worker(ray: Any, shards: Path) -> None:
         assert worker.stages[0].rows == worker.rows
         assert all(stage.calls and stage.busy_seconds > 0 for stage in worker.stages)
     (transfer,) = [stage for stage in found.stages if stage.phase == "transfer"]
-    assert transfer.rows == 1777 and transfer.bytes >= 8 * rows and transfer.busy_seconds > 0
+    assert transfer.rows == 17_770 and transfer.bytes >= 8 * rows and transfer.busy_seconds > 0
     assert all(f"(process {each.process}): {each.rows:,} rows in " in shown for each in cluster.workers)
     assert "all workers:\n  stage" in shown and "\n  read_parquet" in shown, shown
     assert verbose.count("  1. opening files for read_parquet: ") == 2, verbose
@@ -54,7 +55,7 @@ def test_an_epoch_has_figures_of_its_own(ray: Any, shards: Path) -> None:
         assert len(list(loader)) == 56
         cluster = loader.stats().cluster
         assert cluster is not None
-        assert [each.rows for each in cluster.workers] == [1777]
+        assert [each.rows for each in cluster.workers] == [17_770]
 
 
 def test_a_trace_shows_workers_beside_the_consumer(ray: Any, shards: Path, tmp_path: Path) -> None:
@@ -76,30 +77,22 @@ def test_a_trace_shows_workers_beside_the_consumer(ray: Any, shards: Path, tmp_p
     assert all(first - 1e5 <= each["ts"] <= each["ts"] + each["dur"] <= last + 1e5 for each in there)
 
 
-def test_clocks_are_compared_by_the_quickest_ping(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker's clock is 1,000 s ahead. Of each ping one way takes the longer, the longer it takes."""
+def test_clocks_are_compared_by_the_quickest_piece() -> None:
+    """A worker's clock is 1,000 s ahead. Pieces take some time on their way, or wait until the consumer takes them."""
     time = [50.0]
-    trips = iter([(0.2, 3.0), (0.01, 0.03), (1.0, 0.1), (0.5, 0.1), (0.1, 0.4)])
-
-    def ask() -> float:
-        there, back = next(trips)
-        time[0] += there
-        found = 1000.0 + time[0]
-        time[0] += back
-        return found
-
-    session = Session(af.RayEngine())
+    session, remote = Session(af.RayEngine()), Remote(0, None, None, Ready("a", 1, None))
     session._ray = types.SimpleNamespace(
         is_initialized=lambda: True,
         wait=lambda promises, timeout: (promises, []),
         get=lambda promise: promise,
-        exceptions=types.SimpleNamespace(RayError=ZeroDivisionError),
+        exceptions=types.SimpleNamespace(RayError=OSError, RayTaskError=OSError),
     )
-    handle = types.SimpleNamespace(now=types.SimpleNamespace(remote=ask))
     context: Any = types.SimpleNamespace(now=lambda: time[0], wait=lambda seconds: True)
-    remote = Remote(0, handle, None)
-    assert session.ahead(remote, context) == pytest.approx(1000.0, abs=0.011)
-    assert session.ahead(remote, context) == remote.ahead_seconds, "it asks once"
+    for way in (0.2, 0.01, 1.0):
+        piece = Piece([], False, None, 0.0, sent_at=1000.0 + time[0])
+        time[0] += way
+        assert session.take(Asked(0, remote, "run", 0, piece), context) == piece
+    assert remote.ahead_seconds == pytest.approx(1000.0 - 0.01)
 
 
 def test_bad_rows_of_workers_count_once(ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ import arrowflow as af
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
 from arrowflow.cluster.parts import Joined, Kept
 from arrowflow.cluster.remote_lane import packed
-from arrowflow.cluster.worker import KEPT_NAMES, LaneWorker, Piece, Request, Start, Work
+from arrowflow.cluster.worker import KEPT_NAMES, LaneWorker, Piece, Request, Start
 from arrowflow.executor.stages.elsewhere import Elsewhere
 from arrowflow.executor.workers import cores
 from arrowflow.observe.timeline import Timeline
@@ -35,8 +35,8 @@ def own_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def worker_of(dataset: af.Dataset) -> LaneWorker:
     planned: Any = dataset.with_engine(af.RayEngine(workers=1, cpus_per_worker=1))._ready()
-    work: Any = planned.optimised.planned_inputs[0].work
-    return LaneWorker(packed(Work(work, dataclasses.replace(planned.options, ram_budget=64 << 20))), 1)
+    lane, *_ = planned.optimised.planned_inputs or (planned.optimised,)  # a whole plan is one lane
+    return LaneWorker(packed(lane.inputs[0], dataclasses.replace(planned.options, ram_budget=64 << 20)), 1)
 
 
 def taken(worker: LaneWorker, told: Elsewhere, lane: int, position: Any, most: int) -> tuple[Any, bool, int]:
@@ -163,13 +163,13 @@ def test_pieces_tell_of_all_work_of_their_lane() -> None:
 
 def test_spans_come_by_the_clock_of_the_consumer() -> None:
     worker = worker_of(af.range(64_000).batch(1600))
-    began = worker.now()
+    began = worker._clock.now()
     piece = worker.pull("run", START, Request(1, MOST, records=True))
     assert {span[1] for span in piece.spans} >= {"range"}
     timeline = Timeline()
     timeline.merge(piece.spans, "worker 0 on a, lane 0", ahead_seconds=began - 5.0)
     assert all(track.startswith("worker 0 on a, lane 0: ") for _, _, _, _, track, _, _ in timeline._events)
-    assert all(5.0 <= event[2] <= event[3] <= 5.0 + worker.now() - began for event in timeline._events)
+    assert all(5.0 <= event[2] <= event[3] <= 5.0 + worker._clock.now() - began for event in timeline._events)
     later = worker.pull("run", None, Request(1, MOST, records=True))
     assert not set(map(str, later.spans)) & set(map(str, piece.spans)), "each span comes once"
 
