@@ -12,6 +12,7 @@ is for the rest of the pipeline. A chunk that does not fit is written to a file,
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -38,7 +39,7 @@ from arrowflow.ops.cache.memory_store import (
     Shelf,
 )
 from arrowflow.options import ResolvedOptions
-from arrowflow.plan.lane import Obstacle
+from arrowflow.plan.lane import MIN_WINDOW_ROWS, Obstacle
 from arrowflow.plan.node import BindContext, Columns, Count, Node, SourceOrder
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Traits
@@ -130,14 +131,24 @@ def kept_rows_obstacle(plan: Node, lanes: int, times: Count) -> Obstacle | None:
 
     A lane keeps its rows of epoch 0, so their remainder never goes to another lane, and finite repetitions add it up.
     """
-    rows = rows_in_lanes(plan)
-    if isinstance(times, int) and times > 1 and isinstance(rows, int) and rows % lanes:
-        return Obstacle(
-            Cache.name,
-            f"keeps {rows:,} rows, which {lanes} lanes cannot share evenly, and {times} repetitions add the difference up",
-            "put repeat() without a number after it, or take another number of lanes",
-        )
-    return plan.obstacle(lanes, 1)
+    return adds_up(rows_in_lanes(plan), lanes, times) or plan.obstacle(lanes, 1)
+
+
+def adds_up(rows: Count, lanes: int, times: Count) -> Obstacle | None:
+    """Returns the obstacle of so many kept rows that are repeated; of many rows an endless repetition hardly shows it."""
+    if not isinstance(rows, int) or rows % lanes == 0 or times == 1:
+        return None
+    if times == math.inf and rows >= MIN_WINDOW_ROWS * lanes:
+        return None
+    why = f"keeps {rows:,} rows, of which {lanes} lanes have unequal numbers, and repetitions add the difference up"
+    return Obstacle(Cache.name, why)
+
+
+def dealt_caches(plan: Node) -> bool:
+    """Returns whether a plan has a cache of which each lane keeps a part: not one that an operator reads as a whole."""
+    if plan.traits.collects:
+        return False
+    return plan.name == Cache.name or any(map(dealt_caches, plan.inputs))
 
 
 def _can_be_written(folder: str) -> bool:

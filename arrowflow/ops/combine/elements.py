@@ -16,7 +16,7 @@ from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.kinds import StatelessKernel
 from arrowflow.kernels.operator import KernelSpec
 from arrowflow.ops.functions.function import function_name
-from arrowflow.plan.lane import Obstacle
+from arrowflow.plan.lane import Lane, Obstacle
 from arrowflow.plan.node import Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.walk import rows_in_lanes
@@ -184,6 +184,7 @@ class OpenKernel(StatelessKernel):
         plan_of: Returns the plan of the dataset that `fn` returned, or None for anything else.
         change: Returns the plan that is run in its place.
         place: The operator's place in the plan as written.
+        lane: The lane that it runs in; None where there are no lanes.
     """
 
     def __init__(
@@ -195,6 +196,7 @@ class OpenKernel(StatelessKernel):
         plan_of: Callable[[object], Node | None],
         change: Callable[[Node], Node],
         place: int,
+        lane: Lane | None,
     ) -> None:
         self._context = context
         self._operator = operator
@@ -203,6 +205,7 @@ class OpenKernel(StatelessKernel):
         self._plan_of = plan_of
         self._change = change
         self._place = place
+        self._lane = lane
 
     def apply(self, chunk: Row, origin: Origin) -> Element:
         """Returns the element of a row."""
@@ -217,7 +220,9 @@ class OpenKernel(StatelessKernel):
             ) from error
         plan = self._change(self._checked(result, row))
         # This place differs from every other place, whatever was opened before: random values follow from the numbers.
-        first_place = ((self._place + 1) << ELEMENT_BITS | chunk.number) << PLACE_BITS
+        lane = self._lane
+        number = chunk.number if lane is None else chunk.number * lane.count + lane.number
+        first_place = ((self._place + 1) << ELEMENT_BITS | number) << PLACE_BITS
         return Element(number=chunk.number, before=chunk.before, plan=self._context.plan(plan, first_place))
 
     def _checked(self, result: object, row: dict[str, Any]) -> Node:
@@ -239,6 +244,7 @@ def element_specs(
     plan_of: Callable[[object], Node | None],
     change: Callable[[Node], Node],
     place: int,
+    lane: Lane | None,
     max_calls: int | None,
 ) -> tuple[KernelSpec, KernelSpec]:
     """Returns the cutter and the opener; the arguments are those of `OpenKernel`."""
@@ -250,7 +256,7 @@ def element_specs(
         kind="stateless",
         phase="open",
         make=lambda context: OpenKernel(
-            context, operator=operator, fn=fn, plan_of=plan_of, change=change, place=place
+            context, operator=operator, fn=fn, plan_of=plan_of, change=change, place=place, lane=lane
         ),
         cost="unknown",
         max_calls=max_calls,

@@ -39,7 +39,7 @@ from arrowflow.ops.combine.elements import (
 from arrowflow.ops.combine.same_columns import FirstSchema
 from arrowflow.ops.functions.function import code_digest, function_name
 from arrowflow.options import ResolvedOptions, check_size, parallel_calls
-from arrowflow.plan.lane import Obstacle
+from arrowflow.plan.lane import Lane, Obstacle
 from arrowflow.plan.node import BindContext, Count, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, Resume, Traits
@@ -67,6 +67,7 @@ class Interleave(Operator):
         num_parallel_calls: How many of the open elements are begun, or None for all.
         deterministic: Whether the rotation is strict, or None to follow `Options.deterministic`.
         place: Bound: the operator's place in the plan as written.
+        lane: The lane that it runs in, which gives its elements random numbers of their own; None without lanes.
     """
 
     name: ClassVar[str] = "interleave"
@@ -79,6 +80,7 @@ class Interleave(Operator):
     num_parallel_calls: int | None = None
     deterministic: bool | None = None
     place: int = field(default=0, compare=False)
+    lane: Lane | None = None
 
     @classmethod
     def of(
@@ -120,6 +122,10 @@ class Interleave(Operator):
     def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
         """A lane opens its part of the elements."""
         return few_elements(self.name, self.inputs[0], lanes) or Operator.obstacle(self, lanes, times)
+
+    def in_lane(self, lane: Lane) -> Node:
+        """Opens the lane's elements."""
+        return Operator.in_lane(dataclasses.replace(self, lane=lane), lane)
 
     def functions(self) -> Mapping[str, str]:
         """Returns a digest of the function's code."""
@@ -168,6 +174,7 @@ class Interleave(Operator):
                 plan_of=self.plan_of,
                 change=change,
                 place=self.place,
+                lane=self.lane,
                 max_calls=self.num_parallel_calls,
             ),
             KernelSpec(

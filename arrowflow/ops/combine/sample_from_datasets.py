@@ -125,7 +125,7 @@ class SampleFromDatasets(MixOperator):
         assert self.seed is not None
         inputs, own = [], lane
         for child, share in zip(self.inputs, self.shares, strict=True):
-            inputs.append(child.in_lane(own))
+            inputs.append(child.in_lane(own) if share else child)
             own = own.after(child.dealt_rows() if share else 0)
         return dataclasses.replace(self, seed=lane.seed(self.seed)).on(*inputs)
 

@@ -23,6 +23,7 @@ from arrowflow.plan.lane import Lane, Obstacle
 from arrowflow.plan.node import Columns, Count, Node
 from arrowflow.plan.position import Mark, Position
 from arrowflow.plan.traits import Borders, Traits
+from arrowflow.plan.walk import post_order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +68,7 @@ class Zip(Operator):
     def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
         """Rows of different inputs stand side by side in each lane only if all inputs are columns of the same rows."""
         first, *others = (_rows_of(child) for child in self.inputs)
-        if any(other != first for other in others):
+        if any(other != first or _draws(other) != _draws(first) for other in others):
             return Obstacle(self.name, "pairs rows of different inputs by their numbers")
         return first.obstacle(lanes, times)
 
@@ -97,6 +98,12 @@ def _rows_of(plan: Node) -> Node:
     while plan.inputs and plan.traits.one_to_one and not plan.traits.opaque:
         (plan,) = plan.inputs
     return plan
+
+
+def _draws(plan: Node) -> list[int | None]:
+    """Returns the places of the operators that draw by their places: equal plans in other places draw other rows."""
+    nodes = post_order(plan)
+    return [getattr(node, "place", None) for node in nodes if node.arguments().get("seed", 0) is not None]
 
 
 def joint_schema(schemas: Sequence[pa.Schema]) -> pa.Schema:

@@ -30,7 +30,7 @@ from arrowflow.plan.lane import Lane, Obstacle, too_few
 from arrowflow.plan.node import BindContext, Count, Node
 from arrowflow.plan.position import Position
 from arrowflow.plan.traits import Borders, SharedByEpochs, Traits
-from arrowflow.plan.walk import count
+from arrowflow.plan.walk import rows_in_lanes
 from arrowflow.plan.widths import RowWidth, row_width
 from arrowflow.random import GLOBAL_ORDER, Permutation
 
@@ -79,7 +79,7 @@ class GlobalShuffle(RowOperator):
 
     def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
         """It deals the places of its order, and reads its input where that lies."""
-        return too_few(self.name, count(self)[0], lanes, times)
+        return too_few(self.name, rows_in_lanes(self), lanes, times)
 
     def in_lane(self, lane: Lane) -> Node:
         """Takes the lane's places of each batch, so that the batches are those of one process."""
@@ -87,7 +87,7 @@ class GlobalShuffle(RowOperator):
 
     def dealt_rows(self) -> int:
         """Returns the rows of its order."""
-        rows = count(self)[0]
+        rows = rows_in_lanes(self)
         return rows if isinstance(rows, int) else 0
 
     def count_rows(self, inputs: Sequence[Count]) -> Count:

@@ -32,7 +32,8 @@ def batch_rows(plan: Node) -> int | None:
 def lanes_of_plan(plan: Node, given: int | None, world_size: int, *, small_windows: bool) -> int | Obstacle:
     """Returns the number of lanes, given or found, that a bound plan runs in; or why it means something else in lanes.
 
-    Small windows of a `shuffle` are no obstacle to a user who wants parts: they mix fewer rows. By default there are 16, or down to 8 where windows of a `shuffle` are small, or the largest divisor of the batch size up to that.
+    Small windows of a `shuffle` are no obstacle to a user who wants parts: they mix fewer rows. By default there are 16, or
+    down to 8 where windows of a `shuffle` are small, or the largest divisor of the batch size up to that.
 
     Raises:
         PlanError: The number does not divide the batch, or the processes do not divide it.
@@ -44,7 +45,11 @@ def lanes_of_plan(plan: Node, given: int | None, world_size: int, *, small_windo
     while True:
         lanes = divisor(size, most) if given is None else given
         obstacle = (
-            plan.obstacle(lanes, 1) or _cut_anew(maker) or _too_few(maker, lanes) or _lasts_apart(plan, maker)
+            plan.obstacle(lanes, 1)
+            or _filled_by_all(plan)
+            or _cut_anew(maker)
+            or _too_few(maker, lanes)
+            or _lasts_apart(plan, maker, lanes)
         )
         if obstacle is None or (small_windows and obstacle.most_lanes):
             return checked_lanes(lanes, size, world_size)
@@ -96,16 +101,38 @@ def _cut_anew(maker: Node) -> Obstacle | None:
     return None if found is None else Obstacle(found.name, f"sees batches that {maker.name} cuts anew")
 
 
-def _lasts_apart(plan: Node, maker: Node) -> Obstacle | None:
+def _filled_by_all(plan: Node) -> Obstacle | None:
+    """Returns the obstacle of caches that are shuffled as a whole, but not read first: all lanes would fill them at once."""
+    for child in plan.inputs[1:]:
+        for node in post_order(child):
+            if node.traits.collects and any(each.name == "cache" for each in post_order(node)):
+                return Obstacle(
+                    node.name, "reads a cache that is not the first input", f"put it first in {plan.name}"
+                )
+    return _filled_by_all(plan.inputs[0]) if plan.inputs else None
+
+
+def _lasts_apart(plan: Node, maker: Node, lanes: int) -> Obstacle | None:
     """Returns the obstacle of operators that treat the last batch in another way, which lanes do not end in together."""
     after = []
     while plan is not maker:
         after.append(plan)
         (plan,) = plan.inputs
-    is_uncounted = rows_in_lanes(maker.inputs[0]) is None
-    if is_uncounted and any(isinstance(node, Repeat) for node in after):
-        advice = f"put it before {maker.name}"
+    rows = rows_in_lanes(maker.inputs[0])
+    is_uncounted, advice = rows is None, f"put it before {maker.name}"
+    repeats = next((node for node in after if isinstance(node, Repeat)), None)
+    if repeats is not None and is_uncounted:
         return Obstacle(Repeat.name, f"comes after {maker.name}, and only a run counts its rows", advice)
+    leaves_out = isinstance(maker, Batch) and maker.mask is None and not maker.drop_remainder
+    if (
+        repeats is not None
+        and repeats.count is not None
+        and leaves_out
+        and isinstance(rows, int)
+        and rows % lanes
+    ):
+        why = f"comes after {maker.name}, and {rows:,} rows in {lanes} lanes would leave a remainder out each time"
+        return Obstacle(Repeat.name, why, advice)
     if not isinstance(maker, Batch) or maker.mask is None:
         return None
     if is_uncounted:

@@ -15,11 +15,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from arrowflow.errors import StateError
+from arrowflow.errors import PlanError, StateError
 from arrowflow.kernels.cutting import CutPosition
 from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.memory import Recycler
 from arrowflow.ops.batches.batch import Batch, BatchKernel, JoinKernel
+from arrowflow.ops.cache.cache import dealt_caches
+from arrowflow.ops.combine.concatenate import Concatenate
 from arrowflow.ops.order.shuffle import Shuffle
 from arrowflow.ops.ranks.agreed_steps import AgreedSteps
 from arrowflow.ops.ranks.batches_of_lanes import TurnsKernel
@@ -28,6 +30,7 @@ from arrowflow.ops.ranks.lane_count import batch_rows, maker_of
 from arrowflow.ops.ranks.merge import MergeKernel
 from arrowflow.ops.ranks.rows_of_lanes import PART_BYTES, PARTS_IN_BUDGET, LanesKernel
 from arrowflow.ops.ranks.steps import EqualSteps, Steps, steps_of
+from arrowflow.ops.rows.repeat import Repeat
 from arrowflow.ops.rows.take import Take
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.lane import FOREVER, Lane
@@ -136,7 +139,9 @@ class SplitInParts(RowOperator):
         assert self.lanes is not None
         batch, step_rows = self._batch, (batch_rows(self.inputs[0]) or 0) // self.lanes
         plan = self.inputs[0] if batch is None else batch.inputs[0]
-        return plan.in_lane(Lane(number, self.lanes, step_rows, turns=((FOREVER, plan.dealt_rows()),)))
+        # A cache keeps the rows that a lane has in epoch 0. Beside one, no remainder goes to another lane in another epoch.
+        rotating = 0 if dealt_caches(plan) else plan.dealt_rows()
+        return plan.in_lane(Lane(number, self.lanes, step_rows, turns=((FOREVER, rotating),)))
 
     @property
     def _shuffles(self) -> tuple[Shuffle, ...]:
@@ -230,10 +235,22 @@ class SplitInParts(RowOperator):
         return SharedByEpochs.NOTHING
 
     def at_end(self, plan: Node) -> Node:
-        """Has ranks agree on their last step, where only a run tells which it is, and on their epoch."""
+        """Has ranks agree on their last step, where only a run tells which it is, and on their epoch.
+
+        Raises:
+            PlanError: An operator after it repeats or joins batches whose number only a run tells: ranks agree once.
+        """
+        steps = self.steps()
+        repeats = (node for node in post_order(plan) if isinstance(node, Repeat | Concatenate))
+        after = next((node for node in repeats if self in post_order(node)), None)
+        if after is not None and steps.most is None and self._rows_to_deal is None:
+            raise PlanError(
+                f"{after.name}: only a run tells how many steps the ranks of split_by_rank make before it; put {after.name} "
+                'before batch, or write split_by_rank(how="whole")'
+            )
         if self.coordinator is None or self.world_size == 1:
             return plan
-        return AgreedSteps(coordinator=self.coordinator, ends=self.steps().most is None).on(plan)
+        return AgreedSteps(coordinator=self.coordinator, ends=steps.most is None).on(plan)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the boundary over the lanes, and what merges their rows or joins their batches."""

@@ -12,15 +12,14 @@ from arrowflow.errors import DataError, PlanError
 from arrowflow.kernels.items import Item
 from arrowflow.kernels.kinds import CountingKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
-from arrowflow.ops.cache.cache import Cache
-from arrowflow.ops.cache.disk_cache import DiskCache
+from arrowflow.ops.cache.cache import adds_up, dealt_caches
 from arrowflow.ops.sources.files.row_counts import RowCounts, known_as
 from arrowflow.options import ResolvedOptions, check_size
 from arrowflow.plan.lane import Lane, Obstacle, too_few
 from arrowflow.plan.node import BindContext, Count, Node, SourceOrder
 from arrowflow.plan.position import Counted
 from arrowflow.plan.traits import Borders, Traits
-from arrowflow.plan.walk import post_order, rows_in_lanes
+from arrowflow.plan.walk import rows_in_lanes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +61,10 @@ class AssertCardinality(RowOperator):
     def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
         """A number alone does not tell which rows are left, so that a lane cannot check its part of them."""
         (child,) = self.inputs
+        if self.kept is not None and dealt_caches(child) and (found := adds_up(self.count, lanes, times)):
+            return found
         if self.kept is not None:
-            return too_few(self.name, self.count, lanes, times)
+            return too_few(self.name, self.count, lanes, times) or child.obstacle(lanes, times)
         if rows_in_lanes(child) != self.count:
             return Obstacle(
                 self.name,
@@ -115,8 +116,6 @@ class AssertCardinality(RowOperator):
         """Returns the rows of an epoch, or those of the lane."""
         if self.lane is None:
             return self.count
-        if any(isinstance(node, Cache | DiskCache) for node in post_order(self.inputs[0])):
-            epoch = 0  # whose rows a cache keeps
         first, before = self.lane.rows(self.count, epoch)
         return before - first
 

@@ -94,7 +94,12 @@ class Split(RowOperator):
 
     def obstacle(self, lanes: int, times: Count) -> Obstacle | None:
         """A lane has to know the numbers of its rows, which it does where its rows are those of the source."""
-        rows = rows_in_lanes(self)
+        rows, of_rows = rows_in_lanes(self), rows_in_lanes(self.inputs[0])
+        if rows is None and isinstance(of_rows, int) and of_rows > MAX_COUNTED_ROWS:
+            return Obstacle(
+                self.name,
+                f"draws for {of_rows:,} rows, more than {MAX_COUNTED_ROWS:,} that are counted ahead",
+            )
         if rows is None or _source(self.inputs[0]) is None:
             return Obstacle(self.name, "numbers the rows of the whole stream", "split right after the source")
         return too_few(self.name, rows, lanes, times) or self.inputs[0].obstacle(lanes, times)

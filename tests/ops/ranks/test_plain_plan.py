@@ -252,3 +252,114 @@ def test_a_data_loader_has_the_batches_of_a_filter(
     af.range(10_000).write_parquet(tmp_path / "rows")
     even = af.read_parquet(tmp_path / "rows").filter(pl.col("id") % 2 == 0)
     assert_loaded(even.batch(batch, drop_remainder=drop), loaded)
+
+
+# ----------------------------------------------------------------------------------- caches, and what repeats
+
+
+def counts(plan: af.Dataset, size: int, epochs: int = 9) -> list[list[Counter[int]]]:
+    """Returns how often each row comes on each rank, in each epoch; all ranks make as many steps, as `len` says."""
+    loaders = [dataset.to_numpy() for dataset in ranks(lambda: plan, size)]
+    found = []
+    for _ in range(epochs):
+        batches = [[batch["id"].tolist() for batch in loader] for loader in loaders]
+        assert {len(each) for each in batches} == {len(loaders[0])}
+        found.append([Counter(itertools.chain(*each)) for each in batches])
+    return found
+
+
+def numbers(first: int, stop: int, cached: bool) -> af.Dataset:
+    rows = af.range(first, stop)
+    return rows.cache() if cached else rows
+
+
+@pytest.mark.parametrize("cached", [(True, False), (False, True)])
+@pytest.mark.parametrize("size", [2, 16])
+def test_a_cache_beside_another_source_keeps_steps_equal(cached: tuple[bool, bool], size: int) -> None:
+    one, other = numbers(0, 24, cached[0]), numbers(100, 125, cached[1])
+    for plan in (one.concatenate(other), af.sample_from_datasets([one, other], stop_on_empty_dataset=False)):
+        for epoch in counts(plan.batch(16), size):
+            rows = sum(epoch, Counter())
+            assert max(rows.values()) == 1
+            assert rows.total() == 48
+
+
+def test_repetitions_of_a_few_cached_rows_are_even() -> None:
+    plan = af.range(17).cache().repeat().batch(16)
+    rows = [
+        row for batch in itertools.islice(plan.split_by_rank(0, 1), 170) for row in batch["id"].to_pylist()
+    ]
+    assert set(Counter(rows).values()) == {160}
+
+
+def test_batches_that_are_repeated_lose_no_remainder_each_time() -> None:
+    plan = af.range(31).batch(16).repeat(20)
+    for size in WORLD_SIZES:
+        rows = rows_in(steps_of(plan, size))
+        assert rows == rows_in(plain_steps(af.range(31).batch(16).repeat(20)))
+
+
+def test_counts_after_a_cache_are_dealt_evenly(tmp_path: Path) -> None:
+    af.range(456).write_parquet(tmp_path / "ids")
+    rows = af.read_parquet(tmp_path / "ids").filter(pl.col("id") % 3 == 0).cache()
+    plan = rows.assert_cardinality(af.count_rows(rows)).repeat(3).batch(16)
+    for size in WORLD_SIZES:
+        assert rows_in(steps_of(plan, size)) == Counter({str({"id": 3 * row}): 3 for row in range(152)})
+
+
+def test_a_global_shuffle_asks_no_folder_how_many_rows_it_has(tmp_path: Path) -> None:
+    def make() -> af.Dataset:
+        kept = af.range(100).filter(pl.col("id") % 3 == 0).cache(tmp_path / "cache").shuffle(seed=1)
+        return kept.concatenate(af.range(1000, 1070)).batch(16).split_by_rank(0, 1, equal_steps="drop")
+
+    with iter(make()) as run:
+        for _ in range(3):
+            next(run)
+        state = json.loads(json.dumps(run.state_dict()))
+        expected = [batch.to_pylist() for batch in run]
+    with iter(make()) as run:  # the folder is complete now
+        run.load_state_dict(state)
+        assert [batch.to_pylist() for batch in run] == expected
+
+
+def test_a_cache_is_filled_once() -> None:
+    runs = []
+
+    def rows() -> Any:
+        runs.append(1)
+        yield from ({"id": number} for number in range(64))
+
+    def generated() -> af.Dataset:
+        return af.from_generator(rows, schema=pa.schema({"id": pa.int64()})).cache().shuffle(seed=1)
+
+    for plan in (generated().batch(16), af.range(64).concatenate(generated()).batch(16)):
+        runs.clear()
+        list(plan.split_by_rank(0, 1, equal_steps="drop"))
+        assert len(runs) == 1
+
+
+def test_elements_of_different_lanes_draw_other_numbers() -> None:
+    plan = af.range(128).interleave(lambda row: af.range(8).shuffle(), cycle_length=1).batch(16)
+    batches = steps_of(plan, 1, equal_steps="drop")
+    assert all(len({row["id"] for row in rows}) > 1 for rows in batches)
+
+
+def test_equal_inputs_that_draw_other_rows_are_no_pairs() -> None:
+    def halved(batch: pa.RecordBatch, rng: np.random.Generator) -> pa.RecordBatch:
+        return batch.filter(pa.array(rng.random(batch.num_rows) < 0.5))
+
+    drawn = af.range(640).map(halved, seed=1)
+    assert_whole(af.zip(drawn, drawn.rename({"id": "other"})).batch(16))
+
+
+def test_an_input_that_is_never_drawn_may_be_anything() -> None:
+    never = af.range(100).filter(pl.col("id") % 2 == 0).split([0.5, 0.5], seed=1)[0]
+    assert_same_rows(
+        af.sample_from_datasets([af.range(64), never], [1, 0], stop_on_empty_dataset=False).batch(16)
+    )
+
+
+def test_repetitions_after_an_uncounted_split_are_refused() -> None:
+    split = af.range(300).filter(pl.col("id") % 7 != 1).batch(16).split_by_rank(0, 1, equal_steps="drop")
+    with pytest.raises(af.PlanError, match=r'put repeat before batch, or write split_by_rank\(how="whole"\)'):
+        split.repeat(2).explain()
