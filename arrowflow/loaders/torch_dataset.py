@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar, cast
 from arrowflow.delivery import EpochCounter
 from arrowflow.errors import ForkError, PlanError, StateError
 from arrowflow.executor import check_not_forked
-from arrowflow.loaders.base import ExportDelivery, HandOver, Loader
+from arrowflow.loaders.base import HandOver, Loader
 from arrowflow.loaders.shared_epochs import SharedEpochs
 from arrowflow.loaders.worker_batch import CountedBatch, WorkerBatch
 from arrowflow.observe.advice import locked
@@ -84,10 +84,9 @@ class TorchDataset(Loader[T]):
             )
         worker = _worker()
         if worker is None:
-            begun, prepared = self._counter.begins, self._prepared()
-            self._moves = begun.moves
+            self._moves = self._counter.begins.moves
             # PyTorch asks the dataset for its state, and would keep the state of an iterator besides.
-            return itertools.chain(self._run(prepared, ExportDelivery(prepared, self._hand_over)))
+            return itertools.chain(self._run(self._prepared()))
         if worker.id:
             return iter(())
         if worker.num_workers > 1:
@@ -106,8 +105,8 @@ class TorchDataset(Loader[T]):
                 through another dataset, nobody knows what becomes of a batch: the pass counts when its second batch is made.
         """
         _check_worker()
-        counter, begun, prepared = self._counter, self._counter.begins, self._in_worker()
-        run = self._run(prepared, ExportDelivery(prepared, self._hand_over), EpochCounter(begun))
+        counter, begun = self._counter, self._counter.begins
+        run = self._run(self._in_worker(), EpochCounter(begun))
         convert: Callable[[Any], Any] = _data()._utils.collate.default_convert
         told: set[str] = set()
 
