@@ -6,12 +6,10 @@ from collections.abc import Callable, Iterable
 from operator import itemgetter
 from typing import Any, Final
 
-import numpy as np
-
 from arrowflow.errors import DataError, SchemaError
 from arrowflow.interchange.memory import Roots, lock, unlocked, writable_root
 from arrowflow.interchange.to_numpy import ColumnExport, Exported, NumpyArray, Ragged, refusal
-from arrowflow.loaders.export_request import ExportRequest, requested_exports
+from arrowflow.loaders.export_request import Canonical, ExportRequest, requested_exports
 
 Arrays = dict[str, Any]
 """Arrays by column; for lists that stay ragged a `Ragged` of two arrays."""
@@ -57,7 +55,7 @@ class NumpyExport:
         *,
         owned: bool,
         request: ExportRequest = ExportRequest(),  # noqa: B008  # immutable
-        canonical: Callable[[np.dtype[Any]], np.dtype[Any]] | None = None,
+        canonical: Canonical = None,
     ) -> None:
         """Decides on every column of `schema`.
 
@@ -177,7 +175,7 @@ class ArraysExport:
         *,
         owned: bool,
         request: ExportRequest,
-        canonical: Callable[[np.dtype[Any]], np.dtype[Any]] | None = None,
+        canonical: Canonical = None,
     ) -> None:
         """Decides on every column of `schema`; see `NumpyExport`.
 
