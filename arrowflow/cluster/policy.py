@@ -99,6 +99,7 @@ class Policy:
         return self.decide(workers, waited=waited, busy=busy, rate=(rows - rows_then) / elapsed)
 
     def begin(self, now: float, cpu_seconds: float, rows: int) -> None:
+        """Measures from now on."""
         self._then, self.waited = (now, cpu_seconds, rows), 0.0
 
     def decide(self, count: int, *, waited: float, busy: float, rate: float) -> int:

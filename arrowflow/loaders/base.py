@@ -118,6 +118,7 @@ class ExportDelivery(Generic[T]):
             return self._finished(self._export_for(batch)(batch))
 
     def slicer(self, chunk: pa.RecordBatch) -> Callable[[int, int], Any]:
+        """Converts a chunk once."""
         naming, finished = self._naming, self._finished
         with naming:
             found = self._export_for(chunk).chunk(chunk)
@@ -129,6 +130,7 @@ class ExportDelivery(Generic[T]):
         return sliced
 
     def arrived(self, made: Any) -> Any:
+        """Completes a batch that was made ahead, so that the user can have it."""
         arrived = self._hand_over.arrived
         with self._naming:
             return self._collated(made if arrived is None else arrived(made))

@@ -150,6 +150,7 @@ class NumpyExport:
         return arrays
 
     def explain(self) -> list[str]:
+        """Returns one line per column: zero-copy, or the reason for a copy."""
         access = "writable unless a second column has the buffer" if self._owned else "read-only"
         return self.describe(f"zero-copy, {access}")
 
@@ -202,6 +203,10 @@ class ArraysExport:
         """Converts a large batch once; copies, if there are any, are made slice by slice."""
         slicer = self._arrays.chunk(batch)
         return lambda start, stop: self._made(slicer(start, stop))
+
+    def explain(self) -> list[str]:
+        """Returns one line per column: zero-copy, or the reason for a copy."""
+        raise NotImplementedError
 
     def _made(self, arrays: Arrays) -> Any:
         raise NotImplementedError
