@@ -44,7 +44,7 @@ from arrowflow.loaders.numpy import NumpyExport
 from arrowflow.loaders.polars import PolarsExport
 from arrowflow.loaders.shared_epochs import SharedEpochs
 from arrowflow.loaders.torch import TorchExport, torch_dtype
-from arrowflow.loaders.torch_dataset import InWorker, torch_dataset
+from arrowflow.loaders.torch_dataset import prepared_in_worker, torch_dataset
 from arrowflow.loaders.torch_memory import CudaExport, MpsExport, PinnedExport, Transfer, device_named
 from arrowflow.ops.batches.batch import Batch
 from arrowflow.ops.batches.bucket_by_sequence_length import DEFAULT_MAX_LAG_ROWS, bucketed
@@ -1950,7 +1950,7 @@ class Dataset:
         in_worker: Callable[[], run.Prepared] = prepares
         alone = rewritten(self._plan, _alone)
         if alone is not self._plan:
-            in_worker = InWorker(Dataset(alone)._picked(name, request)[0])
+            in_worker = partial(prepared_in_worker, Dataset(alone)._picked(name, request)[0])
         epochs = SharedEpochs(Place(self._epochs.begins.epoch), self._epochs)
         return torch_dataset(prepares, in_worker, epochs, _hand_over(name, TorchExport, rest, collate))
 

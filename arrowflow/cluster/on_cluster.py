@@ -56,7 +56,6 @@ class OnCluster(SplitByRank):
         return rewritten(plan, change)
 
     def describe(self) -> str:
-        """Returns the rank and its lanes, and where these run."""
         return f"{SplitByRank.describe(self)} on {self.engine}"
 
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
@@ -64,7 +63,6 @@ class OnCluster(SplitByRank):
         return SplitByRank.bind(dataclasses.replace(self, session=Session(self.engine)), inputs, context)
 
     def let_go(self) -> None:
-        """Ends the workers once no run uses them."""
         if self.session is not None:
             self.session.let_go()
 
@@ -123,7 +121,6 @@ class OnCluster(SplitByRank):
         return self._joins and len(self.own_lanes) > 1
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns the kernels of `split_by_rank`."""
         boundary, *rest = SplitByRank.lower(self, options)
         shape = tuple(plan_chain(self._first_lane, options).shape())
         return (dataclasses.replace(boundary, runs_last=shape), *rest)  # type: ignore[arg-type]  # names, and lists of them

@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +22,6 @@ from arrowflow.plan.position import Position
 from arrowflow.workarounds.slices import concatenable
 
 Bytes = npt.NDArray[np.uint8]
-
-ALIGNMENT: Final = 64
-"""Arrow's buffers begin at multiples of so many bytes."""
 
 
 class Part(NamedTuple):
@@ -54,24 +51,14 @@ def parts_of(batch: pa.RecordBatch, position: Position, most_bytes: int) -> Iter
     """Yields a batch as parts of so many bytes at most; as one part if it fits."""
     head, views = pack_apart(_compact(batch))
     sizes = tuple(map(len, views))
-    groups = [views] if sum(sizes) <= most_bytes else list(_groups(views, most_bytes))
+    groups, num_bytes = [views], sum(sizes)
+    if num_bytes > most_bytes:
+        groups = [
+            [part] for part in np.split(np.concatenate(views), range(most_bytes, num_bytes, most_bytes))
+        ]
     for number, group in enumerate(groups, 1):
         ends = number == len(groups)
         yield Part(head if ends else None, sizes, group, position, batch.num_rows if ends else 0)
-
-
-def _groups(buffers: Sequence[Bytes], most_bytes: int) -> Iterator[list[Bytes]]:
-    """Yields all bytes of some buffers, in order, so many at a time."""
-    group: list[Bytes] = []
-    room = most_bytes
-    for buffer in buffers:
-        first, *rest = np.split(buffer, range(room, len(buffer), most_bytes))
-        group.append(first)
-        for part in rest:
-            yield group
-            group, room = [part], most_bytes
-        room -= len(rest[-1] if rest else first)
-    yield group
 
 
 def _compact(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -94,7 +81,7 @@ class Kept:
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._num_bytes = 0
         # Any thread ends a claim, in the middle of anything: it must take no lock.
         self._gone: deque[int] = deque()
@@ -103,17 +90,14 @@ class Kept:
     def num_bytes(self) -> int:
         """How many there are now."""
         with self._lock:
-            return self._counted()
-
-    def _counted(self) -> int:
-        while self._gone:
-            self._num_bytes -= self._gone.popleft()
-        return self._num_bytes
+            while self._gone:
+                self._num_bytes -= self._gone.popleft()
+            return self._num_bytes
 
     def claim(self, num_bytes: int) -> _Claim | None:
         """Returns what stands for so many bytes as long as it lives; None if there is no room for them."""
         with self._lock:
-            if self._counted() + num_bytes > self.most_bytes:
+            if self.num_bytes + num_bytes > self.most_bytes:
                 return None
             self._num_bytes += num_bytes
             return _Claim(self._gone, num_bytes)
@@ -185,19 +169,6 @@ def _claimed(memory: Bytes, claim: _Claim) -> Bytes:
 
 
 def _joined(parts: Sequence[Bytes], sizes: Sequence[int]) -> list[Bytes]:
-    """Returns buffers of the given sizes, of their bytes in parts."""
-    starts = np.cumsum([0, *(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)])
-    whole = np.empty(int(starts[-1]) + ALIGNMENT, np.uint8)
-    whole = whole[-whole.ctypes.data % ALIGNMENT :]
-    buffers = [whole[start : start + size] for start, size in zip(starts.tolist(), sizes, strict=False)]
-    rest = iter(parts)
-    part = next(rest, np.empty(0, np.uint8))
-    for buffer in buffers:
-        at = 0
-        while at < len(buffer):
-            if not len(part):
-                part = next(rest)
-            count = min(len(part), len(buffer) - at)
-            buffer[at : at + count] = part[:count]
-            at, part = at + count, part[count:]
-    return buffers
+    """Returns buffers of the given sizes, of their bytes in parts. Each is copied, so that its memory is aligned."""
+    buffers = np.split(np.concatenate(parts), np.cumsum(sizes)[:-1])
+    return [each.copy() for each in buffers]

@@ -37,12 +37,10 @@ def dealt(places: Mapping[int, int], lanes: Sequence[int], workers: int) -> dict
     found: dict[int, int] = {}
     for lane in lanes:
         place = places.get(lane, workers)
-        full = place >= workers or loads[place] > least or (loads[place] == least and not more)
-        if full:
-            continue
-        more -= loads[place] == least
-        loads[place] += 1
-        found[lane] = place
+        if place < workers and loads[place] < least + (more > 0):
+            more -= loads[place] == least
+            loads[place] += 1
+            found[lane] = place
     for lane in lanes:
         if lane not in found:
             found[lane] = place = min(range(workers), key=loads.__getitem__)

@@ -50,7 +50,6 @@ class RemoteLane(Operator):
     session: Session = field(compare=False, repr=False)
 
     def arguments(self) -> Mapping[str, Any]:
-        """Returns the lane."""
         return {"lane": self.number}
 
     @property
@@ -59,15 +58,12 @@ class RemoteLane(Operator):
         return ()
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
-        """Returns the schema of the lane."""
         return self.schema
 
     def let_go(self) -> None:
-        """Ends the workers once no run uses them."""
         self.session.let_go()
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns a source that waits for the worker."""
         if not options.deterministic:
             raise PlanError(
                 "RayEngine: rows come in one exact order; leave deterministic=False out, or run the plan without an engine"
@@ -98,7 +94,6 @@ class RemoteKernel(SourceKernel):
         self._context = context
 
     def tasks(self, position: Position) -> Iterator[Task]:
-        """Yields the one task."""
         yield Task(position, Origin(0), streams=True)
 
     def read(self, task: Task) -> Iterator[Made]:

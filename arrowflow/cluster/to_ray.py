@@ -50,15 +50,12 @@ def _datasource() -> type[Any]:
             self._rows = rows
 
         def get_name(self) -> str:
-            """Returns the name that Ray shows."""
             return "arrowflow"
 
         def estimate_inmemory_data_size(self) -> int | None:
-            """Returns nothing: only a run tells."""
-            return None
+            return None  # only a run tells
 
         def get_read_tasks(self, parallelism: int, *_: Any, **__: Any) -> list[Any]:
-            """Returns the one task."""
             metadata = block.BlockMetadata(
                 num_rows=self._rows, size_bytes=None, exec_stats=None, input_files=None
             )

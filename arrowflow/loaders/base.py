@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from arrowflow import iterator as iteration
 from arrowflow import run
-from arrowflow.delivery import Delivery, EpochCounter, Progress
+from arrowflow.delivery import EpochCounter, Progress
 from arrowflow.errors import ArrowflowError, DataError, FunctionError, PlanError, said
 from arrowflow.iterator import Iterator
 from arrowflow.loaders.export_request import ExportRequest
@@ -110,7 +110,6 @@ class ExportDelivery(Generic[T]):
             return self._hand_over.make_export(schema, owned=self._owned, request=self._hand_over.request)
 
     def __call__(self, batch: pa.RecordBatch) -> Any:
-        """Returns one batch in the framework's types, or the result of the user's `collate`."""
         with self._naming:
             if self._refuses_joined:
                 raise DataError(
@@ -181,8 +180,7 @@ class Loader(Generic[T]):
         self._recording: Recording | None = None
 
     def __iter__(self) -> Iterator[T]:
-        prepared = self._prepared()
-        return self._run(prepared, ExportDelivery(prepared, self._hand_over))
+        return self._run(self._prepared())
 
     def __repr__(self) -> str:
         iterator = self._iterator()
@@ -193,14 +191,13 @@ class Loader(Generic[T]):
         summary = f"\n{self.explain()}" if self._progress is not None else ""
         return f"<pre>{html.escape(repr(self) + summary)}</pre>"
 
-    def _run(
-        self, prepared: Prepared, delivery: Delivery[Any], counter: EpochCounter | None = None
-    ) -> Iterator[T]:
+    def _run(self, prepared: Prepared, counter: EpochCounter | None = None) -> Iterator[T]:
         """Returns an iterator over the next epoch, or one from the place of a loaded state.
 
         Its epoch is counted by the counter that is given, else by the loader's own.
         """
         self._latest_run = prepared
+        delivery = ExportDelivery(prepared, self._hand_over)
         iterator: Iterator[T] = Iterator(prepared, counter or self._counter, delivery, self._recording)
         self._moved = False
         self._progress = iterator.progress

@@ -25,6 +25,9 @@ from arrowflow.interchange.to_numpy import ColumnExport
 Dtype = Any
 """The result of a framework's resolver for the dtype that a user named."""
 
+Canonical = Callable[[np.dtype[Any]], np.dtype[Any]] | None
+"""Returns the dtype that a framework uses instead of a given dtype; None for that very dtype."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportRequest:
@@ -50,6 +53,12 @@ class ExportRequest:
     def named(self) -> list[str]:
         """The columns that `dtypes` and `null` name."""
         return [*self.dtypes, *(self.null if isinstance(self.null, Mapping) else ())]
+
+    def null_of(self, field: pa.Field) -> Any:
+        """Returns what becomes of the nulls of a column."""
+        if isinstance(self.null, Mapping):
+            return self.null.get(field.name, "error")
+        return self.null if field.nullable else "error"
 
 
 def export_request(
@@ -140,16 +149,9 @@ def _by_name(value: object) -> bool:
 
 
 def requested_exports(
-    schema: pa.Schema,
-    request: ExportRequest,
-    canonical: Callable[[np.dtype[Any]], np.dtype[Any]] | None = None,
+    schema: pa.Schema, request: ExportRequest, canonical: Canonical = None
 ) -> list[tuple[int, ColumnExport]]:
     """Returns the exports of columns, then of masks, each with the number of its column in a batch.
-
-    Args:
-        schema: The schema of all batches.
-        request: The requests.
-        canonical: Returns the dtype that a framework uses instead of a given dtype.
 
     Raises:
         PlanError: A request names a column that does not exist, or a mask has a name that is taken.
@@ -157,17 +159,21 @@ def requested_exports(
     """
     request = by_column(request, schema)
     names = list(schema.names) if request.columns is None else list(request.columns)
-    _check_names(names, schema, request)
+    check_known("columns", names, schema.names)
+    check_known("dtypes", request.dtypes, names)
+    if isinstance(request.null, Mapping):
+        check_known("null", request.null, names)
     taken = frozenset(names)
     found: list[tuple[int, ColumnExport]] = []
     held = False
     for name in names:
         number = schema.get_field_index(name)
-        column, fulfilled = _export(schema.field(number), request, canonical)
+        field = schema.field(number)
+        column, fulfilled = _export(field, request, canonical)
         held = held or fulfilled
         found.append((number, column))
-        if fulfilled and is_policy(_null_of(schema.field(number), request), "mask"):
-            mask = mask_export(name, schema.field(number).type, request.lists)
+        if fulfilled and is_policy(request.null_of(field), "mask"):
+            mask = mask_export(name, field.type, request.lists)
             if mask.name in taken:
                 raise PlanError(
                     f"the mask of {name!r} is named {mask.name!r}, and so is a column: rename that"
@@ -182,14 +188,6 @@ def requested_exports(
     return found
 
 
-def _check_names(names: Sequence[str], schema: pa.Schema, request: ExportRequest) -> None:
-    named = {"columns": names, "dtypes": request.dtypes}
-    if isinstance(request.null, Mapping):
-        named["null"] = request.null
-    for argument, given in named.items():
-        check_known(argument, given, schema.names if argument == "columns" else names)
-
-
 def check_known(argument: str, given: Iterable[str], known: Sequence[str]) -> None:
     """Raises `PlanError` for a name in an argument that no column has."""
     columns = frozenset(known)
@@ -198,37 +196,22 @@ def check_known(argument: str, given: Iterable[str], known: Sequence[str]) -> No
             raise PlanError(f"{argument}: unknown column {name!r}; {closest(name, known)}")
 
 
-def _export(
-    field: pa.Field, request: ExportRequest, canonical: Callable[[np.dtype[Any]], np.dtype[Any]] | None
-) -> tuple[ColumnExport, bool]:
+def _export(field: pa.Field, request: ExportRequest, canonical: Canonical) -> tuple[ColumnExport, bool]:
     """Returns the export of a column, and whether its nulls are replaced."""
     plain = ColumnRequest(dtype=request.dtypes.get(field.name), lists=request.lists)
-    full = replace(plain, null=_null_of(field, request))
-    if not full.keeps_nulls:
-        return _canonical(field, plain, canonical), False
-    try:
-        return _canonical(field, full, canonical), True
-    except SchemaError:
-        if isinstance(request.null, Mapping):
-            raise
-        return _canonical(field, plain, canonical), False
+    full = replace(plain, null=request.null_of(field))
+    if full.keeps_nulls:
+        try:
+            return _canonical(field, full, canonical), True
+        except SchemaError:
+            if isinstance(request.null, Mapping):
+                raise
+    return _canonical(field, plain, canonical), False
 
 
-def _canonical(
-    field: pa.Field, request: ColumnRequest, canonical: Callable[[np.dtype[Any]], np.dtype[Any]] | None
-) -> ColumnExport:
+def _canonical(field: pa.Field, request: ColumnRequest, canonical: Canonical) -> ColumnExport:
     export = converted_export(field.name, field.type, request)
-    if canonical is None or export.dtype.kind not in "biufc":
-        return export
-    dtype = canonical(export.dtype)
-    return (
-        export
-        if dtype == export.dtype
-        else converted_export(field.name, field.type, replace(request, dtype=dtype))
-    )
-
-
-def _null_of(field: pa.Field, request: ExportRequest) -> Any:
-    if isinstance(request.null, Mapping):
-        return request.null.get(field.name, "error")
-    return request.null if field.nullable else "error"
+    dtype = export.dtype
+    if canonical is not None and dtype.kind in "biufc" and (dtype := canonical(dtype)) != export.dtype:
+        return converted_export(field.name, field.type, replace(request, dtype=dtype))
+    return export

@@ -6,12 +6,10 @@ from collections.abc import Callable, Iterable
 from operator import itemgetter
 from typing import Any, Final
 
-import numpy as np
-
 from arrowflow.errors import DataError, SchemaError
 from arrowflow.interchange.memory import Roots, lock, unlocked, writable_root
 from arrowflow.interchange.to_numpy import ColumnExport, Exported, NumpyArray, Ragged, refusal
-from arrowflow.loaders.export_request import ExportRequest, requested_exports
+from arrowflow.loaders.export_request import Canonical, ExportRequest, requested_exports
 
 Arrays = dict[str, Any]
 """Arrays by column; for lists that stay ragged a `Ragged` of two arrays."""
@@ -57,7 +55,7 @@ class NumpyExport:
         *,
         owned: bool,
         request: ExportRequest = ExportRequest(),  # noqa: B008  # immutable
-        canonical: Callable[[np.dtype[Any]], np.dtype[Any]] | None = None,
+        canonical: Canonical = None,
     ) -> None:
         """Decides on every column of `schema`.
 
@@ -152,6 +150,7 @@ class NumpyExport:
         return arrays
 
     def explain(self) -> list[str]:
+        """Returns one line per column: zero-copy, or the reason for a copy."""
         access = "writable unless a second column has the buffer" if self._owned else "read-only"
         return self.describe(f"zero-copy, {access}")
 
@@ -177,7 +176,7 @@ class ArraysExport:
         *,
         owned: bool,
         request: ExportRequest,
-        canonical: Callable[[np.dtype[Any]], np.dtype[Any]] | None = None,
+        canonical: Canonical = None,
     ) -> None:
         """Decides on every column of `schema`; see `NumpyExport`.
 
@@ -204,6 +203,10 @@ class ArraysExport:
         """Converts a large batch once; copies, if there are any, are made slice by slice."""
         slicer = self._arrays.chunk(batch)
         return lambda start, stop: self._made(slicer(start, stop))
+
+    def explain(self) -> list[str]:
+        """Returns one line per column: zero-copy, or the reason for a copy."""
+        raise NotImplementedError
 
     def _made(self, arrays: Arrays) -> Any:
         raise NotImplementedError

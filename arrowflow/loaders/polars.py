@@ -77,7 +77,6 @@ class PolarsExport:
         ]
 
     def __call__(self, batch: Any) -> pl.DataFrame:
-        """Returns the batch as a data frame."""
         if self._columns is not None:
             batch = batch.select(self._columns)
         for i in self._extensions:

@@ -42,21 +42,12 @@ class SharedEpochs(EpochCounter):
     def __init__(self, begins: Place, dataset: EpochCounter | None = None, path: Path | None = None) -> None:
         self.dataset = dataset
         self._known = begins
-        if path is not None:
-            self._path = path
-            return
-        descriptor, made = tempfile.mkstemp(prefix=_PREFIX)
-        os.close(descriptor)
-        self._path = Path(made)
-        self._own()
-        self.begins = begins
+        self._path = path or Path(tempfile.gettempdir(), f"{_PREFIX}{os.urandom(16).hex()}")
+        if path is None:
+            self.begins = begins
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _shared, (self._path, self.begins)
-
-    def _own(self) -> None:
-        _originals[self._path] = self
-        weakref.finalize(self, _remove, self._path, os.getpid())
 
     @property
     def begins(self) -> Place:
@@ -72,7 +63,8 @@ class SharedEpochs(EpochCounter):
     def begins(self, place: Place) -> None:
         self._known = place
         if not self._path.exists():
-            self._own()
+            _originals[self._path] = self
+            weakref.finalize(self, _remove, self._path, os.getpid())
         # A file takes the place of the other in one step: no process ever reads a part of a place.
         descriptor, path = tempfile.mkstemp(prefix=_PREFIX, dir=self._path.parent)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:

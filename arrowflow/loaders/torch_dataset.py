@@ -11,14 +11,13 @@ import itertools
 import logging
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, Generic, Self, TypeVar, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, TypeVar, cast
 
-from arrowflow.delivery import EpochCounter, Place
+from arrowflow.delivery import EpochCounter
 from arrowflow.errors import ForkError, PlanError, StateError
 from arrowflow.executor import check_not_forked
-from arrowflow.iterator import Iterator as Run
-from arrowflow.loaders.base import ExportDelivery, HandOver, Loader
+from arrowflow.loaders.base import HandOver, Loader
 from arrowflow.loaders.shared_epochs import SharedEpochs
 from arrowflow.loaders.worker_batch import CountedBatch, WorkerBatch
 from arrowflow.observe.advice import locked
@@ -35,105 +34,19 @@ _WITHOUT_WORKERS, _IN_WORKERS = (
 """Where the state of a `StatefulDataLoader` has that of the dataset."""
 
 
-class WithoutState(Generic[T]):
-    """Iterates over a run. PyTorch asks the dataset for its state, and would keep the state of an iterator besides."""
+def prepared_in_worker(prepares: Callable[[], Prepared]) -> Prepared:
+    """Prepares a pipeline whose ranks would have to agree on their steps, which workers cannot.
 
-    def __init__(self, run: Iterator[T]) -> None:
-        self._run = run
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> T:
-        return next(self._run)
-
-
-class WorkerPass(Generic[T]):
-    """One pass over the data in a worker, whose batches leave the process.
-
-    Args:
-        run: The run.
-        counter: Counts the epoch of the pass.
-        begun: Where the pass began.
-        convert: The function that the `DataLoader` calls with each batch; None if the user gave it one, or calls this pass
-            through another dataset. Then nobody knows what becomes of a batch, and the pass counts when its second batch is made.
+    Raises:
+        PlanError: Only a run tells its steps.
     """
-
-    def __init__(
-        self, run: Run[T], counter: EpochCounter, begun: Place, convert: Callable[[Any], Any] | None
-    ) -> None:
-        self._run = run
-        self._counter = counter
-        self._begun = begun
-        self._convert = convert
-        self._made = 0
-        self._told = False
-        self._ahead: list[T] = []
-        self.state: dict[str, Any] | None = None
-
-    def __iter__(self) -> Self:
-        return self
-
-    def look_ahead(self, state: dict[str, Any]) -> None:
-        """Makes the first batch, so that an epoch of which nothing is left is counted before anything else begins.
-
-        `StatefulDataLoader` starts other workers at once, where a state tells it that the epoch had ended.
-
-        Args:
-            state: The state of the dataset until the batch is delivered.
-        """
-        self._ahead = list(itertools.islice(self, 1))
-        self.state = state
-
-    def __next__(self) -> T:
-        self.state = None
-        return self._ahead.pop() if self._ahead else self._batch()
-
-    def _batch(self) -> T:
-        batch: Any = next(self._run, self)
-        if batch is self:
-            if self._made < 2:  # else its second batch counts
-                self._counter.count(self._begun, elsewhere=True)
-            self._tell()
-            raise StopIteration
-        self._made += 1
-        if self._made & (self._made - 1) == 0:  # 1, 2, 4, …
-            self._tell()
-        sent = WorkerBatch(batch) if type(batch) is dict else batch
-        convert = self._convert
-        if self._made == 2 and convert is not None:
-            sent = CountedBatch(convert(sent), self._counter, self._begun)
-        elif self._made == 2:
-            self._counter.count(self._begun, elsewhere=True)
-        return cast("T", sent)
-
-    def _tell(self) -> None:
-        """Logs which functions hold the interpreter lock, once it is known: here nobody asks for `explain()`."""
-        lines = () if self._told else tuple(locked(self._run.stats().stages))
-        self._told = self._told or bool(lines)
-        for line in lines:
-            _LOGGER.warning("in the worker of a DataLoader: %s", line)
-
-
-class InWorker:
-    """Prepares a pipeline whose ranks would have to agree on their steps, which workers cannot."""
-
-    def __init__(self, prepares: Callable[[], Prepared]) -> None:
-        self._prepares = prepares
-
-    def __call__(self) -> Prepared:
-        """Returns the pipeline.
-
-        Raises:
-            PlanError: Only a run tells its steps.
-        """
-        try:
-            return self._prepares()
-        except PlanError as error:
-            raise PlanError(
-                f"the ranks cannot talk to each other in the workers of a DataLoader ({error}); use num_workers=0, or "
-                "to_torch()"
-            ) from None
+    try:
+        return prepares()
+    except PlanError as error:
+        raise PlanError(
+            f"the ranks cannot talk to each other in the workers of a DataLoader ({error}); use num_workers=0, or "
+            "to_torch()"
+        ) from None
 
 
 class TorchDataset(Loader[T]):
@@ -156,7 +69,7 @@ class TorchDataset(Loader[T]):
         super().__init__(prepared, counter, hand_over)
         self._in_worker = in_worker
         self._moves = -1  # of the place where the latest iterator of this process began
-        self._pass: WorkerPass[T] | None = None
+        self._ahead: dict[str, Any] | None = None  # the state, until a batch that was made ahead is delivered
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return torch_dataset, (self._in_worker, self._in_worker, self._counter, self._hand_over)
@@ -171,9 +84,9 @@ class TorchDataset(Loader[T]):
             )
         worker = _worker()
         if worker is None:
-            begun, prepared = self._counter.begins, self._prepared()
-            self._moves = begun.moves
-            return WithoutState[T](self._run(prepared, ExportDelivery(prepared, self._hand_over)))
+            self._moves = self._counter.begins.moves
+            # PyTorch asks the dataset for its state, and would keep the state of an iterator besides.
+            return itertools.chain(self._run(self._prepared()))
         if worker.id:
             return iter(())
         if worker.num_workers > 1:
@@ -184,19 +97,61 @@ class TorchDataset(Loader[T]):
             )
         return self._begin(asked.get("collate_fn"))
 
-    def _begin(self, collate: object) -> WorkerPass[T]:
-        """Returns the pass of a worker."""
+    def _begin(self, collate: object) -> Iterator[Any]:
+        """Returns one pass over the data in a worker, whose batches leave the process.
+
+        Args:
+            collate: The function that the `DataLoader` calls with each batch. If it is the user's own, or this pass is called
+                through another dataset, nobody knows what becomes of a batch: the pass counts when its second batch is made.
+        """
         _check_worker()
-        begun, prepared = self._counter.begins, self._in_worker()
-        delivery = ExportDelivery(prepared, self._hand_over)
+        counter, begun = self._counter, self._counter.begins
+        run = self._run(self._in_worker(), EpochCounter(begun))
         convert: Callable[[Any], Any] = _data()._utils.collate.default_convert
-        running = self._run(prepared, delivery, EpochCounter(begun))
-        is_default = collate is convert
-        found = WorkerPass[T](running, self._counter, begun, convert if is_default else None)
-        if begun.position is not None:
-            found.look_ahead(super().state_dict())
-        self._pass = found
-        return found
+        told: set[str] = set()
+
+        def tell() -> None:
+            """Logs which functions hold the interpreter lock, once it is known: here nobody asks for `explain()`."""
+            lines = () if told else tuple(locked(run.stats().stages))
+            told.update(lines)
+            for line in lines:
+                _LOGGER.warning("in the worker of a DataLoader: %s", line)
+
+        def sent(batch: Any) -> Any:
+            number = run.progress.delivered
+            if number & (number - 1) == 0:  # 1, 2, 4, …
+                tell()
+            sent = WorkerBatch(batch) if type(batch) is dict else batch
+            if number == 2 and collate is convert:
+                return CountedBatch(convert(sent), counter, begun)
+            if number == 2:
+                counter.count(begun, elsewhere=True)
+            return sent
+
+        def ended() -> Iterator[Any]:
+            if run.progress.delivered < 2:  # else its second batch counts
+                counter.count(begun, elsewhere=True)
+            tell()
+            yield from ()
+
+        self._ahead = None
+        batches = itertools.chain(map(sent, run), ended())
+        return batches if begun.position is None else self._looking_ahead(batches)
+
+    def _looking_ahead(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Makes the first batch, so that an epoch of which nothing is left is counted before anything else begins.
+
+        `StatefulDataLoader` starts other workers at once, where a state tells it that the epoch had ended.
+        """
+        state = super().state_dict()
+        first = list(itertools.islice(batches, 1))
+        self._ahead = state
+
+        def delivered() -> Iterator[Any]:
+            self._ahead = None
+            yield from first
+
+        return itertools.chain(delivered(), batches)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state after the last delivered batch, as of `to_torch`: in this process, or in the worker that asks.
@@ -213,8 +168,7 @@ class TorchDataset(Loader[T]):
                 "torchdata.stateful_dataloader.StatefulDataLoader, or use num_workers=0; at the end of an epoch the next "
                 "set_epoch(n) tells a state as well"
             )
-        ahead = None if self._pass is None or self._moved else self._pass.state
-        return super().state_dict() if ahead is None else ahead
+        return super().state_dict() if self._ahead is None or self._moved else self._ahead
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *, strict: bool = True) -> None:
         """Makes the next pass go on with the batch after the state was taken, also in workers, at any number of them.
