@@ -2,11 +2,14 @@
 
 A snippet whose first line is `# <name>.py` is also a module for the other snippets of its page.
 
+Each pipeline that a snippet makes is run again, by one rank and for a `DataLoader`: its rows and batches stay the same.
+
 Sessions with `>>>` run in `test_docstrings.py`, and the snippets on neighbours in `tests/neighbours/`.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shutil
 import sys
@@ -21,6 +24,9 @@ import pyarrow as pa
 import pytest
 
 import arrowflow as af
+from arrowflow.ops.ranks.split_by_rank import SplitByRank
+from arrowflow.plan.walk import post_order
+from tests.oracles.splits import check_rank, check_torch_dataset, ends_in_batches
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = 20_000
@@ -109,6 +115,7 @@ def test_a_snippet_runs(
         if word in block:
             with warnings.catch_warnings(action="ignore"):
                 names[package] = pytest.importorskip(package)
+    given = names["train"]
     shutil.copytree(files, tmp_path, dirs_exist_ok=True)
     offer_modules(page, monkeypatch)
     monkeypatch.chdir(tmp_path)
@@ -121,3 +128,17 @@ def test_a_snippet_runs(
         assert names["documents"].to_table()["num_words"].to_pylist() == [2] * 500
     if "loader" in names:
         assert len(list(names["loader"])) == len(names["loader"]) > 0
+    made = {
+        id(value): value for value in names.values() if isinstance(value, af.Dataset) and value is not given
+    }
+    for dataset in made.values():
+        check_split(dataset)
+
+
+def check_split(dataset: af.Dataset) -> None:
+    if any(isinstance(node, SplitByRank) for node in post_order(dataset._plan)):
+        return
+    check_rank(ends_in_batches(dataset))
+    if importlib.util.find_spec("torch") is not None:
+        with warnings.catch_warnings(action="ignore"):
+            check_torch_dataset(ends_in_batches(dataset))

@@ -83,8 +83,10 @@ def _traced(plan: Node) -> Node:
     """Returns a bound plan with provenance right after its source."""
     if not plan.inputs:
         return WithProvenance.of(plan, *_NAMES)
-    traits = plan.traits
-    allowed = traits.one_to_one or traits.drops_rows or traits.local or plan.sets() is not None
+    traits, draws = plan.traits, plan.arguments().get("seed") is not None  # lanes draw other rows
+    allowed = (
+        traits.one_to_one or traits.drops_rows or (traits.local and not draws) or plan.sets() is not None
+    )
     if len(plan.inputs) > 1 or plan.batched or not allowed:
         raise PlanError(
             f"count_rows: {plan.call()} does not keep or drop each row for itself; count the rows before it, and declare them "

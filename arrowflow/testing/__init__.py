@@ -21,6 +21,7 @@ from arrowflow.testing.contracts import (
 from arrowflow.testing.equality import assert_same_batches, assert_same_rows, assert_same_values
 from arrowflow.testing.faults import Fault, failing, raising, returning, waiting
 from arrowflow.testing.formats import check_format
+from arrowflow.testing.ranks import check_ranks
 
 __all__ = [
     "FakeClock",
@@ -40,6 +41,7 @@ __all__ = [
     "check_format",
     "check_operator",
     "check_pickles",
+    "check_ranks",
     "check_resume",
     "check_row_order",
     "chunked",

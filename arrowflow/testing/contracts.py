@@ -1,7 +1,7 @@
 """The contracts of every operator and every dataset, as checks that raise `AssertionError`.
 
 A check takes `make`, which builds a fresh equal dataset on each call, or `apply`, which puts an operator on top of a
-dataset. `check_operator` runs all checks that make sense for one operator.
+dataset. `check_operator` runs all checks that make sense for one operator. `ranks.py` has those of `split_by_rank`.
 
 Each operator is checked in full once. Its other arguments are checked with `in_full=False`, which takes fewer cuts
 of the input and fewer places to resume from, at a fifth of the time.
@@ -23,6 +23,7 @@ from arrowflow.plan.node import Columns, Node
 from arrowflow.plan.walk import post_order
 from arrowflow.testing.chunks import chunked, chunkings, cut
 from arrowflow.testing.equality import assert_same_batches, assert_same_rows, assert_same_values, joined
+from arrowflow.testing.ranks import check_ranks
 
 Make = Callable[[], Dataset]
 Apply = Callable[[Dataset], Dataset]
@@ -51,6 +52,7 @@ def check_operator(
     *,
     splits_matter: bool = False,
     epochs_differ: bool = False,
+    parts_differ: bool = False,
     ordered_by: str | None = None,
     in_full: bool = True,
 ) -> None:
@@ -62,8 +64,9 @@ def check_operator(
         splits_matter: Whether its result may depend on the borders of splits, as the result of an opaque function
             may.
         epochs_differ: Whether each epoch has other rows or another order.
+        parts_differ: Whether a part of the input, run for itself, may give other rows, as where rows are drawn or packed.
         ordered_by: A column of distinct values, in the table and in the result, that shows the row order.
-        in_full: Whether to try every cut of the input and to resume from every batch, or from a few.
+        in_full: Whether to try every cut of the input, to resume from every batch, and to split by rank.
     """
     check_any_chunks(apply, table, splits_matter=splits_matter, in_full=in_full)
     check_empty(apply, table.schema)
@@ -72,6 +75,8 @@ def check_operator(
         check_row_order(apply, table, ordered_by)
     uneven = [cut(table.combine_chunks().to_batches()[0], [5, 1, 2])]
     check_dataset(lambda: apply(chunked(uneven, table.schema)), epochs_differ=epochs_differ, in_full=in_full)
+    if in_full:
+        check_ranks(apply, table, parts_differ=parts_differ or splits_matter)
 
 
 def check_dataset(make: Make, *, epochs_differ: bool = False, in_full: bool = True) -> None:

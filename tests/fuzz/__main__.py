@@ -11,13 +11,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
-from typing import Final
+from typing import Any, Final
 
 from tests.fuzz.conftest import LOG
 from tests.fuzz.watch import LAST_CASE
@@ -36,6 +36,7 @@ class Soak:
         rounds: How many rounds have to start whatever the time is.
         seeds: The seeds of the rounds.
         cases: How many cases each fuzzer has run.
+        kinds: How many of them were of which kind, if a fuzzer tells kinds apart.
         failures: How often each fuzzer failed.
         known: Tests that failed; later rounds leave them out, so that they show what else there is.
     """
@@ -44,6 +45,7 @@ class Soak:
     rounds: int
     seeds: Iterator[int]
     cases: Counter[str] = field(default_factory=Counter)
+    kinds: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     failures: Counter[str] = field(default_factory=Counter)
     known: set[str] = field(default_factory=set)
     lock: Lock = field(default_factory=Lock)
@@ -86,10 +88,11 @@ class Soak:
                 ):
                     self.crashed(name, seed, done, case)
 
-    def count(self, name: str, tests: Sequence[dict[str, object]]) -> None:
+    def count(self, name: str, tests: Sequence[dict[str, Any]]) -> None:
         """Adds up what a round found, and shows what failed."""
         for test in tests:
-            self.cases[name] += int(str(test["cases"]))
+            self.cases[name] += test["cases"]
+            self.kinds[name].update(test["kinds"])
             if test["failure"] is not None:
                 self.failures[name] += 1
                 self.known.add(str(test["test"]))
@@ -146,7 +149,8 @@ def main() -> int:
             working.result()
     print("\nfuzzer, cases, differences")
     for name in chosen:
-        print(f"{name}, {soak.cases[name]:,}, {soak.failures[name]}")
+        told = ", ".join(f"{count:,} {kind}" for kind, count in sorted(soak.kinds[name].items()))
+        print(f"{name}, {soak.cases[name]:,}{f' ({told})' if told else ''}, {soak.failures[name]}")
     return 1 if soak.failures.total() else 0
 
 

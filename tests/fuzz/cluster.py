@@ -1,4 +1,7 @@
-"""Kills what pipelines on a cluster run on, at random moments: `python -m tests.fuzz.cluster`. Needs Ray. See README.md."""
+"""Runs random plans on a cluster, and kills what pipelines there run on, at random moments: `python -m tests.fuzz.cluster`.
+
+Needs Ray. See README.md.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from tests.cluster.consumer import PIPELINES, digest, write_shards
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+import arrowflow as af
+from tests.cluster.consumer import PIPELINES, digest, engine, write_shards
 from tests.cluster.kills import Told, TwoNodes, Victim, run_killed, until
+from tests.fuzz import named
+from tests.fuzz.drafts import DRAFTS, Draft
+from tests.fuzz.ranks import MOST_STEPS, Rows, rows_of, run_of
 
 ROWS: Final = 120_000
 SETTLED_SECONDS: Final = 1.0
@@ -71,23 +80,79 @@ def shown(name: str, told: Told, expected: list[str], left: list[str]) -> str:
     return f"{name}: {batches}; killed {parts}; ran {', '.join(told.starts)}; {told.seconds:.1f} s; left: {left or 'nothing'}"
 
 
+def compared(cluster: TwoNodes, folder: Path, wanted: int, number: int) -> Counter[str]:
+    """Runs random plans; returns how many ran in which way, and how many had other batches than on one machine."""
+    import ray  # late: as in `TwoNodes`
+
+    named.use_folder(folder)
+    kinds: Counter[str] = Counter()
+
+    @seed(number)
+    @settings(
+        max_examples=wanted,
+        phases=[Phase.generate],
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(DRAFTS)
+    def compare(draft: Draft) -> None:
+        try:
+            rows = alone(draft)
+            expected = first_batches(rows, draft)
+            found = first_batches(alone(draft).with_engine(engine(cluster.address)), draft)
+        except (af.PlanError, af.DataError):
+            kinds["refused"] += 1
+            return
+        is_whole = ": whole)" in rows.explain()
+        kinds["whole" if is_whole else "parts"] += 1
+        if found != expected or (is_whole and first_batches(draft.plain(), draft) != expected):
+            kinds["different"] += 1
+            print(f"{draft}: {found} on the cluster, on one machine {expected}", flush=True)
+
+    compare()
+    ray.shutdown()
+    return kinds
+
+
+def alone(draft: Draft) -> af.Dataset:
+    """Returns the plan as one process runs it, which leaves some rows out where only a run counts them."""
+    rows = draft.plain().split_by_rank(0, 1)
+    try:
+        rows.explain()
+    except af.PlanError:
+        rows = draft.plain().split_by_rank(0, 1, equal_steps="drop")
+    return rows
+
+
+def first_batches(rows: af.Dataset, draft: Draft) -> list[Rows]:
+    """Returns the batches of epoch 0, the first ones where there is no end."""
+    with run_of(rows, 0) as run:
+        return [rows_of(batch) for batch in itertools.islice(run, MOST_STEPS if draft.endless else None)]
+
+
 def main() -> int:
-    """Kills as much as asked for; returns 1 if a batch differs or something is left."""
+    """Runs and kills as much as asked for; returns 1 if a batch differs or something is left."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.cluster", description=__doc__)
+    parser.add_argument("--plans", type=int, default=40, help="random plans, which run without kills")
     parser.add_argument("--kills", type=int, default=30, help="of workers and nodes")
     parser.add_argument("--ends", type=int, default=20, help="kills of the loop itself")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(31))
-    given = parser.parse_args()
-    print(f"the seed is {given.seed}", flush=True)
-    draw = random.Random(given.seed)
+    asked = parser.parse_args()
+    print(f"the seed is {asked.seed}", flush=True)
+    draw = random.Random(asked.seed)
     cluster = TwoNodes()
     total: Counter[Victim] = Counter()
     wrong = 0
     try:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
+            if asked.plans:
+                kinds = compared(cluster, folder / "plans", asked.plans, asked.seed)
+                print(f"plans: {dict(kinds)}", flush=True)
+                wrong += kinds["different"]
             write_shards(folder / "shards", ROWS)
-            for what, wanted in (("kills", given.kills), ("ends", given.ends)):
+            for what, wanted in (("kills", asked.kills), ("ends", asked.ends)):
                 found, differ = killed(cluster, folder, what, wanted, draw)
                 total += found
                 wrong += differ

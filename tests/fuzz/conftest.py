@@ -14,7 +14,7 @@ import hypothesis
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.fuzz.watch import Watch
+from tests.fuzz.watch import Watch, kinds
 
 # Polars prints the stack of each panic, of which there are many here.
 os.environ["RUST_BACKTRACE"] = "0"
@@ -47,7 +47,9 @@ def pytest_runtest_makereport(
         again = f"python -m pytest {item.nodeid!r}" + ("" if seed is None else f" --hypothesis-seed={seed}")
         if report.failed:
             report.sections.append(("Run it again", again))
-        _log(test=item.nodeid, cases=item.stash[WATCH].cases, again=again, failure=_shown(report))
+        _log(
+            test=item.nodeid, cases=item.stash[WATCH].cases, kinds=kinds, again=again, failure=_shown(report)
+        )
     return report
 
 
@@ -96,6 +98,7 @@ def watched(request: pytest.FixtureRequest, stderr: int) -> Iterator[None]:
     watch, body = Watch(stderr), test.inner_test
     test.inner_test = watch.over(body)
     request.node.stash[WATCH] = watch
+    kinds.clear()
     yield
     test.inner_test = body
 

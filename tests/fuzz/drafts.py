@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
@@ -20,6 +20,8 @@ RULE_NAMES: Final = tuple(rule.name for rule in RULES)
 MOST_ROWS: Final = 2_500
 MOST_ELEMENTS: Final = 100
 """Rows of which each opens a dataset."""
+MANY: Final = 200
+"""Repetitions, each of which draws other rows: more than any part of an endless plan takes."""
 
 Unit = Literal["rows", "documents", "tokens"]
 
@@ -34,6 +36,7 @@ class Draft:
             operator leaves out depends on the part.
         rows: Rows at most.
         exact: Whether the rows of the parts are those of the plan, not some of its limit.
+        countless: Whether the number of rows, too, depends on the part.
         endless: Whether the plan has no end.
         endless_limit: Whether rows may come more often than in the limit.
         noisy: Whether `x` is drawn at random, and differently in parts.
@@ -48,6 +51,7 @@ class Draft:
     limit: str
     rows: int
     exact: bool = True
+    countless: bool = False
     endless: bool = False
     endless_limit: bool = False
     noisy: bool = False
@@ -105,10 +109,18 @@ def seeded(draw: Draw) -> str:
 # --------------------------------------------------------------------------------------------- sources
 
 
+SOURCES: Final = (
+    *("numbers", "numbers", "memory", "memory", "batches", "arrays", "generator", "stream"),
+    *("parquet", "parquet", "parquet", "ipc", "csv", "json", "listed", "scanned"),
+)
+
+
 @st.composite
-def sources(draw: Draw, first: int = 0, counts: tuple[int, ...] = COUNTS) -> Draft:
+def sources(
+    draw: Draw, first: int = 0, counts: Sequence[int] = COUNTS, kinds: Sequence[str] = SOURCES
+) -> Draft:
     """Draws a source."""
-    kind = pick(draw, *SOURCES)
+    kind = pick(draw, *kinds)
     count = pick(draw, *counts)
     if kind in named.KINDS:
         name = pick(draw, *named.FILES)
@@ -119,12 +131,6 @@ def sources(draw: Draw, first: int = 0, counts: tuple[int, ...] = COUNTS) -> Dra
         return source(f'{kind}("{name}"{more})', _rows_of(name))
     more = f", {pick(draw, 5, 64)}" if kind == "batches" else ""
     return source(f"{kind}({first}, {max(1, count) if more else count}{more})", count)
-
-
-SOURCES: Final = (
-    *("numbers", "numbers", "memory", "memory", "batches", "arrays", "generator", "stream"),
-    *("parquet", "parquet", "parquet", "ipc", "csv", "json", "listed", "scanned"),
-)
 
 
 def source(text: str, rows: int) -> Draft:
@@ -157,7 +163,7 @@ def _columns(draw: Draw, draft: Draft) -> Draft:
 
 
 def _filter(draw: Draw, draft: Draft) -> Draft:
-    if draft.text.startswith("files(") and draft.text.endswith(")") and pick(draw, False, True):
+    if draft.text.startswith("files(") and draft.text.count("(") == 1 and pick(draw, False, True):
         text = f'counted({draft.text}.filter(pl.col("id") % 7 != 3))'
         return replace(draft, text=text, limit=text)
     return draft.then(
@@ -191,7 +197,7 @@ def _noise(draw: Draw, draft: Draft) -> Draft:
 
 
 def _pieces(draw: Draw, draft: Draft) -> Draft:
-    return draft.losing(".map(first_two, schema=SCHEMA)")
+    return draft.losing(".map(first_two, schema=SCHEMA)", countless=True)
 
 
 def _explode(draw: Draw, draft: Draft) -> Draft:
@@ -238,12 +244,16 @@ def _shuffle(draw: Draw, draft: Draft) -> Draft:
 
 
 def _global(draw: Draw, draft: Draft) -> Draft:
-    if pick(draw, True, True, False):
-        return draft.then(f"{pick(draw, '', '.cache()', '.cache()')}.shuffle({seeded(draw)})")
-    drawn = pick(draw, 16, 40, 200)
-    return draft.then(
-        f'.cache().sample({drawn}, weights=pl.col("id") % 3 + 1, replacement=True, seed=1)', rows=drawn
-    )
+    """Draws an operator that reads rows by their places; what a cache keeps for it are the rows of the plan."""
+    cached = pick(draw, True, True, False)
+    order = f".shuffle({seeded(draw)})"
+    if not cached:
+        return draft.then(order)
+    text, rows = draft.text + ".cache()", draft.rows
+    if pick(draw, False, False, True):
+        rows = pick(draw, 16, 40, 200)
+        order = f'.sample({rows}, weights=pl.col("id") % 3 + 1, replacement=True, seed=1)'
+    return Draft(text + order, text + order, rows)
 
 
 def _cache(draw: Draw, draft: Draft) -> Draft:
@@ -432,7 +442,9 @@ def _after(draw: Draw, draft: Draft) -> Draft:
     if kind == "columns" and draft.unit == "rows":
         return draft.then('.with_columns(w=pl.col("id"))')
     if kind == "map" and draft.kind == "rows":
-        return draft.then(".map(changed, keeps_rows=True)")
+        if pick(draw, False, True):
+            return draft.then(".map(noisy, seed=1, keeps_rows=True)", noisy=True)
+        return draft.then(pick(draw, ".map(changed, keeps_rows=True)", ".map(some)", ".map_rows(row)"))
     if kind == "repeat" and not draft.endless:
         return draft.then(".repeat(2)", remainders=draft.remainders * 2)
     if kind == "batch":
@@ -441,19 +453,32 @@ def _after(draw: Draw, draft: Draft) -> Draft:
     return draft.then(".cache()" if kind == "cache" and not draft.endless else ".prefetch(1)")
 
 
+ONLY_WHOLE: Final = frozenset(
+    ["generator", "stream", "batches", "split", "whole stream", "zip", "choose", "group", "window"]
+)
+"""Sources and operators that never run in parts."""
+
+
 @st.composite
-def drafts(draw: Draw) -> Draft:
-    """Draws a plan that ends in batches."""
-    draft = draw(sources())
-    for name in draw(st.lists(st.sampled_from(list(STEPS)), max_size=4)):
+def drafts(draw: Draw, local: bool = False) -> Draft:
+    """Draws a plan that ends in batches; one that most often runs in parts where `local` is true."""
+    kinds, steps, makers = (
+        [name for name in names if not (local and name in ONLY_WHOLE)]
+        for names in (SOURCES, STEPS, ["batch"] * 6 + list(MAKERS))
+    )
+    draft = draw(sources(counts=COUNTS[3:] if local else COUNTS, kinds=kinds))
+    for name in draw(st.lists(st.sampled_from(steps), max_size=4)):
         draft = grown(draw, draft, name)
     if pick(draw, *[False] * 7, True) and 0 < draft.rows <= 400:
-        draft = replace(draft, text=draft.text + ".repeat()", limit=draft.limit + ".repeat(2)", endless=True)
+        times = MANY if "sample(" in draft.text else 2
+        limit = f"{draft.limit}.repeat({times})"
+        draft = replace(draft, text=draft.text + ".repeat()", limit=limit, endless=True)
         draft = replace(draft, endless_limit=True, exact=False)
-    draft = MAKERS[pick(draw, *["batch"] * 6, *MAKERS)](draw, draft)
+    draft = MAKERS[pick(draw, *makers)](draw, draft)
     if pick(draw, False, False, True):
         draft = _after(draw, draft)
     return draft
 
 
 DRAFTS: Final = drafts()
+LOCAL_DRAFTS: Final = drafts(local=True)

@@ -1,6 +1,6 @@
-"""Reads plans through a `DataLoader` with forked workers, then as they are: `python -m tests.fuzz.loaded FOLDER WORKERS`.
+"""Reads plans through a `DataLoader` with forked workers, then as they are: `python -m tests.fuzz.loaded FOLDER`.
 
-The plans come as JSON on standard input. It exits with 1 and prints the plans whose batches differ.
+The plans, each with a limit of batches and a number of workers, come as JSON on standard input. It exits with 1 and prints the plans whose batches differ.
 """
 
 from __future__ import annotations
@@ -42,19 +42,17 @@ def alone(text: str, most: int | None) -> list[Any] | str:
 
 def main() -> int:
     """Compares the batches; returns 1 where some differ."""
-    folder, workers = Path(sys.argv[1]), int(sys.argv[2])
+    named.use_folder(Path(sys.argv[1]))
     plans = json.load(sys.stdin)
-    named.use_folder(folder)
     multiprocessing.set_start_method("fork")
-    found = [loaded(text, workers, most) for text, most in plans]  # first, while no pipeline has run here
-    wrong = [
-        (text, shown(have), shown(want))
-        for (text, most), have in zip(plans, found, strict=True)
-        if have != (want := alone(text, most))
-    ]
-    for text, have, want in wrong:
-        print(f"{text}\n  {workers} workers: {have}\n  to_torch: {want}")
-    return 1 if wrong else 0
+    found = [loaded(text, workers, most) for text, most, workers in plans]  # while no pipeline has run here
+    is_same = True
+    for (text, most, workers), have in zip(plans, found, strict=True):
+        want = alone(text, most)
+        if have != want:
+            print(f"{text}\n  {workers} workers: {shown(have)}\n  to_torch: {shown(want)}")
+            is_same = False
+    return 0 if is_same else 1
 
 
 def shown(found: list[Any] | str) -> str:

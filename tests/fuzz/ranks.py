@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import json
 import math
@@ -23,11 +22,13 @@ Rows = tuple[tuple[Any, ...], ...]
 """The rows of a batch."""
 States = list[dict[str, Any]]
 
-HAS_HOW: Final = "how" in inspect.signature(af.Dataset.split_by_rank).parameters
 MOST_STEPS: Final = 12
 """Of plans without an end."""
 UNCOUNTED: Final = "equal_steps"
 """The word in the error for plans of which only a run tells how many rows they have."""
+
+REFUSED_LATE: Final = ("equal steps leave all of them out", "has no row in this repetition")
+"""What errors say that only a run finds: an epoch has rows and no step, or a part cannot tell whether others have rows."""
 
 
 class Refused(Exception):
@@ -136,7 +137,7 @@ class Split:
 
     def dataset(self, rank: int, size: int, meeting: Meeting | None) -> af.Dataset:
         """Returns the dataset of a rank."""
-        options: dict[str, Any] = {"how": self.way} if HAS_HOW else {}
+        options: dict[str, Any] = {"how": self.way}
         if self.way != "whole":
             options |= {"lanes": self.case.lanes, "equal_steps": self.equal_steps, "coordinator": meeting}
         return self.case.draft.plain().split_by_rank(rank, size, **options)
@@ -151,34 +152,40 @@ class Split:
         """
         meeting = Meeting(size) if self.equal_steps == "drop" and size > 1 else None
 
-        def one(rank: int) -> tuple[list[pa.RecordBatch], dict[str, Any]]:
+        def one(rank: int) -> tuple[list[pa.RecordBatch], dict[str, Any]] | af.ArrowflowError:
             try:
                 dataset = self.dataset(rank, size, meeting)
                 state = None if states is None else states[rank % len(states)]
                 with run_of(dataset, self.case.epoch, state) as run:
                     batches = list(itertools.islice(run, steps))
-                    return batches, {} if steps is None or not self.case.resumes else json.loads(
-                        json.dumps(run.state_dict())
-                    )
-            except BaseException:
+                    has_state = steps is not None and self.case.resumes
+                    return batches, json.loads(json.dumps(run.state_dict())) if has_state else {}
+            except BaseException as error:
                 if meeting is not None:
                     meeting.abort()
+                if isinstance(error, af.ArrowflowError):
+                    return error
                 raise
 
-        try:
-            with ThreadPoolExecutor(size if meeting else 1) as pool:
-                found = list(pool.map(one, range(size)))
-        except af.PlanError as error:
-            raise Refused(str(error)) from error
-        except af.StateError as error:
-            if self.case.merged or self.way == "whole":
-                raise
-            raise Refused(
-                str(error)
-            ) from error  # the state of one rank does not tell the places of all lanes
+        with ThreadPoolExecutor(size if meeting else 1) as pool:
+            told = list(pool.map(one, range(size)))
+        errors = [each for each in told if isinstance(each, af.ArrowflowError)]
+        for error in sorted(errors, key=lambda error: isinstance(error, af.RankError)):
+            if self.refuses(error):
+                raise Refused(str(error)) from error
+            raise error
+        found = [each for each in told if not isinstance(each, af.ArrowflowError)]
         counts = {len(batches) for batches, _ in found}
         assert len(counts) == 1, f"ranks made different numbers of steps: {sorted(counts)}"
         return [batches for batches, _ in found], [state for _, state in found]
+
+    def refuses(self, error: af.ArrowflowError) -> bool:
+        """Whether an error says that so many ranks cannot run the plan, or cannot go on from the state of one of them."""
+        if isinstance(error, af.DataError):
+            return any(words in str(error) for words in REFUSED_LATE)
+        if isinstance(error, af.StateError):
+            return not self.case.merged and self.way != "whole"
+        return isinstance(error, af.PlanError)
 
     def merged(self, states: States) -> States:
         """Returns the state that all ranks load."""
@@ -303,7 +310,7 @@ def check_rows(
     foreign = have.keys() - limit.keys() if draft.endless_limit else (have - limit).keys()
     assert not foreign, f"{len(foreign)} rows are foreign or come twice, as {sorted(foreign, key=str)[:5]}"
     assert bool(have) or not plain or lost is None, "no rows, where the plain plan has some"
-    if lost is None or draft.endless:
+    if lost is None or draft.endless or draft.countless:
         return
     if draft.exact:
         missing = want - have

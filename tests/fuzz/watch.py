@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import functools
 import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +13,9 @@ from typing import Any, Final
 CASE_SECONDS: Final = 120
 LAST_CASE: Final = "ARROWFLOW_FUZZ_CASE"
 """Environment variable: the file in which each case is written down before it runs."""
+
+kinds: Final[Counter[str]] = Counter()
+"""How many cases of each kind the test has run, where a fuzzer tells kinds apart."""
 
 
 class Watch:

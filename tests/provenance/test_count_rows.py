@@ -133,6 +133,8 @@ def test_columns_and_functions_before_the_filter(path: Path) -> None:
         "shard": lambda ds: ds.shard(2, 0).filter(pl.col("id") > 1),
         "take": lambda ds: ds.filter(pl.col("id") > 1).take(9),
         "concatenate": lambda ds: ds.concatenate(ds),
+        "rejection_resample": lambda ds: ds.rejection_resample(pl.col("id") % 2, [0.9, 0.1], [0.5, 0.5]),
+        "map": lambda ds: ds.map(lambda batch, rng: batch.slice(0, rng.integers(9)), seed=1),
     }.items(),
 )
 def test_other_operators_are_refused(

@@ -44,14 +44,17 @@ def lanes_of_plan(plan: Node, given: int | None, world_size: int, *, small_windo
     size, most = batch_rows(plan), DEFAULT_LANES
     while True:
         lanes = divisor(size, most) if given is None else given
-        obstacle = (
-            plan.obstacle(lanes, 1)
-            or _filled_by_all(plan)
-            or _cut_anew(maker)
-            or _too_few(maker, lanes)
-            or _lasts_apart(plan, maker, lanes)
+        obstacle = plan.obstacle(lanes, 1)
+        if small_windows and obstacle is not None and obstacle.most_lanes:
+            obstacle = None
+        of_batches = (
+            _filled_by_all(plan),
+            _cut_anew(maker),
+            _too_few(maker, lanes),
+            _lasts_apart(plan, maker, lanes),
         )
-        if obstacle is None or (small_windows and obstacle.most_lanes):
+        obstacle = obstacle or next(filter(None, of_batches), None)
+        if obstacle is None:
             return checked_lanes(lanes, size, world_size)
         if given is not None or obstacle.most_lanes < FEWEST_LANES:
             return obstacle

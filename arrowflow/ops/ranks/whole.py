@@ -5,7 +5,8 @@ does and however many rows it has: neither counts nor a coordinator are needed. 
 of `group_by_window`, are not cut: batch number i goes to rank i mod W.
 
 The plan costs each process the work of all. So everything that may run on the rows of a rank alone does: what follows
-the batches, and row-wise operators right before them, which move after them.
+the batches, if it keeps their rows and draws no random numbers, and row-wise operators right before them, which move
+after them.
 
 Positions are those of the plan, so any rank of any number of processes loads the state of any other rank.
 """
@@ -26,6 +27,7 @@ from arrowflow.ops.batches.batch import Batch
 from arrowflow.ops.ranks.agreed_steps import AgreedSteps
 from arrowflow.ops.ranks.coordinator import Coordinator
 from arrowflow.ops.ranks.steps import no_step
+from arrowflow.ops.rows.repeat import Repeat
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.lane import Obstacle
 from arrowflow.plan.node import Count, Node
@@ -48,6 +50,7 @@ class ShareOfBatches(RowOperator):
         local_world_size: How many of them share this machine.
         cuts: Whether batches are divided. Otherwise they come in turn.
         because: Why the plan does not run in parts; None if the user wants it so.
+        calls_all: A function after the batches that each process calls for all rows, since it may drop some; or nothing.
         coordinator: What ranks compare their epochs by.
     """
 
@@ -59,6 +62,7 @@ class ShareOfBatches(RowOperator):
     local_world_size: int = 1
     cuts: bool = True
     because: Obstacle | None = field(default=None, compare=False)
+    calls_all: str = field(default="", compare=False)
     coordinator: Coordinator | None = field(default=None, compare=False, repr=False)
 
     def arguments(self) -> Mapping[str, Any]:
@@ -148,7 +152,13 @@ class ShareOfBatches(RowOperator):
     def facts(self) -> tuple[str, ...]:
         """Returns how the plan runs and why, for `explain` and the log."""
         takes = "takes its rows of each batch" if self.cuts else f"takes one batch in {self.world_size}"
-        return (f"each process runs the whole plan and {takes}: {self.why}",)
+        whole = f"each process runs the whole plan and {takes}: {self.why}"
+        if not self.calls_all:
+            return (whole,)
+        return (
+            whole,
+            f"{self.calls_all} is called for all rows: with keeps_rows=True and no seed, for those of the process alone",
+        )
 
     @property
     def why(self) -> str:
@@ -163,8 +173,9 @@ def share_of_batches(plan: Node, share: ShareOfBatches) -> Node:
         PlanError: A batch has not a row for each rank.
     """
     plan = plan.in_order()
+    cuts = all(isinstance(maker, Batch) for maker in _makers(plan))
     above: list[Node] = []
-    while _treats_batches(plan):
+    while _treats_batches(plan, cuts):
         above.append(plan)
         (plan,) = plan.inputs
     below: list[Node] = []
@@ -179,19 +190,25 @@ def share_of_batches(plan: Node, share: ShareOfBatches) -> Node:
             below.append(rows)
             (rows,) = rows.inputs
         plan = plan.on(rows)
-    cuts = all(isinstance(maker, Batch) for maker in _makers(plan))
-    plan = dataclasses.replace(share, cuts=cuts).on(plan)
+    stays = plan.traits.opaque and plan.traits.local and plan.batched
+    plan = dataclasses.replace(share, cuts=cuts, calls_all=plan.call() if stays else "").on(plan)
     for node in reversed([*above, *below]):
         plan = node.on(plan)
     return plan
 
 
-def _treats_batches(node: Node) -> bool:
-    """Whether an operator after `batch` treats each batch for itself, so that it can treat the rows of a rank alone."""
+def _treats_batches(node: Node, cuts: bool) -> bool:
+    """Whether an operator after the batches gives of some rows of a batch what it gives of them among all.
+
+    A function that may leave rows out could leave none to one rank, which then made fewer steps. Random numbers are
+    those of a whole batch. Rounds of whole batches go on in the next repetition.
+    """
     traits = node.traits
     if traits.borders is not Borders.KEEP or len(node.inputs) != 1:
         return False
-    return traits.local if traits.opaque else traits.one_to_one or traits.drops_rows or traits.counts_alone
+    if traits.opaque:
+        return traits.local and node.count_rows((1,)) == 1 and node.arguments().get("seed") is None
+    return traits.one_to_one or (traits.counts_alone and (cuts or not isinstance(node, Repeat)))
 
 
 def _treats_rows(node: Node) -> bool:
@@ -234,9 +251,7 @@ class SharesKernel(SerialKernel):
             self._began = True
         else:
             self._left_out += rows
-        # The rows of another rank get other random numbers.
-        origin = item.origin._replace(piece=item.origin.piece + first)
-        yield item._replace(chunk=item.chunk.slice(first, before - first), origin=origin)
+        yield item._replace(chunk=item.chunk.slice(first, before - first))
 
     def finish(self) -> Iterator[Item]:
         """Checks that an epoch with rows has a step."""

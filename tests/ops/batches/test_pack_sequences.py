@@ -85,6 +85,7 @@ def test_contracts(strategy: Any, length: int, window: int) -> None:
     check_operator(
         lambda ds: ds.pack_sequences("tokens", length, strategy=strategy, window_rows=window),
         DOCUMENTS,
+        parts_differ=True,
         in_full=(length, window) == (9, 4),
     )
 

@@ -150,6 +150,7 @@ def test_contracts_with_a_random_map_behind_it_and_in_it() -> None:
         ),
         NUMBERS.slice(0, 7),
         epochs_differ=True,
+        parts_differ=True,
     )
 
 

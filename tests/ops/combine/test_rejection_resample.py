@@ -43,7 +43,9 @@ CASES: dict[str, Apply] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_contracts(case: str) -> None:
-    check_operator(CASES[case], LABELS, epochs_differ=True, in_full=stands_for_all(case, CASES))
+    check_operator(
+        CASES[case], LABELS, epochs_differ=True, parts_differ=True, in_full=stands_for_all(case, CASES)
+    )
 
 
 @pytest.mark.parametrize("rows", [2, 3, 5])
@@ -52,7 +54,7 @@ def test_contracts_where_blocks_end(case: str, rows: int, monkeypatch: pytest.Mo
     monkeypatch.setattr(rejection_resample, "BLOCK_ROWS", rows)
     monkeypatch.setattr(rejection_resample, "SAMPLE_BLOCKS", 2)
     monkeypatch.setattr(rejection_resample, "DRAWN_ROWS", rows + 1)
-    check_operator(CASES[case], LABELS, epochs_differ=True, in_full=False)
+    check_operator(CASES[case], LABELS, epochs_differ=True, parts_differ=True, in_full=False)
 
 
 def labelled(num_rows: int, shares: list[float], seed: int = 0) -> pa.Table:

@@ -63,7 +63,7 @@ PIPELINES: dict[str, Make] = {
     "zip": lambda path: af.zip(of(path), of(path).rename({"id": "other"})).shuffle(1600, seed=1).batch(BATCH),
     "concatenate": lambda path: of(path).concatenate(af.range(3330)).shuffle(1600, seed=2).batch(BATCH),
     "repeat below": lambda path: of(path).shuffle(1600, seed=1).repeat(2).batch(BATCH),
-    "repeat above": lambda path: of(path).shuffle(1600, seed=1).batch(BATCH).repeat(2),
+    "repeat above": lambda path: of(path).shuffle(1600, seed=1).batch(BATCH, drop_remainder=True).repeat(2),
     "cache": lambda path: of(path).map(doubled, keeps_rows=True).cache().shuffle(1700, seed=8).batch(BATCH),
     "a range of rows": lambda path: of(path).skip(1000).take(10_000).shuffle(1600, seed=1).batch(BATCH),
     "a part": lambda path: of(path).split([0.9, 0.1], seed=1)[0].shuffle(1600, seed=1).batch(BATCH),

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import arrowflow as af
@@ -183,6 +184,31 @@ def test_windows_of_a_series_are_not_torn() -> None:
     assert rows == [[*range(start, start + EPISODE_ROWS)] for start in range(0, 2_800, EPISODE_ROWS)]
 
 
+def test_rounds_of_groups_go_on_in_the_next_repetition() -> None:
+    plan = af.range(100).group_by_window(pl.col("id") // 5 % 7, 3).repeat(2)
+    expected = plain_steps(plan)
+    for size in (3, 8):
+        rounds = len(expected) // size
+        found = [plain_steps(dataset) for dataset in ranks(lambda: plan, size)]
+        assert found == [expected[rank : rounds * size : size] for rank in range(size)]
+
+
+def test_a_function_after_batch_that_leaves_rows_out_keeps_the_steps_equal() -> None:
+    """To each rank alone, it could leave none of some batch."""
+    plan = af.range(128).unique("id").batch(8).map(lambda batch: batch.filter(pc.field("id") > 51))
+    expected = plain_steps(plan)
+    assert [len(rows) for rows in expected] == [4] + [8] * 9
+    assert_whole(plan, expected)
+    assert steps_of(plan, 8) == expected[1:]  # four rows are too few for eight ranks
+
+
+def test_random_numbers_after_batch_do_not_depend_on_the_number_of_ranks() -> None:
+    def draw(batch: pa.RecordBatch, rng: np.random.Generator) -> pa.RecordBatch:
+        return batch.append_column("x", pa.array(rng.random(batch.num_rows)))
+
+    assert_whole(af.range(64).unique("id").batch(16).map(draw, seed=3, keeps_rows=True))
+
+
 # ------------------------------------------------------------------------------------------ remainders
 
 
@@ -220,6 +246,13 @@ def test_small_windows_are_shuffled() -> None:
     kept = sum(after == before + 1 for before, after in itertools.pairwise(ids))
     assert kept < 100, "most rows have the neighbours that they had"
     assert_whole(plan)
+
+
+def test_small_windows_on_request_hide_no_other_obstacle() -> None:
+    rows = af.range(640).filter(pl.col("id") > 9).shuffle(200, seed=1).batch(16)
+    assert next(iter(rows.split_by_rank(0, 1, how="parts", equal_steps="drop"))).num_rows == 16
+    with pytest.raises(af.PlanError, match="repeat comes after batch, and only a run counts its rows"):
+        rows.repeat(2).split_by_rank(0, 1, how="parts", equal_steps="drop").explain()
 
 
 # --------------------------------------------------------------------------------------- the last batch

@@ -142,7 +142,7 @@ def test_the_rows_of_other_ranks_are_not_computed() -> None:
         seen.append(batch.num_rows)
         return batch
 
-    plan = IDS.enumerate().with_columns(x=pl.col("id") * 2).batch(64).map(called)
+    plan = IDS.enumerate().with_columns(x=pl.col("id") * 2).batch(64).map(called, keeps_rows=True)
     mine = plan.split_by_rank(1, 4)
     expected = [batch.to_pylist() for batch in plan]
     seen.clear()
@@ -152,14 +152,22 @@ def test_the_rows_of_other_ranks_are_not_computed() -> None:
     assert physical.index("split_by_rank") < physical.index("with_columns")
 
 
-def test_random_functions_draw_other_numbers_on_each_rank() -> None:
+def test_functions_with_random_numbers_or_without_keeps_rows_see_whole_batches() -> None:
     def noisy(batch: pa.RecordBatch, rng: np.random.Generator) -> pa.RecordBatch:
         return pa.record_batch({"id": batch["id"], "x": rng.random(batch.num_rows)})
 
-    plan = IDS.enumerate().batch(64).map(noisy, seed=3, keeps_rows=True)
-    one, two = ([next(iter(each))["x"].to_pylist() for each in ranks(lambda: plan, size)] for size in (1, 2))
-    assert one == [next(iter(plan))["x"].to_pylist()]
-    assert two[0] != two[1]
+    def halved(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.slice(0, batch.num_rows // 2)
+
+    rows = IDS.enumerate().batch(64)
+    for plan in (rows.map(noisy, seed=3, keeps_rows=True), rows.map(halved)):
+        batches = [batch.to_pylist() for batch in plan]
+        found = [
+            [batch.to_pylist() for batch in each]
+            for each in (plan.split_by_rank(rank, 4) for rank in range(4))
+        ]
+        assert [list(step) for step in zip(*found, strict=True)] == cut(batches, 4)
+    assert "is called for all rows: with keeps_rows=True and no seed" in plan.split_by_rank(0, 2).explain()
 
 
 def test_what_is_said(caplog: pytest.LogCaptureFixture) -> None:
