@@ -1066,12 +1066,13 @@ class Dataset:
           `buffer_size / lanes` rows in a `shuffle`. A batch has equally many rows of each lane, lane after lane. A process
           runs `lanes / world_size` of the lanes, and reads nothing else.
         * Whole, for every other plan, such as one with `zip` of different inputs, `window`, `scan` or a generator. Each
-          process runs all of it. Of a batch of n rows, rank r of W takes rows rn/W to (r + 1)n/W. What follows `batch`
-          runs on the rows of the process alone, and so do column operators right before it. A line of the log says so.
+          process runs all of it. Of a batch of n rows, rank r of W takes rows rn/W to (r + 1)n/W. Column operators right
+          before `batch`, what follows it, and functions with `keeps_rows=True` and no seed among that, run on the rows of
+          the process alone. A line of the log says that the plan runs whole.
 
         All processes deliver equally many batches. In parts they have one size: where the lanes end differently, the last
         rows of some are left out, `lanes - 1` of an epoch at most, or filled up after `batch(…, pad_remainder=True)`.
-        Functions after `batch` are called for each lane, or for the rows of the process. Batches of
+        Functions after `batch` are called for each lane, or whole for all rows of a batch or of the process. Batches of
         `bucket_by_sequence_length` and the like come whole, of one lane after another, or to one process after another.
 
         Memory: in parts at least one chunk of each lane and two parts of some 16 MiB; whole, that of the plan. Budgets
