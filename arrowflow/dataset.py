@@ -1072,7 +1072,7 @@ class Dataset:
 
         All processes deliver equally many batches. In parts they have one size: where the lanes end differently, the last
         rows of some are left out, `lanes - 1` of an epoch at most, or filled up after `batch(…, pad_remainder=True)`.
-        Functions after `batch` are called for each lane, or whole for all rows of a batch or of the process. Batches of
+        In parts, functions after `batch` are called for each lane. Batches of
         `bucket_by_sequence_length` and the like come whole, of one lane after another, or to one process after another.
 
         Memory: in parts at least one chunk of each lane and two parts of some 16 MiB; whole, that of the plan. Budgets
