@@ -122,10 +122,10 @@ def _lasts_apart(plan: Node, maker: Node, lanes: int) -> Obstacle | None:
         after.append(plan)
         (plan,) = plan.inputs
     rows = rows_in_lanes(maker.inputs[0])
-    is_uncounted, advice = rows is None, f"put it before {maker.name}"
+    is_uncounted, advice = rows is None or not isinstance(maker, Batch), f"put it before {maker.name}"
     repeats = next((node for node in after if isinstance(node, Repeat)), None)
     if repeats is not None and is_uncounted:
-        return Obstacle(Repeat.name, f"comes after {maker.name}, and only a run counts its rows", advice)
+        return Obstacle(Repeat.name, f"comes after {maker.name}, and only a run counts its batches", advice)
     leaves_out = isinstance(maker, Batch) and maker.mask is None and not maker.drop_remainder
     if (
         repeats is not None

@@ -193,6 +193,18 @@ def test_rounds_of_groups_go_on_in_the_next_repetition() -> None:
         assert found == [expected[rank : rounds * size : size] for rank in range(size)]
 
 
+def test_buckets_that_are_repeated_run_whole() -> None:
+    """Lanes make a number of batches of their own, so one would begin the next repetition before the others."""
+    lists = pa.array([[0] * (number % 6) for number in range(37)])
+    table = pa.table({"id": pa.array(range(37)), "tokens": lists})
+    plan = af.from_arrow(table).bucket_by_sequence_length("tokens", [2, 4], [16, 8, 4]).repeat(2)
+    expected = [batch["id"].to_pylist() for batch in plan]
+    found = [[batch["id"].to_pylist() for batch in dataset] for dataset in ranks(lambda: plan, 2)]
+    assert found == [expected[rank : len(expected) // 2 * 2 : 2] for rank in range(2)]
+    with pytest.raises(af.PlanError, match="repeat comes after bucket_by_sequence_length"):
+        plan.split_by_rank(0, 1, lanes=8, how="parts").explain()
+
+
 def test_a_function_after_batch_that_leaves_rows_out_keeps_the_steps_equal() -> None:
     """To each rank alone, it could leave none of some batch."""
     plan = af.range(128).unique("id").batch(8).map(lambda batch: batch.filter(pc.field("id") > 51))
@@ -251,7 +263,7 @@ def test_small_windows_are_shuffled() -> None:
 def test_small_windows_on_request_hide_no_other_obstacle() -> None:
     rows = af.range(640).filter(pl.col("id") > 9).shuffle(200, seed=1).batch(16)
     assert next(iter(rows.split_by_rank(0, 1, how="parts", equal_steps="drop"))).num_rows == 16
-    with pytest.raises(af.PlanError, match="repeat comes after batch, and only a run counts its rows"):
+    with pytest.raises(af.PlanError, match="repeat comes after batch, and only a run counts its batches"):
         rows.repeat(2).split_by_rank(0, 1, how="parts", equal_steps="drop").explain()
 
 
