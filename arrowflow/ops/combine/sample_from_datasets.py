@@ -112,10 +112,9 @@ class SampleFromDatasets(MixOperator):
         for number, child in enumerate(drawn):
             rows = rows_in_lanes(child)
             if rows is None or rows < lanes:
-                known, remedy = f"{rows:,} rows for {lanes} lanes", "repeat() it"
-                if rows is None:
-                    known = "rows that only a run counts"
-                    remedy = "count them once: assert_cardinality(af.count_rows(…)) after its filter"
+                known, remedy = "rows that only a run counts", "count them once, by assert_cardinality"
+                if rows is not None:
+                    known, remedy = f"{rows:,} rows for {lanes} lanes", "repeat() it"
                 which = f"in dataset {number + 1} of those that are drawn"
                 return Obstacle(self.name, f"has {known} {which}", remedy)
         return worst(child.obstacle(lanes, times) for child in drawn)
