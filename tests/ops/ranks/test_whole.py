@@ -308,3 +308,11 @@ def test_declared_rows_of_a_cache_are_those_of_each_epoch(kept: bool, tmp_path: 
     loader = plan.split_by_rank(0, 1, how="parts").to_numpy()
     counts = {sum(len(batch["id"]) for batch in loader) for _ in range(3)}
     assert counts == {(335 if kept else 1_003) // 16 * 16}
+
+
+def test_a_mix_of_rows_that_only_a_run_counts_runs_whole() -> None:
+    plan = af.sample_from_datasets([IDS.filter(pl.col("id") % 2 > 0), IDS], seed=1).batch(16)
+    batches = [batch.to_pylist() for batch in plan]
+    found = [[batch.to_pylist() for batch in each] for each in ranks(lambda: plan, 2)]
+    assert [list(step) for step in zip(*found, strict=True)] == cut(batches, 2)
+    assert "count them once, by assert_cardinality" in plan.split_by_rank(0, 2).explain()
