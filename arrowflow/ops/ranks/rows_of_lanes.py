@@ -94,9 +94,8 @@ class LanesKernel(BoundaryKernel):
         # Whether windows end with steps. Then parts end with windows: a window in two parts would be joined twice.
         self._is_aligned = bool(shuffles) and not self._window_rows % step_rows
         self._epoch = 0
-        self._streams: list[
-            StreamHandle | None
-        ] = []  # None: it has ended; those after the last one are not open yet
+        # The lanes that were opened, None where one has ended; those after the last one are not open yet.
+        self._streams: list[StreamHandle | None] = []
         self._held = [Held() for _ in lanes]
         self._starts: list[Position] = [None] * len(lanes)
         # The last row of a lane that is used up, and the mark before it; a lane that resumes so reads that row again.
@@ -106,9 +105,8 @@ class LanesKernel(BoundaryKernel):
         # Of a lane whose place was not in the state: rows that come before its place, and its position before them.
         self._early: dict[int, tuple[int, LaneMark]] = {}
         self._began = False  # a step was delivered in this epoch
-        self._failed: dict[
-            int, StreamHandle
-        ] = {}  # lanes whose error comes after the steps that are complete without it
+        # Lanes whose error comes after the steps that are complete without it.
+        self._failed: dict[int, StreamHandle] = {}
         self._done = 0  # rows of each lane that were put out
         self._part_steps = self._least_steps = max(1, -(-self._window_rows // step_rows))
         self._number = 0
