@@ -40,10 +40,13 @@ class Held:
             self._skip = 0
         self._after = item.position
 
-    def pop(self, rows: int) -> tuple[list[pa.RecordBatch], list[Ticket]]:
-        """Removes the oldest `rows` rows and returns them as zero-copy slices with the tickets they stand on."""
+    def pop(self, rows: int, *, keeps_last: bool = False) -> tuple[list[pa.RecordBatch], list[Ticket]]:
+        """Removes the oldest `rows` rows and returns them as zero-copy slices with the tickets they stand on.
+
+        With `keeps_last` the last of them stays, too: it is the oldest one from then on.
+        """
         chunks, tickets = [], []
-        self.rows -= rows
+        self.rows -= rows - keeps_last
         while rows:
             entry = self._entries[0]
             chunk, _, start, ticket, _ = entry
@@ -51,10 +54,9 @@ class Held:
             chunks.append(chunk if here == chunk.num_rows else chunk.slice(start, here))
             tickets.append(ticket)
             rows -= here
-            if start + here == chunk.num_rows:
+            entry[2] = start + here - (keeps_last and not rows)
+            if entry[2] == chunk.num_rows:
                 self._entries.popleft()
-            else:
-                entry[2] = start + here
         return chunks, tickets
 
     def pop_slices(self, size: int, number: int) -> tuple[Slices, Ticket] | None:

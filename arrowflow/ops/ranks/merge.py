@@ -21,20 +21,18 @@ from arrowflow.ops.ranks.windows_of_lanes import merged_windows
 
 @dataclass(slots=True)
 class LaneRows:
-    """Rows of a part: of each lane its chunks, and how many rows these have; with them, what fills up short lanes.
+    """Rows of a part: of each lane its chunks, whose last row it repeats if it has fewer rows than others.
 
     Attributes:
         chunks: The chunks of each lane, or its windows.
-        counts: Rows of each lane.
+        counts: Rows of each lane; of a lane that has none, the one in its chunk is a repeat, too.
         rows: Rows that each lane gives to the part, repeats included.
-        spares: The row that each lane repeats; None where it is full.
         nbytes: Bytes of the rows of the chunks.
     """
 
     chunks: list[list[Any]]
     counts: list[int]
     rows: int
-    spares: list[pa.RecordBatch | None]
     nbytes: int
 
     @property
@@ -62,7 +60,7 @@ class MergeKernel(GatherKernel):
     def gather(self, chunk: LaneRows, origin: Origin) -> pa.RecordBatch:
         """Returns the part's rows."""
         real = None
-        if any(spare is not None for spare in chunk.spares):
+        if min(chunk.counts) < chunk.rows:
             merged, real = self._filled(chunk)
         elif self._of_windows:
             merged = merged_windows(chunk.chunks, min(self._step_rows, chunk.rows), self._recycler)
@@ -118,16 +116,11 @@ class MergeKernel(GatherKernel):
     def _filled(self, part: LaneRows) -> tuple[pa.RecordBatch, npt.NDArray[np.bool_]]:
         """Returns one step in which some lanes are filled up by repeats, and which rows are real."""
         chunks = [chunk.rows() if self._of_windows else chunk for some in part.chunks for chunk in some]
-        spares = [spare for spare in part.spares if spare is not None]
-        starts = np.cumsum([0, *part.counts])
-        places, spare = [], int(starts[-1])
-        for lane, count in enumerate(part.counts):
-            own = np.full(part.rows, spare, np.int64)
-            own[:count] = starts[lane] + np.arange(count)
-            spare += part.spares[lane] is not None
-            places.append(own)
-        order = np.concatenate(places)
-        return gathered(join([*chunks, *spares]), order), order < starts[-1]
+        counts = np.array(part.counts)[:, np.newaxis]
+        lasts = np.maximum(counts, 1)
+        places = np.arange(part.rows)
+        order = np.cumsum(lasts)[:, np.newaxis] - lasts + np.minimum(places, lasts - 1)
+        return gathered(join(chunks), order.ravel()), (places < counts).ravel()
 
 
 def _copy(out: npt.NDArray[Any], values: npt.NDArray[Any], at: int) -> None:

@@ -197,8 +197,10 @@ class SplitInParts(RowOperator):
             each = count(self._even(self._lane(0), rows // self.lanes))[1]
             rows = self.lanes * each if isinstance(each, int) else each
         pads = batch is not None and batch.mask is not None
-        alone = self.world_size == 1 or (self.coordinator is not None and not pads)
-        return steps_of(rows, self.lanes, size, pads=pads, given=self.equal_steps, alone=alone)
+        alone = self.world_size == 1 or self.coordinator is not None
+        return steps_of(
+            rows, self.lanes, size, pads=pads, drops=self._drops, given=self.equal_steps, alone=alone
+        )
 
     def _least_rows(self) -> int | None:
         """Returns the rows of the shortest lane before `batch`, where functions follow it; None if that is not known."""
@@ -289,10 +291,8 @@ class SplitInParts(RowOperator):
                 operator=self.name,
                 kind="boundary",
                 make=lambda context: LanesKernel(
-                    lanes,
-                    size,
-                    steps,
-                    drop=self._drops,
+                    lanes=lanes,
+                    steps=steps,
                     drop_remainder=batch.drop_remainder,
                     width=width,
                     part_bytes=part_bytes,

@@ -27,18 +27,30 @@ class Steps:
     """How many rows, or batches, each lane delivers.
 
     Attributes:
-        most: The number, the same for all lanes; None where lanes deliver until the first or the last of them ends.
-        pads: Whether lanes go on with repeats of their last row, as long as any lane has rows.
-        lost: Rows, or batches, that are left out; None where only a run tells.
-        added: Those that are filled up; None where only a run tells.
+        size: Those of a lane in a whole step.
+        drops: Whether a short last step is left out.
+        most: The number, the same for all lanes; None where lanes deliver until the first of them ends.
         least: The number that each lane has without repeats; 0 where only a run tells.
+        lost: Rows, or batches, that are left out.
+        added: Rows that fill up the last step: there lanes repeat their last row.
     """
 
-    most: int | None
-    pads: bool
-    lost: int | None = None
-    added: int | None = None
+    size: int
+    drops: bool
+    most: int | None = None
     least: int = 0
+    lost: int = 0
+    added: int = 0
+
+    @property
+    def filled_from(self) -> int | None:
+        """Rows of each lane before the step that is filled up; None where there is none."""
+        return None if self.most is None or not self.added else self.most - self.size
+
+    @property
+    def repeats_from(self) -> int | None:
+        """The same, if a lane has no row in that step, and repeats one of the step before; None if all have one."""
+        return self.least if self.least == self.filled_from else None
 
     def facts(self, *, of_rows: bool) -> tuple[str, ...]:
         """Returns what equal steps cost, for `explain`."""
@@ -51,7 +63,7 @@ class Steps:
 
 
 def steps_of(
-    total: Count, lanes: int, size: int, *, pads: bool, given: EqualSteps | None, alone: bool
+    total: Count, lanes: int, size: int, *, pads: bool, drops: bool, given: EqualSteps | None, alone: bool
 ) -> Steps:
     """Returns what each lane delivers.
 
@@ -59,7 +71,8 @@ def steps_of(
         total: Rows or batches of all lanes, of which each has equally many, up to one; None where only a run tells.
         lanes: How many lanes there are, on all ranks.
         size: Rows of a lane in a whole step.
-        pads: Whether short lanes are filled up.
+        pads: Whether the last step is filled up.
+        drops: Whether a short last step is left out.
         given: The choice of the user.
         alone: Whether this process sees itself where the lanes end, or agrees on it with the others.
 
@@ -82,12 +95,12 @@ def steps_of(
                 'equal_steps="drop" with a coordinator=, or declare with map(…, keeps_rows=True) that a function keeps the '
                 "number of rows"
             )
-        return Steps(None, pads)
+        return Steps(size, drops)
+    least, rest = divmod(total, lanes)
     if not pads:
-        most = total // lanes
-        return Steps(most, pads, lost=total - most * lanes, added=0)
+        return Steps(size, drops, least, least, lost=rest)
     most = -(-total // (lanes * size)) * size
-    return Steps(most, pads, lost=0, added=most * lanes - total, least=total // lanes)
+    return Steps(size, drops, most, least, added=most * lanes - total)
 
 
 def no_step(why: str) -> DataError:

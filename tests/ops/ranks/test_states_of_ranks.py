@@ -85,10 +85,14 @@ def test_large_chunks_of_lanes_come_in_halves(path: Path, name: str, monkeypatch
     assert resumed(ranks(lambda: PIPELINES[name](path), 4), [merged] * 4) == expected[5:]
 
 
-@pytest.mark.parametrize("rows", [217, 16 * 11 + 1])
-def test_filled_up_lanes_go_on_near_their_ends(rows: int) -> None:
+@pytest.mark.parametrize("windows", [False, True])
+@pytest.mark.parametrize(
+    ("rows", "size"), [(217, 16), (16 * 11 + 1, 16), (32 * 5 + 7, 32), (32 * 5 + 17, 32)]
+)
+def test_filled_up_lanes_go_on_near_their_ends(rows: int, size: int, windows: bool) -> None:
     """Also those of another rank, whose fillers repeat the very rows that they would have repeated."""
-    plan = af.range(rows).batch(16, pad_remainder=True)
+    source = af.range(rows).shuffle(1600, seed=1) if windows else af.range(rows)
+    plan = source.batch(size, pad_remainder=True)
     expected = steps_of(ranks(lambda: plan, 1))
     for step in range(max(0, len(expected) - 3), len(expected) + 1):
         states = stopped(ranks(lambda: plan, 2), step)
