@@ -79,8 +79,7 @@ from arrowflow.ops.functions.map_rows import MapRows
 from arrowflow.ops.functions.reduce import Reduce, fold_batches
 from arrowflow.ops.order.sample import Sample
 from arrowflow.ops.order.shuffle import Shuffle
-from arrowflow.ops.ranks.parts import How
-from arrowflow.ops.ranks.split_by_rank import SplitByRank
+from arrowflow.ops.ranks.split_by_rank import How, SplitByRank
 from arrowflow.ops.ranks.steps import EqualSteps
 from arrowflow.ops.rows.assert_cardinality import AssertCardinality
 from arrowflow.ops.rows.enumerate import Enumerate

@@ -14,6 +14,7 @@ from arrowflow.cluster.session import Session
 from arrowflow.errors import PlanError
 from arrowflow.kernels.operator import KernelSpec
 from arrowflow.ops.order.shuffle import Shuffle
+from arrowflow.ops.ranks.rank import Rank
 from arrowflow.ops.ranks.split_by_rank import SplitByRank
 from arrowflow.ops.ranks.steps import Steps
 from arrowflow.ops.ranks.whole import ShareOfBatches
@@ -104,7 +105,7 @@ class OnCluster(SplitByRank):
     def _lanes_only(self) -> SplitByRank:
         """The same lanes without a cluster: what a worker gets."""
         # All ranks send the same, so that they find each other's workers.
-        whole = {"rank": 0, "world_size": 1, "local_world_size": 1, "coordinator": None}
+        whole = {"process": Rank(0, 1, 1), "coordinator": None}
         return SplitByRank(**self.settings() | whole)
 
     def steps(self) -> Steps:

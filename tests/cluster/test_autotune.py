@@ -40,7 +40,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     Nor does a loop collect more than a step ahead: it would have all rows before workers come and go.
     """
     monkeypatch.setattr("arrowflow.cluster.session.PIECE_BYTES", 4 << 10)
-    monkeypatch.setattr("arrowflow.ops.ranks.parts.PART_BYTES", 1)
+    monkeypatch.setattr("arrowflow.ops.ranks.split_by_rank.PART_BYTES", 1)
 
 
 def test_a_worker_comes_while_the_loop_waits_and_goes_while_it_does_not(

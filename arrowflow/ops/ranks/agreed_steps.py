@@ -13,11 +13,12 @@ a first batch, on one rank alone, leaves the others out of it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from arrowflow.errors import RankError, said
+from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import PAUSE, Item
 from arrowflow.kernels.kinds import SerialKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
@@ -57,22 +58,29 @@ class AgreedSteps(RowOperator):
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns one serial kernel."""
         most_bytes = options.ram_budget // HELD_IN_BUDGET
-        steps = KernelSpec(
-            operator=self.name,
-            kind="serial",
-            make=lambda context: AgreedStepsKernel(self.coordinator, most_bytes),
-            splits=True,
-            has_position=False,
-            facts=lambda: (f"agrees with the other ranks where to end, by {self.coordinator}",),
+        does = (
+            "agrees with the other ranks where to end"
+            if self.ends
+            else "compares its epoch with the other ranks"
         )
-        epochs = KernelSpec(
-            operator=self.name,
-            kind="serial",
-            make=lambda context: SameEpochKernel(self.coordinator),
-            has_position=False,
-            facts=lambda: (f"compares its epoch with the other ranks, by {self.coordinator}",),
+
+        def make(context: Context) -> SerialKernel:
+            return (
+                AgreedStepsKernel(self.coordinator, most_bytes)
+                if self.ends
+                else SameEpochKernel(self.coordinator)
+            )
+
+        return (
+            KernelSpec(
+                operator=self.name,
+                kind="serial",
+                make=make,
+                splits=self.ends,
+                has_position=False,
+                facts=lambda: (f"{does}, by {self.coordinator}",),
+            ),
         )
-        return (steps if self.ends else epochs,)
 
 
 class SameEpochKernel(SerialKernel):
@@ -93,38 +101,46 @@ class SameEpochKernel(SerialKernel):
         return position
 
     def push(self, item: Item) -> Iterator[Item]:
-        """Passes the batch on.
-
-        Raises:
-            RankError: Another rank failed, or is in another epoch.
-        """
+        """Passes the batch on."""
         if item.chunk.num_rows:
             self._steps += 1
             if self._steps == 2:
                 yield PAUSE
-                least, most = agreed(self._coordinator, [self._epoch, -self._epoch], "on the epoch")
-                if least != -most:
-                    other = -most if least == self._epoch else least
-                    raise RankError(
-                        f"this rank is in epoch {self._epoch}, another one in epoch {other}; all ranks have to run the same "
-                        "epoch: call set_epoch on all of them, and load states of the same step"
-                    )
+                agreed(self._coordinator, self._epoch, None, 0)
         yield item
 
 
-def agreed(coordinator: Coordinator, numbers: Sequence[int], on: str) -> Sequence[int]:
-    """Returns the least of the numbers of all ranks.
+def agreed(coordinator: Coordinator, epoch: int, step: int | None, steps: int) -> tuple[int, int]:
+    """Returns the steps of the rank that has the fewest of all, and of the one that has the most.
+
+    Args:
+        coordinator: What the ranks agree by.
+        epoch: The epoch of this rank.
+        step: Its next step; None to compare only the epoch.
+        steps: How many steps it has.
 
     Raises:
-        RankError: Another rank failed.
+        RankError: Another rank failed, or is at another place.
     """
+    place = (epoch << 32) + (step or 0)
     try:
-        return coordinator.all_min(numbers)
+        least, most, fewest, longest = coordinator.all_min([place, -place, steps, -steps])
     except Exception as error:
+        on = "on the epoch" if step is None else f"on the steps after step {step:,}"
         raise RankError(
             f"the ranks could not agree {on} ({said(error)}): another rank failed, ended, or did not answer in time; look at "
             "its error, and start all ranks again from their last states"
         ) from error
+    if least != -most:
+        here, there = (
+            f"in epoch {place >> 32}" + ("" if step is None else f" at step {place % (1 << 32):,}")
+            for place in (place, -most if least == place else least)
+        )
+        raise RankError(
+            f"this rank is {here}, another one {there}; all ranks have to make the same steps of the same epoch: call set_epoch "
+            "on all of them, and load states of the same step"
+        )
+    return fewest, -longest
 
 
 class AgreedStepsKernel(SerialKernel):
@@ -167,7 +183,9 @@ class AgreedStepsKernel(SerialKernel):
 
     def _agreed(self) -> Iterator[Item]:
         yield PAUSE
-        steps = self._fewest(min(self._wanted, len(self._held)))
+        steps, most = agreed(self._coordinator, self._epoch, self._number, min(self._wanted, len(self._held)))
+        if most and not steps and not self._number:
+            raise no_step("another rank has no batch")
         self._wanted = min(MAX_STEPS, GROWTH * self._wanted)
         if not steps:
             self.done = True
@@ -177,24 +195,3 @@ class AgreedStepsKernel(SerialKernel):
             self._num_bytes -= item.chunk.nbytes
             self._number += 1
             yield item
-
-    def _fewest(self, steps: int) -> int:
-        """Returns the steps of the rank that has the fewest.
-
-        Raises:
-            RankError: Another rank failed, or is at another place.
-        """
-        place = (self._epoch << 32) + self._number
-        numbers = [place, -place, steps, -steps]
-        least, most, fewest, longest = agreed(
-            self._coordinator, numbers, f"on the steps after step {self._number:,}"
-        )
-        if least != -most:
-            epoch, step = divmod(-most if least == place else least, 1 << 32)
-            raise RankError(
-                f"this rank is in epoch {self._epoch} at step {self._number:,}, another one in epoch {epoch} at step "
-                f"{step:,}; all ranks have to make the same steps, and to load states of the same step"
-            )
-        if longest and not fewest and not self._number:
-            raise no_step("another rank has no batch")
-        return fewest

@@ -2,37 +2,80 @@
 
 When a plan is bound, the operator decides between two ways to run it. The plan without it is the truth for both.
 
-* **In parts**, where every operator before the batches is local. The plan runs in lanes: `parts.py`.
+* **In parts**, where every operator before the batches is local. The plan runs in lanes, see `arrowflow.plan.lane`.
 * **Whole**, for every other plan: each process runs all of it, and takes its rows of each batch: `whole.py`.
 
 In both cases the operator moves down to the `batch` that makes the global batches: columns can be computed and batches
-padded for the rows that a process delivers, to the same result.
+padded for the rows that a process delivers, to the same result. In parts, three things may then be right before it:
+
+* `batch`. Lanes run the plan before it, and their rows are merged: `rows_of_lanes.py`.
+* A function after `batch`. Lanes run it on batches of their own, which are joined: `batches_of_lanes.py`.
+* Any other maker of batches. Lanes run it, and their batches come in turn: `batches_of_lanes.py`, too.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
-from typing import Any, ClassVar, Self, get_args
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Self, get_args
 
-from arrowflow.errors import PlanError, shown
-from arrowflow.ops.ranks.coordinator import coordinator_of
-from arrowflow.ops.ranks.lane_count import batch_rows, checked_lanes, lanes_of_plan
-from arrowflow.ops.ranks.parts import How, SplitInParts
-from arrowflow.ops.ranks.rank import found_rank
-from arrowflow.ops.ranks.steps import check_equal_steps
+from arrowflow.errors import PlanError, StateError, shown
+from arrowflow.kernels.cutting import CutPosition
+from arrowflow.kernels.operator import KernelSpec, RowOperator
+from arrowflow.memory import Recycler
+from arrowflow.ops.batches.batch import Batch, BatchKernel, JoinKernel
+from arrowflow.ops.cache.cache import dealt_caches
+from arrowflow.ops.combine.concatenate import Concatenate
+from arrowflow.ops.order.shuffle import Shuffle
+from arrowflow.ops.ranks.agreed_steps import AgreedSteps
+from arrowflow.ops.ranks.batches_of_lanes import TurnsKernel
+from arrowflow.ops.ranks.coordinator import Coordinator, coordinator_of
+from arrowflow.ops.ranks.lane_count import batch_rows, checked_lanes, lanes_of_plan, maker_of
+from arrowflow.ops.ranks.merge import MergeKernel
+from arrowflow.ops.ranks.rank import Rank, found_rank
+from arrowflow.ops.ranks.rows_of_lanes import PART_BYTES, PARTS_IN_BUDGET, LanesKernel
+from arrowflow.ops.ranks.steps import EqualSteps, Steps, check_equal_steps, steps_of
 from arrowflow.ops.ranks.whole import ShareOfBatches, share_of_batches
-from arrowflow.plan.lane import Obstacle
-from arrowflow.plan.node import BindContext, Node
+from arrowflow.ops.rows.repeat import Repeat
+from arrowflow.ops.rows.take import Take
+from arrowflow.options import ResolvedOptions
+from arrowflow.plan.lane import FOREVER, Lane, Obstacle
+from arrowflow.plan.node import BindContext, Count, Node
+from arrowflow.plan.position import LanesPosition, Position
 from arrowflow.plan.row_ranges import push_row_ranges
-from arrowflow.plan.walk import post_order
+from arrowflow.plan.traits import Borders, SharedByEpochs, Traits
+from arrowflow.plan.walk import count, post_order, rows_in_lanes
+from arrowflow.plan.widths import row_width
+
+How = Literal["parts", "whole"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SplitByRank(SplitInParts):
-    """The part of the global batches that belongs to one of several processes, as written. See `SplitInParts`."""
+class SplitByRank(RowOperator):
+    """The part of the global batches that belongs to one of several processes.
+
+    Row order: in parts, at each step rows of each lane of the rank, lane after lane; whole, that of its input. Memory: in
+    parts at least one chunk of each lane, and two parts of some 16 MiB; whole, its input's. Deterministic: the batches
+    of all ranks together do not depend on their number. Resume: in parts (steps, of each lane its position, rows and
+    whether it has ended); whole, its input's position.
+
+    Attributes:
+        process: This process.
+        how: The way to run the plan; None for parts wherever they are right. Bound: always parts.
+        lanes: How many lanes there are in all processes; None until bound, unless given.
+        equal_steps: What happens where lanes end at different steps.
+        coordinator: What ranks agree by, where only a run tells how many steps they have.
+    """
 
     name: ClassVar[str] = "split_by_rank"
+
+    process: Rank
+    how: How | None = None
+    lanes: int | None = None
+    equal_steps: EqualSteps | None = None
+    coordinator: Coordinator | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(
@@ -65,9 +108,7 @@ class SplitByRank(SplitInParts):
             checked_lanes(lanes, batch_rows(below), found.world_size)
         return cls(
             inputs=(below,),
-            rank=found.rank,
-            world_size=found.world_size,
-            local_world_size=found.local_world_size,
+            process=found,
             how=how,
             lanes=lanes,
             equal_steps=check_equal_steps(equal_steps),
@@ -76,7 +117,27 @@ class SplitByRank(SplitInParts):
 
     def settings(self) -> dict[str, Any]:
         """Returns the arguments of a node like it, also of one that runs its lanes in another way."""
-        return {each.name: getattr(self, each.name) for each in dataclasses.fields(SplitInParts) if each.init}
+        return {each.name: getattr(self, each.name) for each in dataclasses.fields(SplitByRank) if each.init}
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Returns what all ranks have in common."""
+        return {"lanes": self.lanes, "equal_steps": self.equal_steps}
+
+    def describe(self) -> str:
+        ends = "" if self.equal_steps is None else f"; equal_steps={self.equal_steps!r}"
+        own = self.own_lanes
+        lanes = f": lanes {own[0]} to {own[-1]} of {self.lanes}" if own else ""
+        return f"split_by_rank(rank {self.process.rank} of {self.process.world_size}{lanes}{ends})"
+
+    @property
+    def own_lanes(self) -> range:
+        """The numbers of the lanes of this rank; none until bound."""
+        share = (self.lanes or 0) // self.process.world_size
+        return range(self.process.rank * share, (self.process.rank + 1) * share)
+
+    @property
+    def processes(self) -> int:
+        return self.process.local_world_size
 
     # ------------------------------------------------------------------ binding
 
@@ -86,25 +147,249 @@ class SplitByRank(SplitInParts):
         lanes: int | Obstacle | None = None
         if self.how != "whole":
             is_asked = self.how == "parts"
-            lanes = lanes_of_plan(plan, self.lanes, self.world_size, small_windows=is_asked)
-        if lanes is None or isinstance(lanes, Obstacle):
-            return self._whole(plan, lanes)
-        return dataclasses.replace(self, how="parts", lanes=lanes)._before(plan)
-
-    def _whole(self, plan: Node, obstacle: Obstacle | None) -> Node:
+            lanes = lanes_of_plan(plan, self.lanes, self.process.world_size, small_windows=is_asked)
+        if isinstance(lanes, int):
+            return dataclasses.replace(self, how="parts", lanes=lanes)._before(plan)
         if self.how == "parts":
             raise PlanError(
-                f'split_by_rank: how="parts" would change what the plan means: {obstacle}; leave how= out, and each process '
+                f'split_by_rank: how="parts" would change what the plan means: {lanes}; leave how= out, and each process '
                 "runs the whole plan"
             )
-        return share_of_batches(plan, self._share(obstacle))
+        return share_of_batches(plan, self._share(lanes))
 
     def _share(self, obstacle: Obstacle | None) -> ShareOfBatches:
         """Returns the operator that takes the rows of this rank of each batch of a whole plan."""
-        return ShareOfBatches(
-            rank=self.rank,
-            world_size=self.world_size,
-            local_world_size=self.local_world_size,
-            because=obstacle,
-            coordinator=self.coordinator,
+        return ShareOfBatches(process=self.process, because=obstacle, coordinator=self.coordinator)
+
+    def _before(self, node: Node) -> Node:
+        """Moves down to the operator that makes the batches, through all that treat each batch for itself."""
+        traits = node.traits
+        moves = traits.one_to_one or traits.drops_rows or traits.counts_alone
+        if moves and not traits.opaque and traits.borders is Borders.KEEP:
+            return node.on(self._before(node.inputs[0]))
+        split = dataclasses.replace(self, inputs=(node,)).on(node)
+        ends: EqualSteps | None = (
+            "drop" if self.coordinator is not None and split._rows_to_deal is None else None
         )
+        return dataclasses.replace(split, equal_steps=self.equal_steps or ends)
+
+    @property
+    def _batch(self) -> Batch | None:
+        """The `batch` whose rows are merged; None where lanes make batches of their own."""
+        before = self.inputs[0]
+        return before if isinstance(before, Batch) else None
+
+    @property
+    def _joins(self) -> bool:
+        """Whether the batches of the lanes are parts of global ones."""
+        return isinstance(maker_of(self.inputs[0]), Batch)
+
+    @property
+    def _drops(self) -> bool:
+        """Whether a short last batch is left out: always where lanes may be of unequal length, known or not."""
+        batch = self._batch
+        return self.equal_steps == "drop" or (batch is not None and batch.drop_remainder)
+
+    def owns_buffers(self, inputs: Sequence[bool]) -> bool:
+        """Merged rows are new memory; batches in turn, and those of one lane, pass as they are."""
+        return inputs[0] or (self._joins and len(self.own_lanes) > 1)
+
+    # ------------------------------------------------------------------ lanes
+
+    @property
+    def _collects(self) -> bool:
+        """Whether a lane sees all rows before it puts out the first one."""
+        return any(node.traits.collects for node in post_order(self.inputs[0]))
+
+    def _lane(self, number: int) -> Node:
+        """Returns the plan of a lane: before `batch` where its rows are merged."""
+        assert self.lanes is not None
+        batch, step_rows = self._batch, (batch_rows(self.inputs[0]) or 0) // self.lanes
+        plan = self.inputs[0] if batch is None else batch.inputs[0]
+        # A cache keeps the rows that a lane has in epoch 0. Beside one, no remainder goes to another lane in another epoch.
+        rotating = 0 if dealt_caches(plan) else plan.dealt_rows()
+        return plan.in_lane(Lane(number, self.lanes, step_rows, turns=((FOREVER, rotating),)))
+
+    @property
+    def _shuffles(self) -> tuple[Shuffle, ...]:
+        """The `shuffle` of each of its own lanes, if lanes end in one and their rows are merged."""
+        batch = self._batch
+        if batch is None or not isinstance(batch.inputs[0], Shuffle):
+            return ()
+        lanes = map(self._lane, self.own_lanes)
+        return tuple(lane for lane in lanes if isinstance(lane, Shuffle))
+
+    def lane_plans(self, numbers: Sequence[int]) -> tuple[Node, ...]:
+        """Returns the plans of some lanes, each with all that it does before its rows are merged or its batches come."""
+        plans = map(self._lane, numbers)
+        return tuple(map(self._even, plans) if self._batch is None and self._joins else plans)
+
+    @property
+    def planned_inputs(self) -> tuple[Node, ...]:
+        plans = self.lane_plans(self.own_lanes)
+        return tuple(plan.inputs[0] for plan in plans) if self._shuffles else plans
+
+    def position_at(self, step: int, epoch: int) -> Position:
+        """Returns the number of steps, from which the places of lanes follow where their rows are merged."""
+        return None if self._batch is None else CutPosition(LanesPosition(step, ()).position(), 0, step)
+
+    def lanes_from_start(self, lanes: Sequence[int], step: int) -> Sequence[int]:
+        """Returns the lanes whose plan cannot tell a position behind so many steps."""
+        batch = self._batch
+        if batch is None:
+            raise StateError(
+                f"split_by_rank: the state has no places for the lanes {', '.join(map(str, lanes))}, and they do not follow "
+                "from its steps, unless batch comes last; merge the states of all ranks by af.merge_states"
+            )
+        rows = step * (batch.size // (self.lanes or 1))
+        return [lane for lane in lanes if self._lane(lane).position_behind(rows, 0) is None]
+
+    @property
+    def _rows_to_deal(self) -> Count:
+        """The rows that reach the batches, of which all lanes have equally many up to one; None where only a run tells."""
+        before = maker_of(self.inputs[0]).inputs[0]
+        rows = rows_in_lanes(before)
+        return rows if self._joins or rows == math.inf else None
+
+    def steps(self) -> Steps:
+        """Returns what each lane delivers: rows where they are merged, else batches. Reads all footers, once."""
+        batch, rows = self._batch, self._rows_to_deal
+        assert self.lanes is not None
+        size = 1 if batch is None else batch.size // self.lanes
+        if batch is None and isinstance(rows, int):  # each lane makes as many batches, of as many rows
+            each = count(self._even(self._lane(0)))[1]
+            rows = self.lanes * each if isinstance(each, int) else each
+        pads = batch is not None and batch.mask is not None
+        alone = self.process.world_size == 1 or self.coordinator is not None
+        given = self.equal_steps
+        return steps_of(rows, self.lanes, size, pads=pads, drops=self._drops, given=given, alone=alone)
+
+    def _even(self, plan: Node) -> Node:
+        """Returns a lane whose batches are as many, and as long, as those of all others: of its first rows, if it has more."""
+        if not isinstance(plan, Batch):
+            return plan.on(self._even(plan.inputs[0]))
+        batch, rows = (
+            dataclasses.replace(plan, drop_remainder=plan.drop_remainder or self._drops),
+            self._rows_to_deal,
+        )
+        if not isinstance(rows, int):
+            return batch.on(*plan.inputs)
+        return batch.on(FirstRows(count=rows // (self.lanes or 1)).on(*plan.inputs))
+
+    def count_rows(self, inputs: Sequence[Count]) -> Count:
+        """Returns the rows of this rank."""
+        steps = self.steps()
+        if self._batch is None or steps.most is None:
+            return None
+        return (steps.most - steps.most % steps.size * steps.drops) * len(self.own_lanes)
+
+    def count_batches(self, rows: Sequence[Count], batches: Sequence[Count]) -> Count:
+        """Returns the batches of this rank, the same number as those of every other one."""
+        steps = self.steps()
+        if steps.most is None:
+            return None
+        if self._batch is None:
+            return steps.most if self._joins else steps.most * len(self.own_lanes)
+        return steps.most // steps.size if steps.drops else -(-steps.most // steps.size)
+
+    def shared_by_epochs(self, share: SharedByEpochs) -> SharedByEpochs:
+        """Returns nothing: remainders rotate, so rows that only a run counts are other ones in each epoch."""
+        return SharedByEpochs.NOTHING
+
+    def at_end(self, plan: Node) -> Node:
+        """Has ranks agree on their last step, where only a run tells which it is, and on their epoch.
+
+        Raises:
+            PlanError: An operator after it repeats or joins batches whose number only a run tells: ranks agree once.
+        """
+        steps = self.steps()
+        repeats = (node for node in post_order(plan) if isinstance(node, Repeat | Concatenate))
+        after = next((node for node in repeats if self in post_order(node)), None)
+        if after is not None and steps.most is None and self._rows_to_deal is None:
+            raise PlanError(
+                f"{after.name}: only a run tells how many steps the ranks of split_by_rank make before it; put {after.name} "
+                'before batch, or write split_by_rank(how="whole")'
+            )
+        if self.coordinator is None or self.process.world_size == 1:
+            return plan
+        return AgreedSteps(coordinator=self.coordinator, ends=steps.most is None).on(plan)
+
+    def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
+        """Returns the boundary over the lanes, and what merges their rows or joins their batches."""
+        steps, batch, lanes = self.steps(), self._batch, self.own_lanes
+        facts = (f"lanes {lanes[0]} to {lanes[-1]} of {self.lanes}", *steps.facts(of_rows=batch is not None))
+        if batch is None:
+            turns = KernelSpec(
+                operator=self.name,
+                kind="boundary",
+                make=lambda context: TurnsKernel(
+                    lanes, steps, joins=self._joins, collects=self._collects, context=context
+                ),
+                pins_order=True,
+                splits=True,
+                alike=True,
+                facts=lambda: facts,
+            )
+            join = KernelSpec(
+                operator=self.name,
+                kind="stateless",
+                make=lambda context: JoinKernel(),
+                engine="arrow",
+                facts=lambda: ("join the batches of the lanes",),
+            )
+            return (turns, join) if self._joins else (turns,)
+        size, recycler, shuffles = steps.size, Recycler(options.ram_budget), self._shuffles
+        width = row_width(batch.inputs[0].schema)
+        window_rows = max((shuffle.size for shuffle in shuffles), default=0)
+        part_bytes = min(PART_BYTES, options.ram_budget // PARTS_IN_BUDGET)
+        return (
+            KernelSpec(
+                operator=self.name,
+                kind="boundary",
+                make=lambda context: LanesKernel(
+                    lanes=lanes,
+                    steps=steps,
+                    drop_remainder=batch.drop_remainder,
+                    width=width,
+                    part_bytes=part_bytes,
+                    behind=lambda lane, rows, epoch: self._lane(lane).position_behind(rows, epoch),
+                    shuffles=shuffles,
+                    collects=self._collects,
+                    context=context,
+                ),
+                runs_last=(Shuffle.name,) if shuffles else (),
+                pins_order=True,
+                splits=True,
+                alike=True,
+                facts=lambda: facts,
+            ),
+            KernelSpec(
+                operator=self.name,
+                kind="stateless",
+                make=lambda context: MergeKernel(size, batch.mask, recycler, of_windows=bool(shuffles)),
+                random=bool(shuffles),
+                engine="numpy+arrow",
+                # One part is copied while another is consumed; a part has one step at least, and a window.
+                floor_bytes=2 * max(size, window_rows) * len(lanes) * width.num_bytes,
+                facts=lambda: (
+                    f"permute windows of {window_rows:,} rows of each lane, and gather them into their batches"
+                    if shuffles
+                    else f"copy the rows of lanes into their batches, up to {part_bytes:,} bytes a call",
+                ),
+            ),
+            KernelSpec(
+                operator=batch.name,
+                kind="serial",
+                make=lambda context: BatchKernel(size * len(lanes)),
+                splits=True,
+                engine="arrow",
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstRows(Take):
+    """`take`, also of rows that come in batches which are cut anew."""
+
+    name: ClassVar[str] = SplitByRank.name
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE)

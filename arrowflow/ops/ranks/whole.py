@@ -26,6 +26,7 @@ from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.ops.batches.batch import Batch
 from arrowflow.ops.ranks.agreed_steps import AgreedSteps
 from arrowflow.ops.ranks.coordinator import Coordinator
+from arrowflow.ops.ranks.rank import Rank
 from arrowflow.ops.ranks.steps import no_step
 from arrowflow.ops.rows.repeat import Repeat
 from arrowflow.options import ResolvedOptions
@@ -45,9 +46,7 @@ class ShareOfBatches(RowOperator):
     input's position.
 
     Attributes:
-        rank: Number of this process.
-        world_size: How many processes there are.
-        local_world_size: How many of them share this machine.
+        process: This process.
         cuts: Whether batches are divided. Otherwise they come in turn.
         because: Why the plan does not run in parts; None if the user wants it so.
         calls_all: A function after the batches that each process calls for all rows, since it may drop some; or nothing.
@@ -57,9 +56,7 @@ class ShareOfBatches(RowOperator):
     name: ClassVar[str] = "split_by_rank"
     traits: ClassVar[Traits] = Traits(borders=Borders.KEEP)
 
-    rank: int
-    world_size: int
-    local_world_size: int = 1
+    process: Rank
     cuts: bool = True
     because: Obstacle | None = field(default=None, compare=False)
     calls_all: str = field(default="", compare=False)
@@ -70,19 +67,19 @@ class ShareOfBatches(RowOperator):
         return {"how": "whole"}
 
     def describe(self) -> str:
-        """Returns the rank as one line."""
-        return f"split_by_rank(rank {self.rank} of {self.world_size}: whole)"
+        return f"split_by_rank(rank {self.process.rank} of {self.process.world_size}: whole)"
 
     @property
     def processes(self) -> int:
-        """The processes on this machine, which share its budgets."""
-        return self.local_world_size
+        return self.process.local_world_size
 
     def own(self, rows: int) -> tuple[int, int]:
         """Returns the rows of this rank of a batch, as (first, before); no rows of a batch that has none for some rank."""
-        if rows < self.world_size:
+        if rows < self.process.world_size:
             return 0, 0
-        return self.rank * rows // self.world_size, (self.rank + 1) * rows // self.world_size
+        return self.process.rank * rows // self.process.world_size, (
+            self.process.rank + 1
+        ) * rows // self.process.world_size
 
     @property
     def _size(self) -> int | None:
@@ -93,7 +90,7 @@ class ShareOfBatches(RowOperator):
     def count_rows(self, inputs: Sequence[Count]) -> Count:
         """Returns the rows of this rank, where the batches are known."""
         rows, size = inputs[0], self._size
-        if self.world_size == 1 or not isinstance(rows, int):
+        if self.process.world_size == 1 or not isinstance(rows, int):
             return rows
         if size is None:
             return None
@@ -103,13 +100,13 @@ class ShareOfBatches(RowOperator):
     def count_batches(self, rows: Sequence[Count], batches: Sequence[Count]) -> Count:
         """Returns the batches of this rank: those that have a row for each rank, or a part of all of them."""
         number, total, size = batches[0], rows[0], self._size
-        if self.world_size == 1 or not isinstance(number, int):
+        if self.process.world_size == 1 or not isinstance(number, int):
             return number
         if not self.cuts:
-            return number // self.world_size
+            return number // self.process.world_size
         if size is None or not isinstance(total, int):
             return None
-        return total // size + (total % size >= self.world_size)
+        return total // size + (total % size >= self.process.world_size)
 
     def _num(self, rows: int) -> int:
         first, before = self.own(rows)
@@ -121,23 +118,23 @@ class ShareOfBatches(RowOperator):
 
     def position_at(self, step: int, epoch: int) -> Position:
         """Returns the plan's position of a batch."""
-        return self.inputs[0].position_at(step if self.cuts else step * self.world_size, epoch)
+        return self.inputs[0].position_at(step if self.cuts else step * self.process.world_size, epoch)
 
     def at_end(self, plan: Node) -> Node:
         """Has ranks compare their epochs, where they can."""
-        if self.coordinator is None or self.world_size == 1:
+        if self.coordinator is None or self.process.world_size == 1:
             return plan
         return AgreedSteps(coordinator=self.coordinator, ends=False).on(plan)
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns one serial kernel. Called once for each plan that is prepared, so it writes the line of the log."""
-        if self.world_size > 1 and not options.deterministic:
+        if self.process.world_size > 1 and not options.deterministic:
             raise PlanError(
                 "split_by_rank: each process runs the whole plan, and with deterministic=False each would have its rows in an "
                 "order of its own, so that some would come twice and others never; leave the option out"
             )
         facts = self.facts()
-        if self.because is not None and self.world_size > 1:
+        if self.because is not None and self.process.world_size > 1:
             _LOGGER.warning("split_by_rank: %s", "; ".join(facts))
         return (
             KernelSpec(
@@ -151,7 +148,9 @@ class ShareOfBatches(RowOperator):
 
     def facts(self) -> tuple[str, ...]:
         """Returns how the plan runs and why, for `explain` and the log."""
-        takes = "takes its rows of each batch" if self.cuts else f"takes one batch in {self.world_size}"
+        takes = (
+            "takes its rows of each batch" if self.cuts else f"takes one batch in {self.process.world_size}"
+        )
         whole = f"each process runs the whole plan and {takes}: {self.why}"
         if not self.calls_all:
             return (whole,)
@@ -180,10 +179,10 @@ def share_of_batches(plan: Node, share: ShareOfBatches) -> Node:
         (plan,) = plan.inputs
     below: list[Node] = []
     if isinstance(plan, Batch):
-        if plan.size < share.world_size:
+        if plan.size < share.process.world_size:
             raise PlanError(
-                f"split_by_rank: {share.world_size} processes cannot share a batch of {plan.size:,} rows; use a batch size that "
-                f"is a multiple of {share.world_size}"
+                f"split_by_rank: {share.process.world_size} processes cannot share a batch of {plan.size:,} rows; use a batch size that "
+                f"is a multiple of {share.process.world_size}"
             )
         (rows,) = plan.inputs
         while plan.mask is None and _treats_rows(rows):
@@ -242,7 +241,7 @@ class SharesKernel(SerialKernel):
 
     def push(self, item: Item) -> Iterator[Item]:
         """Yields the rank's rows of a batch."""
-        rows, world_size = item.chunk.num_rows, self._node.world_size
+        rows, world_size = item.chunk.num_rows, self._node.process.world_size
         if world_size == 1 or not rows:
             yield item
             return
@@ -257,7 +256,7 @@ class SharesKernel(SerialKernel):
         """Checks that an epoch with rows has a step."""
         if self._left_out and not self._began:
             raise no_step(
-                f"its batch of {self._left_out:,} rows has not a row for each of {self._node.world_size} processes"
+                f"its batch of {self._left_out:,} rows has not a row for each of {self._node.process.world_size} processes"
             )
         return iter(())
 
@@ -280,10 +279,10 @@ class RoundsKernel(SerialKernel):
         """Yields the rank's batch at the end of a round, where all ranks have one."""
         if not item.chunk.num_rows:
             return
-        if self._number == self._node.rank:
+        if self._number == self._node.process.rank:
             self._own = item
         self._number += 1
-        if self._number == self._node.world_size:
+        if self._number == self._node.process.world_size:
             assert self._own is not None
             own, self._own, self._number, self._began = self._own, None, 0, True
             yield own._replace(position=item.position)
@@ -291,5 +290,7 @@ class RoundsKernel(SerialKernel):
     def finish(self) -> Iterator[Item]:
         """Checks that an epoch with batches has a round."""
         if self._number and not self._began:
-            raise no_step(f"{self._number:,} batches are fewer than the {self._node.world_size} processes")
+            raise no_step(
+                f"{self._number:,} batches are fewer than the {self._node.process.world_size} processes"
+            )
         return iter(())

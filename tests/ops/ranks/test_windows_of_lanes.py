@@ -46,7 +46,7 @@ STEP, SOME, ALL = 1, 4096, rows_of_lanes.PART_BYTES
 def test_the_rows_are_those_of_a_shuffle_in_each_lane(
     path: Path, size: int, batch: int, part_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("arrowflow.ops.ranks.parts.PART_BYTES", part_bytes)
+    monkeypatch.setattr("arrowflow.ops.ranks.split_by_rank.PART_BYTES", part_bytes)
     straight, copied = both(of(path).with_columns(text=pl.col("id").cast(pl.String)), size, batch)
     expected = steps_of(ranks(lambda: copied, 1))
     assert steps_of(ranks(lambda: straight, 1)) == expected
