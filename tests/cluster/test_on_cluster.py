@@ -139,7 +139,9 @@ class Ends:
 
 def test_a_function_that_ends_its_process(ray: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Each worker delivers a batch of what comes before the row that ends it. The third one outlives it, and tells of the call."""
-    monkeypatch.setattr("arrowflow.ops.ranks.split_by_rank.PART_BYTES", 1)  # a loop that collects no rows ahead
+    monkeypatch.setattr(
+        "arrowflow.ops.ranks.split_by_rank.PART_BYTES", 1
+    )  # a loop that collects no rows ahead
     started, file = starts_of(monkeypatch), tmp_path / "ends"
 
     def plan(**executor: Any) -> af.Dataset:

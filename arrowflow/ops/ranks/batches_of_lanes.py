@@ -8,6 +8,7 @@ depend on the number of processes. They come in turn where an operator makes bat
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from arrowflow.kernels.context import Context, StreamHandle
 from arrowflow.kernels.cutting import Parts
@@ -17,10 +18,11 @@ from arrowflow.ops.ranks.steps import Steps, no_step
 from arrowflow.plan.position import LaneMark, LanesPosition, Position, lanes_of
 
 
+@dataclass(kw_only=True, eq=False)
 class TurnsKernel(BoundaryKernel):
     """Takes one batch of each lane in turn. The lane with the fewest batches is next, of several the first one.
 
-    Args:
+    Attributes:
         lanes: The numbers of the lanes, in order; input number i is lane `lanes[i]`.
         steps: How many batches each lane delivers.
         joins: Whether the batches of a turn are put out as `Parts` of one batch.
@@ -28,19 +30,16 @@ class TurnsKernel(BoundaryKernel):
         context: The stream's.
     """
 
-    def __init__(
-        self, lanes: Sequence[int], steps: Steps, *, joins: bool, collects: bool, context: Context
-    ) -> None:
-        self._lanes = lanes
-        self._steps = steps
-        self._joins = joins
-        self._collects = collects
-        self._context = context
+    lanes: Sequence[int]
+    steps: Steps
+    joins: bool
+    collects: bool
+    context: Context
+
+    def __post_init__(self) -> None:
         self._epoch = 0
         self._streams: list[StreamHandle | None] = []  # None: it has ended
-        self._places: list[Position] = [None] * len(lanes)
-        self._taken = [0] * len(lanes)  # batches of each lane
-        self._ended = [False] * len(lanes)
+        self._marks = [LaneMark(lane, None, 0) for lane in self.lanes]  # their offsets count batches
         self._parts: list[Item] = []
         self._number = 0
 
@@ -49,11 +48,8 @@ class TurnsKernel(BoundaryKernel):
         self._epoch = epoch
         if position is not None:
             at = lanes_of(position)
-            self._number = at.step
             marks = {mark.lane: mark for mark in at.lanes}
-            for index, lane in enumerate(self._lanes):
-                mark = marks[lane]
-                self._places[index], self._taken[index], self._ended[index] = mark[1:]
+            self._number, self._marks = at.step, [marks[lane] for lane in self.lanes]
         return None
 
     def next_input(self) -> StreamHandle | None:
@@ -62,41 +58,41 @@ class TurnsKernel(BoundaryKernel):
         if turn is None:
             return None
         if turn >= len(self._streams):
-            stop = 1 if self._collects and not self._streams else len(self._lanes)
+            stop = 1 if self.collects and not self._streams else len(self.lanes)
             for index in range(len(self._streams), stop):
-                ended, place = self._ended[index], self._places[index]
-                self._streams.append(None if ended else self._context.open(index, self._epoch, place))
+                mark = self._marks[index]
+                self._streams.append(
+                    None if mark.spent else self.context.open(index, self._epoch, mark.before)
+                )
         return self._streams[turn]
 
     def _turn(self) -> int | None:
         """Returns the next lane; without a step so far also one that tells whether there should be any."""
         if self._is_over() and self._number:
             return None
-        left = [index for index in range(len(self._lanes)) if not self._ended[index]]
-        return min(left, key=lambda index: (self._taken[index], index), default=None)
+        left = (index for index, mark in enumerate(self._marks) if not mark.spent)
+        return min(left, key=lambda index: self._marks[index].offset, default=None)
 
     def _is_over(self) -> bool:
         """Whether all lanes delivered what they may, or one of them ends the others."""
-        fewest = min(self._taken)
-        if self._steps.most is not None and fewest >= self._steps.most:
-            return True
-        dry = [taken for taken, ended in zip(self._taken, self._ended, strict=True) if ended]
-        return bool(dry) and min(dry) <= fewest
+        fewest = min(mark.offset for mark in self._marks)
+        dry = any(mark.spent and mark.offset == fewest for mark in self._marks)
+        return dry or (self.steps.most is not None and fewest >= self.steps.most)
 
     def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
         """Takes one batch."""
         index = self._streams.index(stream)
-        self._places[index] = item.position
+        mark = self._marks[index] = self._marks[index]._replace(before=item.position)
         if not item.chunk.num_rows:
             return
         if self._is_over():
             raise no_step("a lane has ended before its first batch, and others have one")
-        self._taken[index] += 1
-        if not self._joins:
+        self._marks[index] = mark._replace(offset=mark.offset + 1)
+        if not self.joins:
             yield self._made(item)
             return
         self._parts.append(item)
-        if len(self._parts) == len(self._lanes):
+        if len(self._parts) == len(self.lanes):
             parts, self._parts = self._parts, []
             chunks = [part.chunk for part in parts]
             rows = Parts(chunks, sum(chunk.num_rows for chunk in chunks))
@@ -104,11 +100,10 @@ class TurnsKernel(BoundaryKernel):
 
     def _made(self, item: Item) -> Item:
         number, self._number = self._number, self._number + 1
-        rows = zip(self._lanes, self._places, self._taken, self._ended, strict=True)
-        position = LanesPosition(self._number, tuple(map(LaneMark._make, rows))).position()
+        position = LanesPosition(self._number, tuple(self._marks)).position()
         return item._replace(position=position, origin=Origin(number))
 
     def ended(self, stream: StreamHandle) -> None:
         """Leaves the lane out from now on."""
         index = self._streams.index(stream)
-        self._streams[index], self._ended[index] = None, True
+        self._streams[index], self._marks[index] = None, self._marks[index]._replace(spent=True)

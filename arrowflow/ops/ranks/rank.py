@@ -23,6 +23,17 @@ class Rank(NamedTuple):
     world_size: int
     local_world_size: int
 
+    def share(self, count: int) -> tuple[int, int]:
+        """Returns its part of so many rows or lanes, as (first, before); nothing if there is not one for each process.
+
+        Example:
+            >>> [Rank(number, 3, 1).share(8) for number in range(3)]
+            [(0, 2), (2, 5), (5, 8)]
+        """
+        if count < self.world_size:
+            return 0, 0
+        return self.rank * count // self.world_size, (self.rank + 1) * count // self.world_size
+
 
 def found_rank(rank: int | None, world_size: int | None) -> Rank:
     """Returns the given rank; otherwise that of `torch.distributed`, of JAX, of Ray Train or of the environment; else the only one.

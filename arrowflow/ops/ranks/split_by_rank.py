@@ -132,8 +132,7 @@ class SplitByRank(RowOperator):
     @property
     def own_lanes(self) -> range:
         """The numbers of the lanes of this rank; none until bound."""
-        share = (self.lanes or 0) // self.process.world_size
-        return range(self.process.rank * share, (self.process.rank + 1) * share)
+        return range(*self.process.share(self.lanes or 0))
 
     @property
     def processes(self) -> int:
@@ -323,7 +322,7 @@ class SplitByRank(RowOperator):
                 operator=self.name,
                 kind="boundary",
                 make=lambda context: TurnsKernel(
-                    lanes, steps, joins=self._joins, collects=self._collects, context=context
+                    lanes=lanes, steps=steps, joins=self._joins, collects=self._collects, context=context
                 ),
                 pins_order=True,
                 splits=True,

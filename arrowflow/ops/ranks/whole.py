@@ -73,14 +73,6 @@ class ShareOfBatches(RowOperator):
     def processes(self) -> int:
         return self.process.local_world_size
 
-    def own(self, rows: int) -> tuple[int, int]:
-        """Returns the rows of this rank of a batch, as (first, before); no rows of a batch that has none for some rank."""
-        if rows < self.process.world_size:
-            return 0, 0
-        return self.process.rank * rows // self.process.world_size, (
-            self.process.rank + 1
-        ) * rows // self.process.world_size
-
     @property
     def _size(self) -> int | None:
         """Rows of a batch, if all but the last have as many."""
@@ -94,8 +86,8 @@ class ShareOfBatches(RowOperator):
             return rows
         if size is None:
             return None
-        whole, rest = divmod(rows, size)
-        return whole * self._num(size) + self._num(rest)
+        (first, before), (first_left, before_left) = map(self.process.share, (size, rows % size))
+        return rows // size * (before - first) + before_left - first_left
 
     def count_batches(self, rows: Sequence[Count], batches: Sequence[Count]) -> Count:
         """Returns the batches of this rank: those that have a row for each rank, or a part of all of them."""
@@ -108,16 +100,10 @@ class ShareOfBatches(RowOperator):
             return None
         return total // size + (total % size >= self.process.world_size)
 
-    def _num(self, rows: int) -> int:
-        first, before = self.own(rows)
-        return before - first
-
     def shared_by_epochs(self, share: SharedByEpochs) -> SharedByEpochs:
-        """Returns what its input has."""
         return share
 
     def position_at(self, step: int, epoch: int) -> Position:
-        """Returns the plan's position of a batch."""
         return self.inputs[0].position_at(step if self.cuts else step * self.process.world_size, epoch)
 
     def at_end(self, plan: Node) -> Node:
@@ -140,7 +126,7 @@ class ShareOfBatches(RowOperator):
             KernelSpec(
                 operator=self.name,
                 kind="serial",
-                make=lambda context: (SharesKernel if self.cuts else RoundsKernel)(self),
+                make=lambda context: (SharesKernel if self.cuts else RoundsKernel)(self.process),
                 has_position=False,
                 facts=lambda: facts,
             ),
@@ -226,71 +212,65 @@ def _makers(plan: Node) -> Iterator[Node]:
         yield from _makers(child)
 
 
-class SharesKernel(SerialKernel):
-    """Takes the rows of a rank of each batch. A batch that has not a row for each rank is left out by all of them."""
+class ShareKernel(SerialKernel):
+    """Takes the part of a rank, and checks that an epoch with rows has a step.
 
-    def __init__(self, node: ShareOfBatches) -> None:
-        self._node = node
+    Args:
+        process: The rank.
+    """
+
+    _left_as: ClassVar[str] = "rows"
+
+    def __init__(self, process: Rank) -> None:
+        self._process = process
         self._began = False  # a step was delivered in this epoch
-        self._left_out = 0
+        self._left = 0
 
     def open(self, position: Position, epoch: int) -> Position:
         """Goes on behind a batch, or begins."""
         self._began = position is not None
         return position
 
-    def push(self, item: Item) -> Iterator[Item]:
-        """Yields the rank's rows of a batch."""
-        rows, world_size = item.chunk.num_rows, self._node.process.world_size
-        if world_size == 1 or not rows:
-            yield item
-            return
-        first, before = self._node.own(rows)
-        if before:
-            self._began = True
-        else:
-            self._left_out += rows
-        yield item._replace(chunk=item.chunk.slice(first, before - first))
-
     def finish(self) -> Iterator[Item]:
-        """Checks that an epoch with rows has a step."""
-        if self._left_out and not self._began:
+        """Raises where all that came was left out."""
+        if self._left and not self._began:
             raise no_step(
-                f"its batch of {self._left_out:,} rows has not a row for each of {self._node.process.world_size} processes"
+                f"it has {self._left:,} {self._left_as}, which are too few for {self._process.world_size} processes"
             )
         return iter(())
 
 
-class RoundsKernel(SerialKernel):
+class SharesKernel(ShareKernel):
+    """Takes the rows of a rank of each batch. A batch that has not a row for each rank is left out by all of them."""
+
+    def push(self, item: Item) -> Iterator[Item]:
+        """Yields the rank's rows of a batch."""
+        rows = item.chunk.num_rows
+        if self._process.world_size == 1 or not rows:
+            yield item
+            return
+        first, before = self._process.share(rows)
+        if before:
+            self._began = True
+        else:
+            self._left += rows
+        yield item._replace(chunk=item.chunk.slice(first, before - first))
+
+
+class RoundsKernel(ShareKernel):
     """Takes one batch of each round of as many batches as there are ranks; an incomplete round is left out by all."""
 
-    def __init__(self, node: ShareOfBatches) -> None:
-        self._node = node
-        self._own: Item | None = None
-        self._number = 0  # in the round
-        self._began = False
-
-    def open(self, position: Position, epoch: int) -> Position:
-        """Goes on behind a round, or begins."""
-        self._began = position is not None
-        return position
+    _left_as: ClassVar[str] = "batches"
+    _own: Item | None = None
 
     def push(self, item: Item) -> Iterator[Item]:
         """Yields the rank's batch at the end of a round, where all ranks have one."""
         if not item.chunk.num_rows:
             return
-        if self._number == self._node.process.rank:
+        if self._left == self._process.rank:
             self._own = item
-        self._number += 1
-        if self._number == self._node.process.world_size:
+        self._left += 1
+        if self._left == self._process.world_size:
             assert self._own is not None
-            own, self._own, self._number, self._began = self._own, None, 0, True
+            own, self._own, self._left, self._began = self._own, None, 0, True
             yield own._replace(position=item.position)
-
-    def finish(self) -> Iterator[Item]:
-        """Checks that an epoch with batches has a round."""
-        if self._number and not self._began:
-            raise no_step(
-                f"{self._number:,} batches are fewer than the {self._node.process.world_size} processes"
-            )
-        return iter(())
