@@ -10,9 +10,8 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from arrowflow.cluster.parts import Joined
-from arrowflow.cluster.remote import Asked
-from arrowflow.cluster.session import Session
-from arrowflow.cluster.worker import Piece, Start
+from arrowflow.cluster.session import Asked, Session
+from arrowflow.cluster.worker import Piece, Request
 from arrowflow.errors import PlanError, said
 from arrowflow.executor.processes.wire import pack, unpack_error
 from arrowflow.kernels.context import Context
@@ -99,19 +98,20 @@ class RemoteKernel(SourceKernel):
     def read(self, task: Task) -> Iterator[Made]:
         """Yields what the lane's worker sends, and goes on in another worker where one dies."""
         session, context = self._node.session, self._context
-        start = Start(self._node.number, context.epoch, task.payload, 0)
+        position = task.payload
         asked: Asked | None = None
 
         def ask(before: Asked | None) -> Asked:
-            return session.ask(start, before, records=context.spans is not None)
+            records = context.spans is not None
+            return session.ask(Request(self._node.number, context.epoch, position, records), before)
 
         try:
             self._connect()
             joined = Joined(session.kept)
             if not session.await_workers(context):
                 return
-            asked = ask(None)
             while True:
+                asked = asked or ask(None)
                 began = context.now()
                 piece = session.take(asked, context)
                 if piece is None:
@@ -120,23 +120,23 @@ class RemoteKernel(SourceKernel):
                     context.retried("a worker of the cluster died")
                     joined.clear()
                     session.close(asked)  # Ray may have lost a piece, and not the worker
-                    asked = ask(None)
+                    asked = None
                     continue
                 self._tell(asked, piece, context.now() - began)
                 batches = joined.add(piece.parts)
                 error, ends = piece.error, piece.ended or piece.error is not None
                 del piece  # the store is to free what was copied, before the next piece needs room
                 if batches:
-                    start = start._replace(position=batches[-1][1])
+                    position = batches[-1][1]
                 # The next piece is made while the executor takes this one.
-                run = asked.name
+                run = asked.request.run
                 asked = None if ends else ask(asked)
-                if asked is not None and asked.name != run:
+                if asked is not None and asked.request.run != run:
                     joined.clear()
                 batches.reverse()
                 while batches:
-                    batch, position = batches.pop()
-                    yield Made(batch, position, more=bool(batches))
+                    batch, after = batches.pop()
+                    yield Made(batch, after, more=bool(batches))
                     del batch
                 if error is not None:
                     raise unpack_error(error)
@@ -165,10 +165,10 @@ class RemoteKernel(SourceKernel):
             )
         )
         for operator, place, found in piece.bad_rows:
-            context.elsewhere.leave_out(operator, (asked.lane, place), found)
+            context.elsewhere.leave_out(operator, (asked.request.lane, place), found)
         context.elsewhere.move(session.moves())
         if piece.spans and context.spans is not None:
-            place = f"worker {remote.number} on {node} (process {process}), lane {asked.lane}"
+            place = f"worker {remote.number} on {node} (process {process}), lane {asked.request.lane}"
             context.spans.merge(piece.spans, place, remote.ahead_seconds)
 
     def _connect(self) -> None:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from arrowflow.cluster.engine import RayEngine
 from arrowflow.cluster.parts import Kept
 from arrowflow.cluster.policy import Policy, dealt
-from arrowflow.cluster.remote import Asked, Remote
 from arrowflow.cluster.room import WAITS_SECONDS, asked, connect, lose_patience
-from arrowflow.cluster.worker import LaneWorker, Piece, Ready, Request, Start
+from arrowflow.cluster.worker import LaneWorker, Piece, Ready, Request
 from arrowflow.errors import PlanError, WorkerError, said
 from arrowflow.kernels.context import Context
 from arrowflow.optional import optional
@@ -32,6 +32,44 @@ STORE_SHARE: Final = 4
 """Pieces may take one in so many bytes of a node's object store: half of that on their way, and half in use."""
 SPARE_CALLS: Final = 8
 """Calls of a worker at the same time, besides one for each lane: to close lanes, and to move them."""
+
+
+@dataclass(slots=True, eq=False)
+class Remote:
+    """A worker as the consumer sees it.
+
+    Attributes:
+        number: Its place among the workers.
+        handle: The actor.
+        starting: The promise of its `Ready`.
+        ready: What it said, once it has started.
+        cpu_seconds: CPU time of its process, as it told last.
+        rows: Rows that came from it.
+        ahead_seconds: By how much its clock is ahead of the consumer's, at least: less the time that the quickest piece took.
+    """
+
+    number: int
+    handle: Any
+    starting: Any
+    ready: Ready | None = None
+    cpu_seconds: float = 0.0
+    rows: int = 0
+    ahead_seconds: float = -math.inf
+
+    @property
+    def place(self) -> str:
+        """Where it is, for messages."""
+        return "" if self.ready is None else f" on {self.ready.host} (process {self.ready.process})"
+
+
+@dataclass(slots=True, eq=False)
+class Asked:
+    """A request on its way: to which worker, and whether it is the first one of its run."""
+
+    remote: Remote
+    request: Request
+    promise: Any
+    is_first: bool = True
 
 
 class Session:
@@ -249,32 +287,31 @@ class Session:
         remote.ready = ready
         return True
 
-    def ask(self, start: Start, before: Asked | None, *, records: bool) -> Asked:
+    def ask(self, request: Request, before: Asked | None) -> Asked:
         """Asks for the next piece of a lane; in a new run, closing the one before, where the lane moves or begins.
 
         It also begins anew where its worker got more lanes, and so less memory for each.
 
         Args:
-            start: Where the lane goes on, if it is not in this very worker already.
+            request: The lane and its place. All else follows from the session.
             before: The latest request of the lane; None if there is no run of it.
-            records: Whether somebody wants to see what runs when.
         """
-        remote = self.worker_of(start.lane)
-        request = Request(min(PIECE_BYTES, self._most_bytes), self._most_bytes, records)
-        share = self.share_bytes
-        if before is not None and before.remote is remote and before.ram_budget <= share:
-            promise = remote.handle.pull.remote(before.name, None, request)
-            return replace(before, promise=promise, is_first=False)
-        self.close(before)
-        name = f"{self._name}-{next(self._numbers)}"
-        start = start._replace(ram_budget=share)
-        request = request._replace(num_bytes=1)  # the loop waits for the first rows
-        return Asked(start.lane, remote, name, share, remote.handle.pull.remote(name, start, request))
+        remote, share = self.worker_of(request.lane), self.share_bytes
+        is_first = before is None or before.remote is not remote or before.request.ram_budget > share
+        if before is None or is_first:
+            self.close(before)
+            run = f"{self._name}-{next(self._numbers)}"
+            # The loop waits for the first rows.
+            request = request._replace(run=run, ram_budget=share, num_bytes=1, most_bytes=self._most_bytes)
+        else:
+            known = before.request._replace(num_bytes=min(PIECE_BYTES, self._most_bytes))
+            request = known._replace(position=request.position, records=request.records)
+        return Asked(remote, request, remote.handle.pull.remote(request), is_first)
 
     def close(self, asked: Asked | None) -> None:
         """Ends a run of a lane. Waits for nothing."""
         if asked is not None and self._ray.is_initialized():  # a call would start Ray again
-            asked.remote.handle.close.remote(asked.name)
+            asked.remote.handle.close.remote(asked.request.run)
 
     def take(self, asked: Asked, context: Context) -> Piece | None:
         """Waits for a piece; None where there is none: the worker has died and is replaced, or the run is over.
@@ -284,14 +321,14 @@ class Session:
             WorkerError: Workers do not start, or die again and again.
         """
         remote, began = asked.remote, context.now()
-        if (found := self._answer(remote, asked.promise, asked.lane, context)) is None:
+        piece: Piece | None = self._answer(remote, asked.promise, asked.request.lane, context)
+        if piece is None:
             return None
-        piece = Piece._make(found)
         asked.promise = None  # the store frees the piece once nothing refers to its bytes
         with self._lock:
             self._has_pieces = True
             if piece.ended or not asked.is_first:
-                self._deaths.pop(asked.lane, None)
+                self._deaths.pop(asked.request.lane, None)
             remote.cpu_seconds = piece.cpu_seconds
             remote.ahead_seconds = max(remote.ahead_seconds, piece.sent_at - context.now())
             remote.rows += piece.rows
@@ -342,8 +379,7 @@ class Session:
     def resize(self, count: int) -> None:
         """Has so many workers from now on. Lanes move when they ask for their next piece."""
         with self._lock:
-            workers = self._workers
-            workers[count:] = [self._started(number) for number in range(len(workers), count)]
+            self._workers[count:] = [self._started(each) for each in range(len(self._workers), count)]
             self._places = dealt(self._places, self._lanes, count)
 
     def _arrives(self, promise: Any, seconds: float | None, context: Context) -> bool:

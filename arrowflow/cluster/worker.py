@@ -43,27 +43,28 @@ KEPT_NAMES: Final = 4096
 """Runs that were closed and that a worker remembers: more than it may have calls at a time."""
 
 
-class Start(NamedTuple):
-    """Where a run of a lane begins, and its part of the worker's byte budget."""
+class Request(NamedTuple):
+    """The next piece of a lane that a consumer asks for. A worker begins a run with the first request that names it.
+
+    Attributes:
+        lane: Number of the lane.
+        epoch: Its epoch.
+        position: The lane's position after the rows that the consumer has.
+        records: Whether somebody wants to see what runs when.
+        run: Name of the run. The session tells it, as all that follows.
+        ram_budget: The run's part of the worker's byte budget.
+        num_bytes: Bytes from which on the piece is sent.
+        most_bytes: Bytes that it may have at most: the object store has room for them.
+    """
 
     lane: int
     epoch: int
     position: Position
-    ram_budget: int
-
-
-class Request(NamedTuple):
-    """The piece that a consumer asks for.
-
-    Attributes:
-        num_bytes: Bytes from which on it is sent.
-        most_bytes: Bytes that it may have at most: the object store has room for them.
-        records: Whether somebody wants to see what runs when.
-    """
-
-    num_bytes: int
-    most_bytes: int
     records: bool = False
+    run: str = ""
+    ram_budget: int = 0
+    num_bytes: int = 0
+    most_bytes: int = 0
 
 
 class Piece(NamedTuple):
@@ -193,20 +194,18 @@ class LaneWorker:
         missing = next((path for path in files if not Path(path).exists()), None)
         return Ready(socket.gethostname(), os.getpid(), missing)
 
-    def pull(self, name: str, start: Start | None, request: Request) -> Piece:
+    def pull(self, request: Request) -> Piece:
         """Returns the next record batches of a run of a lane, which begins with the first request."""
         parts: list[Part] = []
         size, began = 0, self._clock.now()
         error, current, ended = None, None, False
         try:
-            current = self._runs.get(name)
+            current = self._runs.get(request.run)
             if current is None:
-                if start is None:
-                    raise KeyError(f"the run {name} was closed")
-                current = self._runs[name] = self._open(start, request.most_bytes)
+                current = self._runs[request.run] = self._open(request)
                 # `close` tells first and looks then, so one of the two sees the other.
-                if name in self._closed:
-                    self.close(name)
+                if request.run in self._closed:
+                    self.close(request.run)
                     return Piece(parts, True, None, self._clock.process_cpu())
             if request.records and current.engine.timeline is None:
                 current.engine.timeline = Timeline()
@@ -214,7 +213,7 @@ class LaneWorker:
                 part = current.next_part()
                 if part is None:
                     ended = True
-                    self.close(name)
+                    self.close(request.run)
                     break
                 if parts and size + part.num_bytes > request.most_bytes:
                     current.waiting = part
@@ -224,7 +223,7 @@ class LaneWorker:
         except Exception as raised:  # noqa: BLE001  (the consumer raises it)
             raised.add_note(f"on the node {socket.gethostname()}, in the worker of process {os.getpid()}")
             error = pack_error(raised)
-            self.close(name)
+            self.close(request.run)
         now = self._clock.now()
         piece = Piece(parts, ended, error, self._clock.process_cpu(), now)
         return piece if current is None else current.told_by(piece, now, ends=ended or error is not None)
@@ -236,20 +235,20 @@ class LaneWorker:
         if found is not None:
             found.engine.close()
 
-    def _open(self, start: Start, most_bytes: int) -> _Run:
-        options = replace(self._options, ram_budget=start.ram_budget)
+    def _open(self, request: Request) -> _Run:
+        options = replace(self._options, ram_budget=request.ram_budget)
         with self._planning:
-            lane = self._plans.get(start.lane)
+            lane = self._plans.get(request.lane)
             if lane is None:
                 plan = self._plan
                 if isinstance(plan, SplitByRank):
-                    (plan,) = plan.lane_plans([start.lane])
+                    (plan,) = plan.lane_plans([request.lane])
                 chain = plan_chain(plan, options)
                 lane = Prepared(
                     bound=plan, optimised=plan, applied=(), chain=chain, options=options, found=self._found
                 )
-                self._plans[start.lane] = lane
+                self._plans[request.lane] = lane
         lane = replace(lane, options=options)
-        engine = run.start(lane, start.epoch, start.position, self._clock, None)
+        engine = run.start(lane, request.epoch, request.position, self._clock, None)
         engine.bad_rows = deque()
-        return _Run(engine, self._clock.now(), _parts(engine, most_bytes))
+        return _Run(engine, self._clock.now(), _parts(engine, request.most_bytes))

@@ -19,8 +19,7 @@ import pyarrow as pa
 import pytest
 
 import arrowflow as af
-from arrowflow.cluster.remote import Remote
-from arrowflow.cluster.session import Session
+from arrowflow.cluster.session import Remote, Session
 from arrowflow.errors import FunctionError, MissingPackageError, PlanError, WorkerError
 from tests.effort import scaled
 from tests.ops.ranks.pipelines import BATCH, PIPELINES, UNCOUNTED, of, ranks, steps_of

@@ -9,9 +9,8 @@ import pytest
 
 import arrowflow as af
 from arrowflow.cluster.policy import Policy, dealt
-from arrowflow.cluster.remote import Asked, Remote
-from arrowflow.cluster.session import MAX_DEATHS, Session
-from arrowflow.cluster.worker import Piece, Ready, Start
+from arrowflow.cluster.session import MAX_DEATHS, PIECE_BYTES, Asked, Remote, Session
+from arrowflow.cluster.worker import Piece, Ready, Request
 from arrowflow.errors import PlanError, WorkerError
 from arrowflow.ops.ranks.rank import found_rank
 
@@ -194,7 +193,7 @@ def test_deaths_count_by_lane(monkeypatch: pytest.MonkeyPatch) -> None:
     context: Any = types.SimpleNamespace(now=lambda: 0.0, wait=lambda seconds: True)
 
     def take(lane: int, promise: Any, *, is_first: bool = False) -> Any:
-        asked = Asked(lane, session.worker_of(lane), "run", 0, promise, is_first=is_first)
+        asked = Asked(session.worker_of(lane), Request(lane, 0, None), promise, is_first=is_first)
         return session.take(asked, context)
 
     piece = Piece([], False, None, 0.0)
@@ -233,7 +232,8 @@ def test_a_worker_is_careful_where_one_has_just_taken_the_place_of_another(
     context: Any = types.SimpleNamespace(now=lambda: 0.0, wait=lambda seconds: True)
 
     def die(*lanes: int) -> None:
-        for asked in [Asked(lane, session.worker_of(lane), "run", 0, RayError("lost")) for lane in lanes]:
+        workers = [(lane, session.worker_of(lane)) for lane in lanes]
+        for asked in [Asked(at, Request(lane, 0, None), RayError("lost")) for lane, at in workers]:
             assert session.take(asked, context) is None
 
     die(0, 1, 2, 3)
@@ -241,7 +241,9 @@ def test_a_worker_is_careful_where_one_has_just_taken_the_place_of_another(
     assert starts == [(0, False), (1, False), (0, True)]
     for lane in (0, 2):
         session.take(
-            Asked(lane, session.worker_of(lane), "run", 0, Piece([], lane == 0, None, 0.0), lane == 0),
+            Asked(
+                session.worker_of(lane), Request(lane, 0, None), Piece([], lane == 0, None, 0.0), lane == 0
+            ),
             context,
         )
     die(2)
@@ -258,7 +260,7 @@ def test_workers_that_do_not_start(monkeypatch: pytest.MonkeyPatch, caplog: pyte
     lacks = "each asks one node for 2 CPUs and 3,072 MiB, and of 4 CPUs and 8,192 MiB of all nodes 1 CPU and 2,048 MiB are free"
     for _ in range(2):
         with pytest.raises(WorkerError, match=f"not all workers started within 131 s: {lacks}"):
-            session.take(Asked(0, session.worker_of(0), "run", 0, None), context)
+            session.take(Asked(session.worker_of(0), Request(0, 0, None), None), context)
     assert [record.getMessage().split(";")[0] for record in caplog.records] == [
         f"RayEngine waits for workers: {lacks}"
     ]
@@ -301,7 +303,7 @@ def test_a_lane_begins_anew_where_its_share_of_memory_shrinks() -> None:
     class Worker:
         def __init__(self) -> None:
             self.calls: list[tuple[Any, ...]] = []
-            self.pull = types.SimpleNamespace(remote=lambda *call: self.calls.append(("pull", *call[:2])))
+            self.pull = types.SimpleNamespace(remote=lambda *call: self.calls.append(("pull", *call)))
             self.close = types.SimpleNamespace(remote=lambda *call: self.calls.append(("close", *call)))
 
     worker, other = Worker(), Worker()
@@ -309,18 +311,20 @@ def test_a_lane_begins_anew_where_its_share_of_memory_shrinks() -> None:
     session._ray, session._ram_budget, session._lanes = Ray(), 1 << 30, (0, 1)
     session._workers = [Remote(0, worker, HERE, HERE), Remote(1, other, HERE, HERE)]
     session._places = {0: 0, 1: 1}
-    start = Start(0, 3, ("a position",), 0)
-    first = session.ask(start, None, records=False)
-    again = session.ask(start, first, records=False)
-    assert (again.name, again.ram_budget) == (first.name, 1 << 30)
+    request = Request(0, 3, ("a position",))
+    first = session.ask(request, None)
+    again = session.ask(request, first)
+    assert (
+        again.request == first.request._replace(num_bytes=PIECE_BYTES) and again.request.ram_budget == 1 << 30
+    )
     session.resize(1)
-    last = session.ask(start, again, records=False)
-    assert last.name != again.name and last.ram_budget == 1 << 29
-    opened = start._replace(ram_budget=1 << 29)
+    last = session.ask(request, again)
+    assert last.request == first.request._replace(run=last.request.run, ram_budget=1 << 29) != first.request
+    assert (first.is_first, again.is_first, last.is_first) == (True, False, True)
     assert worker.calls[1:] == [
-        ("pull", first.name, None),
-        ("close", first.name),
-        ("pull", last.name, opened),
+        ("pull", again.request),
+        ("close", first.request.run),
+        ("pull", last.request),
     ]
 
 

@@ -16,9 +16,8 @@ import pytest
 import arrowflow as af
 from arrowflow.autotune import bottleneck
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
-from arrowflow.cluster.remote import Asked, Remote
-from arrowflow.cluster.session import Session
-from arrowflow.cluster.worker import Piece, Ready
+from arrowflow.cluster.session import Asked, Remote, Session
+from arrowflow.cluster.worker import Piece, Ready, Request
 from tests.cluster import bad_rows
 from tests.cluster.test_on_cluster import engine, processes_of, rows_of
 from tests.ops.ranks.pipelines import BATCH, of
@@ -91,7 +90,7 @@ def test_clocks_are_compared_by_the_quickest_piece() -> None:
     for way in (0.2, 0.01, 1.0):
         piece = Piece([], False, None, 0.0, sent_at=1000.0 + time[0])
         time[0] += way
-        assert session.take(Asked(0, remote, "run", 0, piece), context) == piece
+        assert session.take(Asked(remote, Request(0, 0, None), piece), context) == piece
     assert remote.ahead_seconds == pytest.approx(1000.0 - 0.01)
 
 

@@ -18,7 +18,7 @@ import arrowflow as af
 from arrowflow.bad_rows import NO_BAD_ROWS, LeftOut
 from arrowflow.cluster.parts import Joined, Kept
 from arrowflow.cluster.remote_lane import packed
-from arrowflow.cluster.worker import KEPT_NAMES, LaneWorker, Piece, Request, Start
+from arrowflow.cluster.worker import KEPT_NAMES, LaneWorker, Piece, Request
 from arrowflow.executor.stages.elsewhere import Elsewhere
 from arrowflow.executor.workers import cores
 from arrowflow.observe.timeline import Timeline
@@ -41,9 +41,9 @@ def worker_of(dataset: af.Dataset) -> LaneWorker:
 
 def taken(worker: LaneWorker, told: Elsewhere, lane: int, position: Any, most: int) -> tuple[Any, bool, int]:
     """Takes pieces of a lane from a position on, as a consumer does; returns its position, whether it ended, and its rows."""
-    name, start, rows = f"{lane} {position} {most}", START._replace(lane=lane, position=position), 0
-    for number in range(most):
-        piece = worker.pull(name, None if number else start, Request(1, MOST))
+    name, rows = f"{lane} {position} {most}", 0
+    for _ in range(most):
+        piece = worker.pull(REQUEST._replace(run=name, lane=lane, position=position))
         assert piece.error is None
         for operator, place, found in piece.bad_rows:
             told.leave_out(operator, (lane, place), found)
@@ -56,8 +56,7 @@ def taken(worker: LaneWorker, told: Elsewhere, lane: int, position: Any, most: i
     return position, False, rows
 
 
-START = Start(0, 0, None, 64 << 20)
-MOST = 64 << 20
+REQUEST = Request(0, 0, None, run="run", ram_budget=64 << 20, num_bytes=1, most_bytes=64 << 20)
 
 
 def test_a_run_that_is_closed_while_it_opens_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +71,7 @@ def test_a_run_that_is_closed_while_it_opens_does_not_stay(monkeypatch: pytest.M
 
     monkeypatch.setattr(worker, "_open", slowly)
     pieces: list[Piece] = []
-    caller = threading.Thread(target=lambda: pieces.append(worker.pull("run", START, Request(1 << 10, MOST))))
+    caller = threading.Thread(target=lambda: pieces.append(worker.pull(REQUEST._replace(num_bytes=1 << 10))))
     caller.start()
     assert opens.wait(30)
     worker.close("run")
@@ -103,9 +102,9 @@ def test_a_piece_has_the_bytes_of_its_rows(behind: bool) -> None:
     if behind:
         dataset = dataset.map(lambda batch: batch, keeps_rows=True)
     worker = worker_of(dataset)
-    pieces = [worker.pull("run", START, Request(1 << 16, MOST))]
+    pieces = [worker.pull(REQUEST._replace(num_bytes=1 << 16))]
     while not pieces[-1].ended:
-        pieces.append(worker.pull("run", None, Request(1 << 16, MOST)))
+        pieces.append(worker.pull(REQUEST._replace(num_bytes=1 << 16)))
         assert pieces[-1].error is None
     joined = Joined(Kept(0))
     batches = [batch for piece in pieces for batch, _ in joined.add(piece.parts)]
@@ -164,13 +163,13 @@ def test_pieces_tell_of_all_work_of_their_lane() -> None:
 def test_spans_come_by_the_clock_of_the_consumer() -> None:
     worker = worker_of(af.range(64_000).batch(1600))
     began = worker._clock.now()
-    piece = worker.pull("run", START, Request(1, MOST, records=True))
+    piece = worker.pull(REQUEST._replace(records=True))
     assert {span[1] for span in piece.spans} >= {"range"}
     timeline = Timeline()
     timeline.merge(piece.spans, "worker 0 on a, lane 0", ahead_seconds=began - 5.0)
     assert all(track.startswith("worker 0 on a, lane 0: ") for _, _, _, _, track, _, _ in timeline._events)
     assert all(5.0 <= event[2] <= event[3] <= 5.0 + worker._clock.now() - began for event in timeline._events)
-    later = worker.pull("run", None, Request(1, MOST, records=True))
+    later = worker.pull(REQUEST._replace(records=True))
     assert not set(map(str, later.spans)) & set(map(str, piece.spans)), "each span comes once"
 
 
@@ -179,4 +178,4 @@ def test_names_of_closed_runs_are_few() -> None:
     for number in range(3 * KEPT_NAMES):
         worker.close(f"run {number}")
     assert len(worker._closed) == KEPT_NAMES
-    assert worker.pull(f"run {3 * KEPT_NAMES - 1}", START, Request(1, MOST)).parts == []
+    assert worker.pull(REQUEST._replace(run=f"run {3 * KEPT_NAMES - 1}")).parts == []
