@@ -68,10 +68,10 @@ class OnCluster(SplitByRank):
             self.session.let_go()
 
     def _share(self, obstacle: Obstacle | None) -> ShareOfBatches:
-        share = SplitByRank._share(self, obstacle)
-        same = {each.name: getattr(share, each.name) for each in dataclasses.fields(share) if each.init}
         assert self.session is not None
-        return ShareOnCluster(**same, session=self.session)
+        return ShareOnCluster(
+            process=self.process, because=obstacle, coordinator=self.coordinator, session=self.session
+        )
 
     @property
     def _shuffles(self) -> tuple[Shuffle, ...]:

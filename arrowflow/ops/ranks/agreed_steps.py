@@ -56,7 +56,6 @@ class AgreedSteps(RowOperator):
         return {}
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
-        """Returns one serial kernel."""
         most_bytes = options.ram_budget // HELD_IN_BUDGET
         does = (
             "agrees with the other ranks where to end"
@@ -96,12 +95,10 @@ class SameEpochKernel(SerialKernel):
         self._steps = 0
 
     def open(self, position: Position, epoch: int) -> Position:
-        """Notes the epoch."""
         self._epoch = epoch
         return position
 
     def push(self, item: Item) -> Iterator[Item]:
-        """Passes the batch on."""
         if item.chunk.num_rows:
             self._steps += 1
             if self._steps == 2:
@@ -177,7 +174,6 @@ class AgreedStepsKernel(SerialKernel):
             yield from self._agreed()
 
     def finish(self) -> Iterator[Item]:
-        """Yields the rest that all ranks have."""
         while not self.done:
             yield from self._agreed()
 

@@ -80,7 +80,6 @@ class TurnsKernel(BoundaryKernel):
         return dry or (self.steps.most is not None and fewest >= self.steps.most)
 
     def push_from(self, stream: StreamHandle, item: Item) -> Iterator[Item]:
-        """Takes one batch."""
         index = self._streams.index(stream)
         mark = self._marks[index] = self._marks[index]._replace(before=item.position)
         if not item.chunk.num_rows:
@@ -104,6 +103,5 @@ class TurnsKernel(BoundaryKernel):
         return item._replace(position=position, origin=Origin(number))
 
     def ended(self, stream: StreamHandle) -> None:
-        """Leaves the lane out from now on."""
         index = self._streams.index(stream)
         self._streams[index], self._marks[index] = None, self._marks[index]._replace(spent=True)

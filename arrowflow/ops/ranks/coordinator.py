@@ -42,7 +42,7 @@ def coordinator_of(given: Any, world_size: int) -> Coordinator | None:
     )
 
 
-class TorchCoordinator:
+class TorchCoordinator(Coordinator):
     """Reductions in a process group of PyTorch, which nothing else may use at the same time."""
 
     def __init__(self, group: Any) -> None:
@@ -52,7 +52,6 @@ class TorchCoordinator:
         return "the given process group"
 
     def all_min(self, numbers: Sequence[int]) -> Sequence[int]:
-        """See `Coordinator.all_min`."""
         import torch
         from torch import distributed
 

@@ -6,7 +6,7 @@ from arrowflow.errors import PlanError
 from arrowflow.ops.batches.batch import Batch
 from arrowflow.ops.rows.repeat import Repeat
 from arrowflow.options import check_size
-from arrowflow.plan.lane import Obstacle
+from arrowflow.plan.lane import Obstacle, too_few
 from arrowflow.plan.node import Node
 from arrowflow.plan.traits import Borders
 from arrowflow.plan.walk import post_order, rows_in_lanes
@@ -50,7 +50,7 @@ def lanes_of_plan(plan: Node, given: int | None, world_size: int, *, small_windo
         of_batches = (
             _filled_by_all(plan),
             _cut_anew(maker),
-            _too_few(maker, lanes),
+            too_few(maker.name, rows_in_lanes(maker.inputs[0]), lanes, 1),
             _lasts_apart(plan, maker, lanes),
         )
         obstacle = obstacle or next(filter(None, of_batches), None)
@@ -142,11 +142,3 @@ def _lasts_apart(plan: Node, maker: Node, lanes: int) -> Obstacle | None:
         return Obstacle(maker.name, "fills up the last batch, and only a run counts its rows")
     function = next((node for node in after if node.traits.opaque), None)
     return None if function is None else Obstacle(function.name, "gets a last batch that is filled up")
-
-
-def _too_few(maker: Node, lanes: int) -> Obstacle | None:
-    """Returns the obstacle of a plan that has not a row for each lane, such as a small source that is repeated."""
-    rows = rows_in_lanes(maker.inputs[0])
-    if rows is None or rows >= lanes:
-        return None
-    return Obstacle(maker.name, f"gets {rows:,} rows for {lanes} lanes")

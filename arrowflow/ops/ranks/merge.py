@@ -58,7 +58,6 @@ class MergeKernel(GatherKernel):
         self._recycler = recycler
 
     def gather(self, chunk: LaneRows, origin: Origin) -> pa.RecordBatch:
-        """Returns the part's rows."""
         real = None
         if min(chunk.counts) < chunk.rows:
             merged, real = self._filled(chunk)
@@ -75,7 +74,6 @@ class MergeKernel(GatherKernel):
         return pa.RecordBatch.from_arrays([*merged.columns, mask], schema=schema)
 
     def limit(self, chunk: LaneRows) -> tuple[str, str, str]:
-        """See `GatherKernel.limit`."""
         return f"{chunk.num_rows:,} rows of all lanes cannot be joined", "them", "use a smaller batch_size"
 
     def _merged(self, part: LaneRows) -> pa.RecordBatch:

@@ -148,7 +148,6 @@ class LanesKernel(BoundaryKernel):
         return None
 
     def held(self) -> list[Held]:
-        """Returns the rows of each lane that wait for those of the others."""
         return [*self._held, *(cutter.held for cutter in self._cutters)]
 
     def following_bytes(self) -> int:

@@ -22,10 +22,12 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self, get_args
 
 from arrowflow.errors import PlanError, StateError, shown
+from arrowflow.kernels.context import Context
 from arrowflow.kernels.cutting import CutPosition
+from arrowflow.kernels.kinds import BoundaryKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
 from arrowflow.memory import Recycler
-from arrowflow.ops.batches.batch import Batch, BatchKernel, JoinKernel
+from arrowflow.ops.batches.batch import Batch, JoinKernel
 from arrowflow.ops.cache.cache import dealt_caches
 from arrowflow.ops.combine.concatenate import Concatenate
 from arrowflow.ops.order.shuffle import Shuffle
@@ -276,7 +278,6 @@ class SplitByRank(RowOperator):
         return batch.on(FirstRows(count=rows // (self.lanes or 1)).on(*plan.inputs))
 
     def count_rows(self, inputs: Sequence[Count]) -> Count:
-        """Returns the rows of this rank."""
         steps = self.steps()
         if self._batch is None or steps.most is None:
             return None
@@ -315,20 +316,20 @@ class SplitByRank(RowOperator):
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the boundary over the lanes, and what merges their rows or joins their batches."""
-        steps, batch, lanes = self.steps(), self._batch, self.own_lanes
+        steps, batch, lanes, shuffles = self.steps(), self._batch, self.own_lanes, self._shuffles
+        part_bytes = min(PART_BYTES, options.ram_budget // PARTS_IN_BUDGET)
         facts = (f"lanes {lanes[0]} to {lanes[-1]} of {self.lanes}", *steps.facts(of_rows=batch is not None))
+        boundary = KernelSpec(
+            operator=self.name,
+            kind="boundary",
+            make=lambda context: self._kernel(steps, shuffles, part_bytes, context),
+            runs_last=(Shuffle.name,) if shuffles else (),
+            pins_order=True,
+            splits=True,
+            alike=True,
+            facts=lambda: facts,
+        )
         if batch is None:
-            turns = KernelSpec(
-                operator=self.name,
-                kind="boundary",
-                make=lambda context: TurnsKernel(
-                    lanes=lanes, steps=steps, joins=self._joins, collects=self._collects, context=context
-                ),
-                pins_order=True,
-                splits=True,
-                alike=True,
-                facts=lambda: facts,
-            )
             join = KernelSpec(
                 operator=self.name,
                 kind="stateless",
@@ -336,53 +337,43 @@ class SplitByRank(RowOperator):
                 engine="arrow",
                 facts=lambda: ("join the batches of the lanes",),
             )
-            return (turns, join) if self._joins else (turns,)
-        size, recycler, shuffles = steps.size, Recycler(options.ram_budget), self._shuffles
-        width = row_width(batch.inputs[0].schema)
+            return (boundary, join) if self._joins else (boundary,)
+        recycler, row_bytes = Recycler(options.ram_budget), row_width(batch.inputs[0].schema).num_bytes
         window_rows = max((shuffle.size for shuffle in shuffles), default=0)
-        part_bytes = min(PART_BYTES, options.ram_budget // PARTS_IN_BUDGET)
-        return (
-            KernelSpec(
-                operator=self.name,
-                kind="boundary",
-                make=lambda context: LanesKernel(
-                    lanes=lanes,
-                    steps=steps,
-                    drop_remainder=batch.drop_remainder,
-                    width=width,
-                    part_bytes=part_bytes,
-                    behind=lambda lane, rows, epoch: self._lane(lane).position_behind(rows, epoch),
-                    shuffles=shuffles,
-                    collects=self._collects,
-                    context=context,
-                ),
-                runs_last=(Shuffle.name,) if shuffles else (),
-                pins_order=True,
-                splits=True,
-                alike=True,
-                facts=lambda: facts,
+        merge = KernelSpec(
+            operator=self.name,
+            kind="stateless",
+            make=lambda context: MergeKernel(steps.size, batch.mask, recycler, of_windows=bool(shuffles)),
+            random=bool(shuffles),
+            engine="numpy+arrow",
+            # One part is copied while another is consumed; a part has one step at least, and a window.
+            floor_bytes=2 * max(steps.size, window_rows) * len(lanes) * row_bytes,
+            facts=lambda: (
+                f"permute windows of {window_rows:,} rows of each lane, and gather them into their batches"
+                if shuffles
+                else f"copy the rows of lanes into their batches, up to {part_bytes:,} bytes a call",
             ),
-            KernelSpec(
-                operator=self.name,
-                kind="stateless",
-                make=lambda context: MergeKernel(size, batch.mask, recycler, of_windows=bool(shuffles)),
-                random=bool(shuffles),
-                engine="numpy+arrow",
-                # One part is copied while another is consumed; a part has one step at least, and a window.
-                floor_bytes=2 * max(size, window_rows) * len(lanes) * width.num_bytes,
-                facts=lambda: (
-                    f"permute windows of {window_rows:,} rows of each lane, and gather them into their batches"
-                    if shuffles
-                    else f"copy the rows of lanes into their batches, up to {part_bytes:,} bytes a call",
-                ),
-            ),
-            KernelSpec(
-                operator=batch.name,
-                kind="serial",
-                make=lambda context: BatchKernel(size * len(lanes)),
-                splits=True,
-                engine="arrow",
-            ),
+        )
+        return (boundary, merge, *Batch(size=steps.size * len(lanes)).lower(options))
+
+    def _kernel(
+        self, steps: Steps, shuffles: Sequence[Shuffle], part_bytes: int, context: Context
+    ) -> BoundaryKernel:
+        batch, lanes, collects = self._batch, self.own_lanes, self._collects
+        if batch is None:
+            return TurnsKernel(
+                lanes=lanes, steps=steps, joins=self._joins, collects=collects, context=context
+            )
+        return LanesKernel(
+            lanes=lanes,
+            steps=steps,
+            drop_remainder=batch.drop_remainder,
+            width=row_width(batch.inputs[0].schema),
+            part_bytes=part_bytes,
+            behind=lambda lane, rows, epoch: self._lane(lane).position_behind(rows, epoch),
+            shuffles=shuffles,
+            collects=collects,
+            context=context,
         )
 
 

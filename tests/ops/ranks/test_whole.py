@@ -192,7 +192,7 @@ def test_what_is_said(caplog: pytest.LogCaptureFixture) -> None:
         ("zip", "zip pairs rows of different inputs"),
         ("window", "window counts or compares the rows of the whole stream"),
         ("a generator", "from_generator has rows that cannot be found by their numbers"),
-        ("few files or rows", "batch gets 3 rows for 8 lanes"),
+        ("few files or rows", "batch has 3 rows for 8 lanes"),
     ],
 )
 def test_parts_that_would_change_the_plan_are_refused(name: str, text: str) -> None:
