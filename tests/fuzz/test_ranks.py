@@ -21,7 +21,7 @@ from tests.fuzz.watch import kinds
 
 SIZES: Final = st.sampled_from([1, 2, 4, 8])
 MANY: Final = 100
-"""Of fewer plans most may be refused by chance."""
+"""Of fewer plans most may be refused by chance. About two in five are, so two in three of so many are no chance."""
 
 
 def cases(how: Way | None) -> st.SearchStrategy[Case]:
@@ -69,4 +69,4 @@ def test_ranks_deliver_the_rows_of_the_plain_plan(how: Way | None, data: st.Data
     else:
         kinds[way] += 1
     refused = kinds["refused"] + kinds["cannot run"]
-    assert kinds.total() < MANY or 2 * refused < kinds.total(), f"most plans are refused: {kinds}"
+    assert kinds.total() < MANY or 3 * refused < 2 * kinds.total(), f"too many plans are refused: {kinds}"
