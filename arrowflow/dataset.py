@@ -46,6 +46,7 @@ from arrowflow.loaders.shared_epochs import SharedEpochs
 from arrowflow.loaders.torch import TorchExport, torch_dtype
 from arrowflow.loaders.torch_dataset import prepared_in_worker, torch_dataset
 from arrowflow.loaders.torch_memory import CudaExport, MpsExport, PinnedExport, Transfer, device_named
+from arrowflow.observe.guessed_names import OF_DATASET, no_attribute
 from arrowflow.ops.batches.batch import Batch
 from arrowflow.ops.batches.bucket_by_sequence_length import DEFAULT_MAX_LAG_ROWS, bucketed
 from arrowflow.ops.batches.group_by_window import GroupByWindow
@@ -201,6 +202,13 @@ class Dataset:
 
     def __hash__(self) -> int:
         return hash((Dataset, self._plan.name))
+
+    if not TYPE_CHECKING:  # for type checkers a wrong name stays an error
+
+        def __getattr__(self, name: str) -> Any:
+            if hasattr(type(self), name):  # a property has failed, and tells its own error
+                return object.__getattribute__(self, name)
+            raise no_attribute(self, "a dataset", name, OF_DATASET)
 
     def __repr__(self) -> str:
         lines = ["Dataset", *("  " + line for line in render_plan(self._plan))]

@@ -110,6 +110,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "errors",
         "iterator",
         "loaders",
+        "observe.guessed_names",
         "observe.plot",
         "options",
         "physical.tuning",
