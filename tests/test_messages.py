@@ -113,6 +113,43 @@ def test_functions_are_not_told_what_only_loaders_take() -> None:
     assert 'ask the loader for lists="padded"' in told(lambda: list(ragged.to_numpy()))
 
 
+BY_ROW = "`map_rows` calls a function row by row, slowly"
+
+
+@pytest.mark.parametrize(
+    ("fn", "format", "hint"),
+    [
+        (lambda row: {"x": row["id"]}, "arrow", f"format='numpy' is for functions of arrays; {BY_ROW}"),
+        (lambda row: {"x": row["id"]}, "polars", f"format='numpy' is for functions of arrays; {BY_ROW}"),
+        (lambda frame: pl.DataFrame(frame), "arrow", "format='polars' is for functions of data frames"),
+        (
+            lambda columns: pa.record_batch({"x": [1]}),
+            "numpy",
+            "format='arrow' is for functions of record batches",
+        ),
+        (lambda row: row["id"] + 1, "numpy", f"expected a dict, since format='numpy'; {BY_ROW}"),
+        (lambda row: {"n": len(row)}, "numpy", f"got the scalar 1; {BY_ROW}"),
+        (lambda row: {"n": f"{row['id']}"}, "numpy", f"got the scalar '[0 1 2]'; {BY_ROW}"),
+        (
+            lambda row: row["id"] > 1,
+            "arrow",
+            f"not one row; format='numpy' hands it arrays, format='polars' a data frame; {BY_ROW}",
+        ),
+    ],
+)
+def test_functions_of_a_row_are_told_how_to_be_called(
+    fn: Callable[[Any], Any], format: Any, hint: str
+) -> None:
+    assert hint in told(lambda: af.range(3).map(fn, format=format).to_table())
+
+
+def test_predicates_of_a_row_are_told_what_they_see() -> None:
+    text = told(lambda: af.range(3).filter(lambda row: row["id"] in (1, 2)).to_table())
+    assert text.endswith(
+        "expected one boolean a row: an array of NumPy or pyarrow, or a Polars Series; the function is given many rows, not one"
+    )
+
+
 @pytest.mark.parametrize("column", [pa.array([{"a": 1}]), pa.array([1, None]), pa.array([[{"a": 1}]])])
 def test_tensors_are_not_called_numpy_arrays(column: pa.Array) -> None:
     pytest.importorskip("torch")

@@ -50,6 +50,13 @@ GIVEN = {
     "polars": ("a polars.DataFrame", ""),
 }
 """The argument of a function, by format, for errors."""
+BY_ROW = "`map_rows` calls a function row by row, slowly"
+OTHER_WAYS = {
+    dict: f"format='numpy' is for functions of arrays; {BY_ROW}",
+    pl.DataFrame: "format='polars' is for functions of data frames",
+    pa.RecordBatch: "format='arrow' is for functions of record batches",
+}
+"""The calls that functions with other results are written for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,7 +358,7 @@ class BatchFunction:
         """Returns the function's result; with `then`, the value that `then` makes of a list with the result."""
         given, others = GIVEN[self._format]
         told = f"{num_rows:,} rows as {given}, not one row"
-        hint = f" (it was given {told}; {others}`map_rows` calls a function row by row, slowly)"
+        hint = f" (it was given {told}; {others}{BY_ROW})"
         return self._function(*arguments, hint=hint, then=then)
 
     def batch(self, returned: list[Any], given: pa.RecordBatch | None) -> pa.RecordBatch:
@@ -370,7 +377,7 @@ class BatchFunction:
         if not isinstance(result, expected):
             raise FunctionError(
                 f"{self.what} is a {type(result).__name__}, expected a {expected.__name__}, since "
-                f"format={self._format!r}"
+                f"format={self._format!r}; {OTHER_WAYS.get(type(result), BY_ROW)}"
             )
         try:
             take = (
@@ -386,7 +393,10 @@ class BatchFunction:
             batch = self._normalised(result)
             return batch if take is None else take.batch(batch)
         except SchemaError as error:
-            raise FunctionError(f"{self.what} is no table: {error}") from error
+            of_a_row = isinstance(result, dict) and any(map(np.isscalar, result.values()))
+            raise FunctionError(
+                f"{self.what} is no table: {error}{f'; {BY_ROW}' if of_a_row else ''}"
+            ) from error
 
     def _normalised(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Returns a result with the types that travel inside a pipeline. Most have one schema, which saves 10 µs."""
