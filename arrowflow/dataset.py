@@ -1636,10 +1636,7 @@ class Dataset:
         return Run(self._ready(), self._epochs, RecordBatches())
 
     def __getitem__(self, key: object) -> NoReturn:
-        raise PlanError(
-            "a dataset has no rows by number: it is read in order, as skip(n).take(1) reads row n; for a DataLoader of "
-            "PyTorch write DataLoader(ds.to_torch_dataset(), batch_size=None), or iterate over ds.to_torch() instead"
-        )
+        raise PlanError(_other_than_brackets(key))
 
     def __contains__(self, value: object) -> NoReturn:
         raise PlanError(
@@ -2512,6 +2509,31 @@ def _alone(node: Node) -> Node:
     if isinstance(node, SplitByRank) and node.coordinator is not None:
         return replace(node, coordinator=None)
     return node
+
+
+def _other_than_brackets(key: object) -> str:
+    """Returns what to write for a key in brackets: names of columns, a slice, or the number of a row."""
+    if isinstance(key, str | list | tuple):
+        return (
+            f"a dataset has no columns in brackets: ds.select({shown(key)}) is the dataset of these columns, and "
+            f"ds.to_table().select({shown([key] if isinstance(key, str) else key)}) their values, in memory"
+        )
+    if isinstance(key, pl.Expr):
+        return f"a dataset has no rows in brackets: ds.filter({shown(key)}) is the dataset of these rows"
+    if isinstance(key, slice):
+        text = "a dataset has no rows in brackets:"
+        start, stop = key.start or 0, key.stop
+        if key.step or not (isinstance(start, int) and isinstance(stop, int) and 0 <= start <= stop):
+            return (
+                f"{text} ds.skip(n).take(m) are m rows after the first n, and ds.shard(n, 0) is every nth row"
+            )
+        rest = f"ds.skip({start})" if start else "ds"
+        rows = stop - start
+        return f"{text} {rest}.take({rows}) is the dataset of these rows, and {rest}.head({rows}) a table of them"
+    return (
+        "a dataset has no rows by number: it is read in order, as skip(n).take(1) reads row n; for a DataLoader of "
+        "PyTorch write DataLoader(ds.to_torch_dataset(), batch_size=None), or iterate over ds.to_torch() instead"
+    )
 
 
 def _plan_of(value: object) -> Node | None:
