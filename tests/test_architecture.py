@@ -101,7 +101,17 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "dataset": ("caching", "cluster", "interchange", "loaders", "types", "write", *BELOW_LOADERS),
     "combining": ("dataset", "errors", "ops", "options", "plan"),
     "provenance": ("bad_rows", "dataset", "errors", "iterator", "ops", "options", "plan", "run", "sources"),
-    "sources": ("bad_rows", "dataset", "errors", "formats", "interchange", "ops", "options", "storage"),
+    "sources": (
+        "bad_rows",
+        "dataset",
+        "errors",
+        "formats",
+        "interchange",
+        "observe.guessed_names",
+        "ops",
+        "options",
+        "storage",
+    ),
     "__init__": (
         "caching",
         "cluster.engine",

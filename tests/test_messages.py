@@ -420,3 +420,73 @@ def test_brackets_of_other_libraries_are_told_their_operators() -> None:
     assert ds.skip(2).take(3).to_table() == ds.skip(2).head(3) == ds.to_table()[2:5]  # as the texts say
     assert ds.select(["x", "age"]).to_table() == ds.to_table().select(["x", "age"])
     assert ds.shard(2, 0).to_table() == ds.to_table().take([0, 2, 4])
+
+
+# --------------------------------------------------------------------------------------------- sources
+
+
+class DeltaTable:
+    """A table of another library, which tells its rows by a method."""
+
+    def to_pyarrow_dataset(self) -> pa.Table:
+        return pa.table({"x": [1, 2]})
+
+
+@pytest.mark.parametrize(
+    ("source", "code"),
+    [
+        ([{"x": 1}, {"x": 2}], "af.from_arrow(pa.Table.from_pylist(source))"),
+        ({"x": [1, 2]}, "af.from_numpy(source)"),
+        ([pa.table({"x": [1]}), pa.table({"x": [2]})], "af.from_arrow(pa.concat_tables(source))"),
+        ([pl.DataFrame({"x": [1]}), pl.DataFrame({"x": [2]})], "af.from_arrow(pl.concat(source))"),
+        (np.array([1, 2]), 'af.from_numpy({"x": source})'),
+        (({"x": each} for each in (1, 2)), "af.from_generator(lambda: source)"),
+        (DeltaTable(), "af.from_arrow(source.to_pyarrow_dataset())"),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
+)
+def test_other_data_than_arrow_is_told_its_way(source: Any, code: str) -> None:
+    hint = re.search("write `(.*)`$", told(lambda: af.from_arrow(source)))
+    assert hint is not None
+    assert re.sub(r"\b(rows|columns|tables|frames|array)\b", "source", hint[1]) == code
+    ds = eval(code, {"af": af, "pa": pa, "pl": pl, "source": source})
+    assert [row["x"] for row in ds.to_table().to_pylist()] == [1, 2]
+
+
+def test_a_path_is_told_its_reader(tmp_path: Path) -> None:
+    assert "got str; write `af.read_parquet(path)`" in told(lambda: af.from_arrow("x.parquet"))
+    assert "got PosixPath; write `af.read_parquet(path)`" in told(lambda: af.from_arrow(tmp_path))
+    assert told(lambda: af.from_arrow(3)).endswith("got int")
+
+
+KNOWN = "parquet, ipc, csv, json, tfrecord"
+
+
+@pytest.mark.parametrize(
+    ("paths", "code"),
+    [
+        ("x.orc", 'af.from_arrow(pyarrow.dataset.dataset(path, format="orc"))'),
+        ("s3://bucket/*.parquet", "af.read_parquet(path)"),
+        (["x.CSV.gz", "y.csv.gz"], "af.read_csv(path)"),
+        (Path("x.tfrecord"), "af.read_tfrecord(path)"),
+        ("folder", ""),
+        ([], ""),
+        (3, ""),
+    ],
+    ids=str,
+)
+def test_files_without_a_format_are_told_their_reader(paths: Any, code: str) -> None:
+    text = f"read: format= names the format of the files, one of {KNOWN}"
+    assert told(lambda: af.read(paths)) == (f"{text}; write `{code}`" if code else text)
+
+
+def test_formats_that_others_read_are_told_their_way() -> None:
+    text = told(lambda: af.read("x", format="orc"))
+    assert text == (
+        f"read: there is no format 'orc'; known formats: {KNOWN}; write "
+        '`af.from_arrow(pyarrow.dataset.dataset(path, format="orc"))`'
+    )
+    assert (
+        told(lambda: af.read("x", format="parket"))
+        == "read: there is no format 'parket'; did you mean 'parquet'?"
+    )
