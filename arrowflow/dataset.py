@@ -2411,8 +2411,8 @@ class Dataset:
     def num_rows(self) -> int | float | None:
         """The exact number of rows of one epoch, from footers; `math.inf` for an endless pipeline.
 
-        None where only running the pipeline tells. Then one whole epoch of this dataset or its loaders tells, unless
-        epochs may differ.
+        None where only running the pipeline tells. Then the last whole epoch of this dataset or its loaders tells, also
+        of a generator, unless random draws make epochs differ.
 
         Example:
             >>> import arrowflow as af, polars as pl
