@@ -5,8 +5,10 @@ from __future__ import annotations
 import html
 import itertools
 import logging
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from os import PathLike
@@ -102,7 +104,7 @@ from arrowflow.options import AUTOTUNE, OnError, Options, check_size
 from arrowflow.physical.explain import render_chain
 from arrowflow.plan.explain import render_plan
 from arrowflow.plan.foresight import fault_of, note_bound
-from arrowflow.plan.node import Node
+from arrowflow.plan.node import Count, Node
 from arrowflow.plan.walk import post_order, rewritten
 from arrowflow.write import IPC, PARQUET, Writer, Written, writer_of
 
@@ -212,8 +214,16 @@ class Dataset:
 
     def __repr__(self) -> str:
         lines = ["Dataset", *("  " + line for line in render_plan(self._plan))]
-        if self._prepared is not None and self._prepared.bound.schema is not None:
-            lines += ["columns", *(f"  {field.name}: {field.type}" for field in self._prepared.bound.schema)]
+        if self._prepared is None and self._plan.in_memory:
+            with suppress(ArrowflowError):  # told where the dataset is used
+                self._ready()
+        names, prepared = self._plan.foreseen, self._prepared
+        if prepared is not None:
+            lines += _shown_count(*prepared.known_count)
+        if prepared is not None and prepared.bound.schema is not None:
+            lines += ["columns", *(f"  {field.name}: {field.type}" for field in prepared.bound.schema)]
+        elif names is not None:
+            lines += ["columns", *(f"  {name}" for name in names)]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -2534,6 +2544,16 @@ def _other_than_brackets(key: object) -> str:
         "a dataset has no rows by number: it is read in order, as skip(n).take(1) reads row n; for a DataLoader of "
         "PyTorch write DataLoader(ds.to_torch_dataset(), batch_size=None), or iterate over ds.to_torch() instead"
     )
+
+
+def _shown_count(rows: Count, batches: Count) -> list[str]:
+    """Returns the rows and batches of an epoch as lines, as far as they are known."""
+    if rows is None:
+        return []
+    if rows == math.inf:
+        return ["rows", "  without end"]
+    cut = "" if batches is None else f" in {batches:,} batch{'' if batches == 1 else 'es'}"
+    return ["rows", f"  {rows:,}{cut}"]
 
 
 def _plan_of(value: object) -> Node | None:

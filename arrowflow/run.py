@@ -82,6 +82,12 @@ class Prepared:
         return self._count[1]
 
     @property
+    def known_count(self) -> tuple[Count, Count]:
+        """The rows and batches of an epoch, as far as they are known without reading."""
+        is_known = self.bound.in_memory or "_planned_count" in vars(self)
+        return self._count if is_known else self.counted or (None, None)
+
+    @property
     def _count(self) -> tuple[Count, Count]:
         rows, batches = self._planned_count
         learnt_rows, learnt_batches = self.counted or (None, None)

@@ -179,6 +179,11 @@ class Node(ABC):
         return None
 
     @property
+    def in_memory(self) -> bool:
+        """Whether all its rows come from memory, so that binding reads nothing and takes no time. Asked by `repr`."""
+        return bool(self.inputs) and all(child.in_memory for child in self.inputs)
+
+    @property
     def is_current(self) -> bool:
         """Whether what it was bound to is still there. Asked when a run begins, and for each question."""
         return True
