@@ -21,6 +21,10 @@ def odd(ds: af.Dataset) -> af.Dataset:
     return ds.filter(pl.col("id") % 2 == 1)
 
 
+def chosen(*datasets: af.Dataset, by: af.Dataset) -> af.Dataset:
+    return af.choose_from_datasets(datasets, by)
+
+
 def same(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
@@ -39,6 +43,20 @@ ROWS: dict[str, tuple[Callable[[], af.Dataset], Any]] = {
         lambda: af.sample_from_datasets([af.range(3).repeat(), af.range(3).repeat()]),
         math.inf,
     ),
+    "chosen": (lambda: chosen(af.range(9), af.range(9), by=af.range(2).repeat(4)), 8),
+    "chosen of the endless": (
+        lambda: chosen(af.range(3).repeat(), af.range(2).repeat(), by=af.range(2).repeat(40)),
+        80,
+    ),
+    "chosen endlessly": (
+        lambda: chosen(af.range(3).repeat(), af.range(2).repeat(), by=af.range(2).repeat()),
+        math.inf,
+    ),
+    "chosen of too few": (lambda: chosen(af.range(9), af.range(3), by=af.range(2).repeat(4)), None),
+    "chosen of unknown": (lambda: chosen(af.range(99), odd(af.range(99)), by=af.range(2)), None),
+    "chosen by unknown": (lambda: chosen(af.range(99), af.range(99), by=odd(af.range(2))), None),
+    "chosen by nothing": (lambda: chosen(af.range(9), af.range(9), by=af.range(0)), 0),
+    "chosen of nothing": (lambda: chosen(af.range(0), af.range(0), by=af.range(2)), 0),
     "nothing, endlessly": (lambda: af.range(0).repeat(), 0),
     "unknown": (lambda: odd(af.range(9)), None),
     "unknown, endlessly": (lambda: odd(af.range(9)).repeat(), None),

@@ -64,8 +64,12 @@ class ChooseFromDatasets(MixOperator):
         return MixOperator.output_schema(self, inputs)
 
     def count_rows(self, inputs: Sequence[Count]) -> Count:
-        """Returns 0 where there are no numbers or no rows; otherwise only a run tells."""
-        return 0 if inputs[-1] == 0 or not any(rows != 0 for rows in inputs[:-1]) else None
+        """Returns the numbers, if each input has as many rows, so that none runs out; otherwise only a run tells."""
+        *sources, numbers = inputs
+        if numbers == 0 or not any(rows != 0 for rows in sources):
+            return 0
+        lasting = numbers is not None and all(rows is not None and rows >= numbers for rows in sources)
+        return numbers if lasting else None
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the collector of blocks and the gatherer."""
