@@ -309,6 +309,15 @@ class Node(ABC):
         """
         return None
 
+    @property
+    def picks_rows(self) -> bool:
+        """Whether the numbers of its input's rows alone decide which rows it passes on."""
+        return self.row_range is not None
+
+    def picking_from(self, source: Node) -> Node:
+        """Returns itself, if it picks rows, on a source with random access, whose rows it leaves where they lie."""
+        return self.on(source)
+
     def position_behind(self, rows: int, epoch: int | None = None) -> tuple[Any, int] | None:
         """Returns a position in an epoch that has at most so many rows in front of it, and how many it has.
 
