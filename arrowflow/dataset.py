@@ -2295,7 +2295,8 @@ class Dataset:
         as `date32`. Values of `date64` that are no whole days are refused, and so are fixed-size lists of size 0.
 
         Args:
-            path: The folder, or a URL that `pyarrow.fs` or fsspec knows. The folder and its parents are made.
+            path: The folder, or a URL that `pyarrow.fs` or fsspec knows. The folder and its parents are made. A name that
+                ends like that of a file, as in `"one.parquet"`, is an error unless a `/` follows.
             shard_bytes: A file ends with the row group that takes it to that size. Default: 256 MiB, if no
                 `shard_rows` are given.
             shard_rows: A file has exactly that many rows; the last file has the rest. With both limits, the first
