@@ -7,6 +7,7 @@ returns a `Dataset`. `read` is for formats of other packages. `zip`, `sample_fro
 """
 
 import sys
+import typing
 
 if sys.platform == "win32":
     raise ImportError(
@@ -38,6 +39,7 @@ from arrowflow.errors import (
 )
 from arrowflow.iterator import Iterator
 from arrowflow.loaders.base import Loader
+from arrowflow.observe.guessed_names import OF_LIBRARY, no_attribute
 from arrowflow.observe.plot import plot_timeline
 from arrowflow.options import AUTOTUNE, Options
 from arrowflow.physical.tuning import Statistics
@@ -106,3 +108,8 @@ __all__ = [
     "sample_from_datasets",
     "zip",
 ]
+
+if not typing.TYPE_CHECKING:  # for type checkers a wrong name stays an error
+
+    def __getattr__(name: str) -> typing.Any:
+        raise no_attribute(sys.modules[__name__], "arrowflow", name, OF_LIBRARY)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import html
 import itertools
 import logging
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from os import PathLike
@@ -46,6 +48,7 @@ from arrowflow.loaders.shared_epochs import SharedEpochs
 from arrowflow.loaders.torch import TorchExport, torch_dtype
 from arrowflow.loaders.torch_dataset import prepared_in_worker, torch_dataset
 from arrowflow.loaders.torch_memory import CudaExport, MpsExport, PinnedExport, Transfer, device_named
+from arrowflow.observe.guessed_names import OF_DATASET, no_attribute
 from arrowflow.ops.batches.batch import Batch
 from arrowflow.ops.batches.bucket_by_sequence_length import DEFAULT_MAX_LAG_ROWS, bucketed
 from arrowflow.ops.batches.group_by_window import GroupByWindow
@@ -100,7 +103,7 @@ from arrowflow.options import AUTOTUNE, OnError, Options, check_size
 from arrowflow.physical.explain import render_chain
 from arrowflow.plan.explain import render_plan
 from arrowflow.plan.foresight import fault_of, note_bound
-from arrowflow.plan.node import Node
+from arrowflow.plan.node import Count, Node
 from arrowflow.plan.walk import post_order, rewritten
 from arrowflow.write import IPC, PARQUET, Writer, Written, writer_of
 
@@ -201,10 +204,25 @@ class Dataset:
     def __hash__(self) -> int:
         return hash((Dataset, self._plan.name))
 
+    if not TYPE_CHECKING:  # for type checkers a wrong name stays an error
+
+        def __getattr__(self, name: str) -> Any:
+            if hasattr(type(self), name):  # a property has failed, and tells its own error
+                return object.__getattribute__(self, name)
+            raise no_attribute(self, "a dataset", name, OF_DATASET)
+
     def __repr__(self) -> str:
         lines = ["Dataset", *("  " + line for line in render_plan(self._plan))]
-        if self._prepared is not None and self._prepared.bound.schema is not None:
-            lines += ["columns", *(f"  {field.name}: {field.type}" for field in self._prepared.bound.schema)]
+        if self._prepared is None and self._plan.in_memory:
+            with suppress(ArrowflowError):  # told where the dataset is used
+                self._ready()
+        names, prepared = self._plan.foreseen, self._prepared
+        if prepared is not None:
+            lines += _shown_count(*prepared.known_count)
+        if prepared is not None and prepared.bound.schema is not None:
+            lines += ["columns", *(f"  {field.name}: {field.type}" for field in prepared.bound.schema)]
+        elif names is not None:
+            lines += ["columns", *(f"  {name}" for name in names)]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -865,8 +883,8 @@ class Dataset:
 
         `shuffle()` permutes all rows evenly. Memory stays flat, since rows are gathered from where they lie. So the
         source is one of these: uncompressed local files of `read_ipc`, `from_arrow` of a table, `from_numpy`,
-        `range`, or a `cache`. A cache is filled before the first row comes. Column operators, `take` and `skip` may
-        come in between. The order takes one number per row up to 262,144 rows; beyond, it takes eight times the root
+        `range`, or a `cache`. A cache is filled before the first row comes. Column operators, `take`, `skip` and
+        `shard` may come in between. The order takes one number per row up to 262,144 rows; beyond, it takes eight times the root
         of the number of rows. Texts, lists, booleans and columns with nulls take a call for each record batch: prefer
         some thousand rows in each.
 
@@ -903,7 +921,7 @@ class Dataset:
 
         The rows come in the order of the draws. A row without weight is never drawn. Rows are gathered from where
         they lie, so the source is one that `shuffle()` without a size takes: uncompressed local files of `read_ipc`,
-        `from_arrow` of a table, `from_numpy`, `range`, or a `cache`. Column operators, `take` and `skip` may come in
+        `from_arrow` of a table, `from_numpy`, `range`, or a `cache`. Column operators, `take`, `skip` and `shard` may come in
         between. The weights of all rows are read first and take 8 bytes a row; while rows are drawn, they take 16, or
         64 without replacement. Each epoch draws anew from (seed, epoch). A state holds a cursor.
 
@@ -1627,10 +1645,7 @@ class Dataset:
         return Run(self._ready(), self._epochs, RecordBatches())
 
     def __getitem__(self, key: object) -> NoReturn:
-        raise PlanError(
-            "a dataset has no rows by number: it is read in order, as skip(n).take(1) reads row n; for a DataLoader of "
-            "PyTorch write DataLoader(ds.to_torch_dataset(), batch_size=None), or iterate over ds.to_torch() instead"
-        )
+        raise PlanError(_other_than_brackets(key))
 
     def __contains__(self, value: object) -> NoReturn:
         raise PlanError(
@@ -2279,7 +2294,8 @@ class Dataset:
         as `date32`. Values of `date64` that are no whole days are refused, and so are fixed-size lists of size 0.
 
         Args:
-            path: The folder, or a URL that `pyarrow.fs` or fsspec knows. The folder and its parents are made.
+            path: The folder, or a URL that `pyarrow.fs` or fsspec knows. The folder and its parents are made. A name that
+                ends like that of a file, as in `"one.parquet"`, is an error unless a `/` follows.
             shard_bytes: A file ends with the row group that takes it to that size. Default: 256 MiB, if no
                 `shard_rows` are given.
             shard_rows: A file has exactly that many rows; the last file has the rest. With both limits, the first
@@ -2405,8 +2421,8 @@ class Dataset:
     def num_rows(self) -> int | float | None:
         """The exact number of rows of one epoch, from footers; `math.inf` for an endless pipeline.
 
-        None where only running the pipeline tells. Then one whole epoch of this dataset or its loaders tells, unless
-        epochs may differ.
+        None where only running the pipeline tells. Then the last whole epoch of this dataset or its loaders tells, also
+        of a generator, unless random draws make epochs differ.
 
         Example:
             >>> import arrowflow as af, polars as pl
@@ -2503,6 +2519,41 @@ def _alone(node: Node) -> Node:
     if isinstance(node, SplitByRank) and node.coordinator is not None:
         return replace(node, coordinator=None)
     return node
+
+
+def _other_than_brackets(key: object) -> str:
+    """Returns what to write for a key in brackets: names of columns, a slice, or the number of a row."""
+    if isinstance(key, str | list | tuple):
+        return (
+            f"a dataset has no columns in brackets: ds.select({shown(key)}) is the dataset of these columns, and "
+            f"ds.to_table().select({shown([key] if isinstance(key, str) else key)}) their values, in memory"
+        )
+    if isinstance(key, pl.Expr):
+        return f"a dataset has no rows in brackets: ds.filter({shown(key)}) is the dataset of these rows"
+    if isinstance(key, slice):
+        text = "a dataset has no rows in brackets:"
+        start, stop = key.start or 0, key.stop
+        if key.step or not (isinstance(start, int) and isinstance(stop, int) and 0 <= start <= stop):
+            return (
+                f"{text} ds.skip(n).take(m) are m rows after the first n, and ds.shard(n, 0) is every nth row"
+            )
+        rest = f"ds.skip({start})" if start else "ds"
+        rows = stop - start
+        return f"{text} {rest}.take({rows}) is the dataset of these rows, and {rest}.head({rows}) a table of them"
+    return (
+        "a dataset has no rows by number: it is read in order, as skip(n).take(1) reads row n; for a DataLoader of "
+        "PyTorch write DataLoader(ds.to_torch_dataset(), batch_size=None), or iterate over ds.to_torch() instead"
+    )
+
+
+def _shown_count(rows: Count, batches: Count) -> list[str]:
+    """Returns the rows and batches of an epoch as lines, as far as they are known."""
+    if rows is None:
+        return []
+    if rows == math.inf:
+        return ["rows", "  without end"]
+    cut = "" if batches is None else f" in {batches:,} batch{'' if batches == 1 else 'es'}"
+    return ["rows", f"  {rows:,}{cut}"]
 
 
 def _plan_of(value: object) -> Node | None:

@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
-from arrowflow.errors import PlanError, shown
+from arrowflow.errors import PlanError, closest, shown
 
 AUTOTUNE: Final = -1
 """Lets the library choose; the default of every `num_parallel_calls`, like `tf.data.AUTOTUNE`."""
@@ -40,8 +40,25 @@ _UNITS: Final = {"": 1, "B": 1} | {
 }
 
 
+class Settings:
+    """Base of classes that users set by names: an unknown name is a `TypeError` that names those most like it."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # type checkers know the names by `__init__`
+
+        def __new__(cls, *args: Any, **settings: Any) -> Any:
+            known = [field.name for field in dataclasses.fields(cls)]
+            for name in settings:
+                if name not in known:
+                    raise TypeError(
+                        f"{cls.__name__} has no setting {name!r}; {closest(name, known, kind='settings')}"
+                    )
+            return super().__new__(cls)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(Settings):
     """Settings of a pipeline. A field that is None keeps the value of an earlier `with_options`, or the default.
 
     Attributes:

@@ -46,7 +46,7 @@ class Prepared:
         chain: The physical plan.
         options: Options of the whole pipeline.
         found: The tuner's results of earlier epochs.
-        counted: The rows and batches of a whole epoch that ran, where only that tells.
+        counted: The rows and batches of the last whole epoch that ran, where only that tells.
     """
 
     bound: Node
@@ -82,6 +82,12 @@ class Prepared:
         return self._count[1]
 
     @property
+    def known_count(self) -> tuple[Count, Count]:
+        """The rows and batches of an epoch, as far as they are known without reading."""
+        is_known = self.bound.in_memory or "_planned_count" in vars(self)
+        return self._count if is_known else self.counted or (None, None)
+
+    @property
     def _count(self) -> tuple[Count, Count]:
         rows, batches = self._planned_count
         learnt_rows, learnt_batches = self.counted or (None, None)
@@ -96,19 +102,19 @@ class Prepared:
         """Whether all epochs have as many rows and batches as the first one.
 
         They may differ where a plan makes random draws, where other rows meet after a shuffle, and where a function opens
-        a source that the plan does not show.
+        a source that the plan does not show. A generator is called without arguments, so it should yield as many.
         """
         source = SharedByEpochs.ORDER if self.options.deterministic else SharedByEpochs.NUMBER
         share = fold(self.bound, lambda node, inputs: node.shared_by_epochs(max(inputs, default=source)))
-        return self.bound.repeatable and share is not SharedByEpochs.NOTHING
+        return share is not SharedByEpochs.NOTHING
 
     def let_go(self) -> None:
         """Ends what all runs share beyond their end; the next run makes it anew."""
         _let_go(post_order(self.optimised))
 
     def learn_count(self, rows: int, batches: int) -> None:
-        """Takes note of a whole epoch, if others have as many rows and batches. A race is no harm: both write the same."""
-        if self.counted is None and self.repeats_counts:
+        """Takes note of the last whole epoch, if others have as many rows and batches. Any thread."""
+        if self.repeats_counts:
             object.__setattr__(self, "counted", (rows, batches if self.bound.batched else None))
 
     @cached_property

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pytest
 
 import arrowflow as af
+from arrowflow.plan.explain import render_plan
 from arrowflow.testing import Fault, assert_same_batches, batches_of, check_dataset, raising
 from tests.ops.tables import ALL_TYPES, NUMBERS, OPERATORS, identity, ids, numbers, refused, write_shards
 
@@ -216,9 +217,34 @@ def test_schema_is_unknown_where_only_running_tells() -> None:
 def test_a_repr_reads_from_the_source_down() -> None:
     ds = af.range(10).filter(pl.col("id") > 3).batch(2)
     lines = repr(ds).splitlines()
-    assert [line.strip().split("(")[0] for line in lines] == ["Dataset", "range", "filter", "batch"]
-    assert ds.schema.names == ["id"]
-    assert repr(ds).splitlines()[-1] == "  id: int64"
+    assert [line.strip().split("(")[0] for line in lines[:4]] == ["Dataset", "range", "filter", "batch"]
+    assert lines[4:] == ["columns", "  id: int64"]
+    list(ds)
+    assert repr(ds).splitlines()[4:] == ["rows", "  6 in 3 batches", "columns", "  id: int64"]
+
+
+def test_a_repr_says_what_is_known_without_reading(tmp_path: Path) -> None:
+    def known(ds: af.Dataset) -> list[str]:
+        text = repr(ds)
+        return text[text.index("\n") + 1 :].split("\n")[len(render_plan(ds._plan)) :]
+
+    assert known(af.range(12_000)) == ["rows", "  12,000", "columns", "  id: int64"]
+    assert known(af.range(7).batch(2)) == ["rows", "  7 in 4 batches", "columns", "  id: int64"]
+    assert known(af.range(7).repeat()) == ["rows", "  without end", "columns", "  id: int64"]
+    assert known(numbers(9).map(identity)) == []  # the function tells no columns
+    assert (
+        known(numbers(9).cast({"row": pa.list_(pa.int8())})) == []
+    )  # an error, which is told where it is used
+    path = tmp_path / "a.csv"  # is not there
+    assert known(af.read_csv(path)) == []
+    ds = af.read_csv(path, schema={"x": pa.int64(), "s": pa.string()})
+    assert known(ds) == ["columns", "  x", "  s"]
+    path.write_text("x,s\n1,a\n")
+    assert ds.schema.names == ["x", "s"]
+    assert known(ds) == ["columns", "  x: int64", "  s: string"]  # the rows have not been counted
+    assert ds.num_rows == 1
+    assert known(ds) == ["rows", "  1", "columns", "  x: int64", "  s: string"]
+    assert known(af.range(9).cache(tmp_path / "cache")) == ["columns", "  id"]
 
 
 @pytest.mark.parametrize("name", OPERATORS)

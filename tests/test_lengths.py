@@ -21,6 +21,10 @@ def odd(ds: af.Dataset) -> af.Dataset:
     return ds.filter(pl.col("id") % 2 == 1)
 
 
+def chosen(*datasets: af.Dataset, by: af.Dataset) -> af.Dataset:
+    return af.choose_from_datasets(datasets, by)
+
+
 def same(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
@@ -39,6 +43,20 @@ ROWS: dict[str, tuple[Callable[[], af.Dataset], Any]] = {
         lambda: af.sample_from_datasets([af.range(3).repeat(), af.range(3).repeat()]),
         math.inf,
     ),
+    "chosen": (lambda: chosen(af.range(9), af.range(9), by=af.range(2).repeat(4)), 8),
+    "chosen of the endless": (
+        lambda: chosen(af.range(3).repeat(), af.range(2).repeat(), by=af.range(2).repeat(40)),
+        80,
+    ),
+    "chosen endlessly": (
+        lambda: chosen(af.range(3).repeat(), af.range(2).repeat(), by=af.range(2).repeat()),
+        math.inf,
+    ),
+    "chosen of too few": (lambda: chosen(af.range(9), af.range(3), by=af.range(2).repeat(4)), None),
+    "chosen of unknown": (lambda: chosen(af.range(99), odd(af.range(99)), by=af.range(2)), None),
+    "chosen by unknown": (lambda: chosen(af.range(99), af.range(99), by=odd(af.range(2))), None),
+    "chosen by nothing": (lambda: chosen(af.range(9), af.range(9), by=af.range(0)), 0),
+    "chosen of nothing": (lambda: chosen(af.range(0), af.range(0), by=af.range(2)), 0),
     "nothing, endlessly": (lambda: af.range(0).repeat(), 0),
     "unknown": (lambda: odd(af.range(9)), None),
     "unknown, endlessly": (lambda: odd(af.range(9)).repeat(), None),
@@ -127,6 +145,18 @@ def growing() -> Callable[[], Any]:
     return fn
 
 
+def test_the_last_whole_epoch_of_a_generator_tells() -> None:
+    loader = af.from_generator(growing()).batch(2).to_numpy()
+    with pytest.raises(TypeError, match="run a whole epoch first"):
+        len(loader)
+    assert [(len(list(loader)), len(loader)) for _ in range(4)] == [(1, 1), (1, 1), (2, 2), (2, 2)]
+    next(iter(loader))
+    assert len(loader) == 2  # no whole epoch
+    ds = af.from_arrow(pl.LazyFrame({"id": range(5)}))
+    assert ds.num_rows is None and len(list(ds.batch(2))) == 3
+    assert sum(batch.num_rows for batch in ds) == ds.num_rows == 5
+
+
 def lists(lengths: list[int]) -> af.Dataset:
     return af.from_arrow(pa.table({"x": [[1] * length for length in lengths]}))
 
@@ -136,7 +166,6 @@ def resampled(ds: af.Dataset) -> af.Dataset:
 
 
 UNSURE: dict[str, Callable[[], af.Dataset]] = {
-    "a generator": lambda: af.from_generator(growing()),
     "a seeded map": lambda: af.range(9).map(lambda batch, rng: batch.slice(int(rng.integers(9))), seed=1),
     "a resampling": lambda: resampled(af.range(99)),
     "a mixture": lambda: af.sample_from_datasets(

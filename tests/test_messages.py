@@ -113,6 +113,43 @@ def test_functions_are_not_told_what_only_loaders_take() -> None:
     assert 'ask the loader for lists="padded"' in told(lambda: list(ragged.to_numpy()))
 
 
+BY_ROW = "`map_rows` calls a function row by row, slowly"
+
+
+@pytest.mark.parametrize(
+    ("fn", "format", "hint"),
+    [
+        (lambda row: {"x": row["id"]}, "arrow", f"format='numpy' is for functions of arrays; {BY_ROW}"),
+        (lambda row: {"x": row["id"]}, "polars", f"format='numpy' is for functions of arrays; {BY_ROW}"),
+        (lambda frame: pl.DataFrame(frame), "arrow", "format='polars' is for functions of data frames"),
+        (
+            lambda columns: pa.record_batch({"x": [1]}),
+            "numpy",
+            "format='arrow' is for functions of record batches",
+        ),
+        (lambda row: row["id"] + 1, "numpy", f"expected a dict, since format='numpy'; {BY_ROW}"),
+        (lambda row: {"n": len(row)}, "numpy", f"got the scalar 1; {BY_ROW}"),
+        (lambda row: {"n": f"{row['id']}"}, "numpy", f"got the scalar '[0 1 2]'; {BY_ROW}"),
+        (
+            lambda row: row["id"] > 1,
+            "arrow",
+            f"not one row; format='numpy' hands it arrays, format='polars' a data frame; {BY_ROW}",
+        ),
+    ],
+)
+def test_functions_of_a_row_are_told_how_to_be_called(
+    fn: Callable[[Any], Any], format: Any, hint: str
+) -> None:
+    assert hint in told(lambda: af.range(3).map(fn, format=format).to_table())
+
+
+def test_predicates_of_a_row_are_told_what_they_see() -> None:
+    text = told(lambda: af.range(3).filter(lambda row: row["id"] in (1, 2)).to_table())
+    assert text.endswith(
+        "expected one boolean a row: an array of NumPy or pyarrow, or a Polars Series; the function is given many rows, not one"
+    )
+
+
 @pytest.mark.parametrize("column", [pa.array([{"a": 1}]), pa.array([1, None]), pa.array([[{"a": 1}]])])
 def test_tensors_are_not_called_numpy_arrays(column: pa.Array) -> None:
     pytest.importorskip("torch")
@@ -358,3 +395,98 @@ def test_data_frames_and_arrays_are_not_made_of_batches() -> None:
 def test_a_dataset_does_not_look_for_a_value() -> None:
     assert "ds.filter(pl.col('x') == 3).head(1).num_rows > 0" in told(lambda: 3 in BATCHES)
     assert af.range(5).filter(pl.col("id") == 3).head(1).num_rows > 0  # as the text says
+
+
+def test_brackets_of_other_libraries_are_told_their_operators() -> None:
+    ds = af.from_arrow(pa.table({"x": [1, 2, 3, 4, 5, 6], "age": range(6)}))
+    texts: list[tuple[Any, str]] = [
+        (
+            "age",
+            "ds.select('age') is the dataset of these columns, and ds.to_table().select(['age']) their values",
+        ),
+        (("x", "age"), "ds.select(['x', 'age']) is the dataset of these columns"),
+        (slice(5), "ds.take(5) is the dataset of these rows, and ds.head(5) a table of them"),
+        (
+            slice(2, 5),
+            "ds.skip(2).take(3) is the dataset of these rows, and ds.skip(2).head(3) a table of them",
+        ),
+        (slice(None, None, 2), "ds.shard(n, 0) is every nth row"),
+        (slice(-2, None), "ds.skip(n).take(m) are m rows after the first n"),
+        (0, "skip(n).take(1) reads row n"),
+    ]
+    for key, text in texts:
+        assert text in told(lambda key=key: ds[key]), key  # type: ignore[misc]
+    assert 'ds.filter([(col("x")) > (dyn int: 3)])' in told(lambda: ds[pl.col("x") > 3])
+    assert ds.skip(2).take(3).to_table() == ds.skip(2).head(3) == ds.to_table()[2:5]  # as the texts say
+    assert ds.select(["x", "age"]).to_table() == ds.to_table().select(["x", "age"])
+    assert ds.shard(2, 0).to_table() == ds.to_table().take([0, 2, 4])
+
+
+# --------------------------------------------------------------------------------------------- sources
+
+
+class DeltaTable:
+    """A table of another library, which tells its rows by a method."""
+
+    def to_pyarrow_dataset(self) -> pa.Table:
+        return pa.table({"x": [1, 2]})
+
+
+@pytest.mark.parametrize(
+    ("source", "code"),
+    [
+        ([{"x": 1}, {"x": 2}], "af.from_arrow(pa.Table.from_pylist(source))"),
+        ({"x": [1, 2]}, "af.from_numpy(source)"),
+        ([pa.table({"x": [1]}), pa.table({"x": [2]})], "af.from_arrow(pa.concat_tables(source))"),
+        ([pl.DataFrame({"x": [1]}), pl.DataFrame({"x": [2]})], "af.from_arrow(pl.concat(source))"),
+        (np.array([1, 2]), 'af.from_numpy({"x": source})'),
+        (({"x": each} for each in (1, 2)), "af.from_generator(lambda: source)"),
+        (DeltaTable(), "af.from_arrow(source.to_pyarrow_dataset())"),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
+)
+def test_other_data_than_arrow_is_told_its_way(source: Any, code: str) -> None:
+    hint = re.search("write `(.*)`$", told(lambda: af.from_arrow(source)))
+    assert hint is not None
+    assert re.sub(r"\b(rows|columns|tables|frames|array)\b", "source", hint[1]) == code
+    ds = eval(code, {"af": af, "pa": pa, "pl": pl, "source": source})
+    assert [row["x"] for row in ds.to_table().to_pylist()] == [1, 2]
+
+
+def test_a_path_is_told_its_reader(tmp_path: Path) -> None:
+    assert "got str; write `af.read_parquet(path)`" in told(lambda: af.from_arrow("x.parquet"))
+    assert "got PosixPath; write `af.read_parquet(path)`" in told(lambda: af.from_arrow(tmp_path))
+    assert told(lambda: af.from_arrow(3)).endswith("got int")
+
+
+KNOWN = "parquet, ipc, csv, json, tfrecord"
+
+
+@pytest.mark.parametrize(
+    ("paths", "code"),
+    [
+        ("x.orc", 'af.from_arrow(pyarrow.dataset.dataset(path, format="orc"))'),
+        ("s3://bucket/*.parquet", "af.read_parquet(path)"),
+        (["x.CSV.gz", "y.csv.gz"], "af.read_csv(path)"),
+        (Path("x.tfrecord"), "af.read_tfrecord(path)"),
+        ("folder", ""),
+        ([], ""),
+        (3, ""),
+    ],
+    ids=str,
+)
+def test_files_without_a_format_are_told_their_reader(paths: Any, code: str) -> None:
+    text = f"read: format= names the format of the files, one of {KNOWN}"
+    assert told(lambda: af.read(paths)) == (f"{text}; write `{code}`" if code else text)
+
+
+def test_formats_that_others_read_are_told_their_way() -> None:
+    text = told(lambda: af.read("x", format="orc"))
+    assert text == (
+        f"read: there is no format 'orc'; known formats: {KNOWN}; write "
+        '`af.from_arrow(pyarrow.dataset.dataset(path, format="orc"))`'
+    )
+    assert (
+        told(lambda: af.read("x", format="parket"))
+        == "read: there is no format 'parket'; did you mean 'parquet'?"
+    )

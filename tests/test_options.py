@@ -63,10 +63,21 @@ def test_bad_settings_name_the_field(arguments: dict[str, Any]) -> None:
     refused(af.PlanError, lambda: af.Options(**arguments), name)
 
 
-def test_unknown_settings_are_refused_by_python() -> None:
-    unknown: Any = {"cpu_budgets": 2}
-    with pytest.raises(TypeError, match="cpu_budgets"):
-        af.Options(**unknown)
+@pytest.mark.parametrize(
+    ("cls", "name", "hint"),
+    [
+        (af.Options, "ram_buget", "Options has no setting 'ram_buget'; did you mean 'ram_budget'"),
+        (af.Options, "cpu_budgets", "did you mean 'cpu_budget'"),
+        (
+            af.RayEngine,
+            "cpus_per_wroker",
+            "RayEngine has no setting 'cpus_per_wroker'; did you mean 'cpus_per_worker'",
+        ),
+    ],
+)
+def test_unknown_settings_are_refused_with_the_closest(cls: Any, name: str, hint: str) -> None:
+    with pytest.raises(TypeError, match=hint):
+        cls(**{name: 2})
 
 
 def test_later_settings_win_and_others_stay() -> None:

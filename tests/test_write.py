@@ -794,3 +794,43 @@ def test_readers_refuse_what_is_not_finished(tmp_path: Path) -> None:
     (tmp_path / "_out").rename(tmp_path / "out")
     shutil.rmtree(tmp_path / "whole")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+# ------------------------------------------------------------------------------------ names of files
+
+
+@pytest.mark.parametrize(
+    ("write", "name"),
+    [
+        ("write_parquet", "one.parquet"),
+        ("write_parquet", "One.PQ"),
+        ("write_ipc", "one.arrow"),
+        ("write_ipc", "one.feather"),
+    ],
+)
+def test_the_name_of_a_file_is_no_folder(
+    write: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ds = af.range(3)
+    stem = name.partition(".")[0]
+    for path in (name, tmp_path / name, f"memory://bucket/{name}"):
+        refused(
+            af.PlanError,
+            lambda path=path: getattr(ds, write)(path),
+            write,
+            "folder of files",
+            "is the name of a file",
+        )  # type: ignore[misc]
+    refused(
+        af.PlanError,
+        lambda: getattr(ds, write)(name),
+        f"as in {write}('{stem}')",
+        f"pl.DataFrame(ds).{write}('{name}')",
+    )
+    assert not list(tmp_path.iterdir())
+    getattr(pl.DataFrame(ds), write)(name)  # as the text says
+    assert (tmp_path / name).is_file()
+    (tmp_path / name).unlink()
+    getattr(ds, write)(f"{name}/")
+    assert (tmp_path / name).is_dir()

@@ -6,13 +6,13 @@ from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 from arrowflow.errors import PlanError, shown
-from arrowflow.options import AUTOTUNE, check_size, parse_bytes
+from arrowflow.options import AUTOTUNE, Settings, check_size, parse_bytes
 
 Placement = Literal["spread", "pack", "near_consumer"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RayEngine:
+class RayEngine(Settings):
     """Runs a pipeline on a Ray cluster: the lanes of `split_by_rank` in worker processes, the rest where the loop is.
 
     A plan that cannot run in parts, see `Dataset.split_by_rank`, is run by one worker, which the log says.

@@ -3,6 +3,7 @@
 Formats of other packages derive from `Format`: see `docs/formats.md`.
 """
 
+from arrowflow.bad_rows import BadRow
 from arrowflow.expr.pruning import ColumnStatistics
 from arrowflow.formats.capabilities import (
     InPlaceFormat,
@@ -10,17 +11,21 @@ from arrowflow.formats.capabilities import (
     PiecesFormat,
     PooledFormat,
     RunFormat,
+    Sifted,
+    SiftingFormat,
     StoredDecimals,
+    StructFields,
     Unsure,
     Untyped,
 )
 from arrowflow.formats.protocol import Footer, Format, MayMatch, Split, match
-from arrowflow.formats.registry import FORMATS, arguments, configured, find
+from arrowflow.formats.registry import FORMATS, arguments, configured, find, known_names, reader_of
 from arrowflow.formats.types import conform, decoded_schema, decoded_type, widens
 from arrowflow.storage import File, Range, Store
 
 __all__ = [
     "FORMATS",
+    "BadRow",
     "ColumnStatistics",
     "File",
     "Footer",
@@ -32,9 +37,12 @@ __all__ = [
     "PooledFormat",
     "Range",
     "RunFormat",
+    "Sifted",
+    "SiftingFormat",
     "Split",
     "Store",
     "StoredDecimals",
+    "StructFields",
     "Unsure",
     "Untyped",
     "arguments",
@@ -43,6 +51,8 @@ __all__ = [
     "decoded_schema",
     "decoded_type",
     "find",
+    "known_names",
     "match",
+    "reader_of",
     "widens",
 ]

@@ -80,13 +80,13 @@ class Format(Protocol):
     need not know whether the file is local.
 
     Capabilities are further protocols: `InPlaceFormat`, `Untyped`, `Unsure`, `RunFormat`, `PiecesFormat`,
-    `PooledFormat`, `StoredDecimals` and `OwnArguments`. A format has a capability if it has the methods; it need not derive from the class.
+    `PooledFormat`, `SiftingFormat`, `StoredDecimals`, `StructFields` and `OwnArguments`. A format has a capability if it has the methods; it need not derive from the class.
     """
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """The word in `read_<name>`, in `arrowflow.read(…, format=…)` and in messages."""
+        """The word in `arrowflow.read(…, format=…)`; only formats of this package have a function `read_<name>`."""
 
     @property
     @abstractmethod

@@ -43,9 +43,22 @@ def find(name: str) -> Format:
     offered = entry_points(group=ENTRY_POINTS)
     for entry in offered.select(name=name):
         return _loaded(entry)
-    raise PlanError(
-        f"there is no format {name!r}; {closest(name, [*FORMATS, *offered.names], kind='formats')}"
-    )
+    raise PlanError(f"there is no format {name!r}; {closest(name, known_names(), kind='formats')}")
+
+
+def known_names() -> list[str]:
+    """Returns the names that `find` knows."""
+    return [*FORMATS, *entry_points(group=ENTRY_POINTS).names]
+
+
+def reader_of(format: Format) -> str:
+    """Returns the function that reads a format, as messages name it. Formats of other packages have no function of their own.
+
+    Example:
+        >>> reader_of(find("csv"))
+        'read_csv'
+    """
+    return f"read_{format.name}" if type(format) is type(FORMATS.get(format.name)) else "read"
 
 
 def _loaded(entry: EntryPoint) -> Format:
@@ -74,7 +87,9 @@ def configured(format: Format, options: Mapping[str, Any]) -> Format:
     for name in options:
         if name not in known:
             names = f"its options are {', '.join(known)}" if known else "it has no options"
-            raise PlanError(f"read_{format.name}: the format has no option {name!r}; {names}")
+            raise PlanError(
+                f"{reader_of(format)}: the format {format.name!r} has no option {name!r}; {names}"
+            )
     found: Any = format
     made: Format = dataclasses.replace(found, **options) if options else format
     return made

@@ -29,6 +29,7 @@ from arrowflow.interchange.to_numpy import (
     offsets_of,
     rectangle,
     refusal,
+    refuse_null_lists,
     refuse_nulls,
     unpacked_bits,
 )
@@ -74,8 +75,6 @@ def converted_export(name: str, kind: Any, request: ColumnRequest) -> ColumnExpo
         and (request.lists == "dense" or not is_ragged(kind))
     ):
         return column_export(name, kind)
-    if is_text(kind):
-        return _texts(name, kind, request)
     values = _Values(name, kind, request)
     copied = "dtype: padded" if request.lists == "padded" and is_ragged(kind) else values.copied
     return _export(name, kind, values, request.lists, copied, values.note)
@@ -94,13 +93,14 @@ def _export(
 ) -> ColumnExport:
     layout = leaves.layout
     shape = layout.row_shape if layout.extension else (*layout.shape[: len(layout.sizes)], *leaves.width)
-    by_slice = lists != "dense" and is_ragged(kind)
-    if by_slice and None in layout.sizes[1:]:
+    by_list = lists != "dense" and is_ragged(kind)
+    if by_list and None in layout.sizes[1:]:
         raise SchemaError(
             f"column {name!r} has type {kind}: of lists of lists only the outermost may be of any length where "
             f'lists={lists!r}; use padded_batch before, or take lists="dense" where all have one length'
         )
-    make = _dense if not by_slice else _ragged if lists == "ragged" else _padded
+    make = _dense if not by_list else _ragged if lists == "ragged" else _padded
+    by_slice = by_list or leaves.dtype.kind in "OT"
     return ColumnExport(name, kind, leaves.dtype, shape, copied, make(leaves), note, by_slice=by_slice)
 
 
@@ -161,6 +161,8 @@ class _Values:
             target = np.dtype(np.float64)
         self.own = own
         self.dtype = own if target is None else target
+        if self.dtype.kind == "T" and is_text(layout.value) and empty_text(layout.value) == b"":
+            raise SchemaError(f"column {name!r} has type {kind}, and StringDType holds texts; cast it before")
         if self.dtype != own:
             self.convert = conversion(name, own, self.dtype)
             self.copied = "dtype"
@@ -180,7 +182,8 @@ class _Values:
         missing = ~valid
         if self.convert is not None:
             safe = flat.copy()
-            safe[missing] = np.zeros((), flat.dtype)  # the memory under a null is no value, and need not fit
+            # The memory under a null is no value, and need not fit.
+            safe[missing] = self.fill if flat.dtype == object else np.zeros((), flat.dtype)
             flat = self.convert(safe)
         elif buffer is not None:
             flat = flat.copy()
@@ -252,7 +255,7 @@ def _dense(leaves: _Values | _Masks) -> Kernel:
         sizes = []
         for given in layout.sizes:
             if given is None:
-                refuse_nulls(name, inside)  # a null list has no length
+                refuse_null_lists(name, inside)
                 first, size = rectangle(name, inside)
             else:
                 first, size = inside.offset * given, given
@@ -271,7 +274,7 @@ def _ragged(leaves: _Values | _Masks) -> Kernel:
     """All values of a batch one after the other, and the start of each list."""
 
     def kernel(column: Any) -> Exported:
-        refuse_nulls(leaves.name, column)
+        refuse_null_lists(leaves.name, column)
         return _inside(leaves, column)
 
     return kernel
@@ -295,7 +298,7 @@ def _inside(leaves: _Values | _Masks, lists: Any) -> tuple[Any, Ragged]:
 
 
 def _padded(leaves: _Values | _Masks) -> Kernel:
-    """Lists as long as the longest list of the batch, padded with zeros; a null list is all padding."""
+    """Lists as long as the longest list of the batch, padded with zeros or empty texts; a null list is all padding."""
 
     def kernel(column: Any) -> Exported:
         leaves.refuse_nulls(column)
@@ -307,28 +310,9 @@ def _padded(leaves: _Values | _Masks) -> Kernel:
             lengths = lengths * present
         longest = int(lengths.max()) if len(lengths) else 0
         array = np.zeros((len(lengths), longest, *flat.shape[1:]), leaves.dtype)
+        if array.dtype == object:
+            array.fill(empty_text(leaves.layout.value))
         array[np.arange(longest) < lengths[:, None]] = flat
         return None, array
 
     return kernel
-
-
-def _texts(name: str, kind: Any, request: ColumnRequest) -> ColumnExport:
-    target = np.dtype(object) if request.dtype is None else request.dtype
-    convert = conversion(name, np.dtype(object), target)
-    fill = fill_value(name, kind, target, request.null) if request.keeps_nulls else None
-
-    def kernel(column: Any) -> Exported:
-        if not request.keeps_nulls:
-            refuse_nulls(name, column)
-        objects = np.empty(len(column), np.object_)
-        objects[:] = column.to_pylist()
-        valid = validity(column)
-        if valid is not None:
-            objects[~valid] = fill
-        return None, objects if convert is None else convert(objects)
-
-    if target.kind == "T" and empty_text(kind) == b"":
-        raise SchemaError(f"column {name!r} has type {kind}, and StringDType holds texts; cast it before")
-    reason = "dtype: Python objects" if convert is None else "dtype"
-    return ColumnExport(name, kind, target, (), reason, kernel, by_slice=True)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from arrowflow.errors import DataError
 from arrowflow.kernels.held import join
-from arrowflow.kernels.items import Origin
+from arrowflow.kernels.items import Origin, Payload
 from arrowflow.kernels.kinds import StatelessKernel
 from arrowflow.workarounds.slices import is_misread, rebased
 
@@ -22,14 +22,14 @@ class GatherKernel(StatelessKernel):
     """Gathers rows into new memory: the base of kernels that follow a serial kernel, which says where the rows lie."""
 
     @abstractmethod
-    def gather(self, chunk: Any, origin: Origin) -> pa.RecordBatch:
+    def gather(self, chunk: Any, origin: Origin) -> Payload:
         """Returns the rows. As `apply`; may raise `pyarrow.ArrowInvalid` where they do not fit into one record batch."""
 
     def limit(self, chunk: Any) -> tuple[str, str, str]:
         """Returns the arguments of `too_large` where they do not fit."""
         return f"{chunk.num_rows:,} rows cannot be gathered together", "them", "use types with large offsets"
 
-    def apply(self, chunk: Any, origin: Origin) -> pa.RecordBatch:
+    def apply(self, chunk: Any, origin: Origin) -> Payload:
         """Returns the rows; raises `DataError` where they do not fit."""
         try:
             return self.gather(chunk, origin)

@@ -33,7 +33,7 @@ class NumpyExport:
     - Lists become `(B, L)` if all rows of the batch have one length, as `padded_batch` makes them. `ExportRequest.lists` names
       two other layouts.
     - Dates, timestamps (in UTC) and durations keep their unit; times become integers in their unit.
-    - Enums become their codes. Strings and binaries become Python objects.
+    - Enums become their codes. Strings and binaries, and lists of them, become Python objects.
 
     A view is writable only if the batch alone owns its memory. That needs `owned`, and memory that may be written at
     all, and no second column with the same memory. Copies are always writable.

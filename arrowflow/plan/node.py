@@ -179,6 +179,11 @@ class Node(ABC):
         return None
 
     @property
+    def in_memory(self) -> bool:
+        """Whether all its rows come from memory, so that binding reads nothing and takes no time. Asked by `repr`."""
+        return bool(self.inputs) and all(child.in_memory for child in self.inputs)
+
+    @property
     def is_current(self) -> bool:
         """Whether what it was bound to is still there. Asked when a run begins, and for each question."""
         return True
@@ -303,6 +308,15 @@ class Node(ABC):
             PlanError: It cannot, and there is more to say about it than that.
         """
         return None
+
+    @property
+    def picks_rows(self) -> bool:
+        """Whether the numbers of its input's rows alone decide which rows it passes on."""
+        return self.row_range is not None
+
+    def picking_from(self, source: Node) -> Node:
+        """Returns itself, if it picks rows, on a source with random access, whose rows it leaves where they lie."""
+        return self.on(source)
 
     def position_behind(self, rows: int, epoch: int | None = None) -> tuple[Any, int] | None:
         """Returns a position in an epoch that has at most so many rows in front of it, and how many it has.

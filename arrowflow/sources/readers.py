@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
@@ -12,8 +13,9 @@ import pyarrow as pa
 from arrowflow.bad_rows import Policy
 from arrowflow.dataset import Dataset, plans_of
 from arrowflow.errors import PlanError, shown
-from arrowflow.formats import Format, configured, find
+from arrowflow.formats import FORMATS, Format, configured, find, known_names, reader_of
 from arrowflow.formats.tfrecord.tfrecord import RAW_HAS_NO_SCHEMA
+from arrowflow.observe.guessed_names import OF_LIBRARY
 from arrowflow.ops.columns.column_program import as_given, chosen_columns
 from arrowflow.ops.columns.select import Select
 from arrowflow.ops.sources.files.list_files import ListFiles
@@ -34,7 +36,7 @@ Partitioning = Literal["auto", "hive"] | None
 def read(
     paths: Paths,
     *,
-    format: str | Format,
+    format: str | Format | None = None,
     columns: Sequence[str | pl.Expr] | pl.Expr | None = None,
     filter: pl.Expr | pc.Expression | None = None,
     filesystem: Any = None,
@@ -57,7 +59,7 @@ def read(
             the files with the format's suffixes are read. A list keeps its order; the files of a directory or a glob
             are sorted.
         format: `"parquet"`, `"ipc"`, `"csv"`, `"json"`, `"tfrecord"`, a name that an installed package offers, or a
-            `Format`.
+            `Format`. Without it the error says how files with this ending are read.
         columns: Names of the columns to keep, or selectors of Polars; the same as `.select(columns)`.
         filter: The rows to keep; the same as `.filter(filter)`, before `columns` are selected.
         filesystem: A file system of `pyarrow.fs` or fsspec, instead of telling by the paths.
@@ -82,10 +84,8 @@ def read(
         >>> af.read(folder, format="csv", delimiter=";").to_table().to_pydict()
         {'x': [1, 2], 'name': ['one', 'two']}
     """
-    found: Any = find(format) if isinstance(format, str) else format
-    if not isinstance(found, Format):
-        raise PlanError(f"read: format is a name, or an arrowflow.formats.Format, got {shown(format)}")
-    operator = f"read_{found.name}"
+    found = _format_of(format, paths)
+    operator = reader_of(found)
     dataset = Dataset(
         Read(
             format=configured(found, options),
@@ -110,6 +110,35 @@ def read(
         (plan,) = plans_of(operator, [dataset])
         dataset = Dataset(Select.named_by(operator, plan, chosen))
     return dataset
+
+
+def _format_of(format: object, paths: Any) -> Format:
+    """Returns the format that a user gave, or raises `PlanError` with the way to read such files."""
+    if isinstance(format, Format):
+        return format
+    if isinstance(format, str):
+        try:
+            return find(format)
+        except PlanError as error:
+            raise PlanError(f"read: {error}{_other_way(format)}") from error.__cause__
+    if format is not None:
+        raise PlanError(f"read: format is a name, or an arrowflow.formats.Format, got {shown(format)}")
+    given = paths[0] if isinstance(paths, Sequence) and not isinstance(paths, str) and paths else paths
+    file = str(given).lower()
+    own = [
+        f"; write `af.read_{name}(path)`"
+        for name, known in FORMATS.items()
+        if file.endswith((f".{name}", *filter(None, known.suffixes)))
+    ]
+    raise PlanError(
+        f"read: format= names the format of the files, one of {', '.join(known_names())}"
+        + (own[0] if own else _other_way(PurePath(file).suffix.removeprefix(".")))
+    )
+
+
+def _other_way(format: str) -> str:
+    code = OF_LIBRARY.get(f"read_{format}")
+    return "" if code is None else f"; write {code}"
 
 
 def read_parquet(

@@ -9,8 +9,10 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from arrowflow.errors import PlanError
+from arrowflow.formats import FORMATS
 from arrowflow.options import MAX_CHUNK_ROWS, check_size, parse_bytes
-from arrowflow.storage import place_of
+from arrowflow.storage import place_of, shown_paths
 from arrowflow.write.encoders import IPC_CODECS, PARQUET_CODECS, IpcEncoder, ParquetEncoder, check_codec
 from arrowflow.write.shards import (
     GROUP_BYTES,
@@ -31,6 +33,7 @@ class Kind(NamedTuple):
         operator: Name of the method that writes them.
         encoder: The encoder of one file.
         codecs: Names of compressions.
+        endings: The endings of names of files of this kind.
         rows: Name of the argument for the rows of a row group or record batch.
         default_rows: The default of that argument.
     """
@@ -38,12 +41,20 @@ class Kind(NamedTuple):
     operator: str
     encoder: type[ParquetEncoder | IpcEncoder]
     codecs: tuple[str, ...]
+    endings: tuple[str, ...]
     rows: str
     default_rows: int
 
 
-PARQUET: Final = Kind("write_parquet", ParquetEncoder, PARQUET_CODECS, "row_group_rows", 4 * MAX_CHUNK_ROWS)
-IPC: Final = Kind("write_ipc", IpcEncoder, IPC_CODECS, "batch_rows", MAX_CHUNK_ROWS)
+PARQUET: Final = Kind(
+    "write_parquet",
+    ParquetEncoder,
+    PARQUET_CODECS,
+    FORMATS["parquet"].suffixes,
+    "row_group_rows",
+    4 * MAX_CHUNK_ROWS,
+)
+IPC: Final = Kind("write_ipc", IpcEncoder, IPC_CODECS, FORMATS["ipc"].suffixes, "batch_rows", MAX_CHUNK_ROWS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +116,7 @@ def writer_of(
     """Returns the writer of files of a kind; the arguments are those of `Dataset.write_parquet` and `write_ipc`."""
     operator, suffix = kind.operator, kind.encoder.suffix
     codec = check_codec(operator, compression, kind.codecs)
+    _check_folder(kind, path)
     if shard_bytes is None and shard_rows is None:
         shard_bytes = SHARD_BYTES
     # A size that the user did not name has a limit only where it needs a limit.
@@ -127,3 +139,15 @@ def writer_of(
         suffix=suffix,
         sizes=sizes,
     )
+
+
+def _check_folder(kind: Kind, path: object) -> None:
+    """Raises `PlanError` for the name of a file: a folder of that name would look like a file to others."""
+    name = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if isinstance(name, str) and name.lower().endswith(kind.endings):
+        stem = name[: name.rindex(".")]
+        raise PlanError(
+            f"{kind.operator}: it writes a folder of files, and {shown_paths(name)} is the name of a file: name a folder, "
+            f"as in {kind.operator}({shown_paths(stem)}), or end the name with '/' if the folder shall have it; for one file "
+            f"write pl.DataFrame(ds).{kind.operator}({shown_paths(name)}), with all rows in memory"
+        )

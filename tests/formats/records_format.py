@@ -38,7 +38,7 @@ class RecordsFormat(Format):
 
     def __post_init__(self) -> None:
         if self.split_rows < 1:
-            raise PlanError(f"read_records: split_rows is at least 1, got {self.split_rows}")
+            raise PlanError(f"split_rows is at least 1, got {self.split_rows}")
 
     def footer(self, store: Store, file: File) -> Footer:
         (header,) = store.fetch(file, [(0, HEADER.size)])

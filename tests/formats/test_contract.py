@@ -255,10 +255,10 @@ class Overflowing(RecordsFormat):
 @pytest.mark.parametrize(
     ("format", "text"),
     [
-        (Refusing, r"^read_records: no such word \(in file '.*a\.records'\)$"),
+        (Refusing, r"^read: no such word \(in file '.*a\.records'\)$"),
         (
             Overflowing,
-            r"^read_records: cannot read it: OverflowError: too large; .* that this format does not read",
+            r"^read: cannot read it: OverflowError: too large; .* that this format does not read",
         ),
     ],
 )
@@ -303,7 +303,7 @@ def test_an_entry_point_installs_a_format(tmp_path: Path) -> None:
     )
     assert found.num_rows is None
     assert found.to_table().to_pydict() == {"id": [58, 59], "part": [7, 7]}
-    assert "read_records(" in repr(found)
+    assert "read(" in repr(found) and " of records" in repr(found)
     assert af.read(folder, format="records").num_rows == 60
     memory = fsspec.filesystem("memory")
     memory.pipe("/records/a.records", (folder / "a.records").read_bytes())
@@ -313,13 +313,13 @@ def test_an_entry_point_installs_a_format(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("installed")
 def test_options_of_a_format_are_checked(tmp_path: Path) -> None:
     with pytest.raises(
-        af.PlanError, match="read_records: the format has no option 'rows'; its options are split_rows"
+        af.PlanError, match="read: the format 'records' has no option 'rows'; its options are split_rows"
     ):
         af.read(tmp_path, format="records", rows=9)
     with pytest.raises(af.PlanError, match="split_rows is at least 1, got 0"):
         af.read(tmp_path, format="records", split_rows=0)
     with pytest.raises(
-        af.PlanError, match="read_parquet: the format has no option 'stored'; it has no options"
+        af.PlanError, match="read_parquet: the format 'parquet' has no option 'stored'; it has no options"
     ):
         af.read(tmp_path, format="parquet", stored=frozenset())
     with pytest.raises(

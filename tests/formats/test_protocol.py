@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from arrowflow import formats
 from arrowflow.errors import PlanError, SchemaError
-from arrowflow.formats import FORMATS, Footer, find, match, registry
+from arrowflow.formats import FORMATS, Footer, Format, capabilities, find, match, registry
 from arrowflow.formats.parquet.parquet import ParquetFormat
 from arrowflow.storage import File
 
@@ -77,3 +80,17 @@ def test_registry(monkeypatch: pytest.MonkeyPatch) -> None:
         find("gone")
     with pytest.raises(PlanError, match="there is no format 'parquett'; did you mean 'parquet'"):
         find("parquett")
+
+
+def test_the_docs_know_all_capabilities() -> None:
+    found = {
+        name
+        for name, value in vars(capabilities).items()
+        if isinstance(value, type)
+        and value.__module__ == capabilities.__name__
+        and getattr(value, "_is_protocol", False)
+    }
+    page = (Path(__file__).parents[2] / "docs/formats.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^- `(\w+)`:", page, re.MULTILINE)) == found
+    assert set(re.findall(r"`(\w+)`", Format.__doc__ or "")) >= found
+    assert found <= set(formats.__all__)

@@ -8,11 +8,13 @@ import sys
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import arrowflow as af
 from arrowflow.errors import DataError, SchemaError
 from arrowflow.loaders.numpy import NumpyExport
 from tests.effort import scaled
@@ -180,14 +182,14 @@ def test_lists_without_rows_have_no_length() -> None:
 
 REFUSED = {
     pa.decimal128(12, 2): "cast",
-    pa.list_(pa.string()): "to_polars",
+    pa.list_(pa.struct({"a": pa.int8()})): "to_polars",
     pa.large_list(pa.decimal128(5)): "map",
     pa.struct({"a": pa.int8()}): "struct.field",
     pa.map_(pa.string(), pa.int8()): "map",
     pa.null(): "drop",
     pa.string_view(): "cast",
     pa.month_day_nano_interval(): "map",
-    pa.list_(pa.string(), 2): "map",
+    pa.list_(pa.decimal128(5), 2): "map",
     pa.uuid(): "map",
     pa.fixed_shape_tensor(pa.decimal128(3), (2,)): "map",
 }
@@ -199,6 +201,87 @@ def test_types_without_arrays_are_refused_at_once(kind: Any) -> None:
         NumpyExport(pa.schema({"fine": pa.int8(), "price": kind}), owned=True)
     assert str(kind) in str(caught.value)
     assert REFUSED[kind] in str(caught.value)
+
+
+@pytest.mark.parametrize("text", [pa.string(), pa.large_string(), pa.binary()], ids=str)
+@pytest.mark.parametrize(
+    "lists", [pa.list_, pa.large_list, lambda kind: pa.list_(kind, 2)], ids=["list", "large", "fixed"]
+)
+def test_lists_of_texts_are_arrays_of_objects(lists: Any, text: Any) -> None:
+    values = [["a", "bb"], ["", "dd"], ["e", "f"]]
+    column = pa.array([["x", "y"], *values], pa.list_(pa.string())).cast(lists(text)).slice(1)
+    expected = (
+        np.array(values, object)
+        if text != pa.binary()
+        else np.array([[b"a", b"bb"], [b"", b"dd"], [b"e", b"f"]], object)
+    )
+    found = export(batch_of(x=column))["x"]
+    assert found.dtype == object and found.shape == (3, 2)
+    assert (found == expected).all()
+    assert af.from_numpy({"x": found}).to_table()["x"].to_pylist() == expected.tolist()
+    assert NumpyExport(batch_of(x=column).schema, owned=True).explain()[0].endswith("dtype: Python objects")
+
+
+def test_texts_of_lists_of_lists_and_of_batches() -> None:
+    column = pa.array([[["a"], ["b"]], [["c"], ["d"]], [["e"], ["f"]]], pa.list_(pa.list_(pa.string()), 2))
+    ds = af.from_arrow(pa.table({"x": column})).batch(2)
+    assert [batch["x"].tolist() for batch in ds.to_numpy()] == [
+        [[["a"], ["b"]], [["c"], ["d"]]],
+        [[["e"], ["f"]]],
+    ]
+    with pytest.raises(DataError, match="lists of 1 to 2 values in one batch"):
+        export(batch_of(x=pa.array([["a"], ["b", "c"]])))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"lists": "padded", "null": "mask"}, [["a", ""], ["", ""], ["", "c"]]),
+        ({"lists": "padded", "null": "?"}, [["a", "?"], ["", ""], ["", "c"]]),
+        (
+            {"lists": "padded", "null": "?", "dtypes": {"x": np.dtypes.StringDType()}},
+            [["a", "?"], ["", ""], ["", "c"]],
+        ),
+    ],
+    ids=str,
+)
+def test_lists_of_texts_are_padded_with_empty_texts(given: dict[str, Any], expected: list[list[str]]) -> None:
+    column = pa.array([["a", None], [], ["", "c"]])
+    batch = next(iter(af.from_arrow(pa.table({"x": column})).batch(3).to_numpy(**given)))
+    assert batch["x"].tolist() == expected
+    if given["null"] == "mask":
+        assert batch["x_mask"].tolist() == [[True, False], [False, False], [True, True]]
+
+
+def test_lists_of_texts_stay_ragged() -> None:
+    column = pa.array([["a"], [], ["b", "c"]])
+    batch = next(iter(af.from_arrow(pa.table({"x": column})).batch(3).to_numpy(lists="ragged")))
+    assert batch["x"].values.tolist() == ["a", "b", "c"]
+    assert batch["x"].offsets.tolist() == [0, 1, 1, 3]
+
+
+@pytest.mark.parametrize("kind", [pa.int8(), pa.float32(), pa.string()], ids=str)
+@pytest.mark.parametrize(
+    "given", [{}, {"null": "mask"}, {"lists": "ragged"}, {"lists": "ragged", "null": "mask"}], ids=str
+)
+def test_a_null_list_is_told_what_helps(kind: Any, given: dict[str, Any]) -> None:
+    column = pa.array([None, ["1"], ["2"]], pa.list_(pa.string())).cast(pa.list_(kind))
+    ds = af.from_arrow(pa.table({"x": column})).batch(3)
+    with pytest.raises(DataError, match="1 null among 3 lists, and a null has no length") as caught:
+        next(iter(ds.to_numpy(**given)))
+    assert 'filter(pl.col("x").is_not_null()), or ask the loader for lists="padded" and null="mask"' in str(
+        caught.value
+    )
+    assert next(iter(ds.to_numpy(lists="padded", null="mask")))["x_mask"].tolist() == [
+        [False],
+        [True],
+        [True],
+    ]
+    filtered = af.from_arrow(pa.table({"x": column})).filter(pl.col("x").is_not_null()).batch(3)
+    assert len(next(iter(filtered.to_numpy(lists=given.get("lists", "dense"))))) == 1
+    with pytest.raises(DataError) as told:
+        af.from_arrow(pa.table({"x": column})).map(lambda columns: columns, format="numpy").to_table()
+    assert "ask the loader" not in str(told.value)
 
 
 NULLS = {

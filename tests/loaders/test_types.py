@@ -193,7 +193,11 @@ def test_texts_are_objects_or_refused(name: str, kind: Any) -> None:
         assert found.tolist() == texts
 
 
-REFUSED = [pa.struct({"a": pa.int8()}), pa.list_(pa.string()), pa.map_(pa.string(), pa.int8())]
+REFUSED = [
+    pa.struct({"a": pa.int8()}),
+    pa.list_(pa.struct({"a": pa.int8()})),
+    pa.map_(pa.string(), pa.int8()),
+]
 
 
 @pytest.mark.parametrize(

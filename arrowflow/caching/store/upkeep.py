@@ -37,6 +37,10 @@ GRACE: Final = timedelta(minutes=1)
 MAX_TRIES: Final = 8
 """The most tries to empty a folder, while other processes that know its old name make locks in it."""
 
+_UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+"""The units of ages, as Polars names them."""
+_AGE: Final = re.compile(r"(\d+(\.\d+)?[smhdw])+")
+
 _ENTRY: Final = re.compile(r"[0-9a-f]{32}(-[a-z0-9]+)?")
 _LEFTOVER: Final = re.compile(
     rf"({re.escape(REMOVED)}|{re.escape(NEW)}|{_ENTRY.pattern}{re.escape(FILLING)})[0-9a-f]+"
@@ -97,7 +101,7 @@ def cache_info(path: str | os.PathLike[str]) -> list[CacheEntry]:
 def cache_clear(
     path: str | os.PathLike[str],
     *,
-    older_than: timedelta | float | None = None,
+    older_than: timedelta | float | str | None = None,
     max_bytes: int | str | None = None,
 ) -> list[CacheEntry]:
     """Removes entries from the folder of `cache(path)` and returns the removed entries.
@@ -108,7 +112,8 @@ def cache_clear(
 
     Args:
         path: The folder.
-        older_than: Removes entries that were last used longer ago than this, a `timedelta` or seconds.
+        older_than: Removes entries that were last used longer ago than this: a `timedelta`, seconds, or a text like `"7d"`,
+            with the units `w`, `d`, `h`, `m` and `s`.
         max_bytes: Removes the least recently used entries until the rest takes at most this size, a number or a
             text like `"10GiB"`. Entries that stay because they are being computed count.
 
@@ -121,7 +126,7 @@ def cache_clear(
 
     Example:
         >>> import arrowflow as af
-        >>> af.cache_clear("cache", older_than=7 * 86_400, max_bytes="100GiB")
+        >>> af.cache_clear("cache", older_than="7d", max_bytes="100GiB")
         []
     """
     root = local_folder("cache_clear", path)
@@ -165,14 +170,21 @@ def local_folder(operator: str, path: str | os.PathLike[str]) -> Path:
     return Path(local_path(given, operator))
 
 
-def _age(older_than: timedelta | float | None) -> timedelta | None:
+def _age(older_than: timedelta | float | str | None) -> timedelta | None:
     given: Any = older_than
-    if given is None or (isinstance(given, timedelta) and given >= timedelta(0)):
-        return older_than if isinstance(older_than, timedelta) else None
+    if isinstance(given, timedelta):
+        given = given.total_seconds()
+    elif isinstance(given, str) and _AGE.fullmatch(given):
+        given = sum(
+            float(number) * _UNIT_SECONDS[unit] for number, unit in re.findall(r"([\d.]+)(\D)", given)
+        )
+    if older_than is None:
+        return None
     is_number = isinstance(given, int | float) and not isinstance(given, bool)
     if not is_number or not 0 <= given < math.inf:
         raise PlanError(
-            f"cache_clear: older_than is a timedelta or seconds, and not negative, got {shown(older_than)}"
+            "cache_clear: older_than is a timedelta, seconds or a text like '7d' or '1d12h', and not negative, got "
+            + shown(older_than)
         )
     return timedelta(seconds=min(given, timedelta.max.total_seconds() // 2))
 

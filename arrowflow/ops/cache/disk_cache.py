@@ -88,6 +88,11 @@ class DiskCache(RowOperator):
             f"cache({self.path!r}{'' if self.compression is None else f', compression={self.compression!r}'})"
         )
 
+    @property
+    def in_memory(self) -> bool:
+        """The fingerprint of an entry takes a look at all rows."""
+        return False
+
     def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
         """Puts the operators before the cache into one exact order, and names the entry after that plan."""
         return dataclasses.replace(self, bound_options=context.options)._named(inputs[0].in_order())

@@ -233,6 +233,7 @@ def mask_of(result: object, num_rows: int, what: str) -> pa.BooleanArray:
         typed = f" of {result.type}" if isinstance(result, pa.Array | pa.ChunkedArray) else ""
         raise FunctionError(
             f"{what} is {shown}{typed}, expected one boolean a row: an array of NumPy or pyarrow, or a Polars Series"
+            + ("; the function is given many rows, not one" if isinstance(result, bool | np.bool_) else "")
         )
     if len(found) != num_rows:
         raise FunctionError(f"{what} has {len(found):,} entries for {num_rows:,} rows, expected one a row")

@@ -6,6 +6,7 @@ the rows that the numbers before it choose.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -21,8 +22,9 @@ from arrowflow.kernels.items import Item
 from arrowflow.kernels.operator import KernelSpec
 from arrowflow.lazy import compute as pc
 from arrowflow.ops.combine.mixing import BLOCK_ROWS, Choices, Draws, MixKernel, MixOperator
+from arrowflow.ops.rows.repeat import Repeat
 from arrowflow.options import ResolvedOptions
-from arrowflow.plan.node import Count
+from arrowflow.plan.node import BindContext, Count, Node
 from arrowflow.plan.position import Mark, Position
 from arrowflow.plan.traits import Borders, Traits
 
@@ -49,14 +51,25 @@ class ChooseFromDatasets(MixOperator):
         """Returns the number of inputs, and whether it stops early."""
         return {"datasets": self.num_sources, "stop_on_empty_dataset": self.stop_on_empty_dataset}
 
+    def bind(self, inputs: tuple[Node, ...], context: BindContext) -> Node:
+        """Reads repeated numbers together: it sees no borders between them."""
+        *sources, numbers = inputs
+        if isinstance(numbers, Repeat):
+            numbers = dataclasses.replace(numbers, joins=True)
+        return MixOperator.bind(self, (*sources, numbers), context)
+
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema | None:
         """Returns the first input's columns, after a check that the last input holds numbers."""
         check_numbers(inputs[-1])
         return MixOperator.output_schema(self, inputs)
 
     def count_rows(self, inputs: Sequence[Count]) -> Count:
-        """Returns 0 where there are no numbers or no rows; otherwise only a run tells."""
-        return 0 if inputs[-1] == 0 or not any(rows != 0 for rows in inputs[:-1]) else None
+        """Returns the numbers, if each input has as many rows, so that none runs out; otherwise only a run tells."""
+        *sources, numbers = inputs
+        if numbers == 0 or not any(rows != 0 for rows in sources):
+            return 0
+        lasting = numbers is not None and all(rows is not None and rows >= numbers for rows in sources)
+        return numbers if lasting else None
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the collector of blocks and the gatherer."""

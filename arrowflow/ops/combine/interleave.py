@@ -42,7 +42,7 @@ from arrowflow.options import ResolvedOptions, check_size, parallel_calls
 from arrowflow.plan.lane import Lane, Obstacle
 from arrowflow.plan.node import BindContext, Count, Node
 from arrowflow.plan.position import Position
-from arrowflow.plan.traits import Borders, Resume, Traits
+from arrowflow.plan.traits import Borders, Resume, SharedByEpochs, Traits
 
 MAX_CYCLE_LENGTH = 512
 """The largest number of open inputs: each is some 100 bytes of a state, and a state has to stay under 64 KiB."""
@@ -139,6 +139,10 @@ class Interleave(Operator):
     def repeatable(self) -> bool:
         """The function may open anything, and the plan does not show it."""
         return False
+
+    def shared_by_epochs(self, share: SharedByEpochs) -> SharedByEpochs:
+        """What the function opens may draw at random."""
+        return SharedByEpochs.NOTHING
 
     @property
     def resume(self) -> Resume:

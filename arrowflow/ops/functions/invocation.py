@@ -33,7 +33,16 @@ from arrowflow.kernels.recut import recut_spec
 from arrowflow.ops.columns.column_program import bound_names, check_columns, check_names, given_names
 from arrowflow.ops.combine.elements import operator_key
 from arrowflow.ops.functions.bad_results import results_specs
-from arrowflow.ops.functions.function import check_function, code_digest, function_name, makes_functions
+from arrowflow.ops.functions.function import (
+    RETURNED,
+    check_function,
+    check_result,
+    code_digest,
+    function_name,
+    given_hint,
+    makes_functions,
+    row_hint,
+)
 from arrowflow.ops.sources.from_memory import changed_schema, given_schema, normalised
 from arrowflow.options import OnError, ResolvedOptions, check_seed, parallel_calls
 from arrowflow.plan.node import BindContext, Columns, Count, Names, Node
@@ -42,14 +51,6 @@ from arrowflow.workarounds.slices import readable
 
 BatchFormat = Literal["arrow", "numpy", "polars"]
 FunctionExecutor = Literal["thread", "process"]
-RETURNED = {"arrow": pa.RecordBatch, "numpy": dict, "polars": pl.DataFrame}
-"""The result of a function, by format."""
-GIVEN = {
-    "arrow": ("a pyarrow.RecordBatch", "format='numpy' hands it arrays, format='polars' a data frame; "),
-    "numpy": ("a dict of arrays", ""),
-    "polars": ("a polars.DataFrame", ""),
-}
-"""The argument of a function, by format, for errors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,10 +350,7 @@ class BatchFunction:
 
     def call(self, num_rows: int, *arguments: Any, then: Callable[[list[Any]], Any] | None = None) -> Any:
         """Returns the function's result; with `then`, the value that `then` makes of a list with the result."""
-        given, others = GIVEN[self._format]
-        told = f"{num_rows:,} rows as {given}, not one row"
-        hint = f" (it was given {told}; {others}`map_rows` calls a function row by row, slowly)"
-        return self._function(*arguments, hint=hint, then=then)
+        return self._function(*arguments, hint=given_hint(num_rows, self._format), then=then)
 
     def batch(self, returned: list[Any], given: pa.RecordBatch | None) -> pa.RecordBatch:
         """Returns the function's result as a record batch, which the function cannot write any more.
@@ -366,12 +364,7 @@ class BatchFunction:
         """
         private = unshared(returned) if given is not None and self._format == "numpy" else frozenset()
         result = returned.pop()
-        expected = RETURNED[self._format]
-        if not isinstance(result, expected):
-            raise FunctionError(
-                f"{self.what} is a {type(result).__name__}, expected a {expected.__name__}, since "
-                f"format={self._format!r}"
-            )
+        check_result(self.what, result, self._format)
         try:
             take = (
                 None if given is None else TakeOver(given, unshared=private, foreign=self._format == "polars")
@@ -386,7 +379,7 @@ class BatchFunction:
             batch = self._normalised(result)
             return batch if take is None else take.batch(batch)
         except SchemaError as error:
-            raise FunctionError(f"{self.what} is no table: {error}") from error
+            raise FunctionError(f"{self.what} is no table: {error}{row_hint(result)}") from error
 
     def _normalised(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Returns a result with the types that travel inside a pipeline. Most have one schema, which saves 10 µs."""

@@ -141,7 +141,7 @@ _UNFIT: Final = (
 
 
 def split_source(node: Node, unfit: tuple[str, str]) -> tuple[Node, list[Node]]:
-    """Returns the source of the rows, cut by `take` and `skip`, and the operators after it, from the source on.
+    """Returns the source of the rows, cut by `take`, `skip` and `shard`, and the operators after it, from the source on.
 
     Args:
         node: The input of an operator that gathers rows.
@@ -153,9 +153,9 @@ def split_source(node: Node, unfit: tuple[str, str]) -> tuple[Node, list[Node]]:
     source = node.random_access()
     if source is not None:
         return source, []
-    if node.row_range is not None:
+    if node.picks_rows:
         source, above = split_source(node.inputs[0], unfit)
-        return node.on(source), above
+        return node.picking_from(source), above
     if node.traits.one_to_one and not node.traits.opaque and len(node.inputs) == 1:
         source, above = split_source(node.inputs[0], unfit)
         return source, [*above, node]
@@ -163,7 +163,7 @@ def split_source(node: Node, unfit: tuple[str, str]) -> tuple[Node, list[Node]]:
     raise PlanError(
         f"{what}, which has to find each of them: in memory (from_arrow, "
         "from_numpy, range, cache) or in files that are mapped (uncompressed local files of read_ipc, and of formats "
-        "with the methods of arrowflow.formats.InPlaceFormat), with column operators, take or skip above; "
+        "with the methods of arrowflow.formats.InPlaceFormat), with column operators, take, skip or shard in between; "
         f"{node.describe()} is none of these: {advice}"
     )
 

@@ -37,6 +37,10 @@ class Rows(Protocol):
     def buffers(self) -> tuple[pa.Buffer, ...]:
         """Memory that the pipeline allocated for the rows, which the ledger counts."""
 
+    @property
+    def check(self) -> Callable[[], None] | None:
+        """Raises an error if the memory no longer holds these rows, as that of a file that was written again."""
+
     def slice(self, offset: int, length: int | None = None) -> Rows:
         """Returns a slice of the rows, without a copy."""
 
@@ -50,7 +54,7 @@ class InPlaceRows(NamedTuple):
     Attributes:
         chunk: The rows.
         copies: The parts of the chunk that the pipeline made nevertheless, such as a decoded dictionary.
-        check: Raises an error if the memory no longer holds these rows, as a file does that was written again.
+        check: See `Rows.check`.
     """
 
     chunk: pa.RecordBatch
@@ -81,6 +85,46 @@ class InPlaceRows(NamedTuple):
         return gathered(self.chunk, places)
 
 
+class PickedRows(NamedTuple):
+    """Some of the rows of a source, by their numbers.
+
+    Attributes:
+        rows: The rows.
+        numbers: The numbers of those that are picked.
+    """
+
+    rows: Rows
+    numbers: range
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows they are."""
+        return len(self.numbers)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that the rows will take, by the mean of all rows."""
+        return len(self.numbers) * self.rows.num_bytes // max(1, self.rows.num_rows)
+
+    @property
+    def buffers(self) -> tuple[pa.Buffer, ...]:
+        """See `Rows.buffers`."""
+        return self.rows.buffers
+
+    @property
+    def check(self) -> Callable[[], None] | None:
+        """See `Rows.check`."""
+        return self.rows.check
+
+    def slice(self, offset: int, length: int | None = None) -> PickedRows:
+        """See `Rows.slice`."""
+        return self._replace(numbers=self.numbers[offset:][:length])
+
+    def gather(self, places: Places) -> pa.RecordBatch:
+        """See `Rows.gather`."""
+        return self.rows.gather(places * self.numbers.step + self.numbers.start)
+
+
 class AllRows:
     """All rows of an epoch, in parts, numbered from part to part.
 
@@ -108,7 +152,7 @@ class AllRows:
     def __init__(self, parts: Sequence[Rows], tickets: Sequence[Any]) -> None:
         self._parts = parts
         self._tickets = tickets
-        checks = (part.check for part in parts if isinstance(part, InPlaceRows))
+        checks = (part.check for part in parts)
         self._checks = tuple(dict.fromkeys(check for check in checks if check is not None))
         self._ends: Places = np.cumsum([part.num_rows for part in parts], dtype=np.int64)
         self._starts: Places = np.append(np.int64(0), self._ends[:-1])

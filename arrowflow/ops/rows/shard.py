@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -14,6 +15,7 @@ from arrowflow.kernels.gather import GatherKernel, gathered
 from arrowflow.kernels.items import Item, Origin
 from arrowflow.kernels.kinds import CountingKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
+from arrowflow.ops.order.random_access import InPlaceRows, PickedRows, Rows
 from arrowflow.options import ResolvedOptions, check_size
 from arrowflow.plan.node import Count, Node
 from arrowflow.plan.position import Counted
@@ -26,6 +28,11 @@ class Shard(RowOperator):
 
     Row order: as its input. Memory: the kept rows, one chunk a call. Deterministic. Resume: (input's position, rows
     counted modulo `num_shards`).
+
+    Attributes:
+        num_shards: How many shards there are.
+        index: The number of this one.
+        in_place: Whether a global `shuffle` after it gathers the rows where they lie.
     """
 
     name: ClassVar[str] = "shard"
@@ -33,6 +40,7 @@ class Shard(RowOperator):
 
     num_shards: int
     index: int
+    in_place: bool = field(default=False, compare=False)
 
     @classmethod
     def of(cls, below: Node, num_shards: int, index: int) -> Self:
@@ -57,6 +65,15 @@ class Shard(RowOperator):
         rows = inputs[0]
         return len(range(self.index, rows, self.num_shards)) if isinstance(rows, int) else rows
 
+    @property
+    def picks_rows(self) -> bool:
+        """Every n-th."""
+        return True
+
+    def picking_from(self, source: Node) -> Node:
+        """Leaves the rows where they lie."""
+        return dataclasses.replace(self, in_place=True).on(source)
+
     def owns_buffers(self, inputs: Sequence[bool]) -> bool:
         """The kept rows are gathered into new memory."""
         return inputs[0] or self.num_shards > 1
@@ -73,9 +90,9 @@ class Shard(RowOperator):
             KernelSpec(
                 operator=self.name,
                 kind="stateless",
-                make=lambda context: StrideKernel(self.num_shards),
+                make=lambda context: StrideKernel(self),
                 engine="arrow",
-                facts=lambda: (f"gather every {self.num_shards}th row",),
+                facts=lambda: (f"{'pick' if self.in_place else 'gather'} every {self.num_shards}th row",),
             ),
         )
 
@@ -84,7 +101,7 @@ class Shard(RowOperator):
 class Strided:
     """A chunk and the first of its wanted rows."""
 
-    chunk: pa.RecordBatch
+    chunk: pa.RecordBatch | Rows
     first: int
 
     @property
@@ -107,12 +124,16 @@ class StrideCountKernel(CountingKernel):
 
 
 class StrideKernel(GatherKernel):
-    """Gathers every n-th row."""
+    """Gathers every n-th row, or picks it where it lies."""
 
-    def __init__(self, stride: int) -> None:
-        self._stride = stride
+    def __init__(self, node: Shard) -> None:
+        self._stride = node.num_shards
+        self._in_place = node.in_place
 
-    def gather(self, chunk: Strided, origin: Origin) -> pa.RecordBatch:
+    def gather(self, chunk: Strided, origin: Origin) -> pa.RecordBatch | PickedRows:
         """Returns the wanted rows."""
-        rows = np.arange(chunk.first, chunk.chunk.num_rows, self._stride, dtype=np.int64)
-        return gathered(chunk.chunk, rows)
+        if not self._in_place:
+            rows = np.arange(chunk.first, chunk.chunk.num_rows, self._stride, dtype=np.int64)
+            return gathered(chunk.chunk, rows)
+        found = InPlaceRows(chunk.chunk) if isinstance(chunk.chunk, pa.RecordBatch) else chunk.chunk
+        return PickedRows(found, range(chunk.first, found.num_rows, self._stride))

@@ -22,6 +22,11 @@ class DealtSource(Operator):
 
     lane: Lane | None = None
 
+    @property
+    def in_memory(self) -> bool:
+        """Its rows are there, or are counted."""
+        return True
+
     def in_lane(self, lane: Lane) -> Self:
         """Takes the lane's part of the rows."""
         return dataclasses.replace(self, lane=lane)

@@ -6,8 +6,11 @@ Libraries are found among the loaded modules, and never imported.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Mapping
+from os import PathLike
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
@@ -79,7 +82,7 @@ def _held_or_streamed(source: Any) -> Node:
     if isinstance(source, list | tuple):
         if not source or not all(isinstance(batch, pa.RecordBatch) for batch in source):
             raise PlanError(
-                "from_arrow: a list holds record batches, and at least one, which tells the schema"
+                f"from_arrow: a list holds record batches, and at least one, which tells the schema{_way(source)}"
             )
         return from_batches(source, source[0].schema)
     if isinstance(source, pa.RecordBatchReader):
@@ -88,5 +91,32 @@ def _held_or_streamed(source: Any) -> Node:
         return FromStream(source=source)
     raise PlanError(
         "from_arrow: expected a table, record batches, a pyarrow.dataset.Dataset or anything with "
-        f"__arrow_c_stream__ (Polars, DuckDB, …), got {type(source).__name__}"
+        f"__arrow_c_stream__ (Polars, DuckDB, …), got {type(source).__name__}{_way(source)}"
     )
+
+
+_ARROW_METHODS = ("to_pyarrow_dataset", "to_arrow", "to_pyarrow", "to_arrow_table", "to_polars")
+"""Methods by which objects of other libraries give Arrow data, such as tables of Delta Lake and Iceberg."""
+
+
+def _way(source: Any) -> str:
+    """Returns the way in for what is no Arrow data, as the end of a message."""
+    first = source[0] if isinstance(source, list | tuple) and source else None
+    if isinstance(source, Mapping):
+        code = "af.from_numpy(columns)"
+    elif isinstance(first, Mapping):
+        code = "af.from_arrow(pa.Table.from_pylist(rows))"
+    elif isinstance(first, pa.Table):
+        code = "af.from_arrow(pa.concat_tables(tables))"
+    elif isinstance(first, pl.DataFrame):
+        code = "af.from_arrow(pl.concat(frames))"
+    elif isinstance(source, str | PathLike):
+        code = "af.read_parquet(path)"
+    elif isinstance(source, np.ndarray):
+        code = 'af.from_numpy({"x": array})'
+    elif callable(source) or isinstance(source, Iterator):
+        code = "af.from_generator(lambda: rows)"
+    else:
+        found = [name for name in _ARROW_METHODS if callable(getattr(source, name, None))]
+        code = f"af.from_arrow(source.{found[0]}())" if found else ""
+    return f"; write `{code}`" if code else ""

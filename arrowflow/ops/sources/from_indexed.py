@@ -199,6 +199,7 @@ class RowsAt(NamedTuple):
     places: Places
     row_bytes: int
     buffers: tuple[pa.Buffer, ...] = ()
+    check: None = None
 
     @property
     def num_rows(self) -> int:

@@ -152,6 +152,7 @@ class Uncounted(NamedTuple):
 
     numbers: range
     buffers: tuple[pa.Buffer, ...] = ()
+    check: None = None
 
     @property
     def num_rows(self) -> int:

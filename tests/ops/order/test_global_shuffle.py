@@ -96,6 +96,51 @@ def test_contracts_with_operators_in_between() -> None:
     )
 
 
+SHARDED: dict[str, Callable[[af.Dataset], af.Dataset]] = {
+    "a shard": lambda ds: ds.shard(3, 1),
+    "a shard of a shard": lambda ds: ds.shard(2, 1).shard(3, 2),
+    "a shard of some": lambda ds: ds.skip(2).shard(3, 0).take(4),
+    "a shard with another column": lambda ds: ds.with_columns(y=pl.col("row") * 2).shard(4, 3).drop("file"),
+    "the last row": lambda ds: ds.shard(NUM_ROWS, NUM_ROWS - 1),
+    "no row": lambda ds: ds.shard(NUM_ROWS + 3, NUM_ROWS + 1),
+    "all rows": lambda ds: ds.shard(1, 0),
+}
+
+
+@pytest.mark.parametrize("name", SHARDED)
+@pytest.mark.parametrize("source", ["files", "memory", "cache", "indices"])
+def test_a_shard_is_shuffled_like_its_rows_alone(name: str, source: str, files: af.Dataset) -> None:
+    table = files.to_table()
+    sources: dict[str, Callable[[], af.Dataset]] = {
+        "files": lambda: files,
+        "memory": lambda: af.from_arrow(table),
+        "cache": lambda: files.cache(),
+        "indices": lambda: af.from_arrow(
+            pytest.importorskip("datasets").Dataset(table).select(range(NUM_ROWS))
+        ),
+    }
+    change = SHARDED[name]
+    alone = af.from_arrow(change(files).to_table()).shuffle(seed=5)
+    shuffled = change(sources[source]()).shuffle(seed=5)
+    for _ in range(2):
+        assert_same_rows(batches_of(shuffled), batches_of(alone))
+    check_resume(lambda: change(sources[source]()).shuffle(seed=5).batch(2))
+
+
+def test_a_shard_of_a_range_is_shuffled() -> None:
+    assert sorted(ids(af.range(100).shard(3, 1).shuffle(seed=1))) == list(range(100))[1::3]
+    check_dataset(lambda: af.range(30).shard(2, 0).shuffle(seed=1).batch(4), epochs_differ=True)
+
+
+def test_a_shard_of_a_file_that_was_written_again_is_an_error(tmp_path: Path) -> None:
+    ds = af.read_ipc(write_files(tmp_path, SHARDS)).shard(2, 0).shuffle(seed=1).batch(2)
+    with iter(ds) as batches:
+        next(batches)
+        write_files(tmp_path, [[size + 1 for size in sizes] for sizes in SHARDS])
+        with pytest.raises(af.SourceError, match="changed"):
+            list(batches)
+
+
 def test_contracts_in_memory() -> None:
     batch = NUMBERS.combine_chunks().to_batches()[0]
     chunks = cut(batch, [2, 5])
@@ -451,7 +496,6 @@ REFUSED: dict[str, Apply] = {
     "filter": lambda ds: ds.filter(pl.col("row") > 3),
     "map": lambda ds: ds.map(identity),
     "repeat": lambda ds: ds.repeat(2),
-    "shard": lambda ds: ds.shard(2, 0),
     "shuffle": lambda ds: ds.shuffle(3),
     "filter below columns": lambda ds: ds.filter(pl.col("row") > 3).select("row"),
 }

@@ -241,7 +241,7 @@ def test_remainders_do_not_add_up(name: str) -> None:
 @pytest.mark.torch
 def test_files_that_are_interleaved_lose_nothing(tmp_path: Path, loaded: Callable[[Any], Any]) -> None:
     for number in range(10):
-        af.range(number * 100, number * 100 + 100).write_parquet(tmp_path / f"{number}.parquet")
+        af.range(number * 100, number * 100 + 100).write_parquet(tmp_path / str(number))
     files = af.list_files(str(tmp_path / "**" / "*.parquet"))
     plan = files.interleave(lambda row: af.read_parquet(row["path"]), cycle_length=4).batch(20)
     assert sorted(row["id"] for rows in plain_steps(plan) for row in rows) == list(range(1_000))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import polars as pl
@@ -12,9 +12,11 @@ import pyarrow as pa
 import pytest
 
 import arrowflow as af
+from arrowflow.ops.rows import repeat
+from arrowflow.ops.sources.range import Range, RangeKernel
 from arrowflow.optimizer import RULES
 from arrowflow.testing import Fault, batches_of, check_dataset, check_operator, check_resume, raising
-from tests.ops.tables import NUMBERS, ids, numbers, refused, rows_of
+from tests.ops.tables import NUMBERS, identity, ids, numbers, refused, rows_of
 
 
 def flat(lists: Iterable[list[Any]]) -> list[Any]:
@@ -131,6 +133,84 @@ def test_batches_end_with_their_epoch_below_it() -> None:
     check_dataset(lambda: af.range(5).batch(2).repeat(3))
     assert [batch.num_rows for batch in af.range(5).batch(2).repeat(2)] == [2, 2, 1] * 2
     assert [batch.num_rows for batch in af.range(5).repeat(2).batch(2)] == [2] * 5
+
+
+# ---------------------------------------------------------------- short epochs from memory
+
+
+def states_of(ds: af.Dataset, steps: int) -> tuple[list[pa.RecordBatch], list[dict[str, Any]]]:
+    """Returns some batches, and the state after each."""
+    batches, states = [], []
+    with iter(ds) as iterator:
+        for batch in itertools.islice(iterator, steps):
+            batches.append(batch)
+            states.append(iterator.state_dict())
+    return batches, states
+
+
+def choices(numbers: af.Dataset) -> af.Dataset:
+    sources = [af.range(start, start + 9_000) for start in (0, 10_000, 20_000)]
+    return af.choose_from_datasets(sources, numbers)
+
+
+SHORT: dict[str, Callable[[], af.Dataset]] = {
+    "numbers": lambda: af.range(3).repeat().batch(4),
+    "a filter": lambda: af.range(40).filter(pl.col("id") % 7 == 0).repeat(9).batch(4),
+    "several chunks": lambda: numbers(2, 0, 3).repeat().batch(7),
+    "batches below it": lambda: af.range(5).batch(2).repeat(),
+    "a random map": lambda: numbers(4, 2).repeat(8).map(noise, seed=1),
+    "repeats of a repeat": lambda: af.range(2).repeat(3).repeat(),
+    "an order that stays": lambda: (
+        af.range(9).shuffle(9, seed=1, reshuffle_each_iteration=False).repeat().batch(4)
+    ),
+    "an order that does not": lambda: af.range(9).shuffle(9, seed=1).repeat().batch(4),
+    "a mix": lambda: af.sample_from_datasets([af.range(9), af.range(50, 59)], seed=1).repeat().batch(4),
+    "choices": lambda: choices(af.range(3).repeat()).batch(700),
+    "choices that end": lambda: choices(af.range(3).repeat(5_600)).batch(700),
+}
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_short_epochs_are_those_that_would_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, states = states_of(SHORT[name](), 30)
+    monkeypatch.setattr(repeat, "MAX_KEPT_ITEMS", 0)
+    run_again, others = states_of(SHORT[name](), 30)
+    assert len(kept) == len(run_again) and all(map(pa.RecordBatch.equals, kept, run_again))
+    for most, given in ((0, states), (16, others)):  # each goes on with the states of the other one
+        monkeypatch.setattr(repeat, "MAX_KEPT_ITEMS", most)
+        for step in (0, 1, 7, 22):
+            if step + 3 < len(kept):
+                with iter(SHORT[name]()) as resumed:
+                    resumed.load_state_dict(given[step])
+                    rest = list(itertools.islice(resumed, 3))
+                assert all(map(pa.RecordBatch.equals, rest, kept[step + 1 : step + 4]))
+
+
+@pytest.mark.parametrize(
+    ("make", "runs"),
+    [
+        (lambda: af.range(3).repeat(50), 1),
+        (lambda: af.range(3).filter(pl.col("id") > 0).repeat(50), 1),
+        (lambda: choices(af.range(3).repeat(50)), 1),
+        (lambda: af.range(3).map(identity).repeat(50), 50),  # functions are called again
+        (lambda: af.range(3).shuffle(3).repeat(50), 50),
+        (lambda: af.range(2_000_000).repeat(3), 3),  # long
+    ],
+)
+def test_short_epochs_run_once(
+    make: Callable[[], af.Dataset], runs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Range] = []
+    kernel = RangeKernel.__init__
+
+    def counted(self: RangeKernel, node: Range, *arguments: Any) -> None:
+        if node.start == 0 and node.stop != 9_000:
+            made.append(node)
+        kernel(self, node, *arguments)
+
+    monkeypatch.setattr(RangeKernel, "__init__", counted)
+    assert make().to_table().num_rows
+    assert len(made) in {runs, runs + 1}  # one may be opened ahead
 
 
 @pytest.mark.parametrize("count", [-2, 1.0, True, "3"])

@@ -27,7 +27,7 @@ import pyarrow as pa
 from arrowflow.bad_rows import BY_OPTIONS, Policy
 from arrowflow.errors import PlanError, SchemaError, shown
 from arrowflow.expr import Expr
-from arrowflow.formats import Footer, Format, arguments, match
+from arrowflow.formats import Footer, Format, arguments, match, reader_of
 from arrowflow.formats.capabilities import (
     Hints,
     InPlaceFormat,
@@ -116,8 +116,8 @@ class Read(Operator):
 
     @property
     def operator(self) -> str:
-        """The name of the source in messages. A format of this package has a function of that name."""
-        return f"read_{self.format.name}"
+        """The name of the source in messages: that of the function that reads the format."""
+        return reader_of(self.format)
 
     def arguments(self) -> Mapping[str, Any]:
         """Returns the format and, once bound, a digest of the files by relative path and size."""
@@ -133,15 +133,14 @@ class Read(Operator):
         """Returns the parts of the files to read, and the files' identity; the names that users gave are left out."""
         assert self.store is not None
         own = {**Operator.identity(self), **files_identity(self.store, self.files), "schema": self.schema}
-        own["folders"] = (
-            None if self.partitions is None else (self.partitions.values, self.partitions.numbers)
-        )
+        own["folders"] = self.partitions and (self.partitions.values, self.partitions.numbers)
         del own["paths"], own["filesystem"], own["arguments"]["sources"]
         return own
 
     def describe(self) -> str:
         """Returns files and pushed-down operations as one line."""
-        by = "" if self.partitions is None else f" by {', '.join(self.partitions.names)}"
+        by = f" of {self.format.name}" if self.operator == self.name else ""
+        by += "" if self.partitions is None else f" by {', '.join(self.partitions.names)}"
         parts = [(f"{len(self.files)} files" if self.bound else shown_paths(self.paths)) + by]
         if self.columns is not None:
             known = 0 if self.first is None else len(self.all_columns())

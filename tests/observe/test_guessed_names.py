@@ -1,0 +1,178 @@
+"""Names that people guess: errors say what to write, and the code that they name runs."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import importlib.util
+import pickle
+import re
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, SupportsIndex
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset
+import pyarrow.orc
+import pyarrow.parquet as pq
+import pytest
+
+import arrowflow as af
+from arrowflow.dataset import plans_of
+from arrowflow.loaders.base import Loader
+from arrowflow.observe.guessed_names import OF_DATASET, OF_LIBRARY
+
+GUESSES = {f"ds.{name}": code for name, code in OF_DATASET.items()} | {
+    f"af.{name}": code for name, code in OF_LIBRARY.items()
+}
+CODE = {code: guess for guess, code in reversed(GUESSES.items())}
+"""Each code, and the first name that it stands for."""
+
+PACKAGES = {
+    "datasets.": "datasets",
+    "deltalake.": "deltalake",
+    "duckdb.": "duckdb",
+    "lance.": "lance",
+    "read_excel": "fastexcel",
+    "scan_iceberg": "pyiceberg",
+    "to_jax": "jax",
+    "to_pandas": "pandas",
+    "to_torch": "torch",
+    "from_pandas": "pandas",
+}
+"""The package that a piece of code needs, by a part of the code."""
+
+SERVED = {"lance", "deltalake", "pyiceberg", "fastexcel", "datasets"}
+"""Packages whose code would need files of their own, or a server."""
+
+
+@pytest.fixture
+def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """Yields what the code of the guesses is about."""
+    monkeypatch.chdir(tmp_path)
+    table = pa.table({"x": [1.0, 2.0, 3.0], "y": [4, 5, 6]})
+    nested = pa.table({"s": [{"a": 1}, {"a": 2}], "tokens": [[1, 2], [3]]})
+    with closing(sqlite3.connect(":memory:")) as connection:
+        yield {
+            "ds": af.from_arrow(table),
+            "nested": af.from_arrow(nested),
+            "more": af.from_arrow(table.slice(1)),
+            "labels": af.from_numpy({"label": [0, 1, 0]}),
+            "choices": af.range(2),
+            "frame": pl.DataFrame({"x": [1.0], "z": [7]}),
+            "fn": lambda value: value,
+            "n": 2,
+            "query": "select 1 as x",
+            "connection": connection,
+            "data": table,
+            "rows": [{"x": 1}],
+            "array": np.arange(3),
+            "path": "data",
+            "name": "data",
+            "af": af,
+            "pl": pl,
+            "pa": pa,
+            "numpy": np,
+            "Path": Path,
+            "pyarrow": pa,
+        }
+
+
+def written(path: Path, guess: str) -> None:
+    """Writes the file that a guess would read."""
+    table = pa.table({"x": [1, 2]})
+    if "ipc" in guess or "feather" in guess or "arrow" in guess:
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+    elif "json" in guess:
+        path.write_text('{"x": 1}\n')
+    elif "orc" in guess:
+        pyarrow.orc.write_table(table, path)
+    elif "parquet" in guess:
+        pq.write_table(table, path)
+    elif "avro" in guess:
+        pl.DataFrame(table).write_avro(path)
+    elif "tfrecord" in guess:
+        path.write_bytes(bytes.fromhex("0e00000000000000c5e5693f0a0c0a0a0a017812051a030a010798993925"))
+    elif "np" in guess or "numpy" in guess:
+        with path.open("wb") as file:
+            np.save(file, np.arange(2))
+    else:
+        path.write_text("x\n1\n")
+
+
+@pytest.mark.parametrize(("code", "guess"), CODE.items(), ids=CODE.values())
+def test_the_code_for_a_guess_runs(code: str, guess: str, names: dict[str, Any], tmp_path: Path) -> None:
+    written(tmp_path / "data", guess)
+    pieces = re.findall(r"`([^`]+)`", code)
+    runs = [piece for piece in pieces if "(" in piece or piece.startswith("ds.")]
+    assert runs, "the text has no code"
+    for piece in runs:
+        packages = [package for part, package in PACKAGES.items() if part in piece]
+        if SERVED.isdisjoint(packages) and all(map(importlib.util.find_spec, packages)):
+            names |= {package: importlib.import_module(package) for package in packages}
+            if "pandas" in packages:
+                names |= {"df": names["frame"].to_pandas()}
+            if '"s"' in piece or '"tokens"' in piece:
+                names |= {"ds": names["nested"]}
+            value = eval(piece, names)  # the library's own table
+            if isinstance(value, af.Dataset | Loader):
+                next(iter(value))
+        for module, name in re.findall(r"\b(ds|af|pl|pa)\.(\w+)", piece):
+            assert hasattr(names[module], name)
+
+
+def test_a_guess_is_no_name_that_exists() -> None:
+    assert [name for name in OF_DATASET if hasattr(af.Dataset, name)] == []
+    assert [name for name in OF_LIBRARY if hasattr(af, name)] == []
+
+
+def test_an_error_says_what_to_write() -> None:
+    ds = af.range(3)
+    with pytest.raises(
+        AttributeError, match=r"a dataset has no attribute 'columns'; write `ds.schema.names`"
+    ) as caught:
+        _ = ds.columns  # type: ignore[attr-defined]
+    assert (caught.value.name, caught.value.obj) == ("columns", ds)
+    with pytest.raises(
+        AttributeError, match=r"arrowflow has no attribute 'read_orc'; write `af.from_arrow\("
+    ) as of_module:
+        _ = af.read_orc  # type: ignore[attr-defined]
+    assert (of_module.value.name, of_module.value.obj) == ("read_orc", af)
+
+
+def test_python_suggests_names_that_are_nearly_right() -> None:
+    code = "import arrowflow as af; af.range(3).shufle(3)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "has no attribute 'shufle'. Did you mean: 'shuffle'?" in found.stderr
+
+
+def test_questions_for_names_stay_questions() -> None:
+    ds = af.range(3)
+    assert not hasattr(ds, "sort") and getattr(ds, "sort", None) is None
+    assert not hasattr(af, "read_orc")
+    assert (
+        not hasattr(ds, "_repr_png_")
+        and not hasattr(ds, "__array_interface__")
+        and not hasattr(ds, "__dataframe__")
+    )
+    assert not isinstance(ds, SupportsIndex) and isinstance(ds, Iterable)
+    assert copy.copy(ds) == copy.deepcopy(ds) == pickle.loads(pickle.dumps(ds)) == ds
+    with pytest.raises(AttributeError, match="_plan"):
+        _ = af.Dataset.__new__(af.Dataset)._plan  # a name that the class has, and that has no value yet
+
+
+def test_a_property_that_fails_tells_its_own_error() -> None:
+    class Broken(af.Dataset):
+        @property
+        def schema(self) -> pa.Schema:
+            raise AttributeError("from within")
+
+    with pytest.raises(AttributeError, match="from within"):
+        _ = Broken(plans_of("test", [af.range(3)])[0]).schema
