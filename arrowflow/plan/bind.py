@@ -43,7 +43,7 @@ def bind(plan: Node, options: ResolvedOptions, first_place: int = 0, *, services
             error.locate(operator=node.name)
             raise
 
-    return _asked_again(fold(plan, combine), 0)
+    return _cut(_asked_again(fold(plan, combine), 0), None, options)
 
 
 def _asked_again(node: Node, rows: int | None) -> Node:
@@ -53,3 +53,12 @@ def _asked_again(node: Node, rows: int | None) -> Node:
     if any(new is not old for new, old in zip(inputs, node.inputs, strict=True)):
         node = dataclasses.replace(node, inputs=inputs)
     return node if rows is None else node.asked_again(rows)
+
+
+def _cut(node: Node, rows: int | None, options: ResolvedOptions) -> Node:
+    """Returns a bound plan whose nodes know where to cut their inputs for functions, of which so many rows are wanted."""
+    wanted = node.rows_wanted(rows)
+    inputs = tuple(_cut(child, wanted, options) for child in node.inputs)
+    if any(new is not old for new, old in zip(inputs, node.inputs, strict=True)):
+        node = dataclasses.replace(node, inputs=inputs)
+    return node.cut_for(rows, options)
