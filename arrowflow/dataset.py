@@ -410,8 +410,8 @@ class Dataset:
         """Calls a function on record batches; the function returns record batches with any number of rows.
 
         Before `batch`, the function sees pieces: each split (row group, shuffle window, …) is cut every 65,536 rows and every
-        4 MiB of a column. Of texts, bytes and lists it gets at most 128 rows at a time, or as many as a `batch` or `shuffle`
-        after it takes. An epoch begins with 128 rows. `Options(max_chunk_rows=, max_chunk_bytes=)` says otherwise. After
+        4 MiB of a column. Before a `batch` or `shuffle` it gets as many rows as that takes, but at least 128, where it reads
+        bytes, and at least 1,024 where it reads texts or lists. An epoch begins with 128 rows. `Options(max_chunk_rows=, max_chunk_bytes=)` says otherwise. After
         `batch`, the function sees exactly the batches. Several threads call the function, so it has to be pure.
 
         Args:

@@ -8,11 +8,13 @@ function sees them, so in front of one the rows of each split are cut anew. A pi
   under nulls, before a slice or of a column that the function does not read counts nothing, so neither layout nor rules
   move a border. Each column counts by itself: a hundred columns of numbers keep their 65,536 rows, and images beside them
   are cut as images alone are;
-* **rows that are wanted**: where the function reads texts, bytes or lists, and a `batch` or `shuffle` of n rows comes after
-  it, max(n, 128). Such values are mostly handled one by one, so a row costs microseconds to milliseconds; a call costs 80 µs.
-  The search for n goes through operators that pass on rows one by one or leave some out, and ends at a `cache`: an entry
-  does not depend on what comes after it. Numbers are mostly handled all at once: `range(10M).map(f).batch(64)` takes 1.2 times
-  the CPU with 16,384 rows a call and 4 times with 1,024, so nothing that follows cuts them;
+* **rows that are wanted**: where a `batch` or `shuffle` of n rows comes after a function that reads bytes, max(n, 128) rows:
+  such a row costs 10 µs and more, and a call 80 µs. Paths of `list_files` come 128 at a time even if nothing follows. Where the function reads texts or
+  lists, or takes row by row, max(n, 1,024) rows: to split a text into words costs 0.3 µs, and takes 3 times the CPU with
+  128 rows a call and 1.1 times with 1,024. Numbers are mostly handled all at once: `range(10M).map(f).batch(64)` takes 1.2
+  times the CPU with 16,384 rows a call and 4 times with 1,024, so nothing that follows cuts them. The search for n goes
+  through operators that pass on rows one by one or leave some out, and ends at a `cache`: an entry does not depend on
+  what comes after it;
 * **the start**: 128 rows for the first piece of split 0, and then as many as came before. So the first batch is early, and
   the size of results is known before much is asked for. The nine calls more come once and not in each split: in each, they
   would cost a third of the rate of `range`.
@@ -37,11 +39,13 @@ from arrowflow.kernels.operator import Operator
 from arrowflow.kernels.value_bytes import value_ends
 from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
 from arrowflow.plan.node import Node
-from arrowflow.plan.widths import is_fixed, type_bits
+from arrowflow.plan.widths import holds_bytes, is_fixed, type_bits
 
 FEW_ROWS: Final = 128
-"""Rows of the first piece of an epoch, and of others however small the batches are: 0.2 to 1 s of images, and 0.6 µs of a
-call for each row."""
+"""Rows of the first piece of an epoch, and of bytes however small the batches are: 0.2 to 1 s of images."""
+
+SOME_ROWS: Final = 1024
+"""Rows of a piece of texts, lists or single rows however small the batches are: 0.08 µs of a call for each row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,8 @@ class Pieces:
     Attributes:
         max_rows: Most rows of a piece.
         max_bytes: Most bytes of one of its columns, unless it is a single row.
-        wanted_rows: Most rows where values have no fixed size.
+        text_rows: Most rows where a column holds texts or lists.
+        byte_rows: Most rows where a column holds bytes.
         first_rows: Rows of the first piece of split 0; None if it is like all others.
         columns: The columns that count; None for all.
         besides: Columns that do not count, since the plan as written lacks them.
@@ -59,35 +64,54 @@ class Pieces:
 
     max_rows: int
     max_bytes: int
-    wanted_rows: int
+    text_rows: int
+    byte_rows: int
     first_rows: int | None = None
     columns: tuple[str, ...] | None = None
     besides: tuple[str, ...] = ()
 
     @classmethod
     def of(
-        cls, options: ResolvedOptions, wanted_rows: int | None = None, columns: tuple[str, ...] | None = None
+        cls,
+        options: ResolvedOptions,
+        wanted_rows: int | None = None,
+        *,
+        names_files: bool = False,
+        by_row: bool = False,
     ) -> Self:
-        """Returns the pieces for a function after which so many rows are wanted at a time."""
-        given, num_bytes = options.max_chunk_rows, options.max_chunk_bytes
-        if given is not None:
-            return cls(given, num_bytes, given, columns=columns)
-        wanted = MAX_CHUNK_ROWS if wanted_rows is None else min(max(wanted_rows, FEW_ROWS), MAX_CHUNK_ROWS)
-        return cls(MAX_CHUNK_ROWS, num_bytes, wanted, FEW_ROWS, columns)
+        """Returns the pieces for a function.
+
+        Args:
+            options: The options of the pipeline.
+            wanted_rows: How many rows are wanted at a time after it; None for any number.
+            names_files: Whether it gets the paths of files.
+            by_row: Whether it is called for single rows.
+        """
+        most, num_bytes = options.max_chunk_rows, options.max_chunk_bytes
+        if most is not None:
+            return cls(most, num_bytes, most, most)
+        wanted = MAX_CHUNK_ROWS if wanted_rows is None else min(wanted_rows, MAX_CHUNK_ROWS)
+        text_rows, byte_rows = max(wanted, SOME_ROWS), max(wanted, FEW_ROWS)
+        most = text_rows if by_row else MAX_CHUNK_ROWS
+        if names_files:
+            most = max(wanted_rows or 0, FEW_ROWS)
+        return cls(most, num_bytes, min(text_rows, most), min(byte_rows, most), FEW_ROWS)
 
     def told(self) -> dict[str, int]:
         """Returns the limits as JSON values: a state is compared by them."""
         told = {"max_chunk_rows": self.max_rows, "max_chunk_bytes": self.max_bytes}
-        if self.wanted_rows < self.max_rows:
-            told["wanted_rows"] = self.wanted_rows
+        if self.byte_rows < self.max_rows:
+            told |= {"text_rows": self.text_rows, "byte_rows": self.byte_rows}
         return told if self.first_rows is None else {**told, "first_rows": self.first_rows}
 
     def describe(self) -> str:
         """Returns the limits in words."""
         size = _shown_bytes(self.max_bytes)
         text = f"cut splits every {self.max_rows:,} rows or {size} of a column"
-        if self.wanted_rows < self.max_rows:
-            text += f"; texts, bytes and lists every {self.wanted_rows:,} rows"
+        if self.text_rows < self.max_rows:
+            text += f"; texts and lists every {self.text_rows:,} rows"
+        if self.byte_rows < self.max_rows:
+            text += f"; bytes every {self.byte_rows:,} rows"
         return text if self.first_rows is None else f"{text}; the first ones after {self.first_rows}"
 
 
@@ -105,14 +129,20 @@ class PieceOperator(Operator):
 
     pieces: Pieces | None = field(default=None, compare=False)
 
+    @property
+    def by_row(self) -> bool:
+        """Whether the function is called for single rows of a piece."""
+        return False
+
     def cut_for(self, rows: int | None, options: ResolvedOptions) -> Node:
         """Notes where splits are cut."""
         if self.batched:
             return self
-        pieces = Pieces.of(options, rows, getattr(self, "columns", None))
-        if self.pieces is not None:
-            pieces = dataclasses.replace(pieces, besides=self.pieces.besides)
-        return dataclasses.replace(self, pieces=pieces)
+        names_files = _names_files(self.inputs[0])
+        pieces = Pieces.of(options, rows, names_files=names_files, by_row=self.by_row)
+        besides = () if self.pieces is None else self.pieces.besides
+        columns = getattr(self, "columns", None)
+        return dataclasses.replace(self, pieces=dataclasses.replace(pieces, columns=columns, besides=besides))
 
     def carrying(self, columns: Sequence[str]) -> Node:
         """Notes that these columns move no border."""
@@ -123,6 +153,13 @@ class PieceOperator(Operator):
     def borders(self) -> Mapping[str, Any]:
         """Returns where splits are cut."""
         return {} if self.pieces is None else {"pieces": self.pieces.told()}
+
+
+def _names_files(node: Node) -> bool:
+    """Whether rows of a plan are the paths of files, as no function has changed them."""
+    while len(node.inputs) == 1 and not node.traits.opaque:
+        (node,) = node.inputs
+    return node.traits.names_files
 
 
 class PieceCutter:
@@ -168,7 +205,7 @@ class PieceCutter:
                 most = min(most, max(1, 8 * pieces.max_bytes // max(1, type_bits(found.type))))
             else:
                 measured.append(_Column(index))
-                most = min(most, pieces.wanted_rows)
+                most = min(most, pieces.byte_rows if holds_bytes(found.type) else pieces.text_rows)
         self._max_rows, self._measured = most, tuple(measured)
 
 

@@ -79,3 +79,16 @@ def type_bits(type: pa.DataType) -> int:
         return int(type.bit_width)
     except ValueError:
         return 64 if str(type).startswith("large_") else 32
+
+
+def holds_bytes(type: pa.DataType) -> bool:
+    """Returns whether values of a type are bytes, or hold some.
+
+    Example:
+        >>> holds_bytes(pa.struct({"bytes": pa.binary(), "path": pa.string()})), holds_bytes(pa.string())
+        (True, False)
+    """
+    if isinstance(type, pa.BaseExtensionType):
+        return holds_bytes(type.storage_type)
+    inside = (type.field(index).type for index in range(type.num_fields))
+    return pa.types.is_binary(type) or pa.types.is_large_binary(type) or any(map(holds_bytes, inside))

@@ -159,14 +159,14 @@ def test_columns_that_are_not_read_count_nothing() -> None:
     assert seen_by(lambda note: ds.map(note)) == [204, 204, 92]
 
 
-def test_texts_come_in_as_many_rows_as_a_batch_takes() -> None:
-    texts = af.from_arrow(pa.table({"id": range(1000), "path": ["a.jpg"] * 1000}))
-    few = [128, 128, *[128] * 5, 104]
-    assert seen_by(lambda note: texts.map(note).batch(32)) == few
-    assert seen_by(lambda note: texts.map(note).filter(pl.col("id") >= 0).take(999).batch(32)) == few
-    assert seen_by(lambda note: texts.map(note).map(lambda batch: batch).prefetch(2).batch(32)) == few
-    assert seen_by(lambda note: texts.map(note).batch(300)) == [128, 128, 256, 300, 188]
-    assert seen_by(lambda note: texts.map(note).shuffle(200, seed=1).batch(8)) == [
+def test_bytes_come_in_as_many_rows_as_a_batch_takes() -> None:
+    small = af.from_arrow(images(1000, 8))
+    few = [*[128] * 7, 104]
+    assert seen_by(lambda note: small.map(note).batch(32)) == few
+    assert seen_by(lambda note: small.map(note).filter(pl.col("id") >= 0).take(999).batch(32)) == few
+    assert seen_by(lambda note: small.map(note).map(lambda batch: batch).prefetch(2).batch(32)) == few
+    assert seen_by(lambda note: small.map(note).batch(300)) == [128, 128, 256, 300, 188]
+    assert seen_by(lambda note: small.map(note).shuffle(200, seed=1).batch(8)) == [
         128,
         128,
         200,
@@ -174,7 +174,50 @@ def test_texts_come_in_as_many_rows_as_a_batch_takes() -> None:
         200,
         144,
     ]
-    assert seen_by(lambda note: texts.map(note)) == [128, 128, 256, 488]
+    assert seen_by(lambda note: small.map(note)) == [128, 128, 256, 488]
+
+
+@pytest.mark.parametrize(
+    "values", [pa.array(["a.jpg"] * 5000), pa.array([[1]] * 5000), pa.array([{"a": "x"}] * 5000)], ids=str
+)
+def test_texts_and_lists_come_in_more(values: pa.Array) -> None:
+    ds = af.from_arrow(pa.table({"id": range(5000), "value": values}))
+    start = [128, 128, 256, 512]
+    assert seen_by(lambda note: ds.map(note).batch(32)) == [*start, 1024, 1024, 1024, 904]
+    assert seen_by(lambda note: ds.map(note).batch(3000)) == [*start, 1024, 2048, 904]
+    assert seen_by(lambda note: ds.map(note, columns=["id"]).batch(32)) == [*start, 1024, 2048, 904]
+
+
+def test_a_function_of_rows_gets_as_many() -> None:
+    def rows(ds: af.Dataset) -> list[int]:
+        return [batch.num_rows for batch in ds.map_rows(lambda row: row)]
+
+    assert max(rows(af.range(20_000))) > 4000
+    (fact,) = (
+        line for line in af.range(9).map_rows(lambda row: row).batch(8).explain().split("\n") if "cut" in line
+    )
+    assert "cut splits every 1,024 rows" in fact
+
+
+def test_paths_of_files_come_in_few(tmp_path: Path) -> None:
+    for number in range(300):
+        (tmp_path / f"{number:03}.txt").touch()
+    found: list[int] = []
+
+    def load(columns: dict[str, Any]) -> dict[str, Any]:
+        found.append(len(columns["path"]))
+        return {"size": np.zeros(len(columns["path"]))}
+
+    files = af.list_files(tmp_path / "*.txt")
+    for ds in (files, files.shuffle(200, seed=1), files.enumerate().select("path")):
+        found.clear()
+        for _ in ds.map(load, format="numpy"):
+            pass
+        assert max(found) <= 128
+    found.clear()
+    for _ in files.map(load, format="numpy").map(lambda columns: columns, format="numpy"):
+        pass
+    assert sorted(found) == [44, 128, 128]
 
 
 def test_numbers_do_not() -> None:
@@ -185,7 +228,7 @@ def test_numbers_do_not() -> None:
 
 
 def test_a_cache_does_not_depend_on_what_follows(tmp_path: Path) -> None:
-    texts = af.from_arrow(pa.table({"id": range(1000), "path": ["a.jpg"] * 1000}))
+    texts = af.from_arrow(images(1000, 8))
     assert seen_by(lambda note: texts.map(note).cache().batch(32)) == [128, 128, 256, 488]
     calls: list[int] = []
 
@@ -200,7 +243,7 @@ def test_a_cache_does_not_depend_on_what_follows(tmp_path: Path) -> None:
 
 
 def test_given_rows_are_the_only_limit_of_rows() -> None:
-    texts = af.from_arrow(pa.table({"id": range(1000), "path": ["a.jpg"] * 1000}))
+    texts = af.from_arrow(images(1000, 8))
     given = texts.with_options(af.Options(max_chunk_rows=600))
     assert seen_by(lambda note: given.map(note).batch(32)) == [600, 400]
 
@@ -427,15 +470,6 @@ def test_a_state_knows_the_pieces(name: str, options: dict[str, Any]) -> None:
         rest(plan.with_options(af.Options(**{"max_chunk_rows": 5, **options})), state)
 
 
-def test_a_state_knows_the_batches_that_follow() -> None:
-    texts = af.from_arrow(pa.table({"id": range(2000), "path": ["a.jpg"] * 2000})).map(sorts)
-    with iter(texts.batch(64).map(sorts)) as run:
-        next(run)
-        state = run.state_dict()
-    with pytest.raises(af.StateError, match="size=64"):
-        rest(texts.batch(300).map(sorts), state)
-
-
 @pytest.mark.parametrize("name", BLIND)
 def test_a_state_of_a_plan_without_pieces_goes_on(name: str) -> None:
     plan = BLIND[name](numbers(40, 20)).batch(3)
@@ -492,6 +526,6 @@ def test_record_batches_do_not_matter_to_a_shuffle(then: Callable[[af.Dataset], 
 def test_explain_tells_the_limits() -> None:
     texts = af.from_arrow(pa.table({"id": [1], "path": ["a.jpg"]}))
     assert (
-        "cut splits every 65,536 rows or 4 MiB of a column; texts, bytes and lists every 128 rows; the first ones after "
-        f"{FEW_ROWS}"
+        "cut splits every 65,536 rows or 4 MiB of a column; texts and lists every 1,024 rows; bytes every 128 rows; the first "
+        f"ones after {FEW_ROWS}"
     ) in texts.map(sorts).batch(32).explain()

@@ -120,11 +120,6 @@ class MappingOperator(FunctionOperator):
     executor: FunctionExecutor = field(default="thread", compare=False)
     policy: Policy = BY_OPTIONS
 
-    @property
-    def by_row(self) -> bool:
-        """Whether the function is called for single rows."""
-        return False
-
     @classmethod
     def of(
         cls,
