@@ -36,7 +36,7 @@ import numpy as np
 import pyarrow as pa
 
 from arrowflow.kernels.operator import Operator
-from arrowflow.kernels.value_bytes import value_ends
+from arrowflow.kernels.value_bytes import Ends, value_ends
 from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
 from arrowflow.plan.node import Node
 from arrowflow.plan.widths import holds_bytes, is_fixed, type_bits
@@ -172,19 +172,27 @@ class PieceCutter:
     def __init__(self, pieces: Pieces) -> None:
         self._pieces = pieces
         self._max_rows = 0  # 0 until the first chunk tells the types
-        self._measured: tuple[_Column, ...] = ()
+        self._measured: tuple[int, ...] = ()
+        self._chunks: deque[_Chunk] = deque()
+        self._most = 0  # bytes of these chunks or more
 
     def add(self, chunk: pa.RecordBatch, start: int) -> None:
         """Takes the rows of a chunk from `start` on."""
         if not self._max_rows:
             self._look_at(chunk.schema)
-        for column in self._measured:
-            column.add(chunk.column(column.index), start)
+        if self._measured:
+            self._chunks.append(_Chunk(chunk, start))
+            self._most += self._chunks[-1].most
 
     def pop(self, rows: int) -> None:
         """Forgets the oldest rows."""
-        for column in self._measured:
-            column.pop(rows)
+        while rows and self._chunks:
+            chunk = self._chunks[0]
+            here = min(rows, chunk.rows - chunk.start)
+            chunk.start += here
+            rows -= here
+            if chunk.start == chunk.rows:
+                self._most -= self._chunks.popleft().most
 
     def rows(self, held: int, split: int, piece: int) -> int:
         """Returns the rows of the next piece if it is complete, of so many held ones; else 0."""
@@ -192,8 +200,9 @@ class PieceCutter:
         if first is not None and not split and piece < 32:
             most = min(most, first << max(0, piece - 1))
         rows = fitting = min(held, most)
-        for column in self._measured:
-            fitting = column.fitting(fitting, self._pieces.max_bytes)
+        if self._most > self._pieces.max_bytes:
+            for column in self._measured:
+                fitting = self._fitting(column, fitting)
         return fitting if fitting < rows or rows == most else 0
 
     def _look_at(self, schema: pa.Schema) -> None:
@@ -204,67 +213,49 @@ class PieceCutter:
             if is_fixed(found.type):
                 most = min(most, max(1, 8 * pieces.max_bytes // max(1, type_bits(found.type))))
             else:
-                measured.append(_Column(index))
+                measured.append(index)
                 most = min(most, pieces.byte_rows if holds_bytes(found.type) else pieces.text_rows)
         self._max_rows, self._measured = most, tuple(measured)
 
-
-class _Column:
-    """The bytes of the held rows of a column whose values have no fixed size."""
-
-    __slots__ = ("_chunks", "_most", "index")
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self._chunks: deque[_Part] = deque()
-        self._most = 0  # bytes of all held chunks or more, which costs a microsecond to know
-
-    def add(self, values: pa.Array, start: int) -> None:
-        part = _Part(values, start)
-        self._chunks.append(part)
-        self._most += part.most
-
-    def pop(self, rows: int) -> None:
-        while rows:
-            part = self._chunks[0]
-            here = min(rows, len(part.values) - part.start)
-            part.start += here
-            rows -= here
-            if part.start == len(part.values):
-                self._most -= self._chunks.popleft().most
-
-    def fitting(self, rows: int, max_bytes: int) -> int:
-        """Returns how many of the oldest rows have at most so many bytes; at least 1, if there are any."""
-        if self._most <= max_bytes:
+    def _fitting(self, column: int, rows: int) -> int:
+        """Returns how many of the oldest rows have not too many bytes of a column; at least 1, if there are any."""
+        if sum(chunk.most_of(column) for chunk in self._chunks) <= self._pieces.max_bytes:
             return rows
-        seen = num_bytes = 0
-        for part in self._chunks:
-            ends = part.ends()
-            here = min(len(part.values) - part.start, rows - seen)
-            left = max_bytes - num_bytes + int(ends[part.start])
-            if ends[part.start + here] > left:
-                fits = int(np.searchsorted(ends[part.start : part.start + here + 1], left, side="right")) - 1
+        seen, left = 0, self._pieces.max_bytes
+        for chunk in self._chunks:
+            start, here = chunk.start, min(chunk.rows - chunk.start, rows - seen)
+            ends = chunk.ends_of(column)
+            last = left + int(ends[start])
+            if ends[start + here] > last:
+                fits = int(np.searchsorted(ends[start : start + here + 1], last, side="right")) - 1
                 return max(1, seen + fits)
-            seen += here
-            num_bytes += int(ends[part.start + here] - ends[part.start])
+            seen, left = seen + here, last - int(ends[start + here])
             if seen == rows:
                 break
         return rows
 
 
-class _Part:
-    """The values of a chunk, from a row on."""
+class _Chunk:
+    """The rows of a chunk from a row on, and what is known of their bytes."""
 
-    __slots__ = ("_ends", "most", "start", "values")
+    __slots__ = ("_chunk", "_ends", "_most", "most", "rows", "start")
 
-    def __init__(self, values: pa.Array, start: int) -> None:
-        self.values = values
+    def __init__(self, chunk: pa.RecordBatch, start: int) -> None:
+        self.rows: int = chunk.num_rows
         self.start = start
-        self.most: int = values.nbytes
-        self._ends: Any = None
+        self.most: int = chunk.nbytes
+        self._chunk = chunk
+        self._most: dict[int, int] = {}
+        self._ends: dict[int, Ends] = {}
 
-    def ends(self) -> Any:
-        """Returns the bytes before each row and before the end."""
-        if self._ends is None:
-            self._ends = value_ends(self.values)
-        return self._ends
+    def most_of(self, column: int) -> int:
+        """Returns the bytes of a column or more, which costs microseconds to know."""
+        if column not in self._most:
+            self._most[column] = self._chunk.column(column).nbytes
+        return self._most[column]
+
+    def ends_of(self, column: int) -> Ends:
+        """Returns the bytes of a column before each row and before the end."""
+        if column not in self._ends:
+            self._ends[column] = value_ends(self._chunk.column(column))
+        return self._ends[column]
