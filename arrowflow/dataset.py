@@ -411,8 +411,9 @@ class Dataset:
 
         Before `batch`, the function sees pieces: each split (row group, shuffle window, …) is cut every 65,536 rows and every
         4 MiB of a column. Before a `batch` or `shuffle` it gets as many rows as that takes, but at least 128, where it reads
-        bytes, and at least 1,024 where it reads texts or lists. An epoch begins with 128 rows. `Options(max_chunk_rows=, max_chunk_bytes=)` says otherwise. After
-        `batch`, the function sees exactly the batches. Several threads call the function, so it has to be pure.
+        bytes, and at least 1,024 where it reads texts or lists. An epoch begins with smaller pieces. `Options` has
+        `max_chunk_rows` and `max_chunk_bytes` for other ones. After `batch`, the function sees exactly the batches. Several
+        threads call the function, so it has to be pure.
 
         Args:
             fn: Gets a record batch and returns one, in the type that `format` names. Returned memory that `fn` could

@@ -59,7 +59,8 @@ class Options:
         seed: The seed from which operators without a seed of their own derive theirs. Default: 0.
         max_chunk_rows: Most rows that a user function sees in one call, where no `batch` comes before it. Default: 65,536.
             Before a `batch` or `shuffle` as many as that takes, but at least 128, where the function reads bytes or gets
-            paths of `list_files`, and at least 1,024 where it reads texts or lists. 128 in the first call of an epoch.
+            paths of `list_files`, and at least 1,024 where it reads texts or lists. 128 in the first call of an epoch,
+            and 32 where these are bytes or paths.
         max_chunk_bytes: Most bytes of one column that it sees in one call (a number, or a text like `"1MiB"`), but at
             least one row. Both numbers are part of the plan: others change the pieces that functions see, and a state
             that was taken with others is refused. Default: 4 MiB.

@@ -15,7 +15,7 @@ function sees them, so in front of one the rows of each split are cut anew. A pi
   times the CPU with 16,384 rows a call and 4 times with 1,024, so nothing that follows cuts them. The search for n goes
   through operators that pass on rows one by one or leave some out, and ends at a `cache`: an entry does not depend on
   what comes after it;
-* **the start**: 128 rows for the first piece of split 0, and then as many as came before. So the first batch is early, and
+* **the start**: 128 rows for the first piece of split 0, 32 of bytes and of paths, and then as many as came before. So the first batch is early, and
   the size of results is known before much is asked for. The nine calls more come once and not in each split: in each, they
   would cost a third of the rate of `range`.
 
@@ -43,6 +43,9 @@ from arrowflow.plan.widths import holds_bytes, is_fixed, type_bits
 
 FEW_ROWS: Final = 128
 """Rows of the first piece of an epoch, and of bytes however small the batches are: 0.2 to 1 s of images."""
+
+FIRST_BYTE_ROWS: Final = 32
+"""Rows of the first piece of an epoch where they are bytes or paths of files: a first batch of images is made by several calls."""
 
 SOME_ROWS: Final = 1024
 """Rows of a piece of texts, lists or single rows however small the batches are: 0.08 µs of a call for each row."""
@@ -92,10 +95,10 @@ class Pieces:
             return cls(most, num_bytes, most, most)
         wanted = MAX_CHUNK_ROWS if wanted_rows is None else min(wanted_rows, MAX_CHUNK_ROWS)
         text_rows, byte_rows = max(wanted, SOME_ROWS), max(wanted, FEW_ROWS)
-        most = text_rows if by_row else MAX_CHUNK_ROWS
+        most, first = text_rows if by_row else MAX_CHUNK_ROWS, FEW_ROWS
         if names_files:
-            most = max(wanted_rows or 0, FEW_ROWS)
-        return cls(most, num_bytes, min(text_rows, most), min(byte_rows, most), FEW_ROWS)
+            most, first = max(wanted_rows or 0, FEW_ROWS), FIRST_BYTE_ROWS
+        return cls(most, num_bytes, min(text_rows, most), min(byte_rows, most), first)
 
     def told(self) -> dict[str, int]:
         """Returns the limits as JSON values: a state is compared by them."""
@@ -172,6 +175,7 @@ class PieceCutter:
     def __init__(self, pieces: Pieces) -> None:
         self._pieces = pieces
         self._max_rows = 0  # 0 until the first chunk tells the types
+        self._first_rows = pieces.first_rows
         self._measured: tuple[int, ...] = ()
         self._chunks: deque[_Chunk] = deque()
         self._most = 0  # bytes of these chunks or more
@@ -196,7 +200,7 @@ class PieceCutter:
 
     def rows(self, held: int, split: int, piece: int) -> int:
         """Returns the rows of the next piece if it is complete, of so many held ones; else 0."""
-        most, first = self._max_rows, self._pieces.first_rows
+        most, first = self._max_rows, self._first_rows
         if first is not None and not split and piece < 32:
             most = min(most, first << max(0, piece - 1))
         rows = fitting = min(held, most)
@@ -214,7 +218,10 @@ class PieceCutter:
                 most = min(most, max(1, 8 * pieces.max_bytes // max(1, type_bits(found.type))))
             else:
                 measured.append(index)
-                most = min(most, pieces.byte_rows if holds_bytes(found.type) else pieces.text_rows)
+                most = min(most, pieces.text_rows)
+                if holds_bytes(found.type):
+                    most = min(most, pieces.byte_rows)
+                    self._first_rows = self._first_rows and min(self._first_rows, FIRST_BYTE_ROWS)
         self._max_rows, self._measured = most, tuple(measured)
 
     def _fitting(self, column: int, rows: int) -> int:

@@ -135,7 +135,7 @@ def test_memory_under_nulls_counts_nothing() -> None:
 
 def test_large_values_make_small_pieces() -> None:
     fit = MAX_CHUNK_BYTES // (20 * KILOBYTE)
-    assert sizes(af.from_arrow(images(700))) == [128, 128, fit, fit, 700 - 256 - 2 * fit]
+    assert sizes(af.from_arrow(images(700))) == [32, 32, 64, 128, fit, fit, 700 - 256 - 2 * fit]
 
 
 def test_a_value_larger_than_a_piece_comes_alone() -> None:
@@ -161,20 +161,14 @@ def test_columns_that_are_not_read_count_nothing() -> None:
 
 def test_bytes_come_in_as_many_rows_as_a_batch_takes() -> None:
     small = af.from_arrow(images(1000, 8))
-    few = [*[128] * 7, 104]
+    few = [32, 32, 64, *[128] * 6, 104]
     assert seen_by(lambda note: small.map(note).batch(32)) == few
     assert seen_by(lambda note: small.map(note).filter(pl.col("id") >= 0).take(999).batch(32)) == few
     assert seen_by(lambda note: small.map(note).map(lambda batch: batch).prefetch(2).batch(32)) == few
-    assert seen_by(lambda note: small.map(note).batch(300)) == [128, 128, 256, 300, 188]
-    assert seen_by(lambda note: small.map(note).shuffle(200, seed=1).batch(8)) == [
-        128,
-        128,
-        200,
-        200,
-        200,
-        144,
-    ]
-    assert seen_by(lambda note: small.map(note)) == [128, 128, 256, 488]
+    assert seen_by(lambda note: small.map(note).batch(300)) == [32, 32, 64, 128, 256, 300, 188]
+    windows = [32, 32, 64, 128, 200, 200, 200, 144]
+    assert seen_by(lambda note: small.map(note).shuffle(200, seed=1).batch(8)) == windows
+    assert seen_by(lambda note: small.map(note)) == [32, 32, 64, 128, 256, 488]
 
 
 @pytest.mark.parametrize(
@@ -217,7 +211,7 @@ def test_paths_of_files_come_in_few(tmp_path: Path) -> None:
     found.clear()
     for _ in files.map(load, format="numpy").map(lambda columns: columns, format="numpy"):
         pass
-    assert sorted(found) == [44, 128, 128]
+    assert sorted(found) == [32, 32, 44, 64, 128]
 
 
 def test_numbers_do_not() -> None:
@@ -229,7 +223,7 @@ def test_numbers_do_not() -> None:
 
 def test_a_cache_does_not_depend_on_what_follows(tmp_path: Path) -> None:
     texts = af.from_arrow(images(1000, 8))
-    assert seen_by(lambda note: texts.map(note).cache().batch(32)) == [128, 128, 256, 488]
+    assert seen_by(lambda note: texts.map(note).cache().batch(32)) == [32, 32, 64, 128, 256, 488]
     calls: list[int] = []
 
     def note(batch: pa.RecordBatch) -> pa.RecordBatch:
