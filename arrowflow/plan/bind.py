@@ -35,10 +35,11 @@ def bind(plan: Node, options: ResolvedOptions, first_place: int = 0, *, services
     places = count(first_place)
 
     def combine(node: Node, inputs: Sequence[Node]) -> Node:
+        place = next(places)
+        if node.bound:  # it is bound again among more operators, and its random values stay
+            place = getattr(node, "place", place)
         try:
-            return node.bind(
-                tuple(inputs), BindContext(options=options, place=next(places), services=services)
-            )
+            return node.bind(tuple(inputs), BindContext(options=options, place=place, services=services))
         except ArrowflowError as error:
             error.locate(operator=node.name)
             raise

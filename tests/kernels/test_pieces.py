@@ -138,6 +138,18 @@ def test_large_values_make_small_pieces() -> None:
     assert sizes(af.from_arrow(images(700))) == [32, 32, 64, 128, fit, fit, 700 - 256 - 2 * fit]
 
 
+def test_images_after_a_shuffle_come_in_as_many_as_a_batch_has() -> None:
+    rows: list[int] = []
+
+    def decode(columns: dict[str, Any]) -> dict[str, Any]:
+        rows.append(len(columns["image"]))
+        return {"image": np.zeros((len(columns["image"]), 2, 2, 3), np.uint8)}
+
+    for _ in af.from_arrow(images(1000, 100)).shuffle(500, seed=1).map(decode, format="numpy").batch(128):
+        pass
+    assert sorted(rows) == sorted([32, 32, 64, 128, 128, 116, 128, 128, 128, 116])
+
+
 def test_a_value_larger_than_a_piece_comes_alone() -> None:
     table = pa.table({"id": range(4), "text": ["", "x" * 100, "y", "z"]})
     assert sizes(af.from_arrow(table).with_options(af.Options(max_chunk_bytes=10))) == [1, 1, 1, 1]
