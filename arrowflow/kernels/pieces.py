@@ -211,8 +211,9 @@ class PieceCutter:
 
     def _look_at(self, schema: pa.Schema) -> None:
         pieces, measured, most = self._pieces, [], self._pieces.max_rows
+        counting = frozenset(schema.names if pieces.columns is None else pieces.columns) - {*pieces.besides}
         for index, found in enumerate(schema):
-            if found.name in pieces.besides or not (pieces.columns is None or found.name in pieces.columns):
+            if found.name not in counting:
                 continue
             if is_fixed(found.type):
                 most = min(most, max(1, 8 * pieces.max_bytes // max(1, type_bits(found.type))))
