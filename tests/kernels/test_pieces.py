@@ -294,7 +294,7 @@ ROWS = st.lists(
 )
 
 
-@settings(max_examples=scaled(150), database=None)
+@settings(max_examples=scaled(60), database=None)
 @given(
     splits=st.lists(ROWS, min_size=1, max_size=3),
     max_bytes=st.sampled_from([8, 9, 13, 40]),
