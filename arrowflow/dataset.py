@@ -426,9 +426,11 @@ class Dataset:
     ) -> Dataset:
         """Calls a function on record batches; the function returns record batches with any number of rows.
 
-        Before `batch`, the function sees pieces: each split (row group, shuffle window, …) is cut every
-        `Options.max_chunk_rows` rows. After `batch`, the function sees exactly the batches. Several threads call the
-        function, so it has to be pure.
+        Before `batch`, the function sees pieces: each split (row group, shuffle window, …) is cut every 65,536 rows and every
+        4 MiB of a column. Before a `batch` or `shuffle` it gets as many rows as that takes, but at least 128, where it reads
+        bytes, and at least 1,024 where it reads texts or lists. An epoch begins with smaller pieces. `Options` has
+        `max_chunk_rows` and `max_chunk_bytes` for other ones. After `batch`, the function sees exactly the batches. Several
+        threads call the function, so it has to be pure.
 
         Args:
             fn: Gets a record batch and returns one, in the type that `format` names. Returned memory that `fn` could
@@ -995,7 +997,8 @@ class Dataset:
                 row, and again for the open datasets after a resume. The dataset is read later, where its memory lies.
                 If `fn` refills an array, give the dataset a copy of the array.
             cycle_length: Datasets that are open at the same time.
-            block_length: Rows of a turn; by default one chunk, at most `Options.max_chunk_rows` of one split.
+            block_length: Rows of a turn; by default one chunk of one split, of at most `Options.max_chunk_rows`, 65,536, and
+                `Options.max_chunk_bytes`.
             num_parallel_calls: Calls of `fn` at the same time. Also the number of open datasets that have begun,
                 counted from the dataset whose turn it is. By default all of them and the next dataset have begun. A
                 dataset that has begun reads ahead.

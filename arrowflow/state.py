@@ -26,6 +26,9 @@ VERSION = 1
 _IDENTITY = ("operators", "functions", "shape")
 _ANY_ORDER = "any_order"  # a part of the identity where deterministic=False
 _CONTENTS = "contents"  # a part of the identity where there are files; earlier states lack it
+_BORDERS = (
+    "borders"  # a part of the identity where borders between chunks mean something; earlier states lack it
+)
 _MOVING = ("epoch", "position", "batches")
 MAX_POSITION_BYTES = 60 << 10
 """Limit of the moving part of a state; with the identity of the pipeline a state stays under 64 KiB."""
@@ -66,6 +69,8 @@ def identify(plan: Node, chain: Chain, *, deterministic: bool) -> dict[str, Any]
     numbered = enumerate(_identified(plan))
     if contents := {str(number): list(found) for number, node in numbered if (found := node.contents())}:
         what[_CONTENTS] = contents
+    if borders := _borders(_identified(plan)):
+        what[_BORDERS] = borders
     if not deterministic:
         what[_ANY_ORDER] = chain.stages_of_any_order()
     # The digest of the unchanging part is kept, so that a state costs one small digest.
@@ -75,6 +80,11 @@ def identify(plan: Node, chain: Chain, *, deterministic: bool) -> dict[str, Any]
 def _identified(plan: Node) -> list[Node]:
     """Returns the nodes that a state names."""
     return [node for node in post_order(plan) if node.arguments() or node.inputs]
+
+
+def _borders(nodes: Sequence[Node]) -> dict[str, Any]:
+    """Returns what decides the borders that operators see or count, by their numbers."""
+    return {str(number): _shortened(found) for number, node in enumerate(nodes) if (found := node.borders())}
 
 
 def _shortened(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,7 +168,7 @@ def _checked(state: object) -> Mapping[str, Any]:
         raise StateError(f"the state has format version {state['version']}, this release reads {VERSION}")
     moving = {key: state.get(key) for key in _MOVING}
     what = {key: state.get(key) for key in _IDENTITY}
-    what |= {key: state[key] for key in (_CONTENTS, _ANY_ORDER) if key in state}
+    what |= {key: state[key] for key in (_CONTENTS, _BORDERS, _ANY_ORDER) if key in state}
     if state.get("plan") != digest(what) or state.get("digest") != digest([state["plan"], moving]):
         raise StateError(
             "the state was altered or cut after state_dict() returned it; take it from the original"
@@ -280,6 +290,7 @@ def _compare(found: Mapping[str, Any], expected: Mapping[str, Any], plan: Node, 
         )
     _compare_order(found.get(_ANY_ORDER), expected.get(_ANY_ORDER))
     _compare_contents(found.get(_CONTENTS, {}), nodes)
+    _compare_borders(found.get(_BORDERS), nodes)
     if effects and expected.get(_ANY_ORDER) is not None:
         raise StateError(f"{refused}; with deterministic=False strict=False would not go on either")
     if effects and strict:
@@ -297,6 +308,24 @@ def _compare_contents(found: Mapping[str, Any], nodes: Sequence[Node]) -> None:
                 f"{node.name}: {change} than when the state was taken, though its size is the same: it was written again; "
                 "put the old version back, or start the epoch anew"
             ).locate(operator=node.name)
+
+
+def _compare_borders(found: Mapping[str, Any] | None, nodes: Sequence[Node]) -> None:
+    """Raises `StateError` if rows were cut elsewhere: a position counts pieces or batches, and a function sees them whole."""
+    for number, here in _borders(nodes).items():
+        name = nodes[int(number)].name
+        if found is None and "pieces" in here:
+            raise StateError(
+                f"{name}: the state was taken by an earlier release, which cut the rows for functions elsewhere; finish the "
+                "epoch there, or start it anew"
+            ).locate(operator=name)
+        there = here if found is None else found.get(number)
+        if there != _plain(here):
+            raise StateError(
+                f"{name}: its rows are cut by {here}, and when the state was taken by {there}, so rows would be lost or come "
+                "twice; use the same Options(max_chunk_rows=, max_chunk_bytes=), the same batch and shuffle after a function, "
+                "and the same record batches in from_arrow"
+            ).locate(operator=name)
 
 
 def _compare_order(found: list[Any] | None, expected: list[Any] | None) -> None:
@@ -350,8 +379,8 @@ def _changed_functions(found: Mapping[str, str], expected: Mapping[str, str]) ->
         return []
     operators = ", ".join(sorted({key.split(":", 1)[1] for key in changed}))
     return [
-        f"the code of a user function has changed since the state was taken ({operators}); rows from here on are made "
-        "by the new code"
+        f"the code of a user function has changed since the state was taken, or a number, text, tuple or array that it "
+        f"refers to ({operators}); rows from here on are made by the new function"
     ]
 
 

@@ -18,6 +18,7 @@ NAMES = (
     "ranks",
     "columns",
     "borders",
+    "pieces",
     "memory",
     "budgets",
     "autotune",

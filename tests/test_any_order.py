@@ -135,7 +135,7 @@ def test_other_budgets_go_on(files: Path) -> None:
     with iter(ds) as iterator:
         rows = ids(next(iterator)) + ids(next(iterator))
         state = iterator.state_dict()
-    other = af.Options(cpu_budget=1, ram_budget="1MiB", max_chunk_rows=7)
+    other = af.Options(cpu_budget=1, ram_budget="1MiB")
     with iter(ds.with_options(other)) as iterator:
         iterator.load_state_dict(state)
         rows += [row for batch in iterator for row in ids(batch)]

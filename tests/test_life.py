@@ -393,7 +393,7 @@ def test_a_dataset_inside_of_a_function(files: Path) -> None:
             break
         return pa.record_batch({"rows": [rows]})
 
-    dataset = af.range(200_000).map(nested).batch(10)
+    dataset = af.range(200_000).with_options(af.Options(max_chunk_rows=65_536)).map(nested).batch(10)
     assert [batch.column(0).to_pylist() for batch in dataset] == [[1200] * 4]
     for thread in workers():
         thread.join()

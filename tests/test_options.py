@@ -49,6 +49,8 @@ def test_bad_sizes(size: Any) -> None:
         {"cpu_budget": True},
         {"max_chunk_rows": 0},
         {"max_chunk_rows": "3"},
+        {"max_chunk_bytes": 0},
+        {"max_chunk_bytes": "3 rows"},
         {"seed": -1},
         {"seed": 1 << 64},
         {"seed": 1.0},
@@ -101,7 +103,8 @@ def test_defaults() -> None:
     resolved = af.Options().resolved()
     assert resolved.cpu_budget == available_cpus() >= 1
     assert resolved.ram_budget == available_memory_bytes() // 4 > 0
-    assert (resolved.deterministic, resolved.seed, resolved.max_chunk_rows) == (True, 0, 65_536)
+    assert (resolved.deterministic, resolved.seed) == (True, 0)
+    assert (resolved.max_chunk_rows, resolved.max_chunk_bytes) == (None, 4 << 20)
     assert {field.name for field in dataclasses.fields(resolved)} - {"shares_ram"} == {
         field.name for field in dataclasses.fields(af.Options)
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import math
 import subprocess
@@ -19,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import arrowflow as af
+from arrowflow.ops.functions.function import code_digest
 from arrowflow.ops.rows import take
 from arrowflow.testing import assert_same_batches, batches_of
 from tests.ops.tables import Apply, identity, ids, numbers, refused, two_thirds, write_shards
@@ -253,6 +255,114 @@ def test_changed_code_warns() -> None:
     with pytest.warns(UserWarning, match=r"code of a user function has changed.*map"):
         found = rest_of(af.range(9).batch(2).map(changed), state)
     assert found == [2, 4, 6, 8]
+
+
+LIMIT = 3
+SEEN = 0
+
+
+def by_closure(value: Any) -> Any:
+    def keep(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch if value is None else batch.slice(0, 1)
+
+    return keep
+
+
+def by_default(value: Any) -> Any:
+    def keep(batch: pa.RecordBatch, limit: Any = value) -> pa.RecordBatch:
+        return batch.slice(0, limit)
+
+    return keep
+
+
+def by_keyword(value: Any) -> Any:
+    def keep(batch: pa.RecordBatch, *, limit: Any = value) -> pa.RecordBatch:
+        return batch.slice(0, limit)
+
+    return keep
+
+
+def by_partial(value: Any) -> Any:
+    def keep(limit: Any, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.slice(0, limit)
+
+    return functools.partial(keep, value)
+
+
+def by_inner(value: Any) -> Any:
+    def keep(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return [batch for _ in [value] if value][0]  # noqa: RUF015
+
+    return keep
+
+
+@pytest.mark.parametrize("make", [by_closure, by_default, by_keyword, by_partial, by_inner])
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (3, 2),
+        (0.5, 0.25),
+        (True, 1),
+        ("a", "b"),
+        (b"a", b"b"),
+        ((1, ("x", 2)), (1, ("x", 3))),
+        (np.arange(3), np.arange(1, 4)),
+        (np.arange(4_000_000), np.arange(4_000_000)[::-1]),
+        (np.float32(1), np.float64(1)),
+        (pa.array([1, None]), pa.array([1, 0])),
+        (pl.Series([1]), pl.Series([2])),
+    ],
+    ids=str,
+)
+def test_a_changed_value_warns(make: Any, one: Any, other: Any) -> None:
+    assert code_digest(make(one)) == code_digest(make(copy.deepcopy(one)))
+    assert code_digest(make(one)) != code_digest(make(other))
+
+
+def test_a_changed_value_of_a_closure_warns() -> None:
+    def plan(keep: int) -> af.Dataset:
+        return af.range(40).filter(lambda arrays: arrays["id"] % keep > 0, format="numpy").batch(3)
+
+    state = state_after(plan(3), 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rest_of(plan(3), state)
+    with pytest.warns(UserWarning, match=r"or a number, text, tuple or array that it refers to \(filter\)"):
+        rest_of(plan(2), state)
+
+
+def test_a_changed_global_warns(monkeypatch: pytest.MonkeyPatch) -> None:
+    def keep(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.slice(0, LIMIT)
+
+    before = code_digest(keep)
+    monkeypatch.setitem(globals(), "LIMIT", 4)
+    assert code_digest(keep) != before
+
+
+def test_values_that_change_while_a_run_goes_on_do_not_warn(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, found, held = 0, [1], {"x": 1}
+
+    class Counter:
+        calls = 0
+
+        def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+            self.calls += 1
+            return batch
+
+    def counts(batch: pa.RecordBatch) -> pa.RecordBatch:
+        nonlocal calls
+        global SEEN
+        calls, SEEN = calls + 1, SEEN + 1
+        found.append(held["x"])
+        return batch
+
+    counter = Counter()
+    before = code_digest(counts), code_digest(counter), code_digest(counter.__call__)
+    counts(pa.record_batch({"x": [1]}))
+    counter(pa.record_batch({"x": [1]}))
+    held["x"] = 2
+    assert (code_digest(counts), code_digest(counter), code_digest(counter.__call__)) == before
 
 
 def test_the_same_code_does_not_warn() -> None:

@@ -1,31 +1,31 @@
-"""`RecutKernel`: what a user function sees is a pure function of plan and data.
-
-Borders between chunks are free inside a plan: they depend on how a file was decoded and on what a rule moved. A
-user function sees them, so in front of one the rows of each split are counted and cut every `max_chunk_rows` anew.
-"""
+"""`RecutKernel`: cuts the rows of each split into the pieces that a user function sees, see `pieces.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from arrowflow.kernels.cutting import CuttingKernel
-from arrowflow.kernels.held import join
+from arrowflow.kernels.held import Held, join
 from arrowflow.kernels.items import Item, Origin
+from arrowflow.kernels.kinds import SerialKernel
 from arrowflow.kernels.operator import KernelSpec
-from arrowflow.options import ResolvedOptions
+from arrowflow.kernels.pieces import PieceCutter, PieceOperator, Pieces
 from arrowflow.plan.position import Position
 
 
-def recut_spec(operator: str, options: ResolvedOptions) -> KernelSpec:
-    """Returns the kernel that an operator with a user function puts in front of it."""
-    size = options.max_chunk_rows
-    return KernelSpec(
-        operator=operator,
-        kind="serial",
-        make=lambda context: RecutKernel(size),
-        sees_borders=True,
-        facts=lambda: (f"cut splits every {size:,} rows",),
+def recut_specs(node: PieceOperator) -> tuple[KernelSpec, ...]:
+    """Returns the kernel that an operator with a user function puts in front of it: none after `batch`."""
+    pieces = node.pieces
+    if pieces is None:
+        return ()
+    return (
+        KernelSpec(
+            operator=node.name,
+            kind="serial",
+            make=lambda context: RecutKernel(pieces),
+            sees_borders=True,
+            facts=lambda: (pieces.describe(),),
+        ),
     )
 
 
@@ -45,23 +45,26 @@ class RecutPosition(NamedTuple):
     piece: int
 
 
-class RecutKernel(CuttingKernel):
-    """Cuts each split's rows every `size` rows."""
+class RecutKernel(SerialKernel):
+    """Cuts each split's rows into pieces. Chunks without rows in front of all rows pass."""
 
-    def __init__(self, size: int) -> None:
-        super().__init__(size)
+    def __init__(self, pieces: Pieces) -> None:
+        self._held = Held()
+        self._cutter = PieceCutter(pieces)
         self._split = -1
+        self._piece = 0
         self._ends = False  # whether no row of the split is still to come
 
     def open(self, position: Position, epoch: int) -> Position:
         """Restores which split is being cut, and how many pieces of it were made."""
         if position is None:
             return None
-        before, offset, self._split, piece = RecutPosition._make(position)
-        return super().open((before, offset, piece), epoch)
+        at = RecutPosition._make(position)
+        self._held, self._split, self._piece = Held(at.before, at.offset), at.split, at.piece
+        return at.before
 
     def push(self, item: Item) -> Iterator[Item]:
-        """Yields full pieces, and the short one at the end of a split."""
+        """Yields complete pieces, and the rest at the end of a split."""
         if item.origin.split != self._split:
             if self._held.rows:
                 yield from self.finish()
@@ -69,24 +72,31 @@ class RecutKernel(CuttingKernel):
                 # A resumed run may pass on the end of an earlier split, whose rows it left out.
                 self._held.add(item)
                 if self._split < 0:
-                    yield item._replace(position=RecutPosition(*self._held.mark(), self._split, self._number))
+                    yield item._replace(position=self._position())
                 return
-            self._split, self._number = item.origin.split, 0
+            self._split, self._piece = item.origin.split, 0
+        before = self._held.rows
         self._held.add(item)
+        if added := self._held.rows - before:
+            self._cutter.add(item.chunk, item.chunk.num_rows - added)
         self._ends = item.origin.last
-        while self._held.rows >= self._size:
-            yield self._cut(self._size)
+        while rows := self._cutter.rows(self._held.rows, self._split, self._piece):
+            yield self._cut(rows)
         if self._ends and self._held.rows:
             yield self._cut(self._held.rows)
 
     def finish(self) -> Iterator[Item]:
         """Yields what is left of the split."""
         self._ends = True
-        return super().finish()
+        if self._held.rows:
+            yield self._cut(self._held.rows)
 
     def _cut(self, rows: int) -> Item:
         chunks, tickets = self._held.pop(rows)
-        origin = Origin(self._split, self._number, last=self._ends and not self._held.rows)
-        self._number += 1
-        position = RecutPosition(*self._held.mark(), self._split, self._number)
-        return Item(join(chunks), position, tickets if len(chunks) == 1 else None, origin)
+        self._cutter.pop(rows)
+        origin = Origin(self._split, self._piece, last=self._ends and not self._held.rows)
+        self._piece += 1
+        return Item(join(chunks), self._position(), tickets if len(chunks) == 1 else None, origin)
+
+    def _position(self) -> Position:
+        return RecutPosition(*self._held.mark(), self._split, self._piece)

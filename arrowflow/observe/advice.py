@@ -14,6 +14,8 @@ INFLATES = 2.0
 COSTLY_SHARE = 0.3
 FEW_ROWS, MANY_CALLS = 8, 200
 MAPS = ("map", "map_rows")
+LONG_SECONDS, GOOD_SECONDS = 1.0, 0.25
+"""A call that is too long, and one that is not."""
 LEAST_SECONDS = 0.5
 """Shorter runs say nothing, and gain nothing."""
 
@@ -30,6 +32,7 @@ def advice(statistics: Statistics) -> tuple[str, ...]:
         *_where_cache_pays(statistics),
         *_repeated_before_shuffle(stages),
         *_row_wise(stages),
+        *_long_calls(stages),
         *_serial_reads(statistics),
         *_few_connections(statistics),
         *locked(stages),
@@ -145,6 +148,23 @@ def _row_wise(stages: Sequence[StageStatistics]) -> Iterator[str]:
             yield (
                 f"{name} was called {stage.calls:,} times with {stage.rows / stage.calls:.1f} rows each: let it work on "
                 "batches (batch before it), or on larger chunks"
+            )
+
+
+def _long_calls(stages: Sequence[StageStatistics]) -> Iterator[str]:
+    """Finds functions whose calls take longer than a batch should, where fewer rows would do."""
+    batches = [place for place, _ in _named(stages, "batch")]
+    for place, name in _named(stages, *MAPS):
+        stage = stages[place]
+        if not stage.calls or (batches and batches[-1] > place):
+            continue  # behind a batch a call is for that batch
+        seconds = (stage.busy_seconds - stage.queued_seconds) / stage.calls
+        rows = stage.rows / stage.calls
+        if seconds > LONG_SECONDS and rows >= 2:
+            fewer = max(1, round(rows * GOOD_SECONDS / seconds))
+            yield (
+                f"{name} takes {seconds:.1f} s for the {rows:,.0f} rows of a call, so batches come late and much is held: "
+                f"give it fewer, by Options(max_chunk_rows={fewer})"
             )
 
 

@@ -35,15 +35,16 @@ def bind(plan: Node, options: ResolvedOptions, first_place: int = 0, *, services
     places = count(first_place)
 
     def combine(node: Node, inputs: Sequence[Node]) -> Node:
+        place = next(places)
+        if node.bound:  # it is bound again among more operators, and its random values stay
+            place = getattr(node, "place", place)
         try:
-            return node.bind(
-                tuple(inputs), BindContext(options=options, place=next(places), services=services)
-            )
+            return node.bind(tuple(inputs), BindContext(options=options, place=place, services=services))
         except ArrowflowError as error:
             error.locate(operator=node.name)
             raise
 
-    return _asked_again(fold(plan, combine), 0)
+    return _cut(_asked_again(fold(plan, combine), 0), None, options)
 
 
 def _asked_again(node: Node, rows: int | None) -> Node:
@@ -53,3 +54,12 @@ def _asked_again(node: Node, rows: int | None) -> Node:
     if any(new is not old for new, old in zip(inputs, node.inputs, strict=True)):
         node = dataclasses.replace(node, inputs=inputs)
     return node if rows is None else node.asked_again(rows)
+
+
+def _cut(node: Node, rows: int | None, options: ResolvedOptions) -> Node:
+    """Returns a bound plan whose nodes know where to cut their inputs for functions, of which so many rows are wanted."""
+    wanted = node.rows_wanted(rows)
+    inputs = tuple(_cut(child, wanted, options) for child in node.inputs)
+    if any(new is not old for new, old in zip(inputs, node.inputs, strict=True)):
+        node = dataclasses.replace(node, inputs=inputs)
+    return node.cut_for(rows, options)

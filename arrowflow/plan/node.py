@@ -225,6 +225,25 @@ class Node(ABC):
         """Returns itself as it is bound below operators that ask for so many of its rows again."""
         return self
 
+    # ---- Functions see borders: binding asks these, from the end of the plan on, and a state is compared by the result.
+
+    def rows_wanted(self, rows: int | None) -> int | None:
+        """Returns how many rows of its inputs are wanted at a time where so many of its own are; None for any number."""
+        traits = self.traits
+        kept = traits.one_to_one or traits.drops_rows or traits.counts_alone or traits.in_turn
+        return rows if kept or self.row_range is not None else None
+
+    def cut_for(self, rows: int | None, options: ResolvedOptions) -> Node:
+        """Returns itself, bound, with what it has to know to cut its input for a function. See `kernels.pieces`."""
+        return self
+
+    def borders(self) -> Mapping[str, Any]:
+        """Returns, as JSON values, what decides borders that it sees or counts; nothing where borders mean nothing to it.
+
+        Called on bound nodes: a state is compared by these values and by the arguments.
+        """
+        return {}
+
     # ---- `explain` and messages ask these.
 
     def call(self) -> str:

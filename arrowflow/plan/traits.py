@@ -63,6 +63,7 @@ class Traits:
         in_turn: Makes rows of each split of its input after the other, and keeps none back for later splits. So does every
             operator that is `one_to_one`, `drops_rows` or `counts_alone`. See `Node.rows_again`.
         row_sizes: Its fields that count the rows of a buffer or a batch; each lane has its part of them.
+        names_files: Its rows are the paths of files, so that a function of them opens one for each row.
         resume: How it goes on from a position.
     """
 
@@ -77,4 +78,5 @@ class Traits:
     collects: bool = False
     in_turn: bool = False
     row_sizes: tuple[str, ...] = ()
+    names_files: bool = False
     resume: Resume = Resume.SEEK

@@ -51,15 +51,16 @@ def row_width(schema: pa.Schema | None) -> RowWidth:
     """
     if schema is None:
         return RowWidth()
-    untold = sum(not _is_fixed(type) for type in schema.types)
+    untold = sum(not is_fixed(type) for type in schema.types)
     return RowWidth(row_bytes(schema) + untold * UNTOLD_BYTES, exact=not untold)
 
 
-def _is_fixed(type: pa.DataType) -> bool:
+def is_fixed(type: pa.DataType) -> bool:
+    """Returns whether all values of a type take as many bytes."""
     if isinstance(type, pa.BaseExtensionType):
-        return _is_fixed(type.storage_type)
+        return is_fixed(type.storage_type)
     if pa.types.is_fixed_size_list(type) or pa.types.is_struct(type):
-        return all(_is_fixed(type.field(index).type) for index in range(type.num_fields))
+        return all(is_fixed(type.field(index).type) for index in range(type.num_fields))
     try:
         return type.bit_width >= 0
     except ValueError:
@@ -78,3 +79,16 @@ def type_bits(type: pa.DataType) -> int:
         return int(type.bit_width)
     except ValueError:
         return 64 if str(type).startswith("large_") else 32
+
+
+def holds_bytes(type: pa.DataType) -> bool:
+    """Returns whether values of a type are bytes, or hold some.
+
+    Example:
+        >>> holds_bytes(pa.struct({"bytes": pa.binary(), "path": pa.string()})), holds_bytes(pa.string())
+        (True, False)
+    """
+    if isinstance(type, pa.BaseExtensionType):
+        return holds_bytes(type.storage_type)
+    inside = (type.field(index).type for index in range(type.num_fields))
+    return pa.types.is_binary(type) or pa.types.is_large_binary(type) or any(map(holds_bytes, inside))

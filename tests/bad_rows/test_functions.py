@@ -105,7 +105,9 @@ def test_worker_processes_leave_out_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize("executor", ["thread", "process"])
 def test_rows_in_front_of_a_bad_one_come_first(executor: Any) -> None:
     with iter(
-        af.range(1000).map_rows(lambda row: {"x": 1 // (999 - row["id"])}, executor=executor)
+        af.range(1000)
+        .with_options(af.Options(max_chunk_rows=1000))
+        .map_rows(lambda row: {"x": 1 // (999 - row["id"])}, executor=executor)
     ) as batches:
         assert next(batches).num_rows == 999
         with pytest.raises(

@@ -72,6 +72,30 @@ def test_other_functions_stay_where_they_are(stages: tuple[StageStatistics, ...]
     assert faults(run(*stages)) == ()
 
 
+def test_a_long_call_gets_fewer_rows() -> None:
+    slow = mapped(operators=("map(load)",), busy_seconds=80.0, queued_seconds=2.0, calls=6, rows=60_000)
+    (text,) = faults(run(stage("batch", operators=("batch(128)",), kind="serial"), slow, READ))
+    assert text == (
+        "map(load) takes 13.0 s for the 10,000 rows of a call, so batches come late and much is held: give it fewer, by "
+        "Options(max_chunk_rows=192)"
+    )
+
+
+@pytest.mark.parametrize(
+    "stages",
+    [
+        (mapped(busy_seconds=90.0, calls=100), READ),
+        (mapped(busy_seconds=90.0, queued_seconds=85.0, calls=6), READ),
+        (mapped(busy_seconds=90.0, calls=6, rows=6), READ),
+        (mapped(busy_seconds=90.0, calls=6), stage("batch", operators=("batch(128)",), kind="serial"), READ),
+        (mapped(busy_seconds=0.0, calls=0, rows=0), READ),
+    ],
+    ids=["short", "waited for a core", "single rows", "sees batches", "none is over"],
+)
+def test_other_calls_keep_their_rows(stages: tuple[StageStatistics, ...]) -> None:
+    assert faults(run(*stages)) == ()
+
+
 def test_a_costly_function_goes_below_the_cache() -> None:
     (text,) = faults(run(mapped(), CACHE, READ))
     assert text == (

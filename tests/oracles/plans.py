@@ -494,13 +494,20 @@ class Plan:
 
     source: Source
     ops: tuple[Op, ...]
+    max_chunk_bytes: int = 1 << 20
+
+    @property
+    def piece_rows(self) -> int:
+        """Rows of a piece: numbers take 8 bytes, and texts fewer."""
+        return max(1, min(MAX_CHUNK_ROWS, self.max_chunk_bytes // 8))
 
     @property
     def batched(self) -> bool:
         return any(op.name in CUTS for op in self.ops)
 
     def dataset(self, options: af.Options) -> af.Dataset:
-        ds = self.source.make().with_options(af.Options(max_chunk_rows=MAX_CHUNK_ROWS))
+        pieces = af.Options(max_chunk_rows=MAX_CHUNK_ROWS, max_chunk_bytes=self.max_chunk_bytes)
+        ds = self.source.make().with_options(pieces)
         for op in self.ops:
             ds = LIBRARY[op.name](ds, *op.arguments)
         return ds.with_options(options)
@@ -521,9 +528,12 @@ class Plan:
         below = self.segments(depth - 1, 0 if op.name in CACHING else epoch, order)
         place = 1 + sum(NUM_NODES.get(before.name, 1) for before in self.ops[:depth])
         if op.name == "interleave":
-            yield from interleaved(below, epoch, place, *op.arguments)
+            yield from interleaved(below, epoch, place, *op.arguments, piece_rows=self.piece_rows)
         elif op.name == "flat_map":
-            yield from interleaved(below, epoch, place, 1, None, op.arguments[0], noisy=False)
+            calls = op.arguments[0]
+            yield from interleaved(
+                below, epoch, place, 1, None, calls, noisy=False, piece_rows=self.piece_rows
+            )
         elif op.name == "scan":
             yield from self._scanned(below, depth)
         elif op.name == "noise":
@@ -549,7 +559,7 @@ class Plan:
         """Cuts each split anew, but a batch not at all."""
         batched = any(op.name in CUTS for op in self.ops[:depth])
         for split, rows in below:
-            size = max(1, len(rows)) if batched else MAX_CHUNK_ROWS
+            size = max(1, len(rows)) if batched else self.piece_rows
             yield split, [rows[start : start + size] for start in range(0, len(rows), size)]
 
     def _pieces_mapped(self, below: Iterable[Segment], depth: int, name: str) -> Iterator[Segment]:
@@ -652,7 +662,15 @@ def filtered(below: Iterable[Segment], epoch: int, kind: str) -> Iterator[Segmen
 
 
 def interleaved(
-    below: Iterable[Segment], epoch: int, place: int, cycle: int, block: int | None, calls: int, noisy: bool
+    below: Iterable[Segment],
+    epoch: int,
+    place: int,
+    cycle: int,
+    block: int | None,
+    calls: int,
+    noisy: bool,
+    *,
+    piece_rows: int,
 ) -> Iterator[Segment]:
     """As tf.data goes round; each turn is a split."""
     coming = enumerate(row for _, rows in below for row in rows)
@@ -666,7 +684,7 @@ def interleaved(
             if following is not None:
                 number, row = following
                 key = (((place + 1) << 40 | number) << 16) + 1
-                places[at] = blocks_of(row, block, (1, 7, key, epoch) if noisy else None)
+                places[at] = blocks_of(row, block, (1, 7, key, epoch) if noisy else None, piece_rows)
         blocks = places[at]
         if blocks:
             rows = blocks.pop(0)
@@ -679,15 +697,15 @@ def interleaved(
             return
 
 
-def blocks_of(row: Row, block: int | None, key: tuple[int, ...] | None) -> list[list[Row]]:
+def blocks_of(row: Row, block: int | None, key: tuple[int, ...] | None, piece_rows: int) -> list[list[Row]]:
     """Returns what one element gives in each turn."""
     first = row["row"] % 20
     (split_rows,) = placed([ELEMENTS[row["row"] % len(ELEMENTS)]])
     pieces = []
     for split, (start, count) in enumerate(split_rows):
         rows = rows_from(first + start, count)
-        for piece, at in enumerate(range(0, count, MAX_CHUNK_ROWS)):
-            pieces.append(rows[at : at + MAX_CHUNK_ROWS])
+        for piece, at in enumerate(range(0, count, piece_rows)):
+            pieces.append(rows[at : at + piece_rows])
             if key is not None:
                 values = generator((*key, split, piece)).random(len(pieces[-1]))
                 pieces[-1] = [
@@ -920,4 +938,4 @@ TRANSFORMED: dict[str, Callable[..., Iterator[Segment]]] = {
 }
 
 
-PLANS: st.SearchStrategy[Plan] = st.builds(Plan, SOURCES, operators())
+PLANS: st.SearchStrategy[Plan] = st.builds(Plan, SOURCES, operators(), st.sampled_from([1 << 20, 16, 1]))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -32,6 +33,10 @@ def counted(path: Path) -> af.Dataset:
     return rows.assert_cardinality(af.count_rows(rows))
 
 
+def half(batch: pa.RecordBatch, rng: np.random.Generator) -> pa.RecordBatch:
+    return batch.filter(pa.array(rng.random(batch.num_rows) < 0.5))
+
+
 PLANS: dict[str, Make] = {
     "plain": lambda path: of(path).batch(32),
     "select": lambda path: (
@@ -44,6 +49,7 @@ PLANS: dict[str, Make] = {
     "global shuffle of a part": lambda path: of(path).skip(100).take(1000).shuffle(50, seed=1).batch(7),
     "filter": lambda path: of(path).filter(pl.col("id") % 7 == 3).shuffle(100, seed=1).batch(8),
     "counted": lambda path: counted(path).shuffle(100, seed=1).batch(8, drop_remainder=True),
+    "random function": lambda path: of(path).map(half, seed=1).batch(16),
     "repeat": lambda path: of(path).shuffle(100, seed=1).repeat(2).batch(64),
     "mix": lambda path: af.sample_from_datasets([of(path).shuffle(90), of(path)], seed=4).batch(32),
     "bucket": lambda path: documents(of(path).select("id")).bucket_by_sequence_length(

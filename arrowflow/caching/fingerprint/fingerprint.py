@@ -7,7 +7,7 @@ and the positions that travel with them:
   this number. Operators without an identity (`prefetch`, `with_options`) are left out;
 * of sources, the data that they read: files by path, size and time or etag; data in memory by their values;
 * of user functions, their behaviour: see `functions.py`;
-* of the options, `seed`, `max_chunk_rows` and the rules that are off, since positions follow the optimised plan;
+* of the options, `seed`, `max_chunk_rows`, `max_chunk_bytes` and the rules that are off, since positions follow the optimised plan;
 * the versions of arrowflow, pyarrow, Polars, NumPy and Python.
 
 A **key** stands for user functions, for streams and for all else without an identity. It does not stand for the rest:
@@ -37,7 +37,7 @@ from arrowflow.plan.bind import bind, options_of
 from arrowflow.plan.identity import Code, Unknown
 from arrowflow.plan.node import Node
 
-VERSION: Final = 2
+VERSION: Final = 3
 """The version of the content and of the encoding."""
 
 
@@ -88,7 +88,8 @@ def fingerprint(plan: Node, options: ResolvedOptions, key: str | None = None) ->
     """
     encoder = Encoder(WRITERS)
     encoder.write(("arrowflow fingerprint", VERSION, key, _versions()))
-    encoder.write((options.seed, options.max_chunk_rows, sorted(options.disabled_rules)))
+    limits = options.max_chunk_rows, options.max_chunk_bytes
+    encoder.write((options.seed, *limits, sorted(options.disabled_rules)))
     for node in _nodes(plan):
         if node.known_as is not None:
             encoder.put("known as", node.known_as)

@@ -128,6 +128,10 @@ class Batch(RowOperator):
         found = self.inputs[0].position_behind(step * self.size, epoch)
         return None if found is None else CutPosition(found[0], step * self.size - found[1], step)
 
+    def rows_wanted(self, rows: int | None) -> int:
+        """Returns a batch."""
+        return self.size
+
     def rows_again(self, rows: int) -> int:
         """Returns the rows of the batch at its position and of those after it, or the split that the batch begins in."""
         return rows + self.size if rows else 1

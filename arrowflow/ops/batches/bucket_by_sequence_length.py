@@ -139,6 +139,10 @@ class BucketBySequenceLength(Operator):
         """Returns its input's rows, unless short batches are dropped."""
         return inputs[0] if not self.drop_remainder or inputs[0] == 0 else None
 
+    def rows_wanted(self, rows: int | None) -> int:
+        """Returns the largest batch."""
+        return max(self.bucket_batch_sizes)
+
     def rows_again(self, rows: int) -> int | None:
         """Returns the rows after which the oldest held row is emitted at the latest."""
         return self.max_lag_rows + 1 if rows <= 1 else None

@@ -97,6 +97,9 @@ class Cache(RowOperator):
         """See `kept_rows_obstacle`."""
         return kept_rows_obstacle(self.inputs[0], lanes, times)
 
+    def rows_wanted(self, rows: int | None) -> None:
+        """Returns None: what it keeps does not depend on what comes after it."""
+
     def rows_again(self, rows: int) -> int | None:
         """Returns none, if none are asked for: rows that are stored come again, whatever its input has become."""
         return None if rows else 0
@@ -163,7 +166,7 @@ def _key(plan: Node, options: ResolvedOptions) -> tuple[Any, ...]:
     nodes = list(post_order(plan))
     # Places are keys of random values.
     places = [getattr(node, "place", None) for node in nodes if node.arguments().get("seed", 0) is not None]
-    return plan, places, options.max_chunk_rows
+    return plan, places, options.max_chunk_rows, options.max_chunk_bytes
 
 
 def _sources(plan: Node) -> list[Any]:

@@ -163,6 +163,9 @@ class DiskCache(RowOperator):
         found.refresh()
         return found.position_behind(rows)
 
+    def rows_wanted(self, rows: int | None) -> None:
+        """Returns None: what it keeps does not depend on what comes after it."""
+
     def rows_again(self, rows: int) -> int | None:
         """Returns none, if none are asked for: rows that are stored come again, whatever its input has become."""
         return None if rows else 0

@@ -20,8 +20,9 @@ from arrowflow.kernels.context import Context
 from arrowflow.kernels.gather import kept
 from arrowflow.kernels.items import Origin, Outcome
 from arrowflow.kernels.kinds import StatelessKernel
-from arrowflow.kernels.operator import KernelSpec, Operator
-from arrowflow.kernels.recut import recut_spec
+from arrowflow.kernels.operator import KernelSpec
+from arrowflow.kernels.pieces import PieceOperator
+from arrowflow.kernels.recut import recut_specs
 from arrowflow.ops.columns.column_program import (
     ColumnOperator,
     as_texts,
@@ -110,7 +111,7 @@ class Filter(ColumnOperator):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FilterBy(Operator):
+class FilterBy(PieceOperator):
     """The rows of its input for which `fn`, called on a piece of them, returns true; null is not true.
 
     Row order: as its input. Memory: input and output of each call. Deterministic if `fn` is. Resume: (position before
@@ -186,7 +187,7 @@ class FilterBy(Operator):
             facts=lambda: (f"{function_name(self.fn)}({self.format}), one call a piece",),
         )
         return (
-            recut_spec(self.name, options),
+            *recut_specs(self),
             call,
             *results_specs(self, place=self.place, policy=self.policy),
         )

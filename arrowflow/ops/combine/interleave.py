@@ -26,7 +26,8 @@ from arrowflow.kernels.held import Held
 from arrowflow.kernels.items import Item, Origin, Ticket
 from arrowflow.kernels.kinds import BoundaryKernel
 from arrowflow.kernels.operator import KernelSpec, Operator, RowOperator
-from arrowflow.kernels.recut import recut_spec
+from arrowflow.kernels.pieces import PieceOperator, Pieces
+from arrowflow.kernels.recut import recut_specs
 from arrowflow.ops.combine.elements import (
     Element,
     ElementFunction,
@@ -49,11 +50,11 @@ MAX_CYCLE_LENGTH = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Interleave(Operator):
+class Interleave(PieceOperator):
     """The rows of the datasets that `fn` returns for the rows of its input, `cycle_length` of them in rotation.
 
     A turn takes `block_length` rows of one dataset, or one chunk of it: the dataset's splits, cut every
-    `max_chunk_rows` rows. Row order: the rotation's, whatever is ready first; with `deterministic=False` an element
+    `max_chunk_rows` rows or `max_chunk_bytes`. Row order: the rotation's, whatever is ready first; with `deterministic=False` an element
     that is not ready is skipped for now. Memory: the chunks of `cycle_length` inputs, and of one input opened ahead.
     Deterministic if `fn` is. Resume: (input's position before the oldest open element; place, number and position of
     each open element; place, rows left and number of the turn; next element). `fn` is called again for the open
@@ -135,6 +136,15 @@ class Interleave(Operator):
         """Returns the arguments that decide its turns, and its place, which gives the places of its elements."""
         return {**Operator.identity(self), "place": self.place}
 
+    def cut_for(self, rows: int | None, options: ResolvedOptions) -> Node:
+        """Notes the limits that hold in its elements, whose turns and functions see borders."""
+        return dataclasses.replace(self, pieces=Pieces.of(options))
+
+    def borders(self) -> Mapping[str, Any]:
+        """Returns these limits; turns with a length depend on them only where elements have functions of their own."""
+        own = PieceOperator.borders(self)
+        return own if self.block_length is None and self.cycle_length > 1 else {"elements": own["pieces"]}
+
     @property
     def repeatable(self) -> bool:
         """The function may open anything, and the plan does not show it."""
@@ -192,8 +202,8 @@ class Interleave(Operator):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turns(RowOperator):
-    """An element's splits, cut every `max_chunk_rows` rows: the pieces for turns without a length.
+class Turns(RowOperator, PieceOperator):
+    """An element's splits, cut every `max_chunk_rows` rows or `max_chunk_bytes`: the pieces for turns without a length.
 
     Row order: as its input. Memory: one piece. Deterministic. Resume: (position before the piece, rows, split, piece).
     """
@@ -205,9 +215,13 @@ class Turns(RowOperator):
         """Returns nothing."""
         return {}
 
+    def cut_for(self, rows: int | None, options: ResolvedOptions) -> Node:
+        """Notes where splits are cut; no turn is short since it is the first one."""
+        return dataclasses.replace(self, pieces=dataclasses.replace(Pieces.of(options), first_rows=None))
+
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the cutter of pieces."""
-        return (recut_spec(self.name, options),)
+        return recut_specs(self)
 
 
 class InterleaveKernel(BoundaryKernel):

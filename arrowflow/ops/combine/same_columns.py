@@ -50,6 +50,10 @@ class SameColumnsOperator(Operator):
             return sources[0]
         return pa.schema([sources[0].field(name) for name in self.columns])
 
+    def rows_wanted(self, rows: int | None) -> int | None:
+        """Returns as many: no input gives more."""
+        return rows
+
     def carrying(self, columns: Sequence[str]) -> Node:
         """Forgets its columns until it is bound again."""
         return dataclasses.replace(self, columns=None)

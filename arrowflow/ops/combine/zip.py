@@ -56,6 +56,10 @@ class Zip(Operator):
             wanted & frozenset(child.schema.names) for child in self.inputs if child.schema is not None
         )
 
+    def rows_wanted(self, rows: int | None) -> int | None:
+        """Returns as many of each input."""
+        return rows
+
     def count_rows(self, inputs: Sequence[Count]) -> Count:
         """Returns the rows of the shortest input, where every input's are known."""
         known = [rows for rows in inputs if rows is not None]

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import dis
 import functools
 import hashlib
+import operator
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from arrowflow.caching.fingerprint.code import code_parts
-from arrowflow.errors import FunctionError, PlanError, SchemaError, shown
+from arrowflow.caching.fingerprint.code import code_parts, names_in, nested
+from arrowflow.caching.fingerprint.data import write_data
+from arrowflow.caching.fingerprint.encoder import Encoder
+from arrowflow.caching.fingerprint.values import write_container, write_plain
+from arrowflow.errors import FingerprintError, FunctionError, PlanError, SchemaError, shown
 from arrowflow.interchange.enums import as_enum
+
+MAX_DIGESTED_BYTES: Final = 16 << 20
+"""Of larger arrays that a function refers to, so many bytes are digested."""
+
+_VALUES = (bool, int, float, complex, str, bytes, np.generic, pa.Array, pa.ChunkedArray, pa.Scalar, pl.Series)
 
 RETURNED: Final[dict[str, type]] = {"arrow": pa.RecordBatch, "numpy": dict, "polars": pl.DataFrame}
 """The result of a function, by format."""
@@ -49,25 +60,80 @@ def function_name(fn: Callable[..., Any]) -> str:
 
 
 def code_digest(fn: Callable[..., Any]) -> str:
-    """Returns a digest of a function's code: instructions, constants and names, not comments or line numbers.
+    """Returns a digest of a function's code and values: instructions, constants and names, not comments or line numbers.
 
-    For a class the digest covers all methods; for an object that can be called, those of its class. The digest covers
-    neither the functions that it calls nor the values in its closure.
+    For a class the digest covers all methods; for an object that can be called, those of its class. Of the variables of
+    its closure, globals that it reads, defaults and arguments of `partial` it covers numbers, texts, tuples and arrays. It
+    covers neither the functions that it calls, nor lists, dicts, attributes of objects and variables that the function sets:
+    these may change while a run goes on.
 
     Example:
         >>> code_digest(lambda x: x + 1) == code_digest(lambda x: x + 1)
         True
         >>> code_digest(lambda x: x + 1) == code_digest(lambda x: x + 2)
         False
+        >>> code_digest(lambda x, by=1: x + by) == code_digest(lambda x, by=2: x + by)
+        False
     """
+    values: list[tuple[str, Any]] = []
     while isinstance(fn, functools.partial):
+        values += [
+            *((f"argument {index}", value) for index, value in enumerate(fn.args)),
+            *fn.keywords.items(),
+        ]
         fn = fn.func
     if isinstance(fn, type):
         text = repr(_methods(fn))
     else:
         code = getattr(fn, "__code__", None) or getattr(type(fn).__call__, "__code__", None)
         text = function_name(fn) if code is None else repr(code_parts(code))
+        values += _variables(getattr(fn, "__func__", fn))
+    encoder = Encoder((write_plain, write_container, write_data))
+    for name, value in sorted(filter(lambda pair: _is_value(pair[1]), values), key=operator.itemgetter(0)):
+        with contextlib.suppress(
+            FingerprintError
+        ):  # such as a member of an enumeration, or a series of objects
+            text += f"{name} {encoder.digest_of(_sampled(value), name).hex()}"
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _variables(fn: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the variables that a function reads and does not set: of its closure, its module and its defaults."""
+    if not isinstance(fn, types.FunctionType):
+        return
+    code = fn.__code__
+    instructions = [each for inner in nested(code) for each in dis.get_instructions(inner)]
+    sets = {each.argval for each in instructions if each.opname in {"STORE_DEREF", "STORE_GLOBAL"}}
+    for name, cell in zip(code.co_freevars, fn.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # nothing was assigned yet
+            if name not in sets:
+                yield name, cell.cell_contents
+    for name in names_in(code).globals:
+        if name in fn.__globals__ and name not in sets:
+            yield name, fn.__globals__[name]
+    yield from ((f"default {index}", value) for index, value in enumerate(fn.__defaults__ or ()))
+    yield from (fn.__kwdefaults__ or {}).items()
+
+
+def _is_value(value: object) -> bool:
+    """Whether a value is a number, a text, an array, or a tuple of these: it hardly changes while a run goes on."""
+    if isinstance(value, tuple | frozenset):
+        return all(map(_is_value, value))
+    if isinstance(value, np.ndarray):
+        return not value.dtype.hasobject
+    return value is None or isinstance(value, _VALUES)
+
+
+def _sampled(value: Any) -> Any:
+    """Returns a large array as its type, its shape and evenly spread values: a digest takes 1 ms for each MiB."""
+    if type(value) is tuple:
+        return tuple(map(_sampled, value))
+    if isinstance(value, pl.Series):
+        return value.to_arrow()
+    if not isinstance(value, np.ndarray) or value.nbytes <= MAX_DIGESTED_BYTES:
+        return value
+    flat = value.reshape(-1)
+    return str(value.dtype), value.shape, flat[:: -(-value.nbytes // MAX_DIGESTED_BYTES)]
 
 
 def _methods(cls: type) -> list[Any]:

@@ -29,7 +29,8 @@ from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Origin
 from arrowflow.kernels.kinds import StatelessKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
-from arrowflow.kernels.recut import recut_spec
+from arrowflow.kernels.pieces import PieceOperator
+from arrowflow.kernels.recut import recut_specs
 from arrowflow.ops.columns.column_program import bound_names, check_columns, check_names, given_names
 from arrowflow.ops.combine.elements import operator_key
 from arrowflow.ops.functions.bad_results import results_specs
@@ -54,7 +55,7 @@ FunctionExecutor = Literal["thread", "process"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FunctionOperator(Operator):
+class FunctionOperator(PieceOperator):
     """An operator that yields the results of a user function.
 
     Attributes:
@@ -119,11 +120,6 @@ class MappingOperator(FunctionOperator):
     num_parallel_calls: int | None = None
     executor: FunctionExecutor = field(default="thread", compare=False)
     policy: Policy = BY_OPTIONS
-
-    @property
-    def by_row(self) -> bool:
-        """Whether the function is called for single rows."""
-        return False
 
     @classmethod
     def of(
@@ -194,7 +190,6 @@ class MappingOperator(FunctionOperator):
         unit: str,
     ) -> tuple[KernelSpec, ...]:
         """Returns the cutter of pieces (without a `batch` before it), the caller, and the check of results."""
-        cut = () if self.batched else (recut_spec(self.name, options),)
         process = self.executor == "process"
         call = KernelSpec(
             operator=self.name,
@@ -217,7 +212,7 @@ class MappingOperator(FunctionOperator):
             by_row=self.by_row,
             unit=unit,
         )
-        return (*cut, call, *results)
+        return (*recut_specs(self), call, *results)
 
 
 def check_format(operator: str, format: object) -> None:

@@ -26,7 +26,7 @@ from arrowflow.plan.traits import Traits
 class Map(MappingOperator):
     """The results of `fn` for each piece of its input, with any number of rows.
 
-    Before `batch`, `fn` sees each split cut every `max_chunk_rows` rows; after `batch`, exactly the batches. Row order:
+    Before `batch`, `fn` sees pieces, see `kernels.pieces`; after `batch`, exactly the batches. Row order:
     as its input. Memory: input and output of each call. Deterministic if `fn` is; the generator that `fn` may get
     depends on (seed, operator, epoch, split, piece) alone. Resume: (position before the piece, rows, split, piece).
 

@@ -1,4 +1,4 @@
-"""`map_rows`: a user function of single rows. The slow convenience: `map` calls a function once for 65,536 rows."""
+"""`map_rows`: a user function of single rows. The slow convenience: `map` calls a function once for many rows."""
 
 from __future__ import annotations
 

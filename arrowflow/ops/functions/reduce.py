@@ -9,14 +9,15 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from arrowflow.kernels.operator import KernelSpec, RowOperator
-from arrowflow.kernels.recut import recut_spec
+from arrowflow.kernels.pieces import PieceOperator
+from arrowflow.kernels.recut import recut_specs
 from arrowflow.ops.functions.invocation import BatchFormat, BatchFunction
 from arrowflow.options import ResolvedOptions
 from arrowflow.plan.traits import Traits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reduce(RowOperator):
+class Reduce(RowOperator, PieceOperator):
     """The rows of its input in the pieces that a function sees: the pieces of `map`; after `batch` the batches.
 
     Row order: as its input. Memory: one piece. Deterministic. Resume: (position before the piece, rows, split, piece).
@@ -31,7 +32,7 @@ class Reduce(RowOperator):
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the cutter of pieces (without a `batch` before it)."""
-        return () if self.batched else (recut_spec(self.name, options),)
+        return recut_specs(self)
 
 
 def fold_batches(

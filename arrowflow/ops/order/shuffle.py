@@ -107,6 +107,10 @@ class Shuffle(RowOperator):
         """A lane permutes its part of a window, which has to be large enough to mix its rows."""
         return RowOperator.obstacle(self, lanes, times) or small_windows(self.name, self.size, lanes)
 
+    def rows_wanted(self, rows: int | None) -> int:
+        """Returns a window."""
+        return self.size
+
     def rows_again(self, rows: int) -> int:
         """Returns the rows of the window at its position, and of the windows with the rows after this window."""
         return rows + 2 * self.size

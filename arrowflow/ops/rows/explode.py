@@ -23,7 +23,7 @@ from arrowflow.kernels.kinds import SerialKernel
 from arrowflow.kernels.operator import KernelSpec, Operator
 from arrowflow.lazy import compute as pc
 from arrowflow.ops.columns.column_program import check_columns, check_names
-from arrowflow.options import ResolvedOptions
+from arrowflow.options import MAX_CHUNK_ROWS, ResolvedOptions
 from arrowflow.plan.node import Columns, Names, Node
 from arrowflow.plan.position import Mark, Position
 from arrowflow.plan.traits import Borders, Traits
@@ -34,7 +34,7 @@ from arrowflow.workarounds.slices import rebased
 class Explode(Operator):
     """A row for each element of a list, with the other columns repeated; null for a list that is null.
 
-    Row order: as its input, then by the place in the list. Memory: a piece of `max_chunk_rows` rows a call, or the list
+    Row order: as its input, then by the place in the list. Memory: a piece of `max_chunk_rows` rows, 65,536, a call, or the list
     of one row. Deterministic. Resume: (position before the chunk, rows of it that are gone).
     """
 
@@ -73,7 +73,7 @@ class Explode(Operator):
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the cutter of pieces and the gatherer."""
-        size = options.max_chunk_rows
+        size = options.max_chunk_rows or MAX_CHUNK_ROWS
         return (
             KernelSpec(
                 operator=self.name,

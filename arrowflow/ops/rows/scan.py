@@ -21,7 +21,7 @@ from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Item
 from arrowflow.kernels.kinds import SerialKernel
 from arrowflow.kernels.operator import KernelSpec
-from arrowflow.kernels.recut import recut_spec
+from arrowflow.kernels.recut import recut_specs
 from arrowflow.ops.columns.column_program import as_texts, given_names
 from arrowflow.ops.functions.bad_results import UniformKernel
 from arrowflow.ops.functions.function import check_function, conform, function_name
@@ -45,7 +45,7 @@ MAX_STATE_BYTES = 32 << 10
 class Scan(FunctionOperator):
     """The batches that `fn(state, batch)` returns beside the next state, call after call.
 
-    Before `batch`, `fn` sees each split cut every `max_chunk_rows` rows; after `batch`, exactly the batches. Row order:
+    Before `batch`, `fn` sees pieces, see `kernels.pieces`; after `batch`, exactly the batches. Row order:
     as its input. Memory: input and output of one call, and the state. Deterministic if `fn` is. Resume: (position
     before the piece, state as JSON).
 
@@ -106,7 +106,6 @@ class Scan(FunctionOperator):
 
     def lower(self, options: ResolvedOptions) -> tuple[KernelSpec, ...]:
         """Returns the cutter of pieces (without a `batch` before it) and the caller."""
-        cut = () if self.batched else (recut_spec(self.name, options),)
         call = KernelSpec(
             operator=self.name,
             kind="serial",
@@ -114,7 +113,7 @@ class Scan(FunctionOperator):
             engine="python",
             facts=lambda: (f"{function_name(self.fn)}(state, {self.format}), one call at a time, in order",),
         )
-        return (*cut, call)
+        return (*recut_specs(self), call)
 
 
 class ScanPosition(NamedTuple):

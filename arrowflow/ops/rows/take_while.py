@@ -20,7 +20,8 @@ from arrowflow.kernels.context import Context
 from arrowflow.kernels.items import Item
 from arrowflow.kernels.kinds import SerialKernel
 from arrowflow.kernels.operator import KernelSpec, RowOperator
-from arrowflow.kernels.recut import recut_spec
+from arrowflow.kernels.pieces import PieceOperator
+from arrowflow.kernels.recut import recut_specs
 from arrowflow.lazy import compute as pc
 from arrowflow.ops.columns.column_program import bound_names, check_columns, check_names, given_names
 from arrowflow.ops.columns.filter import mask_of
@@ -116,7 +117,7 @@ class TakeWhile(RowOperator):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TakeWhileBy(RowOperator):
+class TakeWhileBy(RowOperator, PieceOperator):
     """The rows of its input before the first one for which `fn`, called on a piece of them, does not return true.
 
     Row order: as its input. Memory: input and output of one call. Deterministic if `fn` is. Resume: (position before
@@ -191,7 +192,7 @@ class TakeWhileBy(RowOperator):
             engine="python",
             facts=lambda: (f"{function_name(self.fn)}({self.format}), one call at a time, in order",),
         )
-        return recut_spec(self.name, options), call
+        return (*recut_specs(self), call)
 
 
 class Evaluation:

@@ -70,6 +70,12 @@ class FromMemory(DealtSource):
         """Returns rows and schema, a cheap way to tell other data apart."""
         return {"rows": self.count_rows(()), "schema": str(self.types)}
 
+    def borders(self) -> Mapping[str, Any]:
+        """Returns the rows of each of several batches, which positions count; blocks lie across them."""
+        if self.in_place or self.blocks is not None or len(self.batches) < 2:
+            return {}
+        return {"batches": [batch.num_rows for batch in self.batches]}
+
     def describe(self) -> str:
         """Returns rows and columns as one line."""
         return f"from_arrow({self.count_rows(()):,} rows, {len(self.types)} columns in memory)"

@@ -743,7 +743,9 @@ def test_the_digest_of_a_class_covers_its_methods() -> None:
     assert code_digest(make(1, "help")) != code_digest(make(2, "help"))
     derived = [type("Derived", (make(factor, "help"),), {}) for factor in (1, 2)]
     assert code_digest(derived[0]) != code_digest(derived[1])
-    assert code_digest(functools.partial(make(1, "help"), 3)) == code_digest(make(1, "help"))
+    assert code_digest(functools.partial(make(1, "help"), [3])) == code_digest(make(1, "help"))
+    by_arguments = [code_digest(functools.partial(make(1, "help"), number)) for number in (3, 3, 4)]
+    assert by_arguments[0] == by_arguments[1] != by_arguments[2]
 
 
 @pytest.mark.parametrize("format", ["arrow", "numpy", "polars"])

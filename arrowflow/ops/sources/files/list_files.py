@@ -56,7 +56,7 @@ class ListFiles(DealtSource):
     """
 
     name: ClassVar[str] = "list_files"
-    traits: ClassVar[Traits] = Traits(borders=Borders.FREE)
+    traits: ClassVar[Traits] = Traits(borders=Borders.FREE, names_files=True)
 
     paths: Any = field(hash=False)
     filesystem: Any = field(default=None, hash=False)
