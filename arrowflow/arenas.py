@@ -25,8 +25,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 LEAST_ARENA_BYTES: Final = 1 << 16
-MAX_FREE_ARENAS: Final = 4
-"""Bytes of the smallest arena; how many wait for their next use."""
+"""Bytes of the smallest arena."""
+MAX_WAIT: Final = 64
+"""An arena that was not needed while so many others were lent is dropped."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _map, _unmap = _libc.mmap, _libc.munmap
@@ -81,13 +82,15 @@ class Arena:
         number: Its number.
         capacity: Its bytes.
         bytes: Its memory, as an array that may be written.
+        waits_since: How many arenas had been lent when it was given back.
     """
 
-    __slots__ = ("_mapping", "bytes", "capacity", "number")
+    __slots__ = ("_mapping", "bytes", "capacity", "number", "waits_since")
 
     def __init__(self, number: int, capacity: int, mapping: Mapping) -> None:
         self.number = number
         self.capacity = capacity
+        self.waits_since = 0
         self._mapping = mapping
         self.bytes = np.asarray(_Lease(mapping))
 
@@ -97,6 +100,7 @@ class Outbox:
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
+        self._lendings = 0
         self._free: list[Arena] = []
         self._lent: dict[int, Arena] = {}
         self._dropped: list[int] = []
@@ -114,6 +118,7 @@ class Outbox:
         """
         arena, descriptor = self._arena(num_bytes)
         self._lent[arena.number] = arena
+        self._lendings += 1
         dropped, self._dropped = tuple(self._dropped), []
         return arena, Parcel(arena.number, arena.capacity, num_bytes, dropped), descriptor
 
@@ -122,8 +127,10 @@ class Outbox:
         for number in numbers:
             arena = self._lent.pop(number, None)
             if arena is not None:
+                arena.waits_since = self._lendings
                 self._free.append(arena)
-        while len(self._free) > MAX_FREE_ARENAS:
+        # The last one given back is lent first, so the first one has waited longest.
+        while self._free and self._free[0].waits_since < self._lendings - MAX_WAIT:
             self._dropped.append(self._free.pop(0).number)
 
     def clear(self) -> None:
