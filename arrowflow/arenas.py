@@ -18,7 +18,7 @@ import mmap
 import os
 import tempfile
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
@@ -102,13 +102,8 @@ class Outbox:
         self._numbers = itertools.count()
         self._lendings = 0
         self._free: list[Arena] = []
-        self._lent: dict[int, Arena] = {}
+        self._lent: OrderedDict[int, Arena] = OrderedDict()
         self._dropped: list[int] = []
-
-    @property
-    def lent(self) -> list[Arena]:
-        """The arenas that were not taken back."""
-        return list(self._lent.values())
 
     def lend(self, num_bytes: int) -> tuple[Arena, Parcel, int | None]:
         """Returns an arena for so many bytes, and the message of it.
@@ -132,6 +127,16 @@ class Outbox:
         # The last one given back is lent first, so the first one has waited longest.
         while self._free and self._free[0].waits_since < self._lendings - MAX_WAIT:
             self._dropped.append(self._free.pop(0).number)
+
+    def take_back_marked(self, value: int) -> None:
+        """Takes back arenas in whose first byte the reader has put this value.
+
+        It looks at some arenas, and at others the next time: a reader may keep many thousands.
+        """
+        looked = list(itertools.islice(self._lent, MAX_WAIT))
+        for number in looked:
+            self._lent.move_to_end(number)
+        self.take_back([number for number in looked if self._lent[number].bytes[0] == value])
 
     def clear(self) -> None:
         """Forgets all arenas; what the other side has goes on living there."""

