@@ -18,15 +18,16 @@ import mmap
 import os
 import tempfile
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 LEAST_ARENA_BYTES: Final = 1 << 16
-MAX_FREE_ARENAS: Final = 4
-"""Bytes of the smallest arena; how many wait for their next use."""
+"""Bytes of the smallest arena."""
+MAX_WAIT: Final = 64
+"""An arena that was not needed while so many others were lent is dropped."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _map, _unmap = _libc.mmap, _libc.munmap
@@ -81,13 +82,15 @@ class Arena:
         number: Its number.
         capacity: Its bytes.
         bytes: Its memory, as an array that may be written.
+        waits_since: How many arenas had been lent when it was given back.
     """
 
-    __slots__ = ("_mapping", "bytes", "capacity", "number")
+    __slots__ = ("_mapping", "bytes", "capacity", "number", "waits_since")
 
     def __init__(self, number: int, capacity: int, mapping: Mapping) -> None:
         self.number = number
         self.capacity = capacity
+        self.waits_since = 0
         self._mapping = mapping
         self.bytes = np.asarray(_Lease(mapping))
 
@@ -97,14 +100,10 @@ class Outbox:
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
+        self._lendings = 0
         self._free: list[Arena] = []
-        self._lent: dict[int, Arena] = {}
+        self._lent: OrderedDict[int, Arena] = OrderedDict()
         self._dropped: list[int] = []
-
-    @property
-    def lent(self) -> list[Arena]:
-        """The arenas that were not taken back."""
-        return list(self._lent.values())
 
     def lend(self, num_bytes: int) -> tuple[Arena, Parcel, int | None]:
         """Returns an arena for so many bytes, and the message of it.
@@ -114,6 +113,7 @@ class Outbox:
         """
         arena, descriptor = self._arena(num_bytes)
         self._lent[arena.number] = arena
+        self._lendings += 1
         dropped, self._dropped = tuple(self._dropped), []
         return arena, Parcel(arena.number, arena.capacity, num_bytes, dropped), descriptor
 
@@ -122,9 +122,21 @@ class Outbox:
         for number in numbers:
             arena = self._lent.pop(number, None)
             if arena is not None:
+                arena.waits_since = self._lendings
                 self._free.append(arena)
-        while len(self._free) > MAX_FREE_ARENAS:
+        # The last one given back is lent first, so the first one has waited longest.
+        while self._free and self._free[0].waits_since < self._lendings - MAX_WAIT:
             self._dropped.append(self._free.pop(0).number)
+
+    def take_back_marked(self, value: int) -> None:
+        """Takes back arenas in whose first byte the reader has put this value.
+
+        It looks at some arenas, and at others the next time: a reader may keep many thousands.
+        """
+        looked = list(itertools.islice(self._lent, MAX_WAIT))
+        for number in looked:
+            self._lent.move_to_end(number)
+        self.take_back([number for number in looked if self._lent[number].bytes[0] == value])
 
     def clear(self) -> None:
         """Forgets all arenas; what the other side has goes on living there."""

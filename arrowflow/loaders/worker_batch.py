@@ -14,10 +14,13 @@ An arena whose batch never arrives stays lent. So does one whose batch a forked 
 from __future__ import annotations
 
 import functools
+import math
 import os
 import sys
 from multiprocessing.reduction import DupFd, ForkingPickler
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+import numpy as np
 
 from arrowflow.arenas import Inbox, Outbox, Parcel
 from arrowflow.delivery import EpochCounter, Place
@@ -30,6 +33,8 @@ FREE: Final = 1
 
 Worker = tuple[int, int]
 """Its process, and what tells it from an earlier process of the same number."""
+Span = tuple[str, tuple[int, ...], int]
+"""Name of a tensor's dtype, its shape, and where it begins in an arena. Values of own types take long to pickle."""
 
 
 class WorkerBatch(dict[str, Any]):
@@ -71,28 +76,19 @@ def _is_reset() -> bool:
     return False
 
 
-class Span(NamedTuple):
-    """Where a tensor lies in an arena."""
-
-    start: int
-    nbytes: int
-    dtype: Any
-    shape: tuple[int, ...]
-
-
 def _reduced(batch: WorkerBatch) -> tuple[Any, ...]:
     """Copies the tensors of a batch into an arena. PyTorch calls this in the one thread that sends batches."""
     torch = _torch()
-    places: dict[str, Span] = {}
+    spans: dict[str, Span] = {}
     end = ALIGNMENT
     for name, value in batch.items():
         if _fits(torch, value):
-            places[name] = Span(end, value.nbytes, value.dtype, tuple(value.shape))
+            spans[name] = str(value.dtype).removeprefix("torch."), tuple(value.shape), end
             end += -(-value.nbytes // ALIGNMENT) * ALIGNMENT
-    if not places:
+    if not spans:
         return dict, (dict(batch),)
     worker, outbox = _outbox(os.getpid())
-    outbox.take_back([arena.number for arena in outbox.lent if arena.bytes[0] == FREE])
+    outbox.take_back_marked(FREE)
     try:
         arena, parcel, descriptor = outbox.lend(end)
     except OSError:
@@ -100,14 +96,13 @@ def _reduced(batch: WorkerBatch) -> tuple[Any, ...]:
         return dict, (dict(batch),)
     try:
         arena.bytes[0] = LENT
-        block = torch.from_numpy(arena.bytes)
-        for name, place in places.items():
-            _view(block, place).copy_(batch[name])
+        for name, span in spans.items():
+            _view(torch, arena.bytes, span).copy_(batch[name])
         file = None if descriptor is None else DupFd(descriptor)
     finally:
         if descriptor is not None:
             os.close(descriptor)
-    return _arrived, ({**batch, **places}, worker, parcel, file)
+    return _arrived, ({**batch, **dict.fromkeys(spans)}, spans, worker, tuple(parcel), file)
 
 
 ForkingPickler.register(WorkerBatch, _reduced)
@@ -123,21 +118,28 @@ def _fits(torch: Any, value: Any) -> bool:
     """Returns whether a value is a tensor like an array, of memory that it shares with no other process."""
     return (
         type(value) is torch.Tensor
-        and value.device.type == "cpu"
+        and value.is_cpu
         and value.layout is torch.strided
         and value.nbytes > 0
-        and not (value.is_nested or value.is_quantized or value.requires_grad or value.is_shared())
+        and not (value.is_nested or value.is_quantized or value.requires_grad)
+        and not value.untyped_storage().is_shared()
     )
 
 
-def _view(block: Any, place: Span) -> Any:
-    return block[place.start : place.start + place.nbytes].view(place.dtype).view(place.shape)
+def _view(torch: Any, memory: Any, span: Span) -> Any:
+    dtype, shape, start = span
+    if hasattr(np, dtype):  # by way of NumPy it takes 1.1 µs, else 2.5 µs
+        return torch.from_numpy(np.ndarray(shape, dtype, memory, start))
+    found = torch.frombuffer(memory, dtype=getattr(torch, dtype), count=math.prod(shape), offset=start)
+    return found.view(shape)
 
 
 _inboxes: dict[Worker, Inbox] = {}
 
 
-def _arrived(values: dict[str, Any], worker: Worker, parcel: Parcel, file: Any) -> dict[str, Any]:
+def _arrived(
+    values: dict[str, Any], spans: dict[str, Span], worker: Worker, parcel: tuple[Any, ...], file: Any
+) -> dict[str, Any]:
     """Returns the batch that a worker sent."""
     inbox = _inboxes.get(worker)
     if inbox is None:
@@ -146,8 +148,10 @@ def _arrived(values: dict[str, Any], worker: Worker, parcel: Parcel, file: Any) 
         inbox = _inboxes[worker] = Inbox()
     for number in inbox.returned():
         inbox.mark(number, FREE)
-    block = _torch().from_numpy(inbox.lease(parcel, None if file is None else file.detach()))
-    return {name: _view(block, value) if isinstance(value, Span) else value for name, value in values.items()}
+    memory, torch = inbox.lease(Parcel(*parcel), None if file is None else file.detach()), _torch()
+    return {
+        name: _view(torch, memory, spans[name]) if name in spans else value for name, value in values.items()
+    }
 
 
 def _keep_for_child() -> None:
@@ -161,12 +165,11 @@ os.register_at_fork(before=_keep_for_child)
 def _is_running(process: int) -> bool:
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    except OSError as error:
+        return isinstance(error, PermissionError)
     return True
 
 
+@functools.cache
 def _torch() -> Any:
     return optional("torch", user="to_torch_dataset", extra="torch")

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pytest
 
 import arrowflow as af
-from arrowflow.arenas import MAX_FREE_ARENAS, Inbox, Outbox
+from arrowflow.arenas import MAX_WAIT, Inbox, Outbox
 from arrowflow.clock import WallClock
 from arrowflow.executor.limits import MAX_KNOWN
 from arrowflow.executor.processes import pool as children
@@ -742,13 +742,21 @@ def test_an_arena_is_used_again_when_it_was_given_back_and_not_before() -> None:
     assert descriptor is None and third.number == second[0].number
 
 
-def test_arenas_that_are_too_small_or_too_many_are_dropped() -> None:
+def test_arenas_that_are_too_small_or_not_needed_are_dropped() -> None:
     outbox, inbox = Outbox(), Inbox()
-    kept = [read_batch(inbox, *write_batch(outbox, batch_of(10))) for _ in range(MAX_FREE_ARENAS + 2)]
+    kept = [read_batch(inbox, *write_batch(outbox, batch_of(10))) for _ in range(6)]
     kept.clear()
     outbox.take_back(inbox.returned())
+    small = []
+    for _ in range(MAX_WAIT + 2):
+        small.append(write_batch(outbox, batch_of(10)))
+        read_batch(inbox, *small[-1])
+        outbox.take_back(inbox.returned())
+    assert all(descriptor is None for _, descriptor in small)
+    dropped = [number for parcel, _ in small for number in parcel.dropped]
+    assert len(dropped) == 5 and small[-1][0].number not in dropped
     parcel, descriptor = write_batch(outbox, batch_of(1_000_000))
-    assert sorted(parcel.dropped) == list(range(MAX_FREE_ARENAS + 2))
+    assert sorted([*dropped, *parcel.dropped]) == list(range(6))
     large = read_batch(inbox, parcel, descriptor)
     assert len(inbox._mappings) == 1 and large.num_rows == 1_000_000
     outbox.clear()
